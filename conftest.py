@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.ci import recorder
 from tests.kit import leftovers
 from tests.kit.node import NodeError, until
 
@@ -72,6 +73,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         lanes.give_way(item.nodeid)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """A worker of pytest-xdist has ended: what it left is part of this run."""
+    _left.extend(getattr(node, "workeroutput", {}).get("left", []))
+
+
 @pytest.hookimpl(trylast=True)  # after what Ctrl-C has left to be torn down
 def pytest_sessionfinish(session: pytest.Session) -> None:
     factory = getattr(session.config, "_tmp_path_factory", None)
@@ -80,6 +87,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     with suppress(NodeError):
         until("the run has left nothing", lambda: not leftovers.left(temporary), ENDING_S)
     _left.extend(leftovers.left(temporary))
+    if (output := getattr(session.config, "workeroutput", None)) is not None:
+        output["left"] = _left
+    session.config.stash.setdefault(recorder.BROKEN, []).extend(
+        f"left behind: {it}" for it in _left
+    )
     if _left and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

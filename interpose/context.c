@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Contexts: which GPU a thread's calls go to, what a context takes by itself, and what goes when it is destroyed.
+ * Contexts: the GPU that a thread's calls go to, the memory that a context takes by itself, and what is freed with it.
  *
- * The overhead is only known once the context is there, so it is charged then; when the grant has no room for it the
- * context is destroyed again and the caller hears out-of-memory. On a GPU that is not of the grant no context is made.
+ * The overhead is only known once the context exists, so it is charged then; when the grant has no room for it the
+ * context is destroyed again and the caller gets out-of-memory. On a GPU outside of the grant no context is made.
  */
 #include "interpose/context.h"
 
@@ -15,7 +15,7 @@
 #include "interpose/memory/ptrmap.h"
 #include "interpose/tenant/guest.h"
 
-/* No context takes this much; a larger difference is somebody else's allocation in between. */
+/* No context takes so much; a larger difference is another allocation made in between. */
 #define OVERHEAD_MAX (UINT64_C(4) << 30)
 
 struct creation {
@@ -24,12 +24,12 @@ struct creation {
 	uint64_t used_before;
 };
 
-/* CUDA_SUCCESS: go on; CUDA_ERROR_DEVICE_UNAVAILABLE: not our GPU. */
+/* CUDA_SUCCESS: go on; CUDA_ERROR_DEVICE_UNAVAILABLE: the GPU is not in the grant. */
 static CUresult creation_begin(struct creation *c, CUdevice dev)
 {
 	*c = (struct creation){ .device = guest_device_of_ordinal(dev) };
 	if (c->device < 0)
-		/* an ordinal that does not exist is the driver's to complain about */
+		/* the driver reports an ordinal that does not exist */
 		return dev >= 0 && (uint32_t)dev < guest_self()->device_count ? CUDA_ERROR_DEVICE_UNAVAILABLE
 		                                                              : CUDA_SUCCESS;
 	if (guest_memory_limit(c->device) == 0)
@@ -38,7 +38,7 @@ static CUresult creation_begin(struct creation *c, CUdevice dev)
 	return CUDA_SUCCESS;
 }
 
-/* Charge the overhead and note it under (kind, key). CUDA_ERROR_OUT_OF_MEMORY: undo the context. */
+/* Charge the overhead and note it under (kind, key). CUDA_ERROR_OUT_OF_MEMORY: the caller undoes the context. */
 static CUresult creation_end(const struct creation *c, enum ptrmap_kind kind, uint64_t key, CUcontext context)
 {
 	struct ptrmap_entry entry = { .key = key, .owner = guest_context_tag(context), .kind = kind };
@@ -60,12 +60,12 @@ static CUresult creation_end(const struct creation *c, enum ptrmap_kind kind, ui
 	}
 	if (is_new)
 		overhead_contexts(c->device, 1);
-	else /* a primary context that two threads retained at once: both saw it come, one charges it */
+	else /* two threads retained a primary context at once and both saw it appear: one charges it */
 		charge_return(c->device, entry.bytes);
 	return CUDA_SUCCESS;
 }
 
-/* The context is gone, and everything allocated in it. */
+/* The context was destroyed, and everything allocated in it. */
 static void context_gone(const struct ptrmap_entry *entry)
 {
 	uint64_t freed[SLUICE_MAX_DEVICES] = { 0 };
@@ -163,9 +163,9 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev)
 	return primary_leave(dev, driver.cuDevicePrimaryCtxReset_v2);
 }
 
-/* --- what a context may take besides ---------------------------------------------------------------------------- */
+/* --- limits that take device memory ---------------------------------------------------------------------------- */
 
-/* Stacks, heaps and buffers of kernels: a driver takes what the limit asks for from all threads that the GPU can run, which
+/* Stacks, heaps and printf buffers of kernels: a driver allocates the limit for all threads that the GPU can run, which
  * is gigabytes for a few kilobytes of stack each. */
 CUresult cuCtxSetLimit(CUlimit limit, size_t value)
 {
@@ -191,7 +191,7 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t value)
 
 /* --- created contexts -------------------------------------------------------------------------------------------- */
 
-/* The four versions differ in their parameters only. `CALL` is the driver's call, an expression. */
+/* The four versions differ only in their parameters. `CALL` is the driver's call, an expression. */
 #define CREATE(NAME, CONTEXT, DEV, CALL)                                                                               \
 	({                                                                                                             \
 		struct creation c_;                                                                                    \
@@ -251,7 +251,7 @@ void *context_bypass(void)
 	return (void *)create_by_table;
 }
 
-/* The handle of a primary context that exists: retaining it changes nothing but a count. */
+/* The handle of an existing primary context: retaining it changes only a count. */
 static CUcontext primary_handle(CUdevice dev)
 {
 	CUcontext context = NULL;
@@ -263,7 +263,7 @@ static CUcontext primary_handle(CUdevice dev)
 	return context;
 }
 
-/* A green context is a part of the primary one and retains it; the SMs it is limited to are no concern of the cap. */
+/* A green context is a part of the primary one and retains it; the cap does not depend on the SMs it is limited to. */
 CUresult cuGreenCtxCreate(CUgreenCtx *context, CUdevResourceDesc desc, CUdevice dev, unsigned int flags)
 {
 	struct ptrmap_entry entry;
@@ -279,7 +279,7 @@ CUresult cuGreenCtxCreate(CUgreenCtx *context, CUdevResourceDesc desc, CUdevice 
 		r = driver.cuGreenCtxCreate(context, desc, dev, flags);
 	if (r == CUDA_SUCCESS && !ptrmap_get(PTRMAP_PRIMARY, (uint64_t)dev + 1, &entry) &&
 	    creation_end(&c, PTRMAP_PRIMARY, (uint64_t)dev + 1, primary_handle(dev)) != CUDA_SUCCESS)
-		r = CUDA_SUCCESS; /* cannot be undone without the caller's other handles: the next allocation is refused */
+		r = CUDA_SUCCESS; /* the caller's other handles prevent an undo: the next allocation is refused */
 	guest_leave();
 	return r;
 }
@@ -316,7 +316,7 @@ CUresult cuCtxDestroy_v2(CUcontext context)
 	return destroy(context, driver.cuCtxDestroy_v2);
 }
 
-/* Destroys the context only with the last attachment, so what it held stays charged until the process ends. */
+/* Destroys the context only with the last attachment, so its memory stays charged until the process ends. */
 CUresult cuCtxDetach(CUcontext context)
 {
 	if (!driver.cuCtxDetach)
@@ -326,7 +326,7 @@ CUresult cuCtxDetach(CUcontext context)
 	return driver.cuCtxDetach(context);
 }
 
-/* --- which one is current ---------------------------------------------------------------------------------------- */
+/* --- the current context --------------------------------------------------------------------------------------- */
 
 CUresult cuCtxSetCurrent(CUcontext context)
 {

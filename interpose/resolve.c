@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How a program gets at the driver's functions, other than by linking: cuInit, cuGetProcAddress, cuGetExportTable.
+ * The ways to a driver function other than linking: cuInit, cuGetProcAddress, cuGetExportTable.
  *
- * cuGetProcAddress is answered by asking the driver first. Which function a (name, version, flags) means is the
- * driver's knowledge; ours is only which of its functions we wrap. So its answer is looked up among the real entry
- * points and replaced by our wrapper of the same one: right for every version and stream flavour, and absent where the
- * driver says absent. dlsym is not hooked: in the place of libcuda.so.1 it finds us anyway.
+ * cuGetProcAddress calls the driver first. Only the driver knows which function a (name, version, flags) means; the
+ * interposer knows which functions it wraps. So the driver's result is looked up among the real entry points and
+ * replaced by the wrapper of the same one: correct for every version and stream flavour, and absent where the driver
+ * has no such function. dlsym is not hooked: in the place of libcuda.so.1 it finds the interposer anyway.
  */
 #include <dlfcn.h>
 #include <stddef.h>
@@ -20,13 +20,13 @@
 #include "interpose/memory/ptrmap.h"
 #include "interpose/tenant/guest.h"
 
-/* Every interposed symbol with its wrapper: here the list meets those it names. */
+/* Every interposed symbol with its wrapper. */
 static const struct wrapper {
 	const char *name;
 	uint32_t since; /* first CUDA version, as in hooks.def */
 	uint32_t group; /* enum driver_hook_group */
 	void *wrapper;
-	size_t slot; /* offset of the real one in struct driver_table */
+	size_t slot; /* offset of the driver's function in struct driver_table */
 } wrappers[] = {
 #define HOOK(group, ret, name, params, since)                                                                          \
 	{ #name, since, HOOK_GROUP_##group, (void *)name, offsetof(struct driver_table, name) },
@@ -43,7 +43,7 @@ static void launched(int device, bool loaded)
 	overhead_follow(device, loaded ? 0 : OVERHEAD_EVERY_NS);
 }
 
-/* Before any other thread is in: what memory.h and throttle.h keep of a parent process is not ours. */
+/* Called before any other thread is in: the state that memory.h and throttle.h keep belongs to the parent process. */
 static bool prepare(void)
 {
 	throttle_forget_parent();
@@ -81,9 +81,9 @@ static bool ends_with(const char *name, size_t length, const char *suffix)
 	return length > n && memcmp(name + length - n, suffix, n) == 0;
 }
 
-/* A symbol taken apart: cuMemcpyHtoD_v2_ptds is version 2 of cuMemcpyHtoD, per thread. */
+/* A symbol in parts: cuMemcpyHtoD_v2_ptds is version 2 of cuMemcpyHtoD, per thread. */
 struct symbol_parts {
-	size_t base; /* length of what cuGetProcAddress calls it */
+	size_t base; /* length of its name for cuGetProcAddress */
 	int version; /* 1 when the name has none */
 	bool per_thread;
 };
@@ -117,10 +117,10 @@ static bool same_base(const char *a, const char *b)
 }
 
 /*
- * How well a hook fits a request: 0 not at all, higher is better. A name with a version or stream suffix means that
- * entry point alone. A base name means the newest form that the requested version has, and of that the per-thread
- * flavour if it is wanted and exists: cuMemGetInfo at 13000 is cuMemGetInfo_v2, although a cuMemGetInfo is exported too.
- * A negative version is a very large one, as it is to drivers.
+ * How well a hook fits a request: 0 not at all, higher is better. A name with a version or stream suffix means exactly
+ * that entry point. A base name means the newest form that the requested version has, and of that the per-thread
+ * flavour if it is requested and exists: cuMemGetInfo at 13000 is cuMemGetInfo_v2, although a cuMemGetInfo is exported
+ * too. A negative version is a very large one, as it is to drivers.
  */
 static int fits(const struct wrapper *hook, const char *symbol, int version, bool per_thread)
 {
@@ -133,7 +133,7 @@ static int fits(const struct wrapper *hook, const char *symbol, int version, boo
 	return 2 * own.version + own.per_thread;
 }
 
-/* Our wrapper of the very function the driver answered with. Drivers may give one function two names. */
+/* Our wrapper of the function that the driver returned. Drivers may give one function two names. */
 static void *wrapper_of(void *real, const char *symbol, int version, bool per_thread)
 {
 	void *best = NULL;
@@ -150,8 +150,8 @@ static void *wrapper_of(void *real, const char *symbol, int version, bool per_th
 	return best;
 }
 
-/* What the name means by the versions of hooks.def, for drivers whose answers are not their exported functions, or
- * that have no cuGetProcAddress. With `only_present`, entries the driver lacks do not count. */
+/* The meaning of a name by the versions of hooks.def, for drivers that return functions other than their exports, or
+ * that have no cuGetProcAddress. With `only_present`, entries that the driver lacks do not count. */
 static const struct wrapper *hook_by_name(const char *symbol, int version, bool per_thread, bool only_present)
 {
 	const struct wrapper *best = NULL;
@@ -169,7 +169,7 @@ static const struct wrapper *hook_by_name(const char *symbol, int version, bool 
 	return best;
 }
 
-/* Do we wrap some form of this function? With `only_guards`, those that only tell or wait do not count. */
+/* Is some form of this function wrapped? With `only_guards`, query and wait functions do not count. */
 static bool is_hooked_base(const char *symbol, bool only_guards)
 {
 	for (size_t i = 0; i < WRAPPERS; i++) {
@@ -182,7 +182,7 @@ static bool is_hooked_base(const char *symbol, bool only_guards)
 	return false;
 }
 
-/* Is the driver's answer one of the functions we hand on by decision (forward.def)? */
+/* Is the driver's result one of the functions that forward.def lists as needing no hook? */
 static bool is_forwarded(const char *symbol, const void *real)
 {
 	static const char *const versions[] = { "", "_v2", "_v3", "_v4", "_v5" };
@@ -201,11 +201,11 @@ static bool is_forwarded(const char *symbol, const void *real)
 	return false;
 }
 
-/* The three entry points. The first form has no status: where the others answer "yes, nothing, because", it says
- * CUDA_ERROR_NOT_FOUND and leaves the caller's pointer alone. */
+/* The three entry points. The first form has no status: where the others return success with NULL and a reason, it
+ * returns CUDA_ERROR_NOT_FOUND and leaves the caller's pointer alone. */
 enum form { FIRST_FORM, SECOND_FORM, SECOND_FORM_PER_THREAD };
 
-/* Ask the driver as the caller asked us. *ret_found is NULL where the driver has nothing to give. */
+/* Call the driver with the caller's request. *ret_found is NULL where the driver has no such function. */
 static CUresult ask_driver(enum form form, const char *symbol, void **ret_found, int version, cuuint64_t flags,
                            CUdriverProcAddressQueryResult *status)
 {
@@ -219,7 +219,7 @@ static CUresult ask_driver(enum form form, const char *symbol, void **ret_found,
 		r = driver.cuGetProcAddress(symbol, ret_found, version, flags);
 		if (form == FIRST_FORM || (r != CUDA_SUCCESS && r != CUDA_ERROR_NOT_FOUND))
 			return r;
-		/* a driver of CUDA 11, asked through a form it does not have */
+		/* a driver of CUDA 11, called through a form that it does not have */
 		if (status)
 			*status = r ? CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND : CU_GET_PROC_ADDRESS_SUCCESS;
 		return CUDA_SUCCESS;
@@ -228,10 +228,10 @@ static CUresult ask_driver(enum form form, const char *symbol, void **ret_found,
 	return r == CUDA_SUCCESS && !*ret_found ? CUDA_ERROR_NOT_FOUND : r;
 }
 
-/* Does this driver answer with the functions it exports? All known ones do. */
+/* Does this driver return the functions that it exports? All known ones do. */
 static bool answers_exports(void)
 {
-	static int known; /* 0 not asked, 1 yes, 2 no; racing threads find the same */
+	static int known; /* 0 not checked, 1 yes, 2 no; racing threads get the same result */
 	int now = __atomic_load_n(&known, __ATOMIC_RELAXED);
 	void *pfn = NULL;
 
@@ -246,9 +246,9 @@ static bool answers_exports(void)
 }
 
 /*
- * A function was handed out that is in none of our lists. That is a gap in them if the version asked for, and the driver,
- * are not newer than the lists: what a newer driver has is not known here, and saying so for every program on it would
- * make the signal worthless.
+ * A function was handed out that is in none of our lists. That is a gap in the lists if neither the requested version
+ * nor the driver is newer than they are: functions of a newer driver cannot be in the lists, and counting them for
+ * every program on it would make the count worthless.
  */
 static void handed_out_unknown(int version)
 {
@@ -260,8 +260,8 @@ static void handed_out_unknown(int version)
 		guest_count_unknown_symbol();
 }
 
-/* A driver without cuGetProcAddress is older than 11.3, where that came: whoever asks for 11.3 or later means the newest
- * form it exports. */
+/* A driver without cuGetProcAddress is older than 11.3, which introduced it: a request for 11.3 or later means the
+ * newest form that it exports. */
 static void *newest_export(const char *symbol, int version, bool per_thread)
 {
 	static const char *const flavours[] = { "_ptsz", "_ptds", "" };
@@ -282,7 +282,7 @@ static void *newest_export(const char *symbol, int version, bool per_thread)
 	return NULL;
 }
 
-/* Its exports are all there is. A form of a wrapped function that is not among the wrapped ones is no answer. */
+/* Its exports are complete. A form of a wrapped function that is not among the wrapped ones is not returned. */
 static void *look_up_ourselves(const char *symbol, int version, bool per_thread, CUdriverProcAddressQueryResult *status)
 {
 	const struct wrapper *hook = hook_by_name(symbol, version, per_thread, true);
@@ -299,8 +299,8 @@ static void *look_up_ourselves(const char *symbol, int version, bool per_thread,
 	return found;
 }
 
-/* Our answer instead of the driver's `real`; NULL: a newer form of a function we guard, which we do not know. Absent is
- * the only safe answer to that: an older wrapper has other parameters, and unguarded it would be a hole. */
+/* Our result instead of the driver's `real`; NULL: a newer, unknown form of a guarded function. Absent is the only safe
+ * result for that: an older wrapper has other parameters, and unguarded it would bypass the caps. */
 static void *instead_of(void *real, const char *symbol, int version, bool per_thread)
 {
 	const struct wrapper *hook;
@@ -324,7 +324,7 @@ static CUresult look_up(enum form form, const char *symbol, void **pfn, int vers
                         CUdriverProcAddressQueryResult *status)
 {
 	CUdriverProcAddressQueryResult unused = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND, *why = status ? status : &unused;
-	bool per_thread = form == SECOND_FORM_PER_THREAD, asked = true;
+	bool per_thread = form == SECOND_FORM_PER_THREAD, queried = true;
 	void *found = NULL;
 	CUresult r = CUDA_SUCCESS;
 
@@ -338,7 +338,7 @@ static CUresult look_up(enum form form, const char *symbol, void **pfn, int vers
 		if (!symbol || !pfn)
 			return CUDA_ERROR_INVALID_VALUE;
 		found = look_up_ourselves(symbol, version, per_thread, why);
-		asked = false;
+		queried = false;
 	} else if (!symbol || !pfn) {
 		return ask_driver(form, symbol, pfn, version, flags, status);
 	} else {
@@ -346,7 +346,7 @@ static CUresult look_up(enum form form, const char *symbol, void **pfn, int vers
 	}
 	if (r != CUDA_SUCCESS)
 		return r;
-	if (found && asked) {
+	if (found && queried) {
 		found = instead_of(found, symbol, version, per_thread);
 		if (!found)
 			*why = CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
@@ -368,7 +368,7 @@ CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int version, cuuint
 	return look_up(SECOND_FORM, symbol, pfn, version, flags, status);
 }
 
-/* What a program compiled for per-thread default streams links to: the same, with the other default. */
+/* The entry point that a program compiled for per-thread default streams links to: the same, with the other default. */
 CUresult cuGetProcAddress_v2_ptsz(const char *symbol, void **pfn, int version, cuuint64_t flags,
                                   CUdriverProcAddressQueryResult *status)
 {
@@ -379,8 +379,8 @@ CUresult cuGetProcAddress_v2_ptsz(const char *symbol, void **pfn, int version, c
 
 /*
  * The driver's private tables, by the first four bytes of their UUID (names as ZLUDA worked them out). Refusing them
- * would break the static CUDA runtime. None of the slots known allocates device memory or launches a kernel, one makes
- * contexts; a table that is not in the list is handed out and counted, so that the daemon can raise it.
+ * would break the static CUDA runtime. No known slot allocates device memory or launches a kernel, one creates
+ * contexts; a table that is not in the list is handed out and counted, so that the daemon can report it.
  */
 static const struct known_table {
 	uint8_t id[4];
@@ -395,17 +395,17 @@ static const struct known_table {
 	{ { 0xb1, 0x05, 0x41, 0xe1 }, false }, /* device attributes */
 	{ { 0x26, 0x3e, 0x88, 0x60 }, false }, /* context checks */
 	{ { 0xdd, 0x9e, 0x98, 0xa4 }, false }, /* hybrid runtime */
-	{ { 0xd4, 0x08, 0x20, 0x55 }, false }, /* INTEGRITY_CHECK: hashes driver state, which we leave alone */
-	{ { 0x21, 0x31, 0x8c, 0x60 }, false }, /* cuBLAS and the other libraries of mathematics; see docs/security.md */
+	{ { 0xd4, 0x08, 0x20, 0x55 }, false }, /* INTEGRITY_CHECK: hashes driver state, which stays as it is */
+	{ { 0x21, 0x31, 0x8c, 0x60 }, false }, /* cuBLAS and the other math libraries; see docs/security.md */
 	{ { 0x7c, 0xb6, 0x3f, 0x9b }, false }, /* CUPTI: profiling */
-	/* seen on an H200 with driver 580, where NVML never had more of such a program than was charged: */
-	{ { 0x69, 0xa2, 0x8e, 0x9f }, false }, /* whatever compiles PTX */
-	{ { 0xf8, 0xcf, 0xf9, 0x51 }, false }, /* the static runtime of CUDA 13: what it requires */
+	/* seen on an H200 with driver 580, where NVML never showed more memory of such a program than was charged: */
+	{ { 0x69, 0xa2, 0x8e, 0x9f }, false }, /* every program that compiles PTX */
+	{ { 0xf8, 0xcf, 0xf9, 0x51 }, false }, /* the static runtime of CUDA 13 requires it */
 	{ { 0xda, 0x91, 0x51, 0xd3 }, false }, /* CuPy */
 };
 
 #define BYPASS_SLOT 1
-#define BYPASS_SLOTS 64 /* far more than it has */
+#define BYPASS_SLOTS 64 /* far more than the table has */
 
 static void *bypass_table[BYPASS_SLOTS];
 
@@ -441,10 +441,10 @@ CUresult cuGetExportTable(const void **table, const CUuuid *id)
 			known = &known_tables[i];
 	if (known && known->makes_contexts) {
 		copy = guarded(*table);
-		if (!copy) { /* not the table we know: do not hand out a door we cannot guard */
+		if (!copy) { /* another table than expected: do not hand out an entry point that cannot be guarded */
 			*table = NULL;
 			guest_count_unknown_table();
-			return CUDA_ERROR_INVALID_VALUE; /* what drivers say of a table they do not have */
+			return CUDA_ERROR_INVALID_VALUE; /* the driver's result for a table that it does not have */
 		}
 		*table = copy;
 	} else if (!known) {

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * One launch as the probes `sluice:launch` (kernels, graphs) and `sluice:copy` (copies, sets) show it.
+ * The record of one launch, as the probes `sluice:launch` (kernels, graphs) and `sluice:copy` (copies, sets) pass it to
+ * a tracer.
  *
- * The interposer keeps one of these per thread; at the probe's instruction a register points to it: r11 on x86-64, x9 on
- * aarch64. The probe's four arguments, in this order: grant, device, cost, waited. A tenant can write what it likes in
- * here: the reader believes the process it found them in, nothing else. Both sides (interpose/compute/probe.h, nodeagent/bpf/)
- * include this file; where the arguments in a library's note are others, it was built for another version of this file.
+ * The interposer keeps one of these per thread; at the probe's instruction a register points to it: r11 on x86-64, x9
+ * on aarch64. The probe's four arguments, in this order: grant, device, cost, waited. A tenant can write any value
+ * here: the reader trusts only the kernel's answer which process it is, never these fields. Both sides
+ * (interpose/compute/probe.h, nodeagent/bpf/) include this file; a library whose note lists other arguments was built
+ * for another version of this file.
  */
 #ifndef SLUICE_LAUNCH_EVENT_H
 #define SLUICE_LAUNCH_EVENT_H
@@ -23,7 +25,7 @@
 struct sluice_launch_event {
 	uint64_t grant;     /* the first eight bytes of the grant's UUID, big-endian */
 	uint64_t cost_ns;   /* GPU time charged */
-	uint64_t waited_ns; /* at the gate, for cap, queue and turn together */
+	uint64_t waited_ns; /* wait at the gate: cap, queue and turn together */
 	uint32_t device;    /* index within the grant */
 	uint32_t reserved;
 };

@@ -7,7 +7,7 @@
  *
  *   policy.shm   12,288 B   the daemon writes, the tenant maps it read-only
  *   usage.shm   299,008 B   the tenants write; the daemon only pread()s it, and zeroes
- *                           a slot with pwrite() after its owner is known to be dead
+ *                           a slot with pwrite() once its owner is known to be dead
  *
  *   policy.shm                               usage.shm
  *      0 ┌───────────────────────────┐          0 ┌───────────────────────────┐
@@ -29,14 +29,14 @@
  * Ordering pairs (region.c is the one implementation of each side):
  *   R1  header.magic     release store in publish      / acquire load in attach
  *   R2  control.seq      seqlock, one writer           / bounded reader, 64 tries, then the last good copy
- *   R3  dir[].generation release store after the rest  / acquire load before believing the entry
+ *   R3  dir[].generation release store after the rest  / acquire load before using the entry
  *   R4  charged          seq_cst add, then seq_cst sum / the same: of two racing reservers one sees the other
  *   R5  wake             release add + FUTEX_WAKE      / acquire load before FUTEX_WAIT, always with a timeout
  *   R6  line B           one release store per word    / acquire load per word; no group is assumed consistent:
  *                        a torn group costs one mistimed chunk, and the next load sees the new plan
  *
- * Rules: fixed-width, naturally aligned words; no locks; no seqlock written by a tenant; nothing is ever moved;
- * text never comes from usage.shm; every value read from it is range-checked.
+ * Rules: fixed-width, naturally aligned words; no locks; no seqlock written by a tenant; nothing is ever moved; no text
+ * is read from usage.shm; every value read from it is range-checked.
  *
  * Versions: a new major refuses to attach. A minor may only give meaning to reserved bytes that older writers
  * leave zero, and zero must mean "as before". tests/golden/region-v1.json freezes the layout of v1.
@@ -91,30 +91,30 @@ struct sluice_policy_header {
 	uint32_t slot_count;
 	uint32_t slot_bytes;
 	uint8_t grant_uuid[16];
-	uint8_t boot_id[16]; /* of the kernel the region was made under; another one means stale */
+	uint8_t boot_id[16]; /* boot id of the kernel under which the region was made; another id means stale */
 };
 
 struct sluice_policy_control {
 	uint32_t seq;          /* R2: odd while the daemon writes the line A of any device */
-	uint32_t live_slots;   /* processes registered now; 1: what is launched here is all of the grant's */
+	uint32_t live_slots;   /* registered processes; 1: this process's launches are all of the grant's */
 	uint64_t epoch;        /* bumped on every change of limits */
 	uint64_t heartbeat_ns; /* CLOCK_MONOTONIC of the daemon's last planning tick */
-	uint64_t lease_end_ns; /* reserved: copied, read by nobody in v1 */
-	uint32_t slot_high;    /* no live slot has an index at or above this, self-claims apart */
+	uint64_t lease_end_ns; /* reserved: copied, not used by v1 readers */
+	uint32_t slot_high;    /* no live slot has an index at or above this, except self-claimed ones */
 	uint32_t wake;         /* R5: futex word */
 	uint8_t reserved[24];
 };
 
-/* One GPU of the grant. Line A changes when somebody resizes (R2); line B changes with every plan (R6). */
+/* One GPU of the grant. Line A changes on a resize (R2); line B changes with every plan (R6). */
 struct sluice_policy_device {
 	/* line A: limits */
 	uint64_t memory_limit_bytes;
 	uint64_t physical_bytes;
-	uint64_t burst_ns; /* how far the virtual clock may run ahead: wall time */
-	/* Estimated GPU time that may be outstanding, all processes of the grant together: those at work take equal parts of it.
-	 * Two launches of each context always may be. */
+	uint64_t burst_ns; /* wall time by which the virtual clock may run ahead */
+	/* Estimated GPU time that may be outstanding, all processes of the grant together: processes with work
+	 * outstanding have equal parts of it. Two launches of each context are always allowed. */
 	uint64_t inflight_ns;
-	uint64_t chunk_ns;  /* GPU time a thread draws at once */
+	uint64_t chunk_ns;  /* GPU time that a thread draws from the grant at once */
 	uint32_t share_ppm; /* the cap in parts per million of the GPU's time; 0 = uncapped */
 	uint32_t flags;
 	uint8_t gpu_uuid[16]; /* as CUDA reports it */
@@ -129,13 +129,13 @@ struct sluice_policy_device {
 	uint8_t reserved[20];
 };
 
-/* Who owns slot i. The daemon writes it from SO_PEERCRED, never from what a tenant says. */
+/* The owner of slot i. The daemon writes it from SO_PEERCRED, never from the tenant's message. */
 struct sluice_policy_entry {
 	uint64_t generation; /* odd while the slot is owned (R3); never reused, 64 bits do not wrap */
 	uint64_t starttime;  /* field 22 of /proc/PID/stat, against pid reuse */
 	uint32_t host_pid;
 	uint32_t ns_pid; /* as the process sees itself */
-	uint32_t flags;  /* reserved: copied, read by nobody in v1 */
+	uint32_t flags;  /* reserved: copied, not used by v1 readers */
 	uint32_t reserved;
 };
 
@@ -150,7 +150,7 @@ struct sluice_policy {
 	struct sluice_policy_entry dir[SLUICE_MAX_SLOTS];
 };
 
-/* Tenant-written; the daemon believes none of it without a range check. */
+/* Written by tenants: the daemon range-checks every field before using it. */
 struct sluice_usage_header {
 	uint64_t magic;
 	uint16_t major;
@@ -159,7 +159,7 @@ struct sluice_usage_header {
 	uint8_t reserved[48];
 };
 
-/* Words all processes of the grant share, per GPU. Atomics only. */
+/* Words that all processes of the grant share, per GPU. Atomics only. */
 struct sluice_usage_shared {
 	uint64_t tat_ns; /* theoretical arrival time of the virtual clock, CLOCK_MONOTONIC scale */
 	uint8_t reserved[56];
@@ -167,7 +167,7 @@ struct sluice_usage_shared {
 
 /* One line per (process, GPU): one writer process, several threads, atomics only. */
 struct sluice_usage_device {
-	uint64_t charged_bytes; /* R4: reserved before the driver is asked, so never below the truth */
+	uint64_t charged_bytes; /* R4: reserved before the driver call, so never below the truth */
 	uint64_t consumed_ns;   /* GPU time charged, after corrections */
 	uint64_t completed_ns;  /* the part of it known to have finished; the difference is in flight */
 	uint64_t launches;
@@ -179,16 +179,16 @@ struct sluice_usage_device {
 
 struct sluice_usage_slot {
 	/* line 0: written rarely */
-	uint64_t generation_seen; /* the generation the process registered under */
+	uint64_t generation_seen; /* the generation under which the process registered */
 	uint64_t heartbeat_ns;    /* CLOCK_MONOTONIC of the last slow path */
 	uint64_t hook_mask;       /* which groups of hooks are in place */
-	uint64_t unknown_symbols; /* functions of the driver handed out that are in none of the guest's lists */
+	uint64_t unknown_symbols; /* driver functions handed out that are in none of the interposer's lists */
 	uint32_t ns_pid;
-	uint32_t status;         /* reserved: 0, read by nobody in v1 */
-	uint64_t unknown_tables; /* private tables of the driver, likewise; older guests count both above */
-	/* whose charges these are; 0 = not said (older guests) */
-	uint64_t process; /* pid namespace, pid and start time, mixed: the same for all programs the process becomes */
-	uint64_t image;   /* where its stack begins (field 28 of /proc/PID/stat): another for each of them */
+	uint32_t status;         /* reserved: 0, not used by v1 readers */
+	uint64_t unknown_tables; /* private driver tables that are in no list; older guests count both above */
+	/* the program to which these charges belong; 0 = not recorded (older guests) */
+	uint64_t process; /* hash of pid namespace, pid and start time: constant over every exec of the process */
+	uint64_t image;   /* address where its stack begins (field 28 of /proc/PID/stat): changes with every exec */
 	/* line 1: registration while the daemon is away */
 	uint64_t self_claim; /* 0 = free, else ns_pid << 32 | tag; taken by compare-and-swap */
 	uint64_t claim_starttime;

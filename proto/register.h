@@ -2,10 +2,10 @@
 /*
  * The registration message: how a tenant process gets its slot.
  *
- * One SOCK_SEQPACKET exchange over the grant's own socket (`register.sock` in the grant's directory), within
- * 250 ms. The tenant says which protocol it speaks and what it hooked; the daemon takes the identity from
- * SO_PEERCRED and SO_PEERPIDFD and never from the message. The tenant keeps the socket open (close-on-exec): its
- * end is a hint that the process is gone or has become another program, the pidfd is the final word.
+ * One SOCK_SEQPACKET exchange over the grant's own socket (`register.sock` in the grant's directory), within 250 ms.
+ * The tenant sends its protocol version and its hooks; the daemon takes the identity from SO_PEERCRED and SO_PEERPIDFD
+ * and never from the message. The tenant keeps the socket open (close-on-exec): a hang-up hints that the process has
+ * ended or called exec, and the pidfd decides.
  */
 #ifndef SLUICE_REGISTER_H
 #define SLUICE_REGISTER_H
@@ -20,8 +20,8 @@
 struct sluice_register_request {
 	uint32_t magic;
 	uint16_t version;
-	uint16_t region_major; /* what the tenant was built for */
-	uint32_t ns_pid;       /* informational: shown to people, never acted on */
+	uint16_t region_major; /* the version the tenant was built for */
+	uint32_t ns_pid;       /* informational: displayed only, never acted on */
 	uint32_t claimed_slot; /* slot + 1 that was self-claimed while the daemon was away, 0 = none */
 	uint64_t hook_mask;
 };

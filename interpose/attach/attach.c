@@ -3,9 +3,9 @@
  * Mapping the region and getting a slot.
  *
  * The region belongs to the grant, so one mapping serves the process and its forked children; the slot belongs to the
- * process. The daemon learns who asks from the kernel (SO_PEERCRED), never from us. If it does not answer within
- * 250 ms the slot is taken by compare-and-swap and the daemon adopts it when it comes back: limits are in the page, so
- * nothing is gained by being alone.
+ * process. The daemon reads the client's identity from the kernel (SO_PEERCRED), never from the message. If it does not
+ * answer within 250 ms, the process takes a slot by compare-and-swap and the daemon adopts that slot when it is back:
+ * the limits are in the page, so a tenant gains nothing while the daemon is away.
  */
 #include "interpose/attach/attach.h"
 
@@ -29,13 +29,13 @@
 #include "interpose/attach/settings.h"
 #include "proto/register.h"
 
-#define FIRST_PAUSE_MS 4 /* before asking again, doubled each time: six tries within the deadline */
+#define FIRST_PAUSE_MS 4 /* pause before a retry, doubled each time: six tries within the deadline */
 
 static const struct sluice_policy *mapped_policy;
 static struct sluice_usage *mapped_usage;
 
-/* The registration socket stays open for as long as the process lives. Known by inode as well, so that a child or a
- * second registration never closes a descriptor the application has reused. */
+/* The registration socket stays open for as long as the process lives. Its inode is kept as well, so that a child or a
+ * second registration never closes a descriptor that the application has reused. */
 static int kept_fd = -1;
 static dev_t kept_dev;
 static ino_t kept_ino;
@@ -45,7 +45,7 @@ static uint64_t now_ms(void)
 	return clock_ns() / 1000000;
 }
 
-/* 0 and the 16 bytes, or -ENOENT where /proc does not tell (then the check is skipped). */
+/* Return 0 and the 16 bytes, or -ENOENT where /proc does not show them (then the check is skipped). */
 static int read_boot_id(uint8_t ret_id[16])
 {
 	char text[40] = { 0 };
@@ -90,7 +90,7 @@ static int map_file(int dir, const char *name, int flags, int protection, size_t
 	if (old_fstat(fd, &st) != 0)
 		error = -errno;
 	else if (!S_ISREG(st.st_mode) || st.st_size != (off_t)bytes)
-		error = -EBADMSG; /* a short file would be a SIGBUS later */
+		error = -EBADMSG; /* reading past the end of a short file would be a SIGBUS later */
 	if (!error) {
 		address = mmap(NULL, bytes, protection, MAP_SHARED, fd, 0);
 		if (address == MAP_FAILED)
@@ -104,7 +104,7 @@ static int map_file(int dir, const char *name, int flags, int protection, size_t
 
 int attach_map(struct attach_region *ret_region)
 {
-	const struct sluice_policy *policy, *nobody = NULL;
+	const struct sluice_policy *policy, *unmapped = NULL;
 	struct sluice_usage *usage;
 	void *policy_map = NULL, *usage_map = NULL;
 	uint8_t boot_id[16];
@@ -135,12 +135,13 @@ int attach_map(struct attach_region *ret_region)
 	if (!error) {
 		policy = policy_map;
 		usage = usage_map;
-		/* the usage first: who sees the policy must see it too. Racing threads store a mapping of the same file. */
+		/* usage goes first: a thread that sees the policy must see it too. Racing threads store mappings of one
+		 * file. */
 		struct sluice_usage *none = NULL;
 
 		if (__atomic_compare_exchange_n(&mapped_usage, &none, usage, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
 			usage_map = NULL;
-		if (__atomic_compare_exchange_n(&mapped_policy, &nobody, policy, false, __ATOMIC_ACQ_REL,
+		if (__atomic_compare_exchange_n(&mapped_policy, &unmapped, policy, false, __ATOMIC_ACQ_REL,
 		                                __ATOMIC_ACQUIRE))
 			policy_map = NULL;
 		*ret_region = (struct attach_region){ mapped_policy, mapped_usage };
@@ -160,7 +161,8 @@ const char *attach_driver_path(void)
 	return policy && policy->driver_path[0] == '/' ? (const char *)policy->driver_path : NULL;
 }
 
-/* The pid namespace by its number, which the kernel gives to one namespace at a time; 0 where /proc does not tell. */
+/* The inode number of the pid namespace, which the kernel gives to one namespace at a time; 0 where /proc does not show
+ * it. */
 static uint64_t pid_namespace(void)
 {
 	char text[40]; /* "pid:[4026531836]" */
@@ -174,7 +176,7 @@ static uint64_t pid_namespace(void)
 	return digits ? strtoull(digits + 1, NULL, 10) : 0;
 }
 
-/* 0 when one of the three is not known. Two processes share the rest with probability 2^-64. */
+/* Returns 0 when one of the three is unknown. Two processes share a result with probability 2^-64. */
 static uint64_t process_of(uint64_t namespace, uint32_t ns_pid, uint64_t starttime)
 {
 	uint64_t mix = namespace << 32 ^ ns_pid;
@@ -187,7 +189,7 @@ static uint64_t process_of(uint64_t namespace, uint32_t ns_pid, uint64_t startti
 	return mix ^ mix >> 31;
 }
 
-/* The next field of /proc/PID/stat after `at`, `ahead` fields on; NULL when there are not so many. */
+/* The field of /proc/PID/stat that lies `ahead` fields after `at`; NULL when there are fewer. */
 static char *field_after(char *at, int ahead)
 {
 	for (int field = 0; at && field < ahead; field++)
@@ -210,7 +212,7 @@ int attach_identify(struct attach_identity *ret_identity)
 	if (n <= 0)
 		return -EIO;
 	text[n] = 0;
-	at = strrchr(text, ')'); /* the name may hold spaces and brackets: only the last one is the end of it */
+	at = strrchr(text, ')'); /* the name may hold spaces and brackets: the last bracket ends it */
 	at = field_after(at, 22 - 2);
 	if (!at)
 		return -EPROTO;
@@ -248,7 +250,7 @@ static void keep_socket(int fd)
 	kept_ino = st.st_ino;
 }
 
-/* Connect within the deadline. A full backlog is EAGAIN on a Unix socket: try again. */
+/* Connect within the deadline. A Unix socket with a full backlog answers EAGAIN: try again. */
 static int connect_daemon(const char *dir, uint64_t deadline_ms)
 {
 	struct sockaddr_un address = { .sun_family = AF_UNIX };
@@ -311,7 +313,7 @@ static int exchange(int fd, const struct sluice_register_request *request, uint6
 	}
 }
 
-/* A daemon that hangs up without an answer lives and has too many at its door: ask again while there is time. */
+/* A daemon that hangs up without an answer is alive but overloaded: try again while there is time. */
 static int ask_until_answered(const char *dir, const struct sluice_register_request *request,
                               struct sluice_register_reply *ret_reply)
 {
@@ -334,7 +336,7 @@ static int ask_until_answered(const char *dir, const struct sluice_register_requ
 	}
 }
 
-/* 0: got a slot; -EAGAIN: nobody there; anything else: the daemon refused. */
+/* Returns 0 with a slot; -EAGAIN: no daemon answered; any other errno: the daemon refused. */
 static int ask_daemon(const struct attach_identity *identity, uint64_t hook_mask, struct attach_slot *ret_slot)
 {
 	struct sluice_register_request request = {
@@ -371,7 +373,7 @@ int attach_register(const struct attach_region *region, const struct attach_iden
 	struct attach_slot got = { 0 };
 	int error;
 
-	drop_kept_socket(); /* a forked child must not hold its parent's end open */
+	drop_kept_socket(); /* a forked child must not hold its parent's socket open */
 	error = ask_daemon(identity, hook_mask, &got);
 	if (error == -EAGAIN) {
 		error = sluice_slot_inherit(region->policy, region->usage, identity->ns_pid, identity->process,
@@ -404,13 +406,13 @@ const char *attach_strerror(int error)
 	case ESTALE:
 		return "the grant is over, or its region was made before the last boot";
 	case EBADMSG:
-		return "the grant's region is damaged";
+		return "the grant's region is corrupt";
 	case ENOSPC:
-		return "the grant has no free process slot (256 at most)";
+		return "the grant has no free process slot (limit 256)";
 	case EBUSY:
-		return "the grant's memory is on the host for now; it comes back with `sluice resume`";
+		return "the grant's memory is on the host for now; `sluice resume` brings it back";
 	case EPERM:
-		return "the daemon says this process is not of the grant";
+		return "the daemon reports that this process does not belong to the grant";
 	default:
 		return strerror(-error);
 	}

@@ -28,7 +28,7 @@ struct vdso {
 	uintptr_t base; /* added to addresses in the file */
 	const ElfW(Sym) * symbols;
 	const char *names;
-	const ElfW(Word) * hash; /* nbucket, nchain: the second is the number of symbols */
+	const ElfW(Word) * hash; /* nbucket, nchain: nchain is the number of symbols */
 };
 
 static int vdso_read(uintptr_t image, struct vdso *ret_vdso)
@@ -59,7 +59,7 @@ static int vdso_read(uintptr_t image, struct vdso *ret_vdso)
 	return ret_vdso->symbols && ret_vdso->names && ret_vdso->hash;
 }
 
-/* Never NULL. Kernels whose vDSO has a GNU hash table only (some since 6.12) are asked by system call. */
+/* Never NULL. Where the kernel's vDSO has only a GNU hash table (some since 6.12), the clock is read by system call. */
 static clock_fn find(void)
 {
 	uintptr_t image = getauxval(AT_SYSINFO_EHDR);
@@ -78,7 +78,7 @@ static clock_fn find(void)
 	return found.call;
 }
 
-#define BEHIND_NS UINT64_C(1000000000) /* more than any doubt about who read the clock first */
+#define BEHIND_NS UINT64_C(1000000000) /* more than processes can differ by reading the clock at different moments */
 
 static uint64_t behind_ns;
 
@@ -89,7 +89,7 @@ static uint64_t kernel_ns(void)
 	struct timespec t;
 
 	if (__builtin_expect(!call, 0)) {
-		call = find(); /* racing threads find the same */
+		call = find(); /* racing threads find the same function */
 		__atomic_store_n(&kernel, call, __ATOMIC_RELAXED);
 	}
 	if (call(CLOCK_MONOTONIC, &t) != 0 && by_system_call(CLOCK_MONOTONIC, &t) != 0)
@@ -102,7 +102,7 @@ uint64_t clock_ns(void)
 	return kernel_ns() + __atomic_load_n(&behind_ns, __ATOMIC_RELAXED);
 }
 
-/* The nearer we look after a heartbeat the closer we get, so that the turns of a lease fit, too. Never back. */
+/* The sooner after a heartbeat we read it, the smaller the error, so that lease windows match too. Never steps back. */
 void clock_follow(uint64_t written_ns)
 {
 	uint64_t now_ns = kernel_ns(), behind = __atomic_load_n(&behind_ns, __ATOMIC_RELAXED);

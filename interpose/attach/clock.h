@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The kernel's clock, past whatever stands in front of libc's: a library that fakes the time for the program would fake
- * the share too. */
+/* The kernel's clock, read past any replacement of libc's: a library that fakes the time for the program would fake the
+ * share too. */
 #ifndef SLUICE_CLOCK_H
 #define SLUICE_CLOCK_H
 
@@ -10,9 +10,9 @@
 uint64_t clock_ns(void);
 
 /*
- * A time that the daemon wrote can lie in the past only. Where it is ahead of our clock by more than a second, ours is
- * behind (a time namespace), and follows it from now on; else we would wait for times that our neighbours in the grant
- * have long passed.
+ * A time written by the daemon can only lie in the past. If it is ahead of our clock by more than a second, our clock
+ * is behind (a time namespace) and is shifted from now on; otherwise we would wait for times that the other processes
+ * of the grant passed long ago.
  */
 void clock_follow(uint64_t written_ns);
 

@@ -3,15 +3,15 @@
  * Keeps the library loadable where glibc is older than the one it was built with (2.28 is enough): tenants bring their
  * own C library in their own image. The build includes it into every file that is linked into a tenant.
  *
- * glibc 2.34 merged libdl and libpthread into libc under new symbol versions; the old versions are still there, and
- * libdl.so.2 and libpthread.so.0 are linked explicitly for the systems where the functions are really in them. 2.33
- * gave stat and fstat new symbols: on the two architectures we have, the kernel's struct is glibc's.
+ * glibc 2.34 merged libdl and libpthread into libc under new symbol versions; the old versions still exist, and
+ * libdl.so.2 and libpthread.so.0 are linked explicitly for systems where those libraries define the functions. 2.33
+ * gave stat and fstat new symbols: on the two supported architectures the kernel's struct equals glibc's.
  */
 #ifndef SLUICE_OLDGLIBC_H
 #define SLUICE_OLDGLIBC_H
 #ifndef __ASSEMBLER__
 
-#ifdef SLUICE_OLD_SYMBOLS /* not in sanitizer builds: their interceptors are found by the new ones */
+#ifdef SLUICE_OLD_SYMBOLS /* not in sanitizer builds: their interceptors exist under the new versions only */
 #if defined(__x86_64__)
 #define SLUICE_GLIBC_BASE "GLIBC_2.2.5"
 #elif defined(__aarch64__)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Finding the library whose place we have taken.
+ * Finds the real library in whose place this one is loaded.
  *
- * "Ourselves" is decided by device and inode before dlopen, and by our own marker symbol after it, because a second
- * copy of us must not become our driver: two would call each other for ever.
+ * A library counts as "ourselves" by device and inode before dlopen and by our marker symbol after it, because a second
+ * copy of us must not become our driver: the two would call each other for ever.
  */
 #include "interpose/attach/reallib.h"
 
@@ -17,7 +17,7 @@
 #include "interpose/attach/oldglibc.h"
 #include "proto/region.h"
 
-/* Says that a library is one of ours; never called. */
+/* Marks a library as one of ours; never called. */
 __attribute__((visibility("default"))) int sluice_interposer_major(void);
 int sluice_interposer_major(void)
 {
@@ -29,7 +29,7 @@ static bool same_file(const struct stat *a, const struct stat *b)
 	return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
 }
 
-/* dlopen `path` unless it is us; NULL if it is, or if it does not load. */
+/* dlopen `path`; NULL if it is one of ours or does not load. */
 static void *open_real(const char *path)
 {
 	struct stat own, other;
@@ -49,7 +49,7 @@ static void *open_real(const char *path)
 	return handle;
 }
 
-/* The directories the loader would go through for a library we ask for: RUNPATH, LD_LIBRARY_PATH, system. */
+/* The directories in which the loader would search for a library that we request: RUNPATH, LD_LIBRARY_PATH, system. */
 static void *search_like_loader(const char *soname)
 {
 	char path[PATH_MAX];
@@ -79,7 +79,7 @@ static void *search_like_loader(const char *soname)
 
 void *reallib_open(const char *path, const char *soname)
 {
-	/* where drivers live that only /etc/ld.so.cache knows about */
+	/* driver directories that only /etc/ld.so.cache lists */
 	static const char *const more[] = { "/usr/lib/x86_64-linux-gnu",
 		                            "/usr/lib/aarch64-linux-gnu",
 		                            "/usr/lib64",
@@ -90,11 +90,11 @@ void *reallib_open(const char *path, const char *soname)
 	char candidate[PATH_MAX];
 	void *found;
 
-	/* A path in the region is an order: falling back to a search could find the wrong library. */
+	/* A path in the region is binding: falling back to a search could find the wrong library. */
 	if (path)
 		return open_real(path);
 	snprintf(candidate, sizeof(candidate), "/run/sluice/driver/%s",
-	         soname); /* a container's, where ours lies over it */
+	         soname); /* in a container where ours is mounted over it */
 	found = open_real(candidate);
 	if (!found)
 		found = search_like_loader(soname);

@@ -2,8 +2,8 @@
 #ifndef SLUICE_REALLIB_H
 #define SLUICE_REALLIB_H
 
-/* dlopen the real library behind us: `path` if given, and then nothing else; otherwise `soname` wherever the loader
- * would look for it, passing over ourselves. NULL: there is none. */
+/* dlopen the real library behind this one: only `path` if it is given, otherwise `soname` wherever the loader would
+ * search, skipping our own copies. NULL: not found. */
 void *reallib_open(const char *path, const char *soname);
 
 #endif

@@ -2,9 +2,10 @@
 /*
  * The one implementation of the ordering pairs R1 to R6 of proto/region.h, both sides of each.
  *
- * Everything is plain loads and stores with the order named beside them, one futex wake apart: the interposer runs this
- * in other people's processes and the daemon calls it by ctypes, so nothing here may allocate, lock, log or read a
- * clock. Whatever comes from usage.shm was written by a tenant and is clamped before it is used as an index.
+ * Everything is plain loads and stores with the memory order named beside them, except for one futex wake: the
+ * interposer runs this in other people's processes and the daemon calls it by ctypes, so nothing here may allocate,
+ * lock, log or read a clock. Every value from usage.shm was written by a tenant and is clamped before it is used as an
+ * index.
  */
 #include "interpose/attach/region.h"
 
@@ -15,13 +16,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Line A and B are copied word by word whatever their fields are called. */
+/* Lines A and B are copied as words, so that their fields need no list here. */
 typedef uint64_t __attribute__((may_alias)) word_t;
 
 #define LINE_WORDS (SLUICE_LINE / sizeof(word_t))
-#define READ_TRIES 64   /* a write is a few dozen stores: a reader that fails 64 times met a daemon stopped mid-write */
-#define RESERVE_TRIES 4 /* the first and three more: measured, spurious retries are one in 10,000 under contention */
-/* No GPU has 2^56 bytes; above it a sum over 256 slots could wrap and a wrapped sum would pass every limit. */
+#define READ_TRIES 64   /* a write is a few dozen stores: after 64 failures the daemon was stopped mid-write */
+#define RESERVE_TRIES 4 /* the first and three more: in measurements 1 in 10,000 is retried */
+/* No GPU has 2^56 bytes. Above it a sum over 256 slots could wrap, and a wrapped sum would pass every limit. */
 #define SANE_BYTES (UINT64_C(1) << 56)
 
 /* --- the daemon's side ---------------------------------------------------------------------------------------- */
@@ -39,7 +40,7 @@ int sluice_policy_wake(struct sluice_policy *policy)
 {
 	/* R5: pairs with the acquire load before FUTEX_WAIT in the tenant */
 	__atomic_fetch_add(&policy->control.wake, 1, __ATOMIC_RELEASE);
-	/* not FUTEX_PRIVATE: the waiters are other processes, on a read-only mapping of the same page */
+	/* not FUTEX_PRIVATE: the waiters are other processes, with a read-only mapping of the same page */
 	if (syscall(SYS_futex, &policy->control.wake, FUTEX_WAKE, INT_MAX, NULL, NULL, 0) < 0)
 		return -errno;
 	return 0;
@@ -54,7 +55,7 @@ int sluice_policy_publish(struct sluice_policy *policy, const struct sluice_poli
 	if (__atomic_load_n(&policy->header.magic, __ATOMIC_RELAXED) != 0)
 		return -EEXIST;
 	*policy = *draft;
-	/* the plain stores above must not reach a reader's eye as a magic */
+	/* no reader may see the magic before the plain stores above */
 	__atomic_store_n(&policy->header.magic, 0, __ATOMIC_RELAXED);
 	policy->header.major = SLUICE_REGION_MAJOR;
 	policy->header.minor = SLUICE_REGION_MINOR;
@@ -65,13 +66,13 @@ int sluice_policy_publish(struct sluice_policy *policy, const struct sluice_poli
 	policy->control.seq = 0;
 	policy->control.wake = 0;
 	if (policy->control.epoch == 0)
-		policy->control.epoch = 1; /* readers start from epoch 0 = "never read" */
+		policy->control.epoch = 1; /* readers start from epoch 0 = "not read yet" */
 	/* R1: pairs with the acquire load in sluice_policy_check() */
 	__atomic_store_n(&policy->header.magic, SLUICE_POLICY_MAGIC, __ATOMIC_RELEASE);
 	return 0;
 }
 
-/* R2, writer: seq odd -> the words -> seq even. An odd seq found here was left by a daemon that died in between. */
+/* R2, writer: seq odd -> the words -> seq even. An odd seq found here was left by a daemon that died mid-write. */
 static uint32_t seq_begin(struct sluice_policy *policy)
 {
 	uint32_t odd = __atomic_load_n(&policy->control.seq, __ATOMIC_RELAXED) | 1;
@@ -118,7 +119,7 @@ int sluice_policy_set_turn(struct sluice_policy *policy, uint32_t device, const 
 {
 	if (device >= SLUICE_MAX_DEVICES || device >= policy->header.device_count)
 		return -EINVAL;
-	/* R6: each word on its own */
+	/* R6: word by word */
 	write_line(&policy->dev[device].lease_origin_ns, &turn->lease_origin_ns, __ATOMIC_RELEASE);
 	return wake ? sluice_policy_wake(policy) : 0;
 }
@@ -130,7 +131,7 @@ void sluice_policy_heartbeat(struct sluice_policy *policy, uint64_t now_ns)
 
 void sluice_policy_set_population(struct sluice_policy *policy, uint32_t live_slots, uint32_t slot_high)
 {
-	/* a bound below a live slot would take that slot out of every sum: never obey such a wish */
+	/* a bound below a live slot would drop that slot from every sum, so such a value is raised */
 	for (uint32_t i = SLUICE_MAX_SLOTS; i > slot_high; i--) {
 		if (__atomic_load_n(&policy->dir[i - 1].generation, __ATOMIC_RELAXED) & 1) {
 			slot_high = i;
@@ -155,7 +156,7 @@ int sluice_policy_own_slot(struct sluice_policy *policy, uint32_t slot, const st
 	generation = __atomic_load_n(&e->generation, __ATOMIC_RELAXED);
 	if (generation & 1)
 		return -EBUSY;
-	/* R4 needs both stores to come before the owner's first charge in the one order all agree on: seq_cst */
+	/* R4 needs both stores before the owner's first charge in the single total order: seq_cst */
 	if (__atomic_load_n(&policy->control.slot_high, __ATOMIC_RELAXED) <= slot)
 		__atomic_store_n(&policy->control.slot_high, slot + 1, __ATOMIC_SEQ_CST);
 	__atomic_store_n(&e->starttime, entry->starttime, __ATOMIC_RELAXED);
@@ -266,7 +267,7 @@ int sluice_policy_read_device(const struct sluice_policy *policy, uint32_t devic
 
 static bool slot_is_live(const struct sluice_policy *policy, const struct sluice_usage *usage, uint32_t slot)
 {
-	/* R3: pairs with the store in sluice_policy_own_slot(); seq_cst because R4 stands on it */
+	/* R3: pairs with the store in sluice_policy_own_slot(); seq_cst because R4 relies on it */
 	if (__atomic_load_n(&policy->dir[slot].generation, __ATOMIC_SEQ_CST) & 1)
 		return true;
 	return __atomic_load_n(&usage->slot[slot].self_claim, __ATOMIC_SEQ_CST) != 0;
@@ -288,7 +289,7 @@ static uint64_t sum_charged(const struct sluice_policy *policy, const struct slu
 	for (uint32_t i = 0; i < high; i++) {
 		uint64_t charged = __atomic_load_n(&usage->slot[i].dev[device].charged_bytes, __ATOMIC_SEQ_CST);
 
-		/* the charge first: a slot that became ours after the load cannot have charged before it */
+		/* read the charge first: a slot that became ours after the load cannot have charged before it */
 		if (charged == 0 || (i != own_slot && !slot_is_live(policy, usage, i)))
 			continue;
 		sum += charged;
@@ -314,7 +315,7 @@ static inline void relax(void)
 #endif
 }
 
-/* Two racing reservers that both saw each other must not meet again at once: wait a different while each time. */
+/* Two racing reservers that both saw each other must not collide again at once: each waits a different time. */
 static void jitter(uint32_t slot, uint64_t charged, int attempt)
 {
 	uint64_t mix = ((uint64_t)slot + 1) * UINT64_C(0x9e3779b97f4a7c15) ^ charged ^ (uintptr_t)&mix;
@@ -337,10 +338,10 @@ int sluice_memory_reserve(const struct sluice_policy *policy, struct sluice_usag
 	for (int attempt = 0; bytes <= limit_bytes && bytes < SANE_BYTES && attempt < RESERVE_TRIES; attempt++) {
 		if (attempt > 0)
 			jitter(slot, bytes, attempt);
-		/* R4: the add, then the sum. Of two reservers at least one finds the other's add in its sum. */
+		/* R4: the add, then the sum. Of two reservers at least one sees the other's add in its sum. */
 		charged = __atomic_add_fetch(&own->charged_bytes, bytes, __ATOMIC_SEQ_CST);
 		if (sum_charged(policy, usage, device, slot) <= limit_bytes) {
-			/* our own word may hold what another thread of ours has added and is about to take back */
+			/* our own word may include what another of our threads has added and is about to take back */
 			if (charged > limit_bytes)
 				charged = limit_bytes;
 			peak = __atomic_load_n(&own->peak_bytes, __ATOMIC_RELAXED);
@@ -351,7 +352,7 @@ int sluice_memory_reserve(const struct sluice_policy *policy, struct sluice_usag
 			return 0;
 		}
 		sluice_memory_release(usage, slot, device, bytes);
-		/* without us it is over already: no racer to wait for */
+		/* the sum exceeds the limit even without our charge: no retry can succeed */
 		if (sum_charged(policy, usage, device, slot) > limit_bytes - bytes)
 			break;
 	}
@@ -367,14 +368,14 @@ void sluice_memory_release(struct sluice_usage *usage, uint32_t slot, uint32_t d
 		return;
 	charged = &usage->slot[slot].dev[device].charged_bytes;
 	was = __atomic_load_n(charged, __ATOMIC_RELAXED);
-	/* Not below 0: after a change of slots something charged in the old one may be returned to the new one, and a
-	 * wrapped word would refuse the whole grant. */
+	/* Not below 0: after a change of slots, something charged in the old slot may be returned to the new one, and a
+	 * wrapped word would refuse all allocations of the grant. */
 	while (!__atomic_compare_exchange_n(charged, &was, was > bytes ? was - bytes : 0, true, __ATOMIC_SEQ_CST,
 	                                    __ATOMIC_RELAXED))
 		continue;
 }
 
-/* Is this the slot of a program that the process was before? */
+/* Does the slot belong to a program that this process ran before its last exec? */
 static bool slot_is_of_before(const struct sluice_usage_slot *s, uint64_t process, uint64_t image)
 {
 	uint64_t before = __atomic_load_n(&s->image, __ATOMIC_RELAXED);
@@ -411,7 +412,7 @@ int sluice_slot_inherit(const struct sluice_policy *policy, struct sluice_usage 
 		    __atomic_load_n(&s->self_claim, __ATOMIC_SEQ_CST) >> 32 != ns_pid ||
 		    __atomic_load_n(&policy->dir[i].generation, __ATOMIC_SEQ_CST) & 1)
 			continue;
-		/* one of the copies of us that a process may have (dlmopen) gets it */
+		/* one of the copies of this library that a process may have (dlmopen) wins */
 		if (!__atomic_compare_exchange_n(&s->image, &before, image, false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED))
 			continue;
 		slot_forget(s);
@@ -424,24 +425,24 @@ int sluice_slot_inherit(const struct sluice_policy *policy, struct sluice_usage 
 int sluice_slot_claim(const struct sluice_policy *policy, struct sluice_usage *usage, uint32_t ns_pid,
                       uint64_t starttime, uint32_t *ret_slot)
 {
-	uint64_t claim = (uint64_t)ns_pid << 32 | 1; /* the tag keeps a claim by pid 0 of another namespace non-zero */
+	uint64_t claim = (uint64_t)ns_pid << 32 | 1; /* the tag keeps a claim non-zero when ns_pid is 0 */
 
 	for (uint32_t i = 0; i < SLUICE_MAX_SLOTS; i++) {
 		struct sluice_usage_slot *s = &usage->slot[i];
-		uint64_t nobody = 0;
+		uint64_t unclaimed = 0;
 		uint32_t high;
 
 		if (slot_is_live(policy, usage, i))
 			continue;
-		/* the bound before the claim: a sum that sees our charge must look at our slot */
+		/* raise the bound before the claim: a sum that must include our charge has to reach our slot */
 		high = __atomic_load_n(&usage->header.claim_high, __ATOMIC_RELAXED);
 		while (high <= i && !__atomic_compare_exchange_n(&usage->header.claim_high, &high, i + 1, false,
 		                                                 __ATOMIC_SEQ_CST, __ATOMIC_RELAXED))
 			continue;
-		if (!__atomic_compare_exchange_n(&s->self_claim, &nobody, claim, false, __ATOMIC_SEQ_CST,
+		if (!__atomic_compare_exchange_n(&s->self_claim, &unclaimed, claim, false, __ATOMIC_SEQ_CST,
 		                                 __ATOMIC_RELAXED))
 			continue;
-		/* a daemon that came back between the look and the claim may have given the slot away */
+		/* a restarted daemon may have given the slot away between the load and the claim */
 		if (__atomic_load_n(&policy->dir[i].generation, __ATOMIC_SEQ_CST) & 1) {
 			__atomic_store_n(&s->self_claim, 0, __ATOMIC_SEQ_CST);
 			continue;

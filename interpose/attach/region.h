@@ -3,8 +3,8 @@
  * The operations on a region: both sides of every ordering pair named in proto/region.h.
  *
  * Linked into the interposer, and built alone as libsluice_region.so for the daemon, which calls the first half by
- * ctypes because Python cannot do a release store. Every fallible function returns 0 or a negative errno; `ret_`
- * parameters are written on success only. No function allocates, locks, logs or reads a clock.
+ * ctypes because Python has no release store. Every fallible function returns 0 or a negative errno; `ret_` parameters
+ * are written on success only. No function allocates, locks, logs or reads a clock.
  */
 #ifndef SLUICE_REGION_API_H
 #define SLUICE_REGION_API_H
@@ -21,7 +21,8 @@
 
 /* Fill a zeroed policy page from `draft` (sizes, magic and versions are set here) and release it to readers (R1). */
 SLUICE_API int sluice_policy_publish(struct sluice_policy *policy, const struct sluice_policy *draft);
-/* After a restart: make an odd seq even again by rewriting every line A from `draft`. -EBADMSG if not ours. */
+/* After a restart: make an odd seq even again by rewriting every line A from `draft`. -EBADMSG: not a region of
+ * ours. */
 SLUICE_API int sluice_policy_recover(struct sluice_policy *policy, const struct sluice_policy *draft);
 /* Replace line A of one device under the seqlock (R2), bump epoch, wake waiters (R5). */
 SLUICE_API int sluice_policy_set_limits(struct sluice_policy *policy, uint32_t device,
@@ -29,7 +30,7 @@ SLUICE_API int sluice_policy_set_limits(struct sluice_policy *policy, uint32_t d
 /* Replace line B of one device word by word (R6); waiters are woken when `wake` is set. */
 SLUICE_API int sluice_policy_set_turn(struct sluice_policy *policy, uint32_t device,
                                       const struct sluice_policy_device *turn, bool wake);
-/* Bump wake and FUTEX_WAKE everybody who waits on the page. */
+/* Bump wake and FUTEX_WAKE every waiter on the page. */
 SLUICE_API int sluice_policy_wake(struct sluice_policy *policy);
 SLUICE_API void sluice_policy_heartbeat(struct sluice_policy *policy, uint64_t now_ns);
 SLUICE_API void sluice_policy_set_population(struct sluice_policy *policy, uint32_t live_slots, uint32_t slot_high);
@@ -41,13 +42,13 @@ SLUICE_API int sluice_policy_free_slot(struct sluice_policy *policy, uint32_t sl
 
 /* --- both sides ---------------------------------------------------------------------------------------------- */
 
-/* Is this mapping or copy of `bytes` bytes a region we speak? -EAGAIN not published yet, -EPROTO other major,
- * -EBADMSG garbage, -ESTALE made under another boot (pass NULL to skip that check). */
+/* Check that a mapping or copy of `bytes` bytes is a region of a known version. -EAGAIN: not published yet; -EPROTO:
+ * other major version; -EBADMSG: corrupt; -ESTALE: made under another boot (pass NULL to skip that check). */
 SLUICE_API int sluice_policy_check(const struct sluice_policy *policy, size_t bytes, const uint8_t boot_id[16]);
 SLUICE_API int sluice_usage_check(const struct sluice_usage *usage, size_t bytes);
 /* Write the header of a zeroed usage file image. */
 SLUICE_API void sluice_usage_format(struct sluice_usage *usage);
-/* Copy line A and B of a device. 0: consistent; -EAGAIN: 64 tries failed, *ret_device untouched, keep the last. */
+/* Copy line A and B of a device. 0: consistent; -EAGAIN: 64 tries failed, *ret_device untouched, keep the last copy. */
 SLUICE_API int sluice_policy_read_device(const struct sluice_policy *policy, uint32_t device,
                                          struct sluice_policy_device *ret_device);
 
@@ -61,13 +62,13 @@ void sluice_memory_release(struct sluice_usage *usage, uint32_t slot, uint32_t d
 /* Σ charged_bytes of all live slots, self-claimed ones included. Saturates. */
 SLUICE_API uint64_t sluice_memory_charged(const struct sluice_policy *policy, const struct sluice_usage *usage,
                                           uint32_t device);
-/* This process has become another program (exec): what the one before took of the GPU went with it, and nobody else may
- * have noticed. Nothing is charged any more in the slots that it had; `own`, the new one's, is left alone. */
+/* This process has called exec: the GPU memory of the program before went with it, and the daemon may not have noticed.
+ * The charges in that program's slots become 0; `own`, the slot of the new program, is left alone. */
 void sluice_slot_forget_before(struct sluice_usage *usage, uint64_t process, uint64_t image, uint32_t own);
-/* The slot that the program before had claimed for itself: 0 and the index, or -ENOENT. */
+/* The slot that the program before had claimed for itself: returns 0 and the index, or -ENOENT. */
 int sluice_slot_inherit(const struct sluice_policy *policy, struct sluice_usage *usage, uint32_t ns_pid,
                         uint64_t process, uint64_t image, uint32_t *ret_slot);
-/* Take a free slot without the daemon: 0 and the index, or -ENOSPC. */
+/* Take a free slot without the daemon: returns 0 and the index, or -ENOSPC. */
 int sluice_slot_claim(const struct sluice_policy *policy, struct sluice_usage *usage, uint32_t ns_pid,
                       uint64_t starttime, uint32_t *ret_slot);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where the grant is: the fixed directory if there is one, else SLUICE_GRANT_DIR, read once before main().
+ * Location of the grant: the fixed directory if there is one, else SLUICE_GRANT_DIR, read once before main().
  *
  * The fixed place wins, so that a program in a container cannot point us at a region of its own making. Nothing else
  * comes from the environment, limits least of all: they are in the read-only page.
@@ -15,7 +15,7 @@
 
 #define FIXED_DIR "/run/sluice/grant"
 
-static char dir_from_environment[256]; /* the daemon makes paths of about 60 characters */
+static char dir_from_environment[256]; /* the daemon's paths have about 60 characters */
 
 __attribute__((constructor)) static void settings_read(void)
 {
@@ -28,7 +28,7 @@ __attribute__((constructor)) static void settings_read(void)
 
 const char *settings_grant_dir(void)
 {
-	/* the file, not the directory: an image may well ship an empty /run/sluice */
+	/* test the file, not the directory: an image may ship an empty /run/sluice */
 	if (access(FIXED_DIR "/" SLUICE_POLICY_FILE, F_OK) == 0)
 		return FIXED_DIR;
 	return dir_from_environment[0] ? dir_from_environment : NULL;

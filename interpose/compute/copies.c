@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copies and sets go through the same gate as kernels: they take the GPU's time, and a program that does nothing else
- * would otherwise pass every cap. The estimate is learnt per call and class of size, four classes to an octave.
+ * Copies and sets go through the same gate as kernels: they take GPU time, and a program that only copies would
+ * otherwise exceed every cap. The estimate is learnt per call and size class, four classes to an octave.
  */
 #include "interpose/compute/door.h"
 #include "interpose/driver/driver.h"
@@ -15,7 +15,7 @@ static inline struct cost_shape size_class(uint64_t bytes)
 	return (struct cost_shape){ .grid = { 2 + octave, (unsigned)(bytes >> (octave - 2)) & 3 } };
 }
 
-/* NULL is the driver's to refuse. */
+/* The driver reports the error for NULL. */
 static inline uint64_t flat_bytes(const CUDA_MEMCPY2D *copy)
 {
 	return copy ? copy->WidthInBytes * copy->Height : 0;
@@ -68,7 +68,7 @@ static uint64_t listed_fabric_bytes(const CUDA_FABRIC_COPY_BATCH_OP *copies, siz
 	return sum;
 }
 
-/* The place where the driver's call is kept is as good a name for it as a function's handle is for a kernel. */
+/* The address of the driver's table entry identifies the call, as a function's handle identifies a kernel. */
 #define COPY(symbol, BYTES, STREAM, params, arguments)                                                                 \
 	CUresult symbol params                                                                                         \
 	{                                                                                                              \
@@ -221,7 +221,7 @@ COPY(cuMemsetD8_v2, count, NULL, (CUdeviceptr to, unsigned char value, size_t co
 COPY(cuMemsetD8_v2_ptds, count, own_stream(NULL), (CUdeviceptr to, unsigned char value, size_t count),
      (to, value, count))
 
-/* The forms with 32-bit sizes, which a driver may still export under the plain names, and lists of copies. */
+/* The forms with 32-bit sizes, which a driver may still export under the plain names, and batches of copies. */
 COPY(cuMemcpy2D, narrow_flat_bytes(copy), NULL, (const CUDA_MEMCPY2D_v1 *copy), (copy))
 COPY(cuMemcpy2DAsync, narrow_flat_bytes(copy), stream, (const CUDA_MEMCPY2D_v1 *copy, CUstream stream), (copy, stream))
 COPY(cuMemcpy2DUnaligned, narrow_flat_bytes(copy), NULL, (const CUDA_MEMCPY2D_v1 *copy), (copy))
@@ -296,8 +296,8 @@ COPY(cuMemcpy3DBatchAsync_v2_ptsz, listed_box_bytes(copies, count), own_stream(s
      (size_t count, CUDA_MEMCPY3D_BATCH_OP *copies, unsigned long long flags, CUstream stream),
      (count, copies, flags, stream))
 
-/* CUDA 13.2 and later: one copy with what a batch says about each, and copies to other nodes, which read or write this
- * GPU's memory at this end. */
+/* CUDA 13.2 and later: one copy with the attributes of a batch entry, and copies to other nodes, which read or write
+ * this GPU's memory at this end. */
 COPY(cuMemcpyWithAttributesAsync, bytes, stream,
      (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUmemcpyAttributes *attributes, CUstream stream),
      (to, from, bytes, attributes, stream))

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A thread's lane: the shapes it launched lately, and its credit when it is reported, returned or lost. */
+/* A thread's lane: the shapes it launched recently, and the report, return or loss of its credit. */
 #include "interpose/compute/credit.h"
 
 #include <assert.h>
@@ -17,7 +17,7 @@ __thread struct throttle_local throttle_local __attribute__((tls_model("initial-
 static pthread_key_t lane_key;
 static pthread_once_t lane_once = PTHREAD_ONCE_INIT;
 
-/* The upper halves are folded in before the multiplication, which would lose them. */
+/* The upper halves are folded in before the multiplication, which would drop them. */
 static inline unsigned way_set(const void *function, const struct cost_shape *shape)
 {
 	uint64_t h = (uint64_t)(uintptr_t)function + ((uint64_t)shape->grid[0] << 32 | shape->block[0]);
@@ -27,16 +27,17 @@ static inline unsigned way_set(const void *function, const struct cost_shape *sh
 	return (unsigned)(h * UINT64_C(0x9e3779b97f4a7c15) >> 58);
 }
 
-static_assert(WAY_SETS == 1 << (64 - 58), "way_set() gives as many");
+static_assert(WAY_SETS == 1 << (64 - 58), "way_set() yields that many");
 
-/* The last launch was of this shape. */
+/* Record that the last launch had this shape. */
 static void follow(struct throttle_local *local, struct throttle_way *way)
 {
 	if (local->last && local->last->next != way)
 		local->last->next = way;
 }
 
-/* Most recent first: the other one of the set is what goes. Pointers to either stay good, and say something else. */
+/* The most recent way comes first, and the other one of the set is evicted. Pointers to either stay valid, but then
+ * mean another shape. */
 void credit_remember(struct throttle_local *local, const void *function, const struct cost_shape *shape, uint64_t key,
                      struct cost_entry *entry)
 {
@@ -58,7 +59,7 @@ struct throttle_way *throttle_recall(struct throttle_local *local, const void *f
 {
 	struct throttle_way *way;
 
-	if (!local->ways || !function) /* NULL is the driver's to refuse */
+	if (!local->ways || !function) /* the driver reports the error for NULL */
 		return NULL;
 	way = &local->ways[WAYS * way_set(function, shape)];
 	if (way->function != function || !throttle_same_shape(&way->shape, shape))
@@ -82,9 +83,9 @@ void credit_flush_launches(struct throttle_local *local)
 	}
 }
 
-/* The launch path only takes from the credit. What it took since the last look is work handed to the driver; credit
- * itself is in no queue. Without a pipe nobody will hear when it is done, so it counts as done: a grant that looks busy
- * for ever costs its neighbours more. */
+/* The launch path only subtracts from the credit. The difference since the last report is work handed to the driver;
+ * credit itself is in no queue. Without a pipe its completion is never observed, so it counts as done: a grant that
+ * looks busy for ever costs its neighbours more. */
 void credit_report_use(struct throttle_local *local)
 {
 	struct throttle_lane *lane = local->lane;
@@ -97,7 +98,7 @@ void credit_report_use(struct throttle_local *local)
 		add64(&guest_usage(lane->device)->completed_ns, (uint64_t)used_ns);
 }
 
-/* Hand unused credit back, so that a thread that ends or changes devices hoards nothing. */
+/* Return unused credit, so that a thread that ends or changes devices keeps none. */
 static void return_credit(struct throttle_local *local)
 {
 	if (local->lane)
@@ -135,7 +136,7 @@ static void lane_key_make(void)
 	pthread_key_create(&lane_key, lane_gone);
 }
 
-/* What stays the same from launch to launch. */
+/* The fields of the event that stay the same from launch to launch. */
 static void name_event(struct throttle_local *local, int device)
 {
 	const uint8_t *uuid = guest_self()->policy->header.grant_uuid;

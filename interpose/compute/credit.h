@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a thread keeps for its launches: GPU time that it has drawn and not used, and the shapes it launched lately.
+ * State that a thread keeps for its launches: GPU time drawn but not used yet, and the shapes it launched recently.
  *
- * The common launch is throttle_expected(): compare with what the thread launched next the last time, and subtract, in
- * memory of this thread only. throttle_pass() finds it among the last few shapes. Everything else is throttle.h.
+ * The common launch is throttle_expected(): it compares with the shape that followed the last time and subtracts, all
+ * in memory of this thread only. throttle_pass() finds the shape among the last few. Everything else is throttle.h.
  */
 #ifndef SLUICE_CREDIT_H
 #define SLUICE_CREDIT_H
@@ -14,36 +14,36 @@
 #include "interpose/compute/probe.h"
 #include "interpose/compute/rules/cost.h"
 
-struct throttle_lane; /* what a thread keeps per device, off the launch path */
+struct throttle_lane; /* per thread and device, off the launch path */
 struct throttle_pipe;
 
-/* A shape that a thread has launched lately: which entry of the cost table it has, and what the thread launched after it the
- * last time. Frameworks launch the same few in the same order again and again, so the next one is mostly known. */
+/* A shape that a thread has launched recently: its entry in the cost table, and the shape launched after it the last
+ * time. Frameworks repeat a few launches in the same order, so the next one is mostly known. */
 struct throttle_way {
-	_Alignas(64) const void *function; /* NULL = free, and then nothing points here */
+	_Alignas(64) const void *function; /* NULL = free, and then no pointer leads here */
 	struct cost_shape shape;
 	uint64_t key;
 	struct cost_entry *entry;
-	struct throttle_way *next; /* NULL = not known */
+	struct throttle_way *next; /* NULL = unknown */
 };
 
 static_assert(sizeof(struct throttle_way) == 64, "one cache line for each launch");
 
 /* One per thread; zeroed means "no launch remembered". */
 struct throttle_local {
-	struct throttle_way *expected; /* what followed the last launch the last time, NULL = take the long way */
+	struct throttle_way *expected; /* the shape that followed the last time, NULL = take the slow path */
 	struct throttle_way *last;
 	int64_t credit_ns; /* GPU time drawn from the grant and not used yet */
-	uint64_t launches; /* not yet added to the slot */
+	uint64_t launches; /* not added to the slot yet */
 	struct sluice_launch_event event;
-	bool mixed; /* launches of several shapes since the last long way */
+	bool mixed; /* launches of several shapes since the last slow path */
 	struct throttle_lane *lane;
 	struct throttle_way *ways; /* of the lane, while its device is current; NULL = nothing remembered */
 };
 
 extern __thread struct throttle_local throttle_local __attribute__((tls_model("initial-exec")));
 
-/* Without a branch for each number: which of them differs changes from launch to launch, and nobody can guess it. */
+/* No branch per field: which field differs changes from launch to launch, and the branch predictor cannot guess it. */
 static inline bool throttle_same_shape(const struct cost_shape *a, const struct cost_shape *b)
 {
 	return ((a->grid[0] ^ b->grid[0]) | (a->grid[1] ^ b->grid[1]) | (a->grid[2] ^ b->grid[2]) |
@@ -51,18 +51,18 @@ static inline bool throttle_same_shape(const struct cost_shape *a, const struct 
 	        (a->shared_bytes ^ b->shared_bytes)) == 0;
 }
 
-/* What goes through the gate, for those who watch: proto/launch_event.h. */
+/* One launch passed the gate, for attached tracers: proto/launch_event.h. */
 enum throttle_kind { THROTTLE_LAUNCH, THROTTLE_COPY };
 
-/* Look for a shape among those that this thread has launched lately, and remember that it came now; NULL: it is none. */
+/* Look up a shape among those this thread has launched recently, and record that it came now. NULL: not among them. */
 struct throttle_way *throttle_recall(struct throttle_local *local, const void *function,
                                      const struct cost_shape *shape);
 
-/* True: charged by what is known of this shape, launch away. */
+/* True: charged at the known cost of this shape, so launch at once. */
 __attribute__((always_inline)) static inline bool throttle_charge(struct throttle_local *local, enum throttle_kind kind,
                                                                   struct throttle_way *way)
 {
-	/* read there each time, so that nothing here can be stale but whose the entry is */
+	/* read there each time, so that only the owner of the entry can be stale */
 	uint32_t cost_ns = __atomic_load_n(&way->entry->pass_ns, __ATOMIC_RELAXED);
 
 	if (__builtin_expect(cost_ns == 0 || local->credit_ns < (int64_t)cost_ns ||
@@ -82,8 +82,8 @@ __attribute__((always_inline)) static inline bool throttle_charge(struct throttl
 	return true;
 }
 
-/* The common launch: it is what came next the last time, too. The shape is looked at by value, so that it need not be in
- * memory, and the door can leave its arguments where they are and jump to the driver. */
+/* The common launch: the shape that followed the last time follows again. The shape is passed by value, so that it need
+ * not be in memory, and the door can leave its arguments in place and jump to the driver. */
 __attribute__((always_inline)) static inline bool throttle_expected(enum throttle_kind kind, const void *function,
                                                                     struct cost_shape shape)
 {
@@ -94,7 +94,7 @@ __attribute__((always_inline)) static inline bool throttle_expected(enum throttl
 	       throttle_charge(local, kind, way);
 }
 
-/* Any launch. True: charged, launch away. False: nothing happened, take the long way. */
+/* Any launch. True: charged, launch at once. False: nothing was charged, take the slow path. */
 static inline bool throttle_pass(enum throttle_kind kind, const void *function, const struct cost_shape *shape)
 {
 	struct throttle_local *local = &throttle_local;
@@ -103,14 +103,14 @@ static inline bool throttle_pass(enum throttle_kind kind, const void *function, 
 	return way && throttle_charge(local, kind, way);
 }
 
-/* The same out of line, for doors that are not worth a probe of their own: each one takes time to attach. */
+/* The same out of line, for doors that do not deserve a probe of their own, since each probe takes time to attach. */
 bool throttle_pass_rare(enum throttle_kind kind, const void *function, const struct cost_shape *shape);
 
 /* --- off the launch path -------------------------------------------------------------------------------------------- */
 
 /*
- * The shapes a thread has launched lately, for programs that alternate between them, as every framework does. Two ways to a
- * set: of 16 shapes nearly all find a place, and one that does not takes the long way.
+ * The shapes a thread has launched recently, for programs that alternate between them, as every framework does. A set
+ * has two ways: of 16 shapes nearly all find a place, and one that does not takes the slow path.
  */
 #define WAY_SETS 64
 #define WAYS 2
@@ -125,18 +125,18 @@ struct throttle_lane {
 	struct throttle_way way[WAY_SETS][WAYS];
 };
 
-/* The thread's lane on a device, made on first sight; its credit for another device goes back. NULL: no memory. */
+/* The thread's lane on a device, made on first use; credit for another device is returned. NULL: out of memory. */
 struct throttle_lane *credit_lane(struct throttle_local *local, int device);
 /* The pipe of the thread's current context; NULL: none. */
 struct throttle_pipe *credit_pipe(struct throttle_lane *lane);
-/* This shape was launched last, and costs what `entry` says while it has `key`. */
+/* Record that this shape was launched last, and costs what `entry` says while it has `key`. */
 void credit_remember(struct throttle_local *local, const void *function, const struct cost_shape *shape, uint64_t key,
                      struct cost_entry *entry);
-/* Add what was launched to the counters of the slot. */
+/* Add the launches to the counters of the slot. */
 void credit_flush_launches(struct throttle_local *local);
-/* Tell the pipe how much of the credit has been used since the last time. */
+/* Report to the pipe how much of the credit has been used since the last call. */
 void credit_report_use(struct throttle_local *local);
-/* The thread's current context changed: the next launch takes the long way. */
+/* The thread's current context changed: the next launch takes the slow path. */
 void credit_forget_pipe(struct throttle_local *local);
 
 #endif

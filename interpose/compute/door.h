@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What every door through which work reaches the GPU has in common; see throttle.h. */
+/* Common parts of every door, the intercepted calls through which work reaches the GPU; see throttle.h. */
 #ifndef SLUICE_DOOR_H
 #define SLUICE_DOOR_H
 
 #include "interpose/compute/throttle.h"
 
-/* The `_ptsz` doors mean the calling thread's own stream where the plain ones mean the legacy stream. */
+/* The `_ptsz` doors use the calling thread's own stream where the plain ones use the legacy stream. */
 static inline CUstream own_stream(CUstream stream)
 {
 	return stream ? stream : CU_STREAM_PER_THREAD;
 }
 
-/* The body of every door. `CALL` is the driver's call; an expression, so nothing is hidden but repetition. */
+/* The body of every door. `CALL` is the driver's call, an expression; the macro hides repetition only. */
 #define DOOR(PASS, KIND, HANDLE, SHAPE_PTR, STREAM, CALL)                                                              \
 	({                                                                                                             \
 		CUresult result_;                                                                                      \

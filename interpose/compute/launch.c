@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The doors through which kernels reach the GPU (graphs have theirs in graph.c). Each door has one shape: missing,
- * charged already, the long way. The gate itself is throttle.c.
+ * The doors through which kernels reach the GPU (graphs have theirs in graph.c). Each door has the same steps: the
+ * driver lacks it, the launch is charged already, the slow path. The gate itself is throttle.c.
  */
 #include "interpose/compute/door.h"
 #include "interpose/compute/throttle.h"
@@ -10,8 +10,8 @@
 #define SHAPE(gx, gy, gz, bx, by, bz, bytes) { .grid = { gx, gy, gz }, .block = { bx, by, bz }, .shared_bytes = bytes }
 
 /*
- * The doors that frameworks use most have two halves. The front looks whether the launch is the expected one and then jumps
- * to the driver: nothing is saved, the arguments stay where they are. Everything else is behind.
+ * The doors that frameworks use most have two halves. The first half checks whether the launch is the expected one and
+ * jumps to the driver: it saves no register and leaves the arguments in place. Everything else is in the second half.
  */
 #define COLD __attribute__((noinline, cold)) static CUresult
 
@@ -31,7 +31,7 @@ CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, uns
 {
 	struct cost_shape shape = SHAPE(gx, gy, gz, bx, by, bz, bytes);
 
-	/* nothing is expected before the driver was found */
+	/* no launch is expected before the driver is loaded */
 	if (throttle_expected(THROTTLE_LAUNCH, f, shape))
 		return driver.cuLaunchKernel(f, gx, gy, gz, bx, by, bz, bytes, stream, params, extra);
 	return cuLaunchKernel_other(f, gx, gy, gz, bx, by, bz, bytes, stream, params, extra);
@@ -53,7 +53,7 @@ CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned gx, unsigned gy, unsigned gz
 {
 	struct cost_shape shape = SHAPE(gx, gy, gz, bx, by, bz, bytes);
 
-	/* nothing is expected before the driver was found */
+	/* no launch is expected before the driver is loaded */
 	if (throttle_expected(THROTTLE_LAUNCH, f, shape))
 		return driver.cuLaunchKernel_ptsz(f, gx, gy, gz, bx, by, bz, bytes, stream, params, extra);
 	return cuLaunchKernel_ptsz_other(f, gx, gy, gz, bx, by, bz, bytes, stream, params, extra);
@@ -63,7 +63,7 @@ COLD cuLaunchKernelEx_other(const CUlaunchConfig *config, CUfunction f, void **p
 {
 	if (!driver.cuLaunchKernelEx)
 		return CUDA_ERROR_NOT_FOUND;
-	if (!config) /* the driver's own error for it */
+	if (!config) /* the driver reports the error */
 		return driver.cuLaunchKernelEx(config, f, params, extra);
 	struct cost_shape shape = SHAPE(config->gridDimX, config->gridDimY, config->gridDimZ, config->blockDimX,
 	                                config->blockDimY, config->blockDimZ, config->sharedMemBytes);
@@ -86,7 +86,7 @@ COLD cuLaunchKernelEx_ptsz_other(const CUlaunchConfig *config, CUfunction f, voi
 {
 	if (!driver.cuLaunchKernelEx_ptsz)
 		return CUDA_ERROR_NOT_FOUND;
-	if (!config) /* the driver's own error for it */
+	if (!config) /* the driver reports the error */
 		return driver.cuLaunchKernelEx_ptsz(config, f, params, extra);
 	struct cost_shape shape = SHAPE(config->gridDimX, config->gridDimY, config->gridDimZ, config->blockDimX,
 	                                config->blockDimY, config->blockDimZ, config->sharedMemBytes);
@@ -130,7 +130,7 @@ CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, unsigned gx, unsigned gy, 
 }
 
 /* One kernel per device. The first one's stream stands for the whole launch: the driver starts all or none, so the
- * longest wait is everybody's wait. */
+ * longest wait applies to all. */
 CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned count, unsigned flags)
 {
 	if (!driver.cuLaunchCooperativeKernelMultiDevice)
@@ -144,7 +144,8 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned
 	                           driver.cuLaunchCooperativeKernelMultiDevice(list, count, flags));
 }
 
-/* Before CUDA 4 the block shape was set on the function; it is not ours to know, so all blocks share one estimate. */
+/* Before CUDA 4 the block shape was set on the function. The interposer does not know it, so all blocks share one
+ * estimate. */
 CUresult cuLaunchGridAsync(CUfunction f, int width, int height, CUstream stream)
 {
 	struct cost_shape shape = SHAPE((uint32_t)width, (uint32_t)height, 1, 0, 0, 0, 0);
@@ -172,7 +173,7 @@ CUresult cuLaunch(CUfunction f)
 	return RARELY_THROUGH_GATE(f, &shape, NULL, driver.cuLaunch(f));
 }
 
-/* --- handles that may come back as something else --------------------------------------------------------------- */
+/* --- handles that the driver may reuse ------------------------------------------------------------------------- */
 
 CUresult cuModuleUnload(CUmodule module)
 {

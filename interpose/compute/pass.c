@@ -2,9 +2,9 @@
 /*
  * The waiting around gate.h: pay, look, wait, and look again.
  *
- * Each round reads the limits and the plan anew, for they change while a thread waits. Paying comes first and is a place on
- * the grant's clock, in the order of coming; then the clock (cap), the work that is queued already (queue) and the window
- * of the grant (turn) each say how long is still to be waited, 0 = go.
+ * Each round reads the limits and the plan again, because they change while a thread waits. Paying comes first: it
+ * takes a place on the grant's clock, in order of arrival. Then the clock (cap), the work already queued (queue) and
+ * the grant's window (turn) each give the time still to wait, 0 = go.
  */
 #include "interpose/compute/pass.h"
 
@@ -21,14 +21,14 @@
 #include "interpose/compute/siblings.h"
 #include "interpose/tenant/guest.h"
 
-#define WAIT_MAX_NS UINT64_C(10000000) /* every wait looks again after 10 ms */
-/* while work is timed beside siblings: how late its end is seen is a doubt about it */
+#define WAIT_MAX_NS UINT64_C(10000000) /* every wait checks again after 10 ms */
+/* while work is timed beside siblings: a late look at its end adds an error to its time */
 #define TIMED_MAX_NS UINT64_C(1000000)
 #define SPIN_NS UINT64_C(3000)                  /* shorter waits are not worth a system call */
 #define LATE_WAKE_NS UINT64_C(60000)            /* default timer slack and a wake-up */
-#define DEFER_MIN_NS UINT64_C(100000)           /* no use in asking more often whether a sibling has caught up */
-#define STALL_PATIENCE_NS UINT64_C(10000000000) /* for work that has begun, as far as can be told, and does not end */
-#define DAEMON_SILENT_NS UINT64_C(2000000000)   /* then turns are no longer believed, the own cap is */
+#define DEFER_MIN_NS UINT64_C(100000)           /* no need to check more often whether a sibling has caught up */
+#define STALL_PATIENCE_NS UINT64_C(10000000000) /* for work that has begun, as far as can be known, and does not end */
+#define DAEMON_SILENT_NS UINT64_C(2000000000)   /* after that the plan's turns are ignored, the own cap is not */
 
 static void spin_until(uint64_t end_ns)
 {
@@ -36,7 +36,7 @@ static void spin_until(uint64_t end_ns)
 		sched_yield();
 }
 
-/* `punctual`: a late start would waste the GPU (our window has begun). A sleep ends some 60 us late, so it is cut short
+/* `punctual`: a late start would waste the GPU (our window has begun). A sleep ends some 60 us late, so it ends earlier
  * by that much and the rest is spent yielding; once per period that is affordable. Being late at the cap costs nothing:
  * the virtual clock lets us catch up. */
 static void wait_for(const struct sluice_policy *policy, uint32_t wake, uint64_t wait_ns, uint64_t now_ns,
@@ -52,33 +52,33 @@ static void wait_for(const struct sluice_policy *policy, uint32_t wake, uint64_t
 		wait_ns = WAIT_MAX_NS;
 	struct timespec timeout = { .tv_sec = 0, .tv_nsec = (long)wait_ns };
 
-	/* R5. A changed word, a signal and the timeout are all the same to us: look again. */
+	/* R5. A changed word, a signal and the timeout have the same effect: check again. */
 	syscall(SYS_futex, &policy->control.wake, FUTEX_WAIT, wake, &timeout, NULL, 0);
 }
 
-/* Since when a full queue has not moved, although all that was charged should be over. */
+/* When a full queue stopped moving although all that was charged should be over. */
 struct stall {
 	uint64_t since_ns;
 	uint32_t outstanding;
 };
 
-/* One thread at the gate: what it has taken, and what it saw in this round. */
+/* One thread at the gate: what it has drawn, and its observations in this round. */
 struct attempt {
-	/* kept from round to round */
+	/* kept between rounds */
 	bool drawn; /* it has a place on the clock: */
 	uint32_t ppm;
 	uint64_t tat_ns; /* the clock before it */
 	uint64_t price_ns;
 	struct stall stall;
-	/* this round */
+	/* of this round */
 	uint64_t now_ns;
 	struct sluice_policy_device policy;
-	bool planned;         /* the plan is to be believed */
-	uint32_t outstanding; /* records of the own context */
-	uint32_t processes;   /* of the grant that share what may be queued */
-	uint32_t contexts;    /* of this process, likewise */
+	bool planned;         /* the plan is recent enough to follow */
+	uint32_t outstanding; /* outstanding records of the own context */
+	uint32_t processes;   /* processes of the grant that share what may be queued */
+	uint32_t contexts;    /* contexts of this process, likewise */
 	uint64_t queued_ns;
-	uint64_t expected_ns; /* of it still to come, were nobody else there */
+	uint64_t expected_ns; /* its time still to come if no other process used the GPU */
 	bool punctual;        /* the wait ends with our window: a late start would waste it */
 };
 
@@ -93,7 +93,7 @@ static struct gate_window window_of(const struct sluice_policy_device *policy)
 	return (struct gate_window){ policy->lease_origin_ns, policy->lease_period_ns, policy->lease_quantum_ns };
 }
 
-/* Who else may be on the GPU now. */
+/* Other users that may be on the GPU now. */
 static void look_around(struct pass_ask *ask, const struct sluice_policy_device *policy, bool planned, uint64_t now_ns)
 {
 	struct gate_window window = window_of(policy);
@@ -116,8 +116,8 @@ void pass_look_around(struct pass_ask *ask)
 
 /* --- pay ----------------------------------------------------------------------------------------------------------- */
 
-/* Still to wait before a place on the grant's clock may be taken, because a sibling is due first; see fair.h. What one
- * launch and the next differ by is not worth a wait. */
+/* Time to wait before a place on the grant's clock may be taken, because a sibling goes first; see fair.h. A lead of
+ * about one launch is not worth a wait. */
 static uint64_t defer_ns(const struct pass_ask *ask, const struct attempt *at, uint32_t ppm)
 {
 	uint64_t ahead_ns = siblings_ahead_ns(ask->device, at->now_ns);
@@ -127,7 +127,7 @@ static uint64_t defer_ns(const struct pass_ask *ask, const struct attempt *at, u
 	ahead_ns -= at->policy.chunk_ns;
 	uint64_t wait_ns = gate_cap_wait_ns(__atomic_load_n(guest_shared_tat(ask->device), __ATOMIC_RELAXED),
 	                                    at->now_ns, gate_tolerance_ns(at->policy.burst_ns, ahead_ns));
-	uint64_t caught_up_ns = gate_price_ns(ahead_ns, ppm); /* at the soonest */
+	uint64_t caught_up_ns = gate_price_ns(ahead_ns, ppm); /* at the earliest */
 
 	wait_ns = wait_ns < caught_up_ns ? wait_ns : caught_up_ns;
 	return wait_ns == 0 || wait_ns > DEFER_MIN_NS ? wait_ns : DEFER_MIN_NS;
@@ -144,8 +144,8 @@ static void take_place(struct pass_ask *ask, struct attempt *at, uint32_t ppm, i
 {
 	uint64_t need_ns = credit_ns < (int64_t)ask->cost_ns ? (uint64_t)((int64_t)ask->cost_ns - credit_ns) : 0;
 
-	/* Chunks of one length would fall into step with a program's own pattern, and the launch that opens one, which may
-	 * be timed, would always be the same. */
+	/* Chunks of one length would fall into step with a program's own pattern, and the launch that starts one, which
+	 * may be timed, would always be the same. */
 	uint64_t chunk_ns = at->policy.chunk_ns / 2 + at->policy.chunk_ns / 2 * chance / 65536;
 
 	ask->paid_ns = need_ns == 0 ? 0 : need_ns > chunk_ns ? need_ns : chunk_ns;
@@ -155,7 +155,7 @@ static void take_place(struct pass_ask *ask, struct attempt *at, uint32_t ppm, i
 	at->drawn = true;
 }
 
-/* Take a place on the clock, unless there is one at the price of now. Returns how long a sibling goes first. */
+/* Take a place on the clock, unless there is one at the current price. Returns how long a sibling goes first. */
 static uint64_t pay(struct pass_ask *ask, struct attempt *at, int64_t credit_ns, uint64_t chance)
 {
 	uint32_t plan_ppm = at->planned ? at->policy.plan_ppm : 0;
@@ -163,7 +163,7 @@ static uint64_t pay(struct pass_ask *ask, struct attempt *at, int64_t credit_ns,
 		at->policy.flags & SLUICE_FLAG_ENFORCE_SM ? gate_effective_ppm(at->policy.share_ppm, plan_ppm) : 0;
 	uint64_t defer = at->drawn ? 0 : defer_ns(ask, at, ppm);
 
-	if (at->drawn && at->ppm != ppm) /* resized while we wait: another place, at the new price */
+	if (at->drawn && at->ppm != ppm) /* resized during the wait: take another place, at the new price */
 		give_place_back(ask, at);
 	if (!at->drawn && !defer)
 		take_place(ask, at, ppm, credit_ns, chance);
@@ -172,8 +172,8 @@ static uint64_t pay(struct pass_ask *ask, struct attempt *at, int64_t credit_ns,
 
 /* --- look ---------------------------------------------------------------------------------------------------------- */
 
-/* Is a full queue to be waited for no longer? What is in it takes longer than anybody knows, or it has not begun and waits
- * for something that this very thread may have to do next. */
+/* Stop waiting for a full queue? Its work takes longer than any estimate, or has not begun and waits for something that
+ * this thread may have to do next. */
 static bool stalled(const struct pass_ask *ask, struct attempt *at)
 {
 	struct stall *stall = &at->stall;
@@ -187,8 +187,8 @@ static bool stalled(const struct pass_ask *ask, struct attempt *at)
 	return waited_ns > STALL_PATIENCE_NS || (waited_ns > PIPE_HELD_PATIENCE_NS && pipe_held(ask->pipe));
 }
 
-/* This context's part of what the grant may have queued on the device: equal parts for its processes at work, and for the
- * contexts of each. */
+/* This context's part of the work that the grant may have queued on the device: equal parts for its active processes,
+ * and for the contexts of each. */
 static uint64_t bound_ns(const struct pass_ask *ask, const struct attempt *at)
 {
 	return ask->proven ? at->policy.inflight_ns / at->processes / at->contexts : 0;
@@ -215,9 +215,9 @@ static uint64_t queue_wait_ns(const struct pass_ask *ask, struct attempt *at)
 	return gate_queue_wait_ns(at->queued_ns, ask->cost_ns, bound);
 }
 
-/* What is queued, and who shares the bound on it. A process with no more in flight than a thread's unused credit does not
- * count: with a part for each idle one, a busy one would be left with next to nothing. In company nobody knows what of the
- * queue is over by now, so all of it counts that is not known to be. */
+/* The queued work, and the processes that share the bound on it. A process with no more in flight than a thread's
+ * unused credit does not count: with a part for each idle process, a busy one would have next to nothing. With other
+ * processes on the GPU the finished part of the queue is unknown, so all work counts that is not known to be done. */
 static void look_at_queue(const struct pass_ask *ask, struct attempt *at)
 {
 	at->queued_ns = at->expected_ns = 0;
@@ -234,7 +234,7 @@ static void look_at_queue(const struct pass_ask *ask, struct attempt *at)
 	at->queued_ns = at->processes * at->contexts > 1 ? pipe_inflight_ns(ask->pipe) : at->expected_ns;
 }
 
-/* How long the launch has to wait, as things are; 0 = it may go. */
+/* Time that the launch has to wait as things are; 0 = go. */
 static uint64_t look(struct pass_ask *ask, struct attempt *at, uint64_t defer)
 {
 	uint64_t wait_ns = defer;
@@ -275,7 +275,7 @@ CUresult pass_gate(struct pass_ask *ask, int64_t *credit_ns, uint64_t chance)
 	clock_follow(__atomic_load_n(&policy->control.heartbeat_ns, __ATOMIC_RELAXED));
 	at.now_ns = clock_ns();
 	for (;;) {
-		uint32_t wake = __atomic_load_n(&policy->control.wake, __ATOMIC_ACQUIRE); /* R5: before looking */
+		uint32_t wake = __atomic_load_n(&policy->control.wake, __ATOMIC_ACQUIRE); /* R5: before the checks */
 
 		guest_read_device(ask->device, &at.policy);
 		at.planned = plan_is_fresh(at.now_ns);

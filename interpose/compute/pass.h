@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Passing the gate: a place on the grant's clock, and waiting until cap, queue and turn allow the launch. */
+/* Passing the gate: take a place on the grant's clock, then wait until cap, queue and turn allow the launch. */
 #ifndef SLUICE_PASS_H
 #define SLUICE_PASS_H
 
@@ -12,9 +12,9 @@ struct throttle_pipe;
 
 /* One launch, and what was found out about it. */
 struct pass_ask {
-	struct throttle_pipe *pipe; /* of its context; NULL: nothing is known about what is queued */
+	struct throttle_pipe *pipe; /* of its context; NULL: the queued work is unknown */
 	int device;
-	bool proven; /* its cost was seen often enough to queue by it */
+	bool proven; /* its cost was measured often enough to queue by it */
 	uint64_t cost_ns;
 	uint64_t paid_ns;   /* out: drawn from the grant */
 	uint64_t waited_ns; /* out */
@@ -24,10 +24,10 @@ struct pass_ask {
 	bool placed, sole;
 };
 
-/* Draw what *credit_ns lacks of the cost, and return when the launch may go; the credit is lowered by the cost. `chance`, 0 to
- * 65535, varies how much is drawn. CUDA_ERROR_SYSTEM_NOT_READY: the grant is over. */
+/* Draw what *credit_ns lacks of the cost, and return when the launch may go; the credit is reduced by the cost.
+ * `chance`, 0 to 65535, varies how much is drawn. CUDA_ERROR_SYSTEM_NOT_READY: the grant has ended. */
 CUresult pass_gate(struct pass_ask *ask, int64_t *credit_ns, uint64_t chance);
-/* The situation alone, for a launch that is paid already. */
+/* Fill in the situation alone, for a launch that is paid already. */
 void pass_look_around(struct pass_ask *ask);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is in flight: per context a ring of timed records.
+ * Work in flight: per context a ring of timed records.
  *
  *   launches   L1 L2 L3 L4 | L5 L6 L7 |  (idle)   L8 |
  *   events    b1          a1         a2          b3  a3
@@ -8,12 +8,12 @@
  *   record 2   a1 -> a2: begins where record 1 ends, which was still running: times L5 L6 L7
  *   record 3   b3 -> a3: record 2 was over, so it has an event of its own again
  *
- * When the event behind a record completes, everything charged up to it is done. Chained records (1, 2) enclose nothing but
- * what was charged in between: over all streams and threads of the context they add up to the time one of them was busy.
- * What a time says is settle.c's business.
+ * When the event behind a record completes, everything charged up to it is done. Chained records (1, 2) enclose only
+ * the work charged in between: over all streams and threads of the context they add up to the time one of them was
+ * busy. settle.c interprets the times.
  *
  * Records are claimed and reaped with compare-and-swap. So no lock is held over a driver call, and a thread that was
- * killed or forgotten blocks nobody.
+ * killed or forgotten blocks no other.
  */
 #include "interpose/compute/pipe.h"
 
@@ -31,9 +31,9 @@
 
 #define PIPES 32                                 /* contexts of one process; more are charged but never timed */
 #define RECORDS 64                               /* outstanding records of one context */
-#define RECORD_EVERY_NS UINT64_C(250000)         /* of charged work, half more or less at random */
-#define GAP_TRIES 3                              /* empty records that tell what two event calls cost */
-#define UNKNOWN_PATIENCE_NS UINT64_C(2000000000) /* how long a new shape may hold its second launch back */
+#define RECORD_EVERY_NS UINT64_C(250000)         /* of charged work, varied at random by half */
+#define GAP_TRIES 3                              /* empty records that measure the cost of two event calls */
+#define UNKNOWN_PATIENCE_NS UINT64_C(2000000000) /* limit on delaying the second launch of a new shape */
 
 enum record_state { RECORD_FREE, RECORD_CLAIMED, RECORD_PENDING, RECORD_REAPING };
 
@@ -45,25 +45,25 @@ struct throttle_record {
 	CUstream stream;
 	struct settle_work work;
 	bool empty;      /* two events and nothing between */
-	int8_t previous; /* begins where this one ends, -1 = begins with its own event */
+	int8_t previous; /* index of the record at whose end this one begins, -1 = begins with its own event */
 	uint32_t previous_sequence;
 };
 
 struct throttle_pipe {
 	CUcontext context; /* NULL = free */
 	int device;
-	uint32_t reaping;      /* somebody is at it */
+	uint32_t reaping;      /* a thread is reaping */
 	uint32_t outstanding;  /* PENDING records */
 	uint64_t inflight_ns;  /* Σ paid_ns of PENDING records */
 	uint64_t unmarked_ns;  /* charged since the last record, and not known to be done */
 	uint64_t untimed_ns;   /* charged since the last record */
-	uint64_t idle_at_ns;   /* when everything recorded should be done, if nobody else is on the GPU */
-	uint64_t record_at_ns; /* of unmarked work: time for the next record */
-	uint64_t gap_ns;       /* the host's time between two event calls, as the GPU's clock shows it */
+	uint64_t idle_at_ns;   /* when all recorded work should be done if no other process uses the GPU */
+	uint64_t record_at_ns; /* amount of unmarked work at which the next record is due */
+	uint64_t gap_ns;       /* host time between two event calls, as the GPU's clock shows it */
 	uint32_t gap_tries;
 	uint32_t random;
-	const void *marker; /* who marked last */
-	uint32_t crowd;     /* more than one thread marked since the last record */
+	const void *marker; /* the thread that marked last */
+	uint32_t crowd;     /* several threads have marked since the last record */
 	uint64_t last;      /* where the next record may begin: sequence << 8 | index, 0 = nowhere */
 	uint32_t sequence;
 	uint32_t next_record;
@@ -80,7 +80,7 @@ static struct throttle_pipe *pipe_at(unsigned i)
 		return pipe;
 	if (__atomic_compare_exchange_n(&pipes[i], &pipe, fresh, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
 		return fresh;
-	free(fresh); /* `pipe` now holds the winner's */
+	free(fresh); /* `pipe` now holds the winner's pipe */
 	return pipe;
 }
 
@@ -91,14 +91,15 @@ struct throttle_pipe *pipe_of_current(int device)
 
 	if (!driver.cuCtxGetCurrent || driver.cuCtxGetCurrent(&context) != CUDA_SUCCESS || !context)
 		return NULL;
-	/* All of them before a free one is taken: two pipes of one context would each know half of what is in flight. */
+	/* Check all places before taking a free one: two pipes of one context would each know half of the work in
+	 * flight. */
 	for (unsigned i = 0; i < PIPES && (pipe = __atomic_load_n(&pipes[i], __ATOMIC_ACQUIRE)); i++)
 		if (__atomic_load_n(&pipe->context, __ATOMIC_ACQUIRE) == context)
 			return pipe;
 	for (unsigned i = 0; i < PIPES && (pipe = pipe_at(i)); i++) {
 		CUcontext owner = NULL;
 
-		/* Whoever comes second for the same context finds it here, its device perhaps not written yet. */
+		/* A second thread with the same context finds the pipe here, perhaps before its device is written. */
 		if (__atomic_compare_exchange_n(&pipe->context, &owner, context, false, __ATOMIC_ACQ_REL,
 		                                __ATOMIC_ACQUIRE) ||
 		    owner == context) {
@@ -114,8 +115,8 @@ static int device_of(const struct throttle_pipe *pipe)
 	return __atomic_load_n(&pipe->device, __ATOMIC_RELAXED);
 }
 
-/* The driver destroyed the events with the context: forget the handles, call nothing on them. Returns the time that was
- * in flight. */
+/* The driver destroyed the events with the context: forget the handles, call no function with them. Returns the time
+ * that was in flight. */
 static uint64_t pipe_clear(struct throttle_pipe *pipe)
 {
 	uint64_t left_ns = __atomic_exchange_n(&pipe->inflight_ns, 0, __ATOMIC_RELAXED);
@@ -140,7 +141,7 @@ void pipe_context_gone(uint32_t tag)
 			continue;
 		uint64_t left_ns = pipe_clear(pipe);
 
-		/* Its work is over, one way or the other: left in flight, it would make the grant look busy for ever. */
+		/* Its work is over either way: left in flight, it would make the grant look busy for ever. */
 		if (guest_self())
 			add64(&guest_usage(device)->completed_ns, left_ns);
 	}
@@ -168,7 +169,7 @@ static int8_t record_claim(struct throttle_pipe *pipe)
 			continue;
 		if ((record->before || driver.cuEventCreate(&record->before, CU_EVENT_DEFAULT) == CUDA_SUCCESS) &&
 		    (record->after || driver.cuEventCreate(&record->after, CU_EVENT_DEFAULT) == CUDA_SUCCESS)) {
-			/* other threads still look at it, to learn that this is not the record they remember */
+			/* other threads still read it, to learn that it is not the record they remember */
 			__atomic_store_n(&record->sequence, __atomic_add_fetch(&pipe->sequence, 1, __ATOMIC_RELAXED),
 			                 __ATOMIC_RELEASE);
 			record->previous = -1;
@@ -182,7 +183,7 @@ static int8_t record_claim(struct throttle_pipe *pipe)
 	return -1;
 }
 
-/* False: not known. Work of another stream may have ended before what it began with: 0. */
+/* False: unknown. Work of another stream may have ended before the start event: then the time is 0. */
 static bool elapsed(CUevent from, CUevent to, uint64_t *ret_ns)
 {
 	float ms = 0;
@@ -193,7 +194,7 @@ static bool elapsed(CUevent from, CUevent to, uint64_t *ret_ns)
 	return true;
 }
 
-/* The work of a record is done: how long did it take, and what does that say? */
+/* The work of a record is done: measure its time and pass it to settle.c. */
 static void record_settle(struct throttle_pipe *pipe, const struct throttle_record *record)
 {
 	const struct throttle_record *previous = record->previous >= 0 ? &pipe->record[record->previous] : NULL;
@@ -202,7 +203,7 @@ static void record_settle(struct throttle_pipe *pipe, const struct throttle_reco
 
 	if (entry)
 		cost_tried(entry);
-	/* The sequence is read last: a record used anew means the time above is of something else. */
+	/* The sequence is read last: if the record was reused, the time above belongs to other work. */
 	if (!elapsed(previous ? previous->after : record->before, record->after, &elapsed_ns) ||
 	    (previous && __atomic_load_n(&previous->sequence, __ATOMIC_ACQUIRE) != record->previous_sequence))
 		return;
@@ -228,7 +229,7 @@ static void record_finish(struct throttle_pipe *pipe, struct throttle_record *re
 	__atomic_store_n(&record->state, RECORD_FREE, __ATOMIC_RELEASE);
 }
 
-/* One thread at a time; the others go on without. */
+/* One thread at a time; the others continue without reaping. */
 void pipe_reap(struct throttle_pipe *pipe)
 {
 	if (__atomic_load_n(&pipe->outstanding, __ATOMIC_RELAXED) == 0 ||
@@ -287,7 +288,7 @@ bool pipe_held(struct throttle_pipe *pipe)
 {
 	bool held = false, begun = false;
 
-	/* Whoever reaps may free records; while it is us, those that are pending stay as they are. */
+	/* Only the reaping thread frees records, so while it is this one the pending ones stay as they are. */
 	if (__atomic_exchange_n(&pipe->reaping, 1, __ATOMIC_ACQUIRE))
 		return false;
 	for (int i = 0; i < RECORDS && !begun; i++) {
@@ -311,10 +312,10 @@ bool pipe_held(struct throttle_pipe *pipe)
 	return held && !begun;
 }
 
-void pipe_mark(struct throttle_pipe *pipe, int64_t used_ns, const void *who)
+void pipe_mark(struct throttle_pipe *pipe, int64_t used_ns, const void *thread)
 {
-	if (__atomic_load_n(&pipe->marker, __ATOMIC_RELAXED) != who) {
-		__atomic_store_n(&pipe->marker, who, __ATOMIC_RELAXED);
+	if (__atomic_load_n(&pipe->marker, __ATOMIC_RELAXED) != thread) {
+		__atomic_store_n(&pipe->marker, thread, __ATOMIC_RELAXED);
 		__atomic_store_n(&pipe->crowd, 1, __ATOMIC_RELAXED);
 	}
 	if (used_ns > 0) {
@@ -342,8 +343,8 @@ void pipe_await_first_sample(struct throttle_pipe *pipe, const struct cost_entry
 	}
 }
 
-/* Time for a record? By charged work and with a little chance in it, never by the clock: after a fixed time one would
- * always meet the launch that follows a long one. */
+/* Is a record due? By charged work with some randomness, never by the clock: a fixed time would always select the
+ * launch that follows a long one. */
 static bool record_due(struct throttle_pipe *pipe, const struct cost_entry *entry)
 {
 	if (__atomic_load_n(&entry->tries, __ATOMIC_RELAXED) < COST_SAMPLE_FIRST ||
@@ -359,7 +360,7 @@ static void record_publish(struct throttle_pipe *pipe, struct throttle_record *r
 	__atomic_store_n(&record->state, RECORD_PENDING, __ATOMIC_RELEASE);
 }
 
-/* Two events with nothing between them, on a stream that has nothing to do. */
+/* Two events with nothing between them, on an idle stream. */
 static void measure_gap(struct throttle_pipe *pipe, CUstream stream)
 {
 	int8_t index = record_claim(pipe);
@@ -377,14 +378,14 @@ static void measure_gap(struct throttle_pipe *pipe, CUstream stream)
 		__atomic_store_n(&record->state, RECORD_FREE, __ATOMIC_RELEASE);
 }
 
-/* Who chains reads it of a record that may be used anew meanwhile, and finds that out by the sequence. */
+/* A thread that chains may read this from a record that is being reused, and detects that by the sequence. */
 static void set_others_done(struct throttle_record *record, uint64_t done_ns)
 {
 	__atomic_store_n(&record->work.others_done_ns, done_ns, __ATOMIC_RELAXED);
 }
 
-/* Take the last record to begin where it ends, if it is still running. One taker only, or the time would count twice;
- * false: another thread has it at the moment. */
+/* Take the last record to begin where it ends, if it is still running. Only one thread may take it, or the time would
+ * count twice; false: another thread has it at the moment. */
 static bool record_chain(struct throttle_pipe *pipe, struct throttle_record *record)
 {
 	uint64_t last = __atomic_exchange_n(&pipe->last, 0, __ATOMIC_ACQ_REL);
@@ -397,7 +398,7 @@ static bool record_chain(struct throttle_pipe *pipe, struct throttle_record *rec
 	    driver.cuEventQuery(previous->after) == CUDA_ERROR_NOT_READY) {
 		record->previous = (int8_t)(last & 0xff);
 		record->work.chained = true;
-		/* the time begins where that one ends */
+		/* its time begins where that record ends */
 		set_others_done(record, __atomic_load_n(&previous->work.others_done_ns, __ATOMIC_RELAXED));
 		record->previous_sequence = (uint32_t)(last >> 8);
 	}
@@ -443,7 +444,7 @@ int8_t pipe_record_open(struct throttle_pipe *pipe, struct cost_entry *entry, co
 	record->work.own_ns = launch->window_left_ns == UINT64_MAX ? UINT64_MAX
 	                      : launch->window_left_ns > ahead_ns  ? launch->window_left_ns - ahead_ns
 	                                                           : 0;
-	record->work.host_ns = now_ns; /* until it is known how long the call took */
+	record->work.host_ns = now_ns; /* until the duration of the call is known */
 	return index;
 }
 
@@ -475,7 +476,7 @@ uint64_t pipe_record_close(struct throttle_pipe *pipe, int8_t index, bool launch
 
 void pipe_settle(struct throttle_pipe *pipe, bool whole_context)
 {
-	/* then nothing of ours is queued any more, so what was handed over since the last marker is done too */
+	/* no work of ours is queued any more, so all work since the last marker is done too */
 	if (whole_context || pipe_outstanding(pipe) == 0)
 		add64(&guest_usage(device_of(pipe))->completed_ns,
 		      __atomic_exchange_n(&pipe->unmarked_ns, 0, __ATOMIC_RELAXED));

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A probe (USDT) in our own code: one five-byte nop and a note that says where it is and what can be read there. Nobody
- * attached, it costs the nop; attached, Linux 6.18 and later replace a nop of this length by a call instead of a trap.
+ * A probe (USDT) in our own code: one five-byte nop and a note with its address and arguments. Without a tracer it
+ * costs the nop; with one, Linux 6.18 and later replace a nop of this length by a call instead of a trap.
  *
  * The note is version 3 of SystemTap's, which bcc, bpftrace and perf read. It is written here and not by <sys/sdt.h>,
- * which takes its operands from any register, so that every inlined copy of a probe would need a reader of its own; we
- * pin the one pointer that matters. Format: https://sourceware.org/systemtap/wiki/UserSpaceProbeImplementation
+ * which takes its operands from any register, so that every inlined copy of a probe would need a reader of its own; the
+ * pointer to the event is pinned to one register instead. Format:
+ * https://sourceware.org/systemtap/wiki/UserSpaceProbeImplementation
  */
 #ifndef SLUICE_PROBE_H
 #define SLUICE_PROBE_H

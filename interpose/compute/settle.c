@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the time of a record says: what a shape costs, and what the grant has paid too much or too little.
+ * What follows from the time of a record: the cost of a shape, and how much the grant has paid too much or too little.
  *
- * Alone on the GPU the time is the cost. In company it is more than that, by as much as the others had; see section 2 of
+ * Alone on the GPU the time is the cost. Beside other processes it exceeds the cost by their part; see section 2 of
  * docs/node/throttle.md.
  */
 #include "interpose/compute/settle.h"
@@ -13,9 +13,9 @@
 #include "interpose/tenant/guest.h"
 
 #define SLICE_NS UINT64_C(2000000) /* how long a context runs while another one waits */
-#define POLLUTED_TRIES 8           /* then a shape's times are taken as they come */
+#define POLLUTED_TRIES 8           /* after so many shared tries, a shape's times are used as measured */
 
-/* Charge or give back the difference between what ran and what was paid. */
+/* Charge or return the difference between the time that ran and the time that was paid. */
 static void correct(int device, const struct sluice_policy_device *policy, uint64_t true_ns, uint64_t paid_ns)
 {
 	struct sluice_usage_device *usage = guest_usage(device);
@@ -32,7 +32,7 @@ static void correct(int device, const struct sluice_policy_device *policy, uint6
 	}
 }
 
-/* A record of one launch says what it costs, one of several like it what each does. */
+/* A record of one launch gives its cost, one of several similar launches the cost of each. */
 static void learn(const struct settle_work *work, struct cost_entry *entry, uint64_t own_ns, uint64_t paid_ns)
 {
 	if (entry && !work->chained)
@@ -41,27 +41,28 @@ static void learn(const struct settle_work *work, struct cost_entry *entry, uint
 		cost_learn(entry, gate_part_ns(own_ns, work->cost_ns, paid_ns), true);
 }
 
-/* Of a record's time, what no other process of the grant can have taken: they had at most what was charged to them
- * meanwhile, or was charged before and not known to be done. From the host's moments, which lie outside of the
- * events', so the truth is never below it as far as their charges are right. 0 where strangers share the GPU. */
+/* The part of a record's time that no other process of the grant can have taken: the others had at most the time
+ * charged to them meanwhile, or charged before and not known to be done. Read at host moments, which enclose the
+ * events, so the result is never below the truth as far as the charges of the others are right. 0 where other grants
+ * share the GPU. */
 static uint64_t certain_ns(int device, const struct settle_work *work, uint64_t elapsed_ns)
 {
 	uint64_t used_ns = siblings_work(device).used_ns;
 
-	/* below what was done before: a slot was emptied, or there was nobody */
+	/* below the value before: a slot was zeroed, or there was no other process */
 	return used_ns < work->others_done_ns ? 0 : gate_rest_ns(elapsed_ns, used_ns - work->others_done_ns);
 }
 
-/* Who shared the GPU with a record's work, and how sure that is. */
+/* The processes that shared the GPU with a record's work, and the certainty of that. */
 struct company {
-	uint32_t contexts; /* with ours */
-	uint64_t free_ns;  /* of the time was ours in any case */
-	bool strangers;    /* other grants among them */
+	uint32_t contexts; /* contexts, ours included */
+	uint64_t free_ns;  /* the part of the time that was certainly ours */
+	bool strangers;    /* contexts of other grants among them */
 };
 
-/* Other contexts may have been on the GPU too, in slices. A shape that always takes the same is best known from its lowest
- * time; one that took more than waiting for slices can explain is no such shape, and neither is one whose siblings cannot
- * have filled the rest. */
+/* Other contexts may have been on the GPU too, in slices. For a shape of constant cost the lowest time is the best
+ * estimate; a time that slices cannot explain means that the cost varies, and so does a time that the siblings' charges
+ * cannot fill. */
 static void settle_shared(int device, const struct settle_work *work, const struct sluice_policy_device *policy,
                           struct cost_entry *entry, uint64_t elapsed_ns, const struct company *with)
 {
@@ -89,7 +90,7 @@ static void settle_shared(int device, const struct settle_work *work, const stru
 		correct(device, policy, own_ns, paid_ns);
 }
 
-/* Was this launch's call loading something? Its time is thrown away, but not for ever: some shapes are like that. */
+/* Did the launch call load something? Its time is discarded, but not for ever: some shapes always take so long. */
 static bool polluted(const struct settle_work *work, const struct cost_entry *entry, uint64_t elapsed_ns)
 {
 	return !work->chained && work->host_ns > SETTLE_LOADING_NS && work->host_ns > elapsed_ns / 4 && entry &&
@@ -105,7 +106,7 @@ void settle_work(int device, const struct settle_work *work, struct cost_entry *
 		return;
 	guest_read_device(device, &policy);
 
-	/* Alone if nobody else was planned on the GPU at the launch, and still is not, or inside our own window. */
+	/* Alone if no other grant was planned on the GPU at the launch, and none is now, or inside our own window. */
 	bool in_window = work->own_ns != UINT64_MAX;
 	bool alone = work->placed && (in_window || work->contention == (uint32_t)policy.contention_epoch);
 	uint32_t now_busy = work->sole ? 1 : siblings_busy(device, 0);
@@ -113,7 +114,8 @@ void settle_work(int device, const struct settle_work *work, struct cost_entry *
 	uint32_t strangers = policy.active_grants > 1 ? policy.active_grants - 1 : 0;
 	uint64_t free_ns = alone ? work->own_ns : 0;
 
-	/* A neighbour's last launch may run on into our window: then the time is ours only as far as it is likely. */
+	/* A neighbour's last launch may run on into our window: then the time counts as ours only as far as that is
+	 * likely. */
 	uint64_t likely_ns = work->chained ? 2 * paid_ns : paid_ns + paid_ns / 16;
 
 	if (busy > 1 || elapsed_ns > free_ns || (strangers && elapsed_ns > likely_ns)) {

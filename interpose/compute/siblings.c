@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reading the counters of the grant's other processes. They are atomics of one writer each, read one by one: a sum of
- * them is of no single moment, and who uses it allows for that.
+ * Reads the counters of the grant's other processes. They are atomics of one writer each, read one by one: a sum of
+ * them belongs to no single moment, and its users allow for that.
  */
 #include "interpose/compute/siblings.h"
 
@@ -13,7 +13,7 @@
 #include "interpose/tenant/guest.h"
 
 struct siblings_book {
-	uint32_t looking; /* one thread at a time; the others take what it found last */
+	uint32_t looking; /* one thread reads at a time; the others use its last result */
 	uint64_t ahead_ns;
 	uint64_t largest_ns;
 	struct fair_account account[SLUICE_MAX_SLOTS];
@@ -22,7 +22,7 @@ struct siblings_book {
 
 static struct siblings_book *books[SLUICE_MAX_DEVICES]; /* published by compare-and-swap, never freed */
 
-/* Slots that may have an owner lie below. */
+/* All slots that may have an owner lie below. */
 static uint32_t slots(void)
 {
 	const struct sluice_guest *guest = guest_self();
@@ -37,7 +37,7 @@ static struct fair_reading read_slot(uint32_t slot, int device)
 {
 	const struct sluice_usage_device *usage = &guest_self()->usage->slot[slot].dev[device];
 
-	/* Finished after charged: so work that is charged and done in between does not look like more done than was
+	/* Read "finished" after "charged": otherwise work charged and done in between would look like more done than
 	 * charged. */
 	return (struct fair_reading){ .done_ns = __atomic_load_n(&usage->completed_ns, __ATOMIC_RELAXED),
 		                      .used_ns = __atomic_load_n(&usage->consumed_ns, __ATOMIC_RELAXED),

@@ -8,21 +8,21 @@
 
 /* False: this process has the grant to itself. */
 bool siblings_exist(void);
-/* Processes of the grant that have more than `above_ns` on the device, and this one. What a thread has drawn and not used
- * counts with the rest. */
+/* Number of processes of the grant that have more than `above_ns` on the device, this one included. GPU time that a
+ * thread has drawn and not used counts. */
 uint32_t siblings_busy(int device, uint64_t above_ns);
 
-/* What all the others have had charged, and what of theirs is known to have finished. */
+/* GPU time charged to all the other processes, and the part of it known to have finished. */
 struct siblings_work {
 	uint64_t used_ns;
 	uint64_t done_ns;
 };
 struct siblings_work siblings_work(int device);
 
-/* How far this process is ahead of the sibling that waits and has had least, 0 = of none; see fair.h. */
+/* Lead of this process over the waiting sibling that has had least, 0 = no sibling waits; see fair.h. */
 uint64_t siblings_ahead_ns(int device, uint64_t now_ns);
 
-/* This process attaches anew: the books are its parent's. */
+/* The process attaches again after a fork: the books are its parent's. */
 void siblings_forget_parent(void);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The long way of a launch: its price, what pays for it (credit.c, pass.c), and whether it is timed (pipe.c).
- * docs/node/throttle.md tells the algorithm as a whole.
+ * The slow path of a launch: its price, its payment (credit.c, pass.c), and its timing (pipe.c). docs/node/throttle.md
+ * describes the whole algorithm.
  */
 #include "interpose/compute/throttle.h"
 
@@ -16,9 +16,9 @@
 
 static void (*on_launch)(int device, bool loaded);
 
-void throttle_on_launch(void (*tell_it)(int device, bool loaded))
+void throttle_on_launch(void (*callback)(int device, bool loaded))
 {
-	__atomic_store_n(&on_launch, tell_it, __ATOMIC_RELEASE);
+	__atomic_store_n(&on_launch, callback, __ATOMIC_RELEASE);
 }
 
 void throttle_forget_local(void)
@@ -50,7 +50,8 @@ void throttle_forget_all(void)
 	cost_relearn_all();
 }
 
-/* The price is known and in the thread's hand, and nothing is to be timed: as throttle_charge(), for a shape it did not find. */
+/* The price is known, the credit covers it, and no launch is due for timing: as throttle_charge(), for a shape it did
+ * not find. */
 static bool pay_from_credit(struct throttle_local *local, const void *handle, const struct cost_shape *shape,
                             uint64_t key, struct cost_entry *entry, uint64_t cost_ns)
 {
@@ -67,7 +68,7 @@ static bool pay_from_credit(struct throttle_local *local, const void *handle, co
 	return true;
 }
 
-/* Have all launches since the last record been of this key? */
+/* True when all launches since the last record had this key. */
 static void note_key(struct throttle_local *local, struct throttle_lane *lane, uint64_t key)
 {
 	if (local->last)
@@ -77,7 +78,7 @@ static void note_key(struct throttle_local *local, struct throttle_lane *lane, u
 	lane->key = key;
 }
 
-/* Draw what the launch costs, waiting for it if need be, or take it of the credit. */
+/* Draw the launch's cost, waiting if necessary, or take it from the credit. */
 static CUresult pay(struct throttle_local *local, struct pass_ask *ask)
 {
 	struct throttle_lane *lane = local->lane;
@@ -101,7 +102,7 @@ static CUresult pay(struct throttle_local *local, struct pass_ask *ask)
 	return result;
 }
 
-/* A record for the launch, if it is time for one. */
+/* Open a record for the launch, if one is due. */
 static int8_t open_record(struct throttle_lane *lane, struct cost_entry *entry, CUstream stream,
                           const struct pass_ask *ask)
 {
@@ -120,7 +121,7 @@ static int8_t open_record(struct throttle_lane *lane, struct cost_entry *entry, 
 	return record;
 }
 
-/* Everything that asks the driver something of its own, with the thread's capture mode relaxed. */
+/* Every step that calls the driver on our own behalf, with the thread's capture mode relaxed. */
 static CUresult charge_launch(struct throttle_ticket *ticket, struct throttle_local *local, struct cost_entry *entry,
                               CUstream stream)
 {
@@ -183,8 +184,8 @@ CUresult throttle_before(struct throttle_ticket *ticket, const void *handle, con
 	return result;
 }
 
-/* Those who watch are told here what throttle_pass() tells them for the common launch. */
-static void tell(enum throttle_kind kind, const struct throttle_ticket *ticket)
+/* Attached tracers get here the event that throttle_pass() fires for the common launch. */
+static void trace(enum throttle_kind kind, const struct throttle_ticket *ticket)
 {
 	struct sluice_launch_event *event = &throttle_local.event;
 
@@ -200,13 +201,13 @@ void throttle_after(enum throttle_kind kind, struct throttle_ticket *ticket, CUr
 {
 	struct throttle_pipe *pipe = ticket->pipe;
 
-	if (pipe && result != CUDA_SUCCESS) { /* nothing ran: the credit is still there for the next launch */
+	if (pipe && result != CUDA_SUCCESS) { /* no work ran: the credit is still there for the next launch */
 		throttle_local.credit_ns += (int64_t)ticket->cost_ns;
 		throttle_local.launches--;
 		ticket->counted = false;
 	}
 	if (ticket->counted)
-		tell(kind, ticket);
+		trace(kind, ticket);
 	if (!pipe)
 		return;
 	if (ticket->record < 0)
@@ -215,10 +216,10 @@ void throttle_after(enum throttle_kind kind, struct throttle_ticket *ticket, CUr
 	uint64_t host_ns = pipe_record_close(pipe, ticket->record, result == CUDA_SUCCESS);
 
 	capture_restore(mode);
-	void (*tell_it)(int, bool) = __atomic_load_n(&on_launch, __ATOMIC_ACQUIRE);
+	void (*callback)(int, bool) = __atomic_load_n(&on_launch, __ATOMIC_ACQUIRE);
 
-	if (tell_it && throttle_local.lane)
-		tell_it(throttle_local.lane->device, host_ns > SETTLE_LOADING_NS);
+	if (callback && throttle_local.lane)
+		callback(throttle_local.lane->device, host_ns > SETTLE_LOADING_NS);
 }
 
 void throttle_settle(bool whole_context)

@@ -4,8 +4,8 @@
  * need no vendor header. Facts only; simgpu/tests compares them with the vendor's own Python bindings. No prototypes:
  * those the interposer needs are in hooks.def.
  *
- * Far longer than 500 lines because it is one list without logic, searched by name: in files by subject one would first have
- * to guess which.
+ * Far longer than 500 lines because it is one list without logic, searched by name: split by subject, a reader would
+ * first have to guess the file.
  */
 #ifndef SLUICE_CUDA_ABI_H
 #define SLUICE_CUDA_ABI_H

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Loading the real driver, once, on the first call that needs it: from the path in the region if it has one (bind mounts
- * hide the real file from any search), else from where the loader would find it.
+ * Loads the real driver, once, on the first call that needs it: from the path in the region if it has one (bind mounts
+ * hide the real file from any search), else from the place where the loader would find it.
  *
- * Loading takes no lock: threads that race do the same idempotent work and the first publishes it. A fork in the
- * middle therefore leaves nothing locked behind.
+ * Loading takes no lock: racing threads do the same idempotent work and the first one publishes it, so a fork in the
+ * middle leaves no lock held.
  */
 #include "interpose/driver/driver.h"
 
@@ -80,7 +80,8 @@ static void publish(void *handle)
 		__atomic_store_n(&state, handle ? LOADED : ABSENT, __ATOMIC_RELEASE);
 		return;
 	}
-	/* The winner has a hundred stores left. Bounded, because a fork may have left it behind in the parent. */
+	/* The winner has a hundred stores left. The wait is bounded, because a fork may have left the winner behind in
+	 * the parent. */
 	for (int i = 0; i < 1000 && __atomic_load_n(&state, __ATOMIC_ACQUIRE) == PUBLISHING; i++)
 		sched_yield();
 	if (__atomic_load_n(&state, __ATOMIC_ACQUIRE) == PUBLISHING) {

@@ -2,8 +2,8 @@
 /*
  * The real driver, as a typed table: `driver.cuMemAlloc_v2(…)`.
  *
- * Every entry starts as a stub that loads the driver and goes on to the real function, so a call is right at any time;
- * after driver_load() an entry is the driver's own function, or NULL where that driver has none.
+ * Every entry starts as a stub that loads the driver and continues to the real function, so a call is correct at any
+ * time; after driver_load() an entry is the driver's own function, or NULL where that driver has none.
  */
 #ifndef SLUICE_DRIVER_H
 #define SLUICE_DRIVER_H
@@ -48,7 +48,7 @@ enum driver_hook_group {
 	HOOK_GROUP_graph,
 };
 
-/* The groups in which there is a hook. */
+/* The groups that contain a hook. */
 extern const uint64_t driver_hook_mask;
 
 /* Load the real driver once; 0 or a negative errno (-ENOENT: none found). Cheap when loaded. */
@@ -56,7 +56,7 @@ int driver_load(void);
 /* A symbol of the real driver, NULL if it has none. */
 void *driver_symbol(const char *name);
 
-/* Is this the name of a symbol we export unwrapped? */
+/* True for a symbol that the interposer exports without a wrapper. */
 bool driver_forwards(const char *name);
 
 #endif

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How much device memory an allocation takes, for the drivers do not tell: pure arithmetic, saturating.
+ * The device memory that an allocation takes, computed because drivers do not report it: pure arithmetic, saturating.
  *
- * Above 1 MiB a driver gives whole granules of 2 MiB; below, blocks share them in size classes. The driver reports sizes
- * of deferred-mapping arrays only. Ours of the others: bytes per element from the format, rows padded to 512 bytes, times
- * height, depth or layers, over all levels of a mipmap.
+ * Above 1 MiB a driver allocates whole granules of 2 MiB; below, blocks share them in size classes. The driver reports
+ * sizes of deferred-mapping arrays only. For other arrays the size is: bytes per element from the format, rows padded
+ * to 512 bytes, times height, depth or layers, over all levels of a mipmap.
  */
 #ifndef SLUICE_FOOTPRINT_H
 #define SLUICE_FOOTPRINT_H
@@ -28,11 +28,11 @@ static inline uint64_t footprint_up(uint64_t value, uint64_t step)
 
 #define FOOTPRINT_GRANULE (UINT64_C(2) << 20)
 
-/* Of the granules that blocks share, one for each size class may be filled in part only: as much is on the device at most,
- * for each context, beyond what footprint_block() says. */
+/* Of the granules that blocks share, one per size class may be only partly filled: each context has at most so much on
+ * the device beyond what footprint_block() returns. */
 #define FOOTPRINT_REST (13 * FOOTPRINT_GRANULE)
 
-/* Charging what was asked for would let a program of 1.1 MiB blocks hold nearly twice its grant. */
+/* Charging the requested size would let a program of 1.1 MiB blocks hold nearly twice its grant. */
 static inline uint64_t footprint_block(uint64_t bytes)
 {
 	if (bytes > FOOTPRINT_GRANULE / 2)
@@ -40,7 +40,7 @@ static inline uint64_t footprint_block(uint64_t bytes)
 	return bytes <= 512 ? 512 : UINT64_C(1) << (64 - __builtin_clzll(bytes - 1));
 }
 
-/* What drivers have padded rows to since Fermi; only a first guess, the real pitch is charged afterwards. */
+/* The row padding of drivers since Fermi; only a first guess, the real pitch is charged afterwards. */
 static inline uint64_t footprint_pitch(uint64_t width_bytes)
 {
 	return footprint_up(width_bytes, 512);
@@ -108,12 +108,12 @@ static inline uint64_t footprint_bits(CUarray_format format, unsigned int channe
 	case CU_AD_FORMAT_UNORM_INT16X4:
 	case CU_AD_FORMAT_SNORM_INT16X4:
 		return 64;
-	default: /* the packed and planar video formats and what comes later: the largest of them, never too little */
+	default: /* packed and planar video formats and later ones: the largest of them, so never too little */
 		return 64 * n;
 	}
 }
 
-/* levels 1 = a plain array. */
+/* `levels` 1 = a plain array. */
 static inline uint64_t footprint_array(const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned int levels)
 {
 	uint64_t width = desc->Width, height = desc->Height ? desc->Height : 1, depth = desc->Depth ? desc->Depth : 1;

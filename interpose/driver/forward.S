@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Trampolines of the driver: everything we only hand on, and the lazy first call of everything we wrap. */
+/* Trampolines of the driver: every symbol that is only forwarded, and the lazy first call of every wrapped one. */
 #include "interpose/driver/trampoline.h"
 
 #define HOOK(group, ret, name, params, since) LAZY(name)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Assembly of one exported symbol that is handed on: load the target from a table, jump. An empty entry goes through
- * `slow`, which saves the argument registers, asks trampoline_resolve() for the target and jumps there. No stack frame,
- * no register of the calling convention touched: works for any signature, whatever its arguments are.
+ * Assembly of one exported symbol that is forwarded: load the target from a table, jump. An empty entry goes through
+ * `slow`, which saves the argument registers, gets the target from trampoline_resolve() and jumps there. It has no
+ * stack frame and touches no register of the calling convention, so it works for any signature.
  *
  * A .S file defines the macros of its .def files over TRAMPOLINE (exported) and LAZY (hidden, named lazy_<symbol>),
  * puts the list between TRAMPOLINE_BEGIN and TRAMPOLINE_END, and names the table after itself. The order of the list is
@@ -19,7 +19,7 @@
 	.set trampoline_n, 0
 
 	.macro trampoline_body
-	.byte 0xf3, 0x0f, 0x1e, 0xfa /* endbr64, for assemblers that do not know it */
+	.byte 0xf3, 0x0f, 0x1e, 0xfa /* endbr64, for assemblers without that instruction */
 	leaq trampoline_table + 8 * trampoline_n(%rip), %r11
 	movq (%r11), %r10
 	testq %r10, %r10

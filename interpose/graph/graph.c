@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Executable graphs: the memory of their nodes, and what changes them.
+ * Executable graphs: the memory of their nodes, and the calls that change them.
  *
- * Allocation nodes take nothing when they are made or instantiated; the device takes physical memory when the graph is
- * uploaded or first launched, keeps it for the next launch, shares it among graphs that cannot run at one time, and
- * gives it back by cuDeviceGraphMemTrim alone. So an executable is noted with what it may need (graph_need.c); an upload
- * or launch that may map it is charged that much before, and settled by the device's own figure after (pool.c). A launch
- * where it was launched last maps nothing new, and is only settled. When the need does not fit, the device is asked to
- * take back what is unused, then the stream is waited for, whose graphs may be what uses it; then it is out of memory.
+ * Allocation nodes take no memory when they are made or instantiated; the device takes physical memory when the graph
+ * is uploaded or first launched, keeps it for the next launch, shares it among graphs that cannot run at one time, and
+ * gives it back by cuDeviceGraphMemTrim alone. So an executable is noted with the memory it may need (graph_need.c); an
+ * upload or launch that may map it is charged so much before, and settled by the device's own figure after (pool.c). A
+ * launch in the same place as the last one maps nothing new, and is only settled. When the need does not fit, the
+ * device's unused graph memory is trimmed; then the stream is synchronised, since its graphs may be using the rest;
+ * then the launch fails with out of memory.
  */
 #include "interpose/compute/door.h"
 #include "interpose/compute/rules/cost.h"
@@ -18,23 +19,23 @@
 #include "interpose/tenant/capture.h"
 #include "interpose/tenant/guest.h"
 
-/* What is charged ahead of one upload or launch. */
+/* The charge in advance of one upload or launch. */
 struct graph_growth {
-	bool any; /* else nothing else is filled in */
+	bool any; /* else the other fields are not filled in */
 	CUgraphExec exec;
 	uint32_t place;
 	struct pool *pool[GRAPH_ORDINALS];
 	uint64_t bytes[GRAPH_ORDINALS];
 };
 
-static uint32_t noted; /* executables with memory, ever; 0: nothing here costs anything */
+static uint32_t noted; /* executables with memory so far; 0: the hooks here cost nothing */
 
 static uint64_t key_of(CUgraphExec exec, int ordinal)
 {
 	return (uint64_t)(uintptr_t)exec ^ (uint64_t)ordinal << 56; /* user addresses have 47 bits, or 56 */
 }
 
-/* Where a graph is mapped: by which stream, and since which trim. Never 0. */
+/* The place where a graph is mapped: its stream, and the number of trims so far. Never 0. */
 static uint32_t place_of(CUstream stream, bool per_thread)
 {
 	uint64_t tag = (uint64_t)(uintptr_t)(stream || !per_thread ? stream : CU_STREAM_PER_THREAD);
@@ -77,7 +78,7 @@ static void give_up(struct graph_growth *g, int count)
 	g->any = false;
 }
 
-/* `again`: the stream has been waited for. */
+/* `again`: the stream has been synchronised. */
 static CUresult take(struct graph_growth *g, int ordinal, int device, CUstream stream, bool per_thread)
 {
 	CUresult (*wait)(CUstream) = per_thread ? driver.cuStreamSynchronize_ptsz : driver.cuStreamSynchronize;
@@ -120,7 +121,7 @@ static CUresult begin(struct graph_growth *g, CUgraphExec exec, const uint64_t b
 			return r;
 		}
 	}
-	g->place = place_of(stream, per_thread); /* making room may have been a trim */
+	g->place = place_of(stream, per_thread); /* making room may have been a trim, which changes the place */
 	return CUDA_SUCCESS;
 }
 
@@ -139,7 +140,7 @@ static void end(struct graph_growth *g, CUresult result)
 	}
 }
 
-/* CUDA_ERROR_OUT_OF_MEMORY: it does not fit, and nothing is charged. After success, graph_memory_end(). */
+/* CUDA_ERROR_OUT_OF_MEMORY: the need does not fit, and nothing is charged. After success, call graph_memory_end(). */
 static CUresult graph_memory_begin(struct graph_growth *g, CUgraphExec exec, CUstream stream, bool per_thread)
 {
 	CUresult r = CUDA_SUCCESS;
@@ -201,9 +202,10 @@ CUresult cuGraphUpload_ptsz(CUgraphExec exec, CUstream stream)
 	return upload(exec, stream, true, driver.cuGraphUpload_ptsz);
 }
 
-/* --- instantiation: what it will need ------------------------------------------------------------------------------ */
+/* --- instantiation: the memory it will need
+ * ------------------------------------------------------------------------- */
 
-/* The executable is there: remember what it may take, or be without it. */
+/* The executable exists: note what it may take, or destroy it. */
 static CUresult instantiated(CUgraphExec *exec, CUgraph graph, CUresult r)
 {
 	uint64_t bytes[GRAPH_ORDINALS];
@@ -241,7 +243,7 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned 
 	return instantiated(exec, graph, driver.cuGraphInstantiateWithFlags(exec, graph, flags));
 }
 
-/* With CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD this is an upload too. */
+/* With CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD, instantiating is an upload too. */
 static CUresult with_params(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params, bool per_thread,
                             CUresult (*real)(CUgraphExec *, CUgraph, CUDA_GRAPH_INSTANTIATE_PARAMS *))
 {
@@ -314,9 +316,11 @@ CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream)
 	return launch(exec, stream, true, driver.cuGraphLaunch_ptsz);
 }
 
-/* --- what changes an executable: its launches are timed anew -------------------------------------------------------- */
+/* --- calls that change an executable: its launches are timed again
+ * --------------------------------------------------- */
 
-/* The key of a graph depends on the device it is launched on; a change is rare, so all of them are re-timed. */
+/* The key of a graph depends on the device on which it is launched; changes are rare, so all of its keys are
+ * re-timed. */
 static CUresult changed(CUgraphExec exec, CUresult result)
 {
 	for (int device = 0; device < SLUICE_MAX_DEVICES; device++)
@@ -324,7 +328,7 @@ static CUresult changed(CUgraphExec exec, CUresult result)
 	return result;
 }
 
-/* Another graph's parameters, memory included. */
+/* The executable takes over another graph's parameters, memory included. */
 static CUresult updated(CUgraphExec exec, CUgraph graph, CUresult result)
 {
 	if (result == CUDA_SUCCESS && __atomic_load_n(&noted, __ATOMIC_RELAXED)) {
@@ -348,7 +352,7 @@ CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphExecUpdate
 	return updated(exec, graph, driver.cuGraphExecUpdate_v2(exec, graph, info));
 }
 
-/* A node's parameters: one shape for all kinds of nodes. */
+/* A call that sets a node's parameters: the same wrapper for all kinds of nodes. */
 #define EXEC_CHANGE(symbol, params, arguments)                                                                         \
 	CUresult symbol params                                                                                         \
 	{                                                                                                              \
@@ -381,6 +385,6 @@ CUresult cuGraphExecDestroy(CUgraphExec exec)
 {
 	if (!driver.cuGraphExecDestroy)
 		return CUDA_ERROR_NOT_FOUND;
-	forget(exec); /* before the driver may make a new one under the same handle */
+	forget(exec); /* before the driver may reuse the handle for a new one */
 	return changed(exec, driver.cuGraphExecDestroy(exec));
 }

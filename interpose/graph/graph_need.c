@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a launch of a graph will take: its allocation nodes, less what may be reused. Memory freed by a node is free for
- * every allocation that comes after it in all orders, that is, that depends on it; this is what drivers promise to
- * reuse, whatever the sizes, because they map physical memory page by page. Where the graph cannot be read that far
- * (too large, edges that the driver will not tell), the sum of all allocations stands in: never less than the truth.
+ * The memory that a launch of a graph will take: its allocation nodes, less what may be reused. Memory freed by a node
+ * may be reused by every allocation that comes after it in all orders, that is, that depends on it; drivers promise
+ * that reuse for any sizes, because they map physical memory page by page. Where the graph cannot be read that far (too
+ * large, edges that the driver does not report), the sum of all allocations is used: never less than the truth.
  */
 #include "interpose/graph/graph_need.h"
 
@@ -15,14 +15,14 @@
 
 #define PAGE_BYTES (UINT64_C(2) << 20)
 #define MOST_STEPS UINT64_C(50000000) /* about 0.1 s, once per instantiation */
-#define DEEPEST 16                    /* children in children */
+#define DEEPEST 16                    /* nesting of child graphs */
 
 struct memory_node {
 	uint32_t node; /* its place in the list of nodes */
 	bool is_free;
 	int8_t ordinal;
 	CUdeviceptr address;
-	uint64_t bytes; /* of a free node: still to be reused */
+	uint64_t bytes; /* for a free node: bytes still to be reused */
 };
 
 struct reading {
@@ -61,14 +61,14 @@ static CUresult edges_of(CUgraph graph, CUgraphNode *from, CUgraphNode *to, size
 
 	if (r == CUDA_SUCCESS || !driver.cuGraphGetEdges_v2)
 		return r;
-	/* edges with properties are told by the second form alone */
+	/* only the second form reports edges with properties */
 	data = from ? calloc(*count + 1, sizeof(*data)) : NULL;
 	r = driver.cuGraphGetEdges_v2(graph, from, to, data, count);
 	free(data);
 	return r;
 }
 
-/* Predecessors per node, and an order. */
+/* Reads the predecessors of each node, and computes an order. */
 static bool read_edges(CUgraph graph, struct reading *g)
 {
 	CUgraphNode *from = NULL, *to = NULL;
@@ -107,7 +107,7 @@ static bool read_edges(CUgraph graph, struct reading *g)
 		g->first[i + 1] += g->first[i];
 	for (size_t i = 0; i < g->edges; i++)
 		g->before[g->first[ends[2 * i + 1]] + left[ends[2 * i + 1]]++] = ends[2 * i];
-	/* an order by how long the longest way to a node is: as many rounds as the graph is deep */
+	/* order by the length of the longest path to a node: as many rounds as the graph is deep */
 	for (size_t round = 0; done < g->nodes && round < g->nodes; round++) {
 		uint32_t before = done;
 
@@ -134,7 +134,7 @@ out:
 	return whole;
 }
 
-/* Mark all that node `at` waits for with `stamp`. */
+/* Mark with `stamp` all nodes on which node `at` depends. */
 static void mark_before(struct reading *g, uint32_t at, uint32_t stamp)
 {
 	uint32_t head = 0, tail = 0;
@@ -156,7 +156,7 @@ static void mark_before(struct reading *g, uint32_t at, uint32_t stamp)
 static void with_reuse(struct reading *g, uint64_t bytes[])
 {
 	struct memory_node **of_node = calloc(g->nodes, sizeof(*of_node));
-	uint32_t stamp = 1; /* what read_edges() left */
+	uint32_t stamp = 1; /* the value after read_edges() */
 
 	for (size_t i = 0; of_node && i < g->memory; i++) {
 		of_node[g->at[i].node] = &g->at[i];
@@ -194,8 +194,8 @@ static void with_reuse(struct reading *g, uint64_t bytes[])
 
 static bool add_need(CUgraph graph, uint64_t bytes[], int depth);
 
-/* The bodies of a condition, which by cuda.h may hold no memory nodes (12.9 to 13.5 say so). A driver that lets them in and does
- * not tell them (before CUDA 13.2) has them settled when they ran. */
+/* The bodies of a conditional node, which by cuda.h may hold no memory nodes (12.9 to 13.5 say so). If a driver allows
+ * them without reporting them (before CUDA 13.2), their memory is settled after the run. */
 static bool bodies(CUgraphNode node, uint64_t bytes[], int depth)
 {
 	CUgraphNodeParams params = { .type = CU_GRAPH_NODE_TYPE_CONDITIONAL };
@@ -209,7 +209,7 @@ static bool bodies(CUgraphNode node, uint64_t bytes[], int depth)
 	return any;
 }
 
-/* One node: into the list if it takes or frees memory; what it contains is added. */
+/* One node: into the list if it allocates or frees memory; nested graphs are added. */
 static bool look_at(struct reading *g, uint32_t i, uint64_t bytes[], int depth)
 {
 	CUDA_MEM_ALLOC_NODE_PARAMS alloc = { 0 };
@@ -236,7 +236,7 @@ static bool look_at(struct reading *g, uint32_t i, uint64_t bytes[], int depth)
 		return false;
 	m->ordinal = (int8_t)location_ordinal(&alloc.poolProps.location);
 	if (m->ordinal < 0 || m->ordinal >= GRAPH_ORDINALS)
-		return false; /* the host's memory */
+		return false; /* memory of the host */
 	m->address = alloc.dptr;
 	m->bytes = footprint_up(alloc.bytesize, PAGE_BYTES);
 	g->memory++;

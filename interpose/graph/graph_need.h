@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How much device memory the memory nodes of a graph need at one time; see graph_need.c. */
+/* The device memory that the memory nodes of a graph need at one time; see graph_need.c. */
 #ifndef SLUICE_GRAPH_NEED_H
 #define SLUICE_GRAPH_NEED_H
 
@@ -10,7 +10,7 @@
 
 #define GRAPH_ORDINALS 16 /* a grant has no more GPUs */
 
-/* Bytes per CUDA ordinal, children and bodies of conditions included. False: no node takes memory. */
+/* Bytes per CUDA ordinal, including child graphs and bodies of conditional nodes. False: no node takes memory. */
 bool graph_need(CUgraph graph, uint64_t ret_bytes[GRAPH_ORDINALS]);
 
 #endif

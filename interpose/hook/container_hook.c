@@ -4,17 +4,17 @@
  *
  *   sluice-container-hook preload /run/sluice/lib/libsluice.so  < state
  *
- * And a createRuntime hook that tells the daemon, in the host's namespaces, that the container's cgroup is there: a
- * memory limit of the driver's is set on that cgroup and no other, before anything of the image runs.
+ * And a createRuntime hook that reports to the daemon, in the host's namespaces, that the container's cgroup exists:
+ * the daemon sets the driver's memory limit on exactly that cgroup, before any program of the image runs.
  *
  *   sluice-container-hook wall /run/sluice/hook.sock GRANT required|optional  < state
  *
  * It runs as root, in the container's mount namespace before the runtime changes its root, over a file system that the
- * image's maker wrote. So: statically linked (runtimes have given hooks the container's LD_PRELOAD), every path of the
- * container is resolved inside of its root, nothing of the image is executed or written, and what goes wrong ends the
- * start of the container with a sentence. The merged file is a tmpfs of its own, mounted read-only over the image's,
- * whatever stands in that: whether our line "is there already" is nothing an image is asked.
- * Source: OCI runtime specification 1.2, config.md "Hooks" and runtime.md "State".
+ * author of the image controls. So: it is statically linked (runtimes have passed the container's LD_PRELOAD to hooks),
+ * every path of the container is resolved inside of its root, no file of the image is executed or written, and every
+ * failure stops the start of the container with an error message. The merged file lies on a tmpfs of its own, mounted
+ * read-only over the image's file, whatever the image's file contains: an image is not trusted to say that our line is
+ * there already. Source: OCI runtime specification 1.2, config.md "Hooks" and runtime.md "State".
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -43,7 +43,7 @@
 #define STATE_MAX (1 << 20)
 #define CONFIG_MAX (16 << 20)
 #define PRELOAD_MAX (64 << 10)
-#define DEADLINE_S 10      /* it takes 1 ms; a runtime that waits for a hook holds its container's lock */
+#define DEADLINE_S 10      /* it takes 1 ms; a runtime holds its container's lock while it waits for a hook */
 #define WALL_DEADLINE_S 30 /* the daemon may have to wait for a driver that hangs: 10 s twice */
 #define TMPFS_OPTIONS "size=128k,nr_inodes=4,mode=0755"
 #define QUIET (MS_NOSUID | MS_NODEV | MS_NOEXEC)
@@ -70,7 +70,7 @@ __attribute__((noreturn, format(printf, 1, 2))) static void fail(const char *for
 
 static void too_late(int number)
 {
-	static const char said[] = NAME ": not done within its deadline: something of the image does not answer\n";
+	static const char said[] = NAME ": timed out: a file system or process of the image does not answer\n";
 
 	(void)number;
 	(void)!write(STDERR_FILENO, said, sizeof(said) - 1);
@@ -78,8 +78,8 @@ static void too_late(int number)
 }
 
 /*
- * A sentence first. Where that cannot be said, as in a wait that only a fatal signal ends (a FUSE server that has taken
- * the request), SIGKILL a second later.
+ * Writes an error message first. Where the process cannot write it, as in a wait that only a fatal signal ends (a FUSE
+ * server that has taken the request), SIGKILL follows a second later.
  */
 static void set_deadline(unsigned seconds)
 {
@@ -87,7 +87,7 @@ static void set_deadline(unsigned seconds)
 	struct sigevent last = { .sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGKILL };
 	struct itimerspec when = { .it_value.tv_sec = seconds + 1 };
 	sigset_t ours;
-	int timer; /* the kernel's; timer_create() of an old glibc is in a library of its own */
+	int timer; /* the kernel's call; timer_create() of an old glibc is in a separate library */
 
 	sigemptyset(&ours);
 	sigaddset(&ours, SIGALRM);
@@ -98,7 +98,7 @@ static void set_deadline(unsigned seconds)
 	alarm(seconds);
 }
 
-/* A string of at most `most` bytes; NUL inside ends what follows from it. */
+/* A string of at most `most` bytes; a NUL inside ends the text read from it. */
 static char *read_all(int fd, size_t most, const char *what)
 {
 	char *data = malloc(most + 2); /* pages are taken as they are used */
@@ -125,7 +125,7 @@ static char *read_all(int fd, size_t most, const char *what)
 
 /* --- paths of the container ------------------------------------------------------------------------------------- */
 
-/* Before Linux 5.6: no link at all may be on the way. */
+/* Before Linux 5.6: no symlink at all may be on the path. */
 static int walk(int root, const char *path, int flags)
 {
 	int at = dup(root);
@@ -156,7 +156,7 @@ static int walk(int root, const char *path, int flags)
 	}
 }
 
-/* As a program in the container would find it; links lead nowhere else. */
+/* Resolves as a program in the container would; links lead nowhere else. */
 static int open_in(int root, const char *path, int flags)
 {
 	struct open_how how = {
@@ -177,9 +177,9 @@ static const char *fd_path(int fd, char buffer[32])
 }
 
 /*
- * A link of the image may lead to where a read has effects, never ends or shows what is the host's: the kernel's own
- * file systems, and FUSE, whose files are whatever their server says. A root that is FUSE itself (fuse-overlayfs) is
- * the runtime's.
+ * A link of the image may lead to a file whose read has effects, never ends or shows data of the host: the kernel's own
+ * file systems, and FUSE, whose server controls the contents. A root that is FUSE itself (fuse-overlayfs) belongs to
+ * the runtime.
  */
 static void check_file_system(int root, int fd)
 {
@@ -194,7 +194,7 @@ static void check_file_system(int root, int fd)
 	struct stat outer;
 
 	if (fstatfs(fd, &file) != 0 || fstatfs(root, &around) != 0)
-		fail("cannot tell the file system of /etc/ld.so.preload of the image: %s", strerror(errno));
+		fail("cannot determine the file system of /etc/ld.so.preload of the image: %s", strerror(errno));
 	for (size_t i = 0; i < sizeof(kernels) / sizeof(kernels[0]); i++)
 		if (file.f_type == kernels[i])
 			fail("/etc/ld.so.preload of the image leads to a file of the kernel");
@@ -203,7 +203,7 @@ static void check_file_system(int root, int fd)
 		fail("/etc/ld.so.preload of the image leads to a FUSE file system");
 }
 
-/* The image's file, or an empty new one to mount over, as runtimes make for every mount. */
+/* The image's file, or an empty new one as a mount point, as runtimes make for every mount. */
 static int open_target(int root)
 {
 	int fd = open_in(root, FILE_IN_ROOT, O_PATH);
@@ -234,10 +234,10 @@ static int open_target(int root)
 /* --- the merged file -------------------------------------------------------------------------------------------- */
 
 /*
- * The names of the image's own, one on each line and without ours, in place: what comes out is never longer, but for the
- * newline behind the last, for which read_all() has left room. As glibc's loader reads it (elf/rtld.c, do_preload()): a
- * '#' anywhere, also in the middle of a word, takes the rest of its line away; spaces, tabs, colons and newlines end
- * names; NUL ends all of it.
+ * The names in the image's own file, one per line and without ours, in place: the result is never longer, except for
+ * the newline after the last name, for which read_all() has left room. Same rules as glibc's loader (elf/rtld.c,
+ * do_preload()): a '#' anywhere, also in the middle of a word, comments out the rest of its line; spaces, tabs, colons
+ * and newlines end names; NUL ends the file.
  */
 static void normalize(char *list, const char *ours)
 {
@@ -252,7 +252,7 @@ static void normalize(char *list, const char *ours)
 		memset(at, ' ', length);
 		at += length;
 	}
-	while (from < end) { /* never looks behind `to`: the last newline stands where the NUL was */
+	while (from < end) { /* does not read beyond `to`: the last newline replaces the NUL */
 		size_t length = strcspn(from, ends);
 
 		if (length > 0 && (length != strlen(ours) || memcmp(from, ours, length) != 0)) {
@@ -273,7 +273,8 @@ static void write_file(int directory, const char *library, const char *rest)
 		fail("cannot write the merged ld.so.preload: %s", strerror(errno));
 }
 
-/* In a directory that the runtime has just made for our library's mount, and that comes back when this is detached. */
+/* Lies in a directory that the runtime has just made for our library's mount, and that is visible again after the
+ * detach. */
 static void cover(int root, int target, const char *library, const char *rest, const char *label)
 {
 	char directory[256];
@@ -283,7 +284,7 @@ static void cover(int root, int target, const char *library, const char *rest, c
 	const char *slash = strrchr(library, '/');
 
 	if (slash == library || (size_t)(slash - library) >= sizeof(directory))
-		fail("%s: not a path that can be used", library);
+		fail("%s: not a usable path", library);
 	memcpy(directory, library + 1, (size_t)(slash - library - 1));
 	directory[slash - library - 1] = '\0';
 	if (label[0] && !strchr(label, '"'))
@@ -331,7 +332,7 @@ static void preload(int root, const char *library, const char *label)
 	free(list);
 }
 
-/* --- what the runtime says -------------------------------------------------------------------------------------- */
+/* --- the runtime's description of the container ----------------------------------------------------------------- */
 
 static char *text_at(const char *json, const char *key, const char *what)
 {
@@ -346,8 +347,8 @@ static int open_root(const char *bundle, const char *config)
 {
 	char *path = text_at(json_member(config, "root"), "path", "root of config.json");
 	int base = open(bundle, O_PATH | O_DIRECTORY | O_CLOEXEC);
-	int root =
-		base < 0 ? -1 : openat(base, path, O_PATH | O_DIRECTORY | O_CLOEXEC); /* an absolute one stands alone */
+	int root = base < 0 ? -1
+	                    : openat(base, path, O_PATH | O_DIRECTORY | O_CLOEXEC); /* an absolute path needs no base */
 
 	if (root < 0)
 		fail("cannot open the container's root %s: %s", path, strerror(errno));
@@ -370,14 +371,15 @@ static char *read_config(const char *bundle)
 	return config;
 }
 
-/* --- the driver's wall --------------------------------------------------------------------------------------------- */
+/* --- the driver's memory limit
+ * ------------------------------------------------------------------------------------- */
 
-/* What the daemon answered, or why it did not. */
+/* Receives the daemon's answer, or the reason why there is none. */
 static const char *ask_daemon(const char *path, const char *question, char *answer, size_t room)
 {
 	struct sockaddr_un at = { .sun_family = AF_UNIX };
 	struct timeval to_be_heard = { .tv_sec = 5 };
-	struct timeval to_hear = { .tv_sec = WALL_DEADLINE_S - 8 }; /* both together: before the deadline */
+	struct timeval to_hear = { .tv_sec = WALL_DEADLINE_S - 8 }; /* both timeouts together end before the deadline */
 	size_t length = strlen(path);
 	size_t have = 0;
 	int fd;
@@ -410,10 +412,10 @@ static const char *ask_daemon(const char *path, const char *question, char *answ
 	answer[strcspn(answer, "\n")] = '\0';
 	if (strcmp(answer, "ok") == 0)
 		return NULL;
-	return strncmp(answer, "no ", 3) == 0 ? answer + 3 : "the daemon gave no answer";
+	return strncmp(answer, "no ", 3) == 0 ? answer + 3 : "no answer from the daemon";
 }
 
-/* The runtime's number of the container's first process. */
+/* The pid of the container's first process, from the runtime. */
 static long pid_in(const char *state)
 {
 	const char *value = json_member(state, "pid");
@@ -425,7 +427,7 @@ static long pid_in(const char *state)
 	return pid;
 }
 
-/* Where it is optional the container starts without, and the daemon tells of it as soon as it can. */
+/* Where the limit is optional the container starts without it, and the daemon reports that as soon as it can. */
 static void wall(const char *state, const char *socket_path, const char *grant, bool required)
 {
 	char question[160];

@@ -10,7 +10,7 @@ static const char *skip_space(const char *at)
 	return at + strspn(at, " \t\r\n");
 }
 
-/* Behind the closing quote of the string at `at`. */
+/* Returns the position after the closing quote of the string at `at`. */
 static const char *skip_string(const char *at)
 {
 	for (at++; *at != '"'; at++) {
@@ -22,7 +22,7 @@ static const char *skip_string(const char *at)
 	return at + 1;
 }
 
-/* Behind the value at `at`: strings are passed over whole, brackets are counted. */
+/* Returns the position after the value at `at`: strings are skipped whole, brackets are counted. */
 static const char *skip_value(const char *at)
 {
 	size_t depth = 0;
@@ -97,7 +97,7 @@ static int hex4(const char *at)
 		            : c >= 'A' && c <= 'F' ? c - 'A' + 10
 		                                   : -1;
 
-		if (digit < 0) /* the NUL too */
+		if (digit < 0) /* includes the NUL */
 			return -1;
 		value = value << 4 | digit;
 	}
@@ -124,7 +124,7 @@ static char *put_utf8(char *to, unsigned code)
 	return to;
 }
 
-/* `at` is behind the u. Returns what is behind the escape: one unit, or two that belong together. */
+/* `at` is after the u. Returns the position after the escape: one unit, or a surrogate pair. */
 static const char *take_unicode(const char *at, char **to)
 {
 	int unit = hex4(at);
@@ -157,7 +157,7 @@ char *json_text(const char *json)
 
 	if (!end)
 		return NULL;
-	char *text = malloc((size_t)(end - json)); /* an escape is longer than what it means */
+	char *text = malloc((size_t)(end - json)); /* an escape is longer than its decoded form */
 	char *to = text;
 
 	for (const char *at = json + 1; text && at < end - 1;) {

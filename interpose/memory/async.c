@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The calls of stream-ordered memory: cuMemAllocAsync and friends, and pools of the application's own. What they cost is
- * the pool's ledger, pool.c. Under stream capture they build graph nodes and allocate nothing; then they pass.
+ * The calls of stream-ordered memory: cuMemAllocAsync and related calls, and pools of the application's own. Their
+ * charge is kept in the pool's ledger, pool.c. Under stream capture they build graph nodes and allocate nothing; then
+ * they are not charged here.
  */
 #include "interpose/driver/driver.h"
 #include "interpose/driver/location.h"
@@ -10,7 +11,7 @@
 #include "interpose/tenant/capture.h"
 #include "interpose/tenant/guest.h"
 
-/* The device whose pool serves a stream: with one GPU there is no question. */
+/* The device whose pool serves a stream: with one GPU no query is needed. */
 static CUresult stream_device(CUstream stream, bool per_thread, CUdevice *ret_dev)
 {
 	CUresult (*ask)(CUstream, CUcontext *) = per_thread ? driver.cuStreamGetCtx_ptsz : driver.cuStreamGetCtx;
@@ -28,7 +29,7 @@ static CUresult stream_device(CUstream stream, bool per_thread, CUdevice *ret_de
 	return driver.cuCtxGetDevice ? driver.cuCtxGetDevice(ret_dev) : CUDA_ERROR_NOT_FOUND;
 }
 
-/* Which device a pool we did not see being made belongs to: one of the defaults, else the stream's. */
+/* The device of a pool whose creation was not seen: one of the default pools, else the stream's. */
 static struct pool *known_pool(CUmemoryPool handle, CUdevice fallback)
 {
 	struct pool *p = pool_find(handle);
@@ -129,7 +130,7 @@ static CUresult free_async(CUdeviceptr dptr, CUstream stream, bool per_thread)
 		return CUDA_ERROR_NOT_FOUND;
 	if (!guest_enter())
 		return real(dptr, stream);
-	/* out of the map before the driver may give the address to another thread */
+	/* removed from the map before the driver may give the address to another thread */
 	if (ptrmap_take(PTRMAP_ASYNC, dptr, &entry) || ptrmap_take(PTRMAP_MEMORY, dptr, &entry)) {
 		r = real(dptr, stream);
 		if (r != CUDA_SUCCESS)
@@ -155,8 +156,8 @@ CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream stream)
 	return free_async(dptr, stream, true);
 }
 
-/* The device that a pool of this kind and place takes memory of. Pages of managed memory may come to any: to that of the
- * thread most likely. */
+/* The device from which a pool of this kind and location takes memory. Pages of managed memory may move to any device:
+ * most likely to that of the calling thread. */
 static int device_of_place(const CUmemLocation *location, CUmemAllocationType type)
 {
 	int ordinal = location_ordinal(location), device;
@@ -187,7 +188,7 @@ CUresult cuMemPoolCreate(CUmemoryPool *handle, const CUmemPoolProps *props)
 	return r;
 }
 
-/* CUDA 13: pools that nobody made, of the host and of managed memory among them. */
+/* CUDA 13: pools that no program made, pools of the host and of managed memory among them. */
 static CUresult pool_at(CUmemoryPool *handle, CUmemLocation *location, CUmemAllocationType type,
                         CUresult (*real)(CUmemoryPool *, CUmemLocation *, CUmemAllocationType))
 {
@@ -214,8 +215,8 @@ CUresult cuMemGetMemPool(CUmemoryPool *handle, CUmemLocation *location, CUmemAll
 	return pool_at(handle, location, type, driver.cuMemGetMemPool);
 }
 
-/* Another process's pool. Nothing is allocated from it, and what is mapped of it its exporter pays for; but its figures are
- * of that memory, and a call with it that the driver refuses would have us charge them here. */
+/* Another process's pool. No memory is allocated from it, and what is mapped is charged to its exporter; but its
+ * figures include that memory, and after a call that the driver refuses they would be charged here. */
 CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *handle, void *shareable, CUmemAllocationHandleType type,
                                             unsigned long long flags)
 {

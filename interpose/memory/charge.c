@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reserve-then-verify (R4 of proto/region.h) with this process's slot and limit filled in. What has memory to spare says so
- * by charge_on_full(), as shrinkers do in the kernel: nothing here knows who that is.
+ * Reserve-then-verify (R4 of proto/region.h) with this process's slot and limit filled in. Code that keeps unused
+ * memory registers with charge_on_full(), as shrinkers do in the kernel, so this file depends on none of it.
  */
 #include "interpose/memory/charge.h"
 
@@ -48,7 +48,7 @@ CUresult charge_take(int device, uint64_t bytes)
 	move_if_given_away();
 	if (__builtin_expect(reserve(device, bytes), 1))
 		return CUDA_SUCCESS;
-	/* as the driver does when it runs out: first let go what is only kept for later */
+	/* as the driver does when memory runs out: release the kept memory first */
 	shrink = __atomic_load_n(&give_back, __ATOMIC_ACQUIRE);
 	return shrink && shrink(device) && reserve(device, bytes) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -83,7 +83,7 @@ CUresult charge_take_managed(int device, uint64_t bytes)
 
 	if (r == CUDA_SUCCESS || device < 0 || !guest_managed_beyond(device))
 		return r;
-	/* What is left is charged. Others may take of it at the same time: then less is, or nothing. */
+	/* The rest of the limit is charged. Other threads may charge at the same time: then it is less, or nothing. */
 	for (int tries = 0; tries < BEYOND_TRIES && !taken; tries++) {
 		uint64_t left = charge_room(device, 0);
 
@@ -98,7 +98,7 @@ CUresult charge_take_managed(int device, uint64_t bytes)
 
 void charge_return(int device, uint64_t bytes)
 {
-	/* what another process has been given is not ours to lower */
+	/* memory handed to another process is not ours to lower */
 	move_if_given_away();
 	tally_return(device, bytes);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The memory cap as the hooks see it: take before the driver is asked, return when it gave nothing or took it back.
+ * The memory cap as the hooks see it: charge before the driver call, return the charge when the driver allocated
+ * nothing or freed the memory.
  */
 #ifndef SLUICE_CHARGE_H
 #define SLUICE_CHARGE_H
@@ -11,26 +12,26 @@
 #include "interpose/driver/cuda_abi.h"
 
 /* Region device of the calling thread's context. CUDA_SUCCESS; the driver's own error when there is no context;
- * CUDA_ERROR_OUT_OF_MEMORY on a GPU that is not of the grant, where nothing may be had. */
+ * CUDA_ERROR_OUT_OF_MEMORY on a GPU outside of the grant, where no allocation is allowed. */
 CUresult charge_device(int *ret_device);
-/* CUDA_SUCCESS, or CUDA_ERROR_OUT_OF_MEMORY when the grant's limit would be passed even after what is only kept for
- * later was given back. */
+/* CUDA_SUCCESS, or CUDA_ERROR_OUT_OF_MEMORY when the charge would exceed the grant's limit even after unused memory was
+ * released. */
 CUresult charge_take(int device, uint64_t bytes);
-/* The same for managed memory, which may be larger than what is left of the grant where the daemon lets it: what does not
- * fit is not charged, and until this process has freed as much, nothing that it returns lowers the charge. */
+/* The same for managed memory, which may exceed the rest of the grant where the daemon allows it: the part that does
+ * not fit is not charged, and until this process has freed as much, its frees do not lower the charge. */
 CUresult charge_take_managed(int device, uint64_t bytes);
 /* Is the grant charged more than its limit? */
 bool charge_is_beyond(int device);
-/* What may be charged until the grant is so far beyond its limit. */
+/* Bytes that may be charged until the grant is so far beyond its limit. */
 uint64_t charge_room(int device, uint64_t beyond);
-/* What is there already, limit or not. */
+/* Charge memory that exists already, beyond the limit if need be. */
 void charge_force(int device, uint64_t bytes);
 void charge_return(int device, uint64_t bytes);
 /* Turn a charge of `have` bytes into one of `want`. On refusal `have` is still charged. */
 CUresult charge_resize(int device, uint64_t have, uint64_t want);
 
-/* Called when a charge does not fit: let go what is kept unused on the device; true if any charge went. One for the
- * process; it may be called by several threads at once, with none of our locks held. */
+/* Called when a charge does not fit: release memory kept unused on the device; true if any charge was returned. One
+ * callback for the process; several threads may call it at once, with none of our locks held. */
 void charge_on_full(bool (*shrink)(int device));
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a program sees of the memory: the grant, not the card. Frameworks size their pools by it.
+ * The memory sizes that a program sees: the grant's, not the card's. Frameworks size their pools by them.
  *
  * total = min(limit, physical), free = min(limit - charged, physically free). The charge is the whole grant's, so two
  * processes of one grant see each other's use, and a limit lowered below the use shows 0 free rather than an error.
@@ -26,7 +26,7 @@ CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
 	guest = guest_self();
 	if (charge_device(&device) == CUDA_SUCCESS) {
 		overhead_follow(device, OVERHEAD_EVERY_NS / 10);
-		pool_refresh(device); /* a synchronisation may have shrunk a pool since we looked */
+		pool_refresh(device); /* a synchronisation may have shrunk a pool since the last query */
 		limit = guest_memory_limit(device);
 		charged = sluice_memory_charged(guest->policy, guest->usage, (uint32_t)device);
 		if (limit < *total_bytes)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The 32-bit entry points of before CUDA 3.2, which the driver still exports under the plain names.
+ * The 32-bit entry points from before CUDA 3.2, which the driver still exports under the plain names.
  *
- * No 64-bit program has used them for fifteen years; they are here because each would be a way around the cap. Each goes
- * through its 64-bit successor, and an answer that does not fit 32 bits is an error, as it is with the driver.
+ * No 64-bit program has used them for fifteen years; they are wrapped because each would bypass the cap. Each calls its
+ * 64-bit successor, and a result that does not fit 32 bits is an error, as it is with the driver.
  */
 #include "interpose/driver/driver.h"
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Plain device memory and arrays: charged before the driver is asked, freed after the driver has freed.
+ * Plain device memory and arrays: charged before the driver allocates, returned after the driver has freed.
  *
- * A pointer we do not know (imported, mapped, made before us, or nonsense) goes to the driver unchanged, and so does
- * its answer. An entry leaves the map before the driver frees it, because right after that the driver may give the same
- * address to another thread.
+ * An unknown pointer (imported, mapped, allocated before attaching, or invalid) goes to the driver unchanged, and so
+ * does the driver's result. An entry leaves the map before the driver frees it, because right after that the driver may
+ * give the same address to another thread.
  */
 #include "interpose/driver/driver.h"
 #include "interpose/driver/footprint.h"
@@ -13,7 +13,7 @@
 #include "interpose/memory/ptrmap.h"
 #include "interpose/tenant/guest.h"
 
-/* Note what was allocated; false when there is no memory for a note, and then the allocation must not stand. */
+/* Note an allocation; false when there is no memory for a note, and then the allocation must be undone. */
 static bool note(enum ptrmap_kind kind, uint64_t key, uint64_t bytes, int device)
 {
 	struct ptrmap_entry entry = {
@@ -23,7 +23,7 @@ static bool note(enum ptrmap_kind kind, uint64_t key, uint64_t bytes, int device
 	return ptrmap_put(&entry);
 }
 
-/* The driver has answered an allocation for which `held` bytes are charged: note it, or give the charge back. */
+/* The driver has returned from an allocation for which `held` bytes are charged: note it, or return the charge. */
 static CUresult keep(const CUdeviceptr *dptr, uint64_t held, int device, CUresult r)
 {
 	if (r == CUDA_SUCCESS && !note(PTRMAP_MEMORY, *dptr, held, device)) {
@@ -36,7 +36,7 @@ static CUresult keep(const CUdeviceptr *dptr, uint64_t held, int device, CUresul
 	return r;
 }
 
-/* The driver has answered the freeing of what was charged: give that back, or keep the note. */
+/* The driver has returned from freeing charged memory: return the charge, or keep the note. */
 static CUresult let_go(const struct ptrmap_entry *entry, CUresult r)
 {
 	if (r != CUDA_SUCCESS)
@@ -67,8 +67,8 @@ CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytes)
 	return r;
 }
 
-/* Charged at its full size at once: letting managed memory exceed the grant means that its pages push out the
- * neighbours', and is for the daemon to allow. */
+/* Charged at its full size at once: managed memory beyond the grant pushes out the neighbours' pages, so only the
+ * daemon may allow it. */
 CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytes, unsigned int flags)
 {
 	uint64_t held = footprint_block(bytes);
@@ -88,7 +88,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytes, unsigned int flags)
 	return r;
 }
 
-/* Rows are padded: 4 bytes wide may mean 512 bytes each. The guess is charged first, then what the driver really took. */
+/* Rows are padded: 4 bytes wide may mean 512 bytes each. The guess is charged first, then the driver's real pitch. */
 static CUresult keep_pitched(const CUdeviceptr *dptr, size_t pitch, size_t height, uint64_t held, int device)
 {
 	uint64_t real = footprint_block(footprint_pitched(pitch, height));
@@ -146,7 +146,7 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
 
 /* --- arrays ------------------------------------------------------------------------------------------------------ */
 
-/* The driver's own figure where it gives one (deferred-mapping arrays only, today), else ours. */
+/* The driver's own figure where it gives one (today for deferred-mapping arrays only), else the estimate. */
 static uint64_t array_bytes(CUarray array, CUdevice dev, uint64_t guess)
 {
 	CUDA_ARRAY_MEMORY_REQUIREMENTS need = { 0 };
@@ -178,7 +178,8 @@ static CUresult array_begin(const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned int le
 	return charge_take(*ret_device, *ret_held);
 }
 
-/* After the driver has made an array: correct the charge and note it. CUDA_ERROR_OUT_OF_MEMORY: destroy it. */
+/* After the driver has made an array: correct the charge and note it. CUDA_ERROR_OUT_OF_MEMORY: the caller destroys
+ * it. */
 static CUresult array_keep(enum ptrmap_kind kind, void *array, uint64_t real, int device, uint64_t *held)
 {
 	if (charge_resize(device, *held, real) != CUDA_SUCCESS)

@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What this process uses on a GPU, all included, asked of the real NVML: the difference around the making of a context
- * is what the context itself takes (a few hundred MiB on real GPUs), and no other tenant's doings disturb it.
+ * All device memory that this process uses on a GPU, read from the real NVML: the difference before and after a context
+ * is created is what the context itself takes (a few hundred MiB on real GPUs), undisturbed by other tenants.
  *
- * Drivers take more later: a kernel's code when it is first launched, stacks when their limit is raised. PyTorch's own
- * grows by some 330 MiB (H200, driver 580). What NVML sees of the process beyond what is charged is that, and is charged.
+ * Drivers take more later: a kernel's code when it is first launched, stacks when their limit is raised. PyTorch's
+ * share of it grows by some 330 MiB (H200, driver 580). It is what NVML reports for the process beyond the charge, and
+ * is charged.
  *
  *   before = charged; used = NVML's; after = charged
  *   drift += used - max(before, after) - rests of granules      never below 0
  *
- * A charge is above the truth at any time, so drift errs downwards, except by what was freed in between, and the next look
- * mends that. Managed memory is charged and NVML does not count it: as much of the drift goes unseen.
+ * A charge is above the truth at any time, so drift errs downwards, except by memory freed in between, which the next
+ * query corrects. Managed memory is charged but NVML does not count it: so much of the drift stays undetected.
  *
- * Asking takes 25 to 40 us. Where NVML is missing, or does not know us (self-claimed inside a pid namespace), contexts are
- * not charged and the daemon's audit has to find them.
+ * A query takes 25 to 40 us. Where NVML is missing, or does not list this process (self-claimed inside a pid
+ * namespace), contexts are not charged and the daemon's audit has to find them.
  */
 #include "interpose/memory/overhead.h"
 
@@ -39,7 +40,7 @@ struct process_info {
 };
 
 #define MAX_PROCESSES 512
-/* With NVML_INIT_FLAG_NO_ATTACH (2) no handle of a GPU is to be had before somebody else has attached it. */
+/* With NVML_INIT_FLAG_NO_ATTACH (2), NVML returns no handle of a GPU before another client has attached it. */
 #define NVML_INIT_ATTACH 0
 
 static struct {
@@ -61,7 +62,7 @@ static bool load(void)
 
 	if (now != UNTRIED)
 		return now == READY;
-	/* the real one: our own stand-in shows the grant, not the card */
+	/* the real one: our own NVML shows the grant, not the card */
 	handle = reallib_open(path[0] == '/' ? path : NULL, "libnvidia-ml.so.1");
 	init = handle ? dlsym(handle, "nvmlInitWithFlags") : NULL;
 	by_uuid = handle ? dlsym(handle, "nvmlDeviceGetHandleByUUID") : NULL;
@@ -108,16 +109,16 @@ bool overhead_used(int device, uint64_t *ret_bytes)
 
 	if (!guest || device < 0 || !load() || !(handle = device_handle(guest, device)))
 		return false;
-	/* NVML names processes as the host sees them, where the daemon has written which one we are, or as we do. */
+	/* NVML lists processes by their pid on the host, which the daemon has written for us, or by our own pid. */
 	pid = guest_host_pid();
 	infos = calloc(MAX_PROCESSES, sizeof(*infos));
 	if (!infos)
 		return false;
 	known = nvml.processes(handle, &count, infos) == 0;
-	uint64_t by_host = 0, by_own = 0; /* not listed: nothing used yet */
+	uint64_t by_host = 0, by_own = 0; /* not listed: no memory used yet */
 
 	for (unsigned int i = 0; known && i < count && i < MAX_PROCESSES; i++) {
-		if (infos[i].used_bytes == UINT64_MAX) /* not available */
+		if (infos[i].used_bytes == UINT64_MAX) /* value not available */
 			continue;
 		if (pid && infos[i].pid == pid)
 			by_host += infos[i].used_bytes;
@@ -134,10 +135,10 @@ bool overhead_used(int device, uint64_t *ret_bytes)
 
 static struct {
 	int contexts;     /* of ours on the device */
-	bool looking;     /* somebody is at it */
-	bool again;       /* and somebody else wanted to */
-	uint64_t drift;   /* bytes charged here; whoever is looking writes it */
-	uint64_t last_ns; /* when it was looked at */
+	bool looking;     /* a thread is querying */
+	bool again;       /* another thread requested a query meanwhile */
+	uint64_t drift;   /* bytes charged here; only the querying thread writes it */
+	uint64_t last_ns; /* time of the last query */
 } followed[SLUICE_MAX_DEVICES];
 
 static void look(int device)
@@ -150,7 +151,7 @@ static void look(int device)
 	base = before > after ? before : after;
 	base += (uint64_t)__atomic_load_n(&followed[device].contexts, __ATOMIC_RELAXED) * FOOTPRINT_REST;
 	if (used > base) {
-		/* it is there; but who has far more came by it otherwise, and is to be seen by the daemon, which compares */
+		/* far more than the charge has another cause: the daemon compares the figures and reports it */
 		part = charge_room(device, OVERHEAD_BEYOND);
 		part = used - base < part ? used - base : part;
 		charge_force(device, part);
@@ -184,7 +185,7 @@ void overhead_follow(int device, uint64_t every_ns)
 	for (int tries = 0; tries < AGAIN_TRIES && __atomic_load_n(&followed[device].again, __ATOMIC_SEQ_CST);
 	     tries++) {
 		if (__atomic_exchange_n(&followed[device].looking, true, __ATOMIC_SEQ_CST))
-			return; /* whoever is at it looks again */
+			return; /* the querying thread repeats its query */
 		__atomic_store_n(&followed[device].again, false, __ATOMIC_SEQ_CST);
 		look(device);
 		__atomic_store_n(&followed[device].last_ns, now_ns, __ATOMIC_RELAXED);

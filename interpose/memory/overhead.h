@@ -5,17 +5,18 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Device memory the driver's management library says this process uses on a region device. False: cannot be told. */
+/* Device memory that NVML reports for this process on a region device. False: unavailable. */
 bool overhead_used(int device, uint64_t *ret_bytes);
 
 #define OVERHEAD_EVERY_NS UINT64_C(100000000)
 
-/* This process attaches, and no other thread is in yet: what is remembered was its parent's. */
+/* The process attaches, and no other thread is in yet: all state was its parent's. */
 void overhead_prepare(void);
-/* So many contexts more on the device; while there is one, overhead_follow() has something to follow. */
+/* The number of contexts on the device changes by `more`; while there is one, overhead_follow() has something to
+ * follow. */
 void overhead_contexts(int device, int more);
-/* Charge what the driver has taken by itself since, limit or not, and give back what it no longer has; unless that was done
- * within the last `every_ns`. */
+/* Charge memory that the driver has allocated for itself since, beyond the limit if need be, and return what it has
+ * freed; skipped if that was done within the last `every_ns`. */
 void overhead_follow(int device, uint64_t every_ns);
 
 #endif

@@ -1,27 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What stream-ordered memory is charged: a ledger for each pool. The calls themselves are in async.c.
+ * The charge of stream-ordered memory: a ledger for each pool. The calls themselves are in async.c.
  *
- * A pool grows in steps of its own and keeps freed memory, so sizes of allocations say little; what counts is what the
- * driver says it has reserved (RESERVED_MEM_CURRENT):
+ * A pool grows in steps of its own and keeps freed memory, so sizes of allocations say little; the charge follows the
+ * reserved bytes that the driver reports (RESERVED_MEM_CURRENT):
  *
  *   reserved, as last read                      charged in advance, for growth that may come
  *   |------------- settled ---------------|     |----------- held ------------|
  *   | live_bytes             | unused     |     | pledged           | spare   |
- *   | asked for, not freed   | kept       |     | calls under way   |         |
+ *   | requested, not freed   | kept       |     | calls under way   |         |
  *   |                                                                         |
  *   |------------------------- charged to the grant --------------------------|
  *
- *   claim    before the driver is asked: live_bytes += size; what `unused` does not cover is charged, into held and pledged
- *   settle   after it: read reserved; settled grows out of held; the call's pledge ends; what is spare is returned
- *   leave    the last thread inside sets settled to what it reads, also downwards, and returns all of held
+ *   claim    before the driver call: live_bytes += size; what `unused` does not cover is charged, into held and pledged
+ *   settle   after it: read reserved; settled grows out of held; the call's pledge ends; spare is returned
+ *   leave    the last thread inside sets settled to the value it reads, also downwards, and returns all of held
  *
- * The table's lock is never held over a driver call, so one thread may read `reserved` before another makes the pool grow
- * and act on it after. Therefore a reading moves settled downwards only when nobody else is inside and nobody has acted
- * since it was made (`version`). A charge may be too high for a moment, never too low.
+ * The table's lock is never held over a driver call, so one thread may read `reserved` before another makes the pool
+ * grow and act on it after. Therefore a reading moves settled downwards only when no other thread is inside and none
+ * has acted since the reading (`version`). A charge may be too high for a moment, never too low.
  *
- * What a device reserves for graphs is one more pool of this table, which grows when graph.c says so; its handle is a small
- * number, as none of a driver's.
+ * The memory that a device reserves for graphs is one more pool of this table, which grows when graph.c says so; its
+ * handle is a small number, unlike any of the driver's.
  */
 #include "interpose/memory/pool.h"
 
@@ -34,10 +34,11 @@
 #include "interpose/tenant/guest.h"
 #include "interpose/tenant/wiped.h"
 
-/* Pools one process may have at once. Frameworks have one per GPU; past it cuMemPoolCreate says out of memory. */
+/* Pools that one process may have at once. Frameworks have one per GPU; beyond it cuMemPoolCreate returns out of
+ * memory. */
 #define POOL_MAX 256
 #define STEP_MIN (UINT64_C(2) << 20) /* the granularity of physical device memory */
-#define LEAVE_TRIES 16 /* then the charge stays too high until the next call; every try means another thread got on */
+#define LEAVE_TRIES 16 /* then the charge stays too high until the next call; a failed try means others made progress */
 
 enum { POOL_UNUSED, POOL_LIVE, POOL_DESTROYED };
 
@@ -46,19 +47,19 @@ struct pool {
 	uint32_t state;
 	int32_t device;      /* as pool_device() */
 	uint32_t in_flight;  /* threads between entering and leaving */
-	uint32_t version;    /* moves when one enters, settles or leaves */
+	uint32_t version;    /* changes when a thread enters, settles or leaves */
 	uint64_t settled;    /* reserved bytes that are charged */
-	uint64_t live_bytes; /* asked for or handed out, and not freed */
-	uint64_t step;       /* by which it grows, as far as seen; 0 = not grown yet */
+	uint64_t live_bytes; /* requested or handed out, and not freed */
+	uint64_t step;       /* bytes by which it grows, as observed; 0 = not grown yet */
 	uint64_t held;       /* charged in advance, besides `settled` */
-	uint64_t pledged;    /* what calls that are not settled yet have put into `held` */
+	uint64_t pledged;    /* the part of `held` that belongs to calls not settled yet */
 };
 
 struct pool_table {
 	uint32_t lock;
 	uint32_t high;  /* pools used so far lie below this index */
-	uint32_t freed; /* since the last synchronisation, at which pools may shrink */
-	uint32_t trims; /* of graphs' memory: what was mapped before may not be now */
+	uint32_t freed; /* memory was freed since the last synchronisation, at which pools may shrink */
+	uint32_t trims; /* of graph memory: graphs mapped before a trim may be unmapped now */
 	uint32_t padding[12];
 	struct pool pool[POOL_MAX];
 };
@@ -114,7 +115,8 @@ struct pool *pool_of(CUmemoryPool handle, int device)
 		if (t->pool[i].state == POOL_UNUSED) {
 			p = &t->pool[i];
 			*p = (struct pool){ .handle = handle, .state = POOL_UNUSED, .device = device };
-			/* pool_refresh() walks the table without the lock: the record is whole before it is live */
+			/* pool_refresh() walks the table without the lock, so the record is complete before it becomes
+			 * live */
 			__atomic_store_n(&p->state, POOL_LIVE, __ATOMIC_RELEASE);
 			if (t->high <= i)
 				__atomic_store_n(&t->high, i + 1, __ATOMIC_RELEASE);
@@ -128,7 +130,7 @@ int pool_device(const struct pool *p)
 	return p->device;
 }
 
-/* The CUDA ordinal whose graphs' memory this is, -1: a pool of the application. */
+/* The CUDA ordinal whose graph memory this is, -1: a pool of the application. */
 static int graphs_of(const struct pool *p)
 {
 	return (uintptr_t)p->handle <= SLUICE_MAX_DEVICES ? (int)(uintptr_t)p->handle - 1 : -1;
@@ -146,7 +148,7 @@ static uint64_t reserved_bytes(const struct pool *p)
 	}
 	if (!driver.cuMemPoolGetAttribute ||
 	    driver.cuMemPoolGetAttribute(p->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &value) != CUDA_SUCCESS)
-		return __atomic_load_n(&p->settled, __ATOMIC_RELAXED); /* no answer changes nothing */
+		return __atomic_load_n(&p->settled, __ATOMIC_RELAXED); /* no answer leaves the figure as it is */
 	return value;
 }
 
@@ -159,8 +161,8 @@ static void enter(struct pool *p)
 	table_unlock(t);
 }
 
-/* Pools grow in steps (32 MiB on current drivers). Knowing the step, the charge before the call is what the pool will
- * take, and nothing is over the limit even for a moment; not knowing it, the first growth tells. */
+/* Pools grow in steps (32 MiB on current drivers). With a known step, the charge before the call equals the pool's
+ * growth, and the limit is never exceeded, even for a moment; otherwise the first growth shows the step. */
 static void learn_step(struct pool *p, uint64_t growth)
 {
 	uint64_t divisor = growth & -growth;
@@ -176,9 +178,10 @@ static uint32_t version_of(const struct pool *p)
 	return __atomic_load_n(&p->version, __ATOMIC_ACQUIRE);
 }
 
-/* With the table locked: settled follows the pool upwards. Growth uses up bytes that were charged in advance (`held`). Keep
- * of them what is pledged, or what live claims exceed `settled` by if that is more: they counted on unused bytes that
- * somebody else's call may have taken. The rest is spare. Returns bytes to give back or, negative, still to be charged. */
+/* With the table locked: settled follows the pool upwards. Growth uses up bytes that were charged in advance (`held`).
+ * Keep the pledged bytes, or the excess of live claims over `settled` if that is more: those claims counted on unused
+ * bytes that another thread's call may have taken. The rest is spare. Returns bytes to give back or, negative, still to
+ * be charged. */
 static int64_t follow(struct pool *p, uint64_t reserved)
 {
 	uint64_t growth = reserved > p->settled ? reserved - p->settled : 0;
@@ -197,8 +200,8 @@ static int64_t follow(struct pool *p, uint64_t reserved)
 	return (int64_t)(spare - (growth - paid));
 }
 
-/* Return what is too much. What is too little is there already (the pool grew behind our back, or by more than a graph
- * said), so it is charged, limit or not. */
+/* Return the surplus. A deficit is memory that exists already (the pool grew unobserved, or by more than a graph
+ * noted), so it is charged, beyond the limit if need be. */
 static void charge_by(const struct pool *p, int64_t back)
 {
 	if (back > 0)
@@ -220,7 +223,7 @@ static void leave(struct pool *p)
 		t = table_lock();
 		if (p->in_flight > 1 || version_of(p) == version || tries == LEAVE_TRIES)
 			break;
-		table_unlock(t); /* somebody acted after the reading and left: it may be too low by now */
+		table_unlock(t); /* another thread acted after the reading and left: the value may be too low by now */
 	}
 	if (p->in_flight == 1 && version_of(p) == version && reserved < p->settled) {
 		back = (int64_t)(p->settled - reserved + p->held);
@@ -250,7 +253,7 @@ CUresult pool_claim(struct pool *p, uint64_t bytes, uint64_t *ret_held)
 	if (held)
 		r = charge_take(p->device, held);
 	if (r != CUDA_SUCCESS && step > STEP_MIN) {
-		/* the step is a guess: it may fit after all, and if not it is undone */
+		/* the step is a guess: the allocation may fit, and otherwise it is undone */
 		held = footprint_up(bytes - unused, STEP_MIN);
 		r = charge_take(p->device, held);
 	}
@@ -281,7 +284,7 @@ CUresult pool_settle(struct pool *p, uint64_t held, CUresult r, const CUdevicept
 	if (back > 0) {
 		charge_return(p->device, (uint64_t)back);
 	} else if (back < 0 && charge_take(p->device, (uint64_t)-back) != CUDA_SUCCESS) {
-		/* Count it all the same: it exists. Then undo it, waiting for the stream if need be. */
+		/* Count it all the same, because it exists. Then undo it, waiting for the stream if need be. */
 		charge_force(p->device, (uint64_t)-back);
 		if (r == CUDA_SUCCESS && driver.cuMemFreeAsync &&
 		    driver.cuMemFreeAsync(*dptr, stream) == CUDA_SUCCESS) {
@@ -294,7 +297,7 @@ CUresult pool_settle(struct pool *p, uint64_t held, CUresult r, const CUdevicept
 	}
 	entry.key = r == CUDA_SUCCESS ? *dptr : 0;
 	entry.owner = (uint32_t)(p - pools->pool);
-	/* not in the map, its size is only missed when the pool is destroyed before it is freed */
+	/* not in the map: its size is missed only when the pool is destroyed before it is freed */
 	if (r != CUDA_SUCCESS || !ptrmap_put(&entry))
 		__atomic_fetch_sub(&p->live_bytes, bytes, __ATOMIC_RELAXED);
 	leave(p);
@@ -307,8 +310,8 @@ struct pool *pool_of_graphs(int device, CUdevice ordinal)
 	                                                    : NULL;
 }
 
-/* The charge is taken before it is put into the pool: refused, it makes the pools give back what they only keep, this one
- * included, and a pool somebody is in does not shrink. */
+/* The charge is taken before it is put into the pool: when refused, it makes the pools release kept memory, this one
+ * included, and a pool with a thread inside does not shrink. */
 CUresult pool_grow_begin(struct pool *p, uint64_t bytes)
 {
 	struct pool_table *t;
@@ -338,7 +341,8 @@ void pool_grow_end(struct pool *p, uint64_t bytes)
 	leave(p);
 }
 
-/* With the table locked, for a pool that is destroyed: only what is handed out stays charged. Returns what goes back. */
+/* With the table locked, for a pool that is destroyed: only memory handed out stays charged. Returns the bytes to give
+ * back. */
 static uint64_t shrink_to_live(struct pool *p)
 {
 	uint64_t live = __atomic_load_n(&p->live_bytes, __ATOMIC_RELAXED);
@@ -363,7 +367,7 @@ void pool_freed(const struct ptrmap_entry *entry)
 		leave(p);
 		return;
 	}
-	/* a destroyed pool lives on until its last allocation is freed, but cannot be asked any more */
+	/* a destroyed pool lives on until its last allocation is freed, but cannot be queried any more */
 	t = table_lock();
 	if (p->state == POOL_DESTROYED)
 		gone = shrink_to_live(p);
@@ -433,7 +437,7 @@ void pool_synchronised(void)
 	guest_leave();
 }
 
-/* What our pools on a device have charged. */
+/* Bytes charged by our pools on a device. */
 static uint64_t charged_bytes(int device)
 {
 	struct pool_table *t = table_lock();
@@ -446,7 +450,7 @@ static uint64_t charged_bytes(int device)
 	return bytes;
 }
 
-/* Let our pools on a device return unused memory; true if any charge went. */
+/* Make our pools on a device release unused memory; true if any charge was returned. */
 static bool give_back(int device)
 {
 	struct pool_table *t = pools;

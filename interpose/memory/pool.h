@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Stream-ordered memory: charged by what a pool has reserved, because that is what the GPU has lost. See pool.c. */
+/* Stream-ordered memory: charged by the bytes that a pool has reserved, because the GPU has lost those. See pool.c. */
 #ifndef SLUICE_POOL_H
 #define SLUICE_POOL_H
 
@@ -9,45 +9,46 @@
 #include "interpose/driver/cuda_abi.h"
 #include "interpose/memory/ptrmap.h"
 
-#define POOL_DEVICE_NONE (-2) /* nothing to charge: the memory is the host's, or another process pays for it */
+#define POOL_DEVICE_NONE (-2) /* no charge: the memory is the host's, or another process pays for it */
 
 struct pool;
 
-/* Before anything else, in each process; false: no memory that fork wipes. */
+/* Called first in each process; false: no memory that fork wipes. */
 bool pool_prepare(void);
 
-/* The ledger of a pool, made on first sight; NULL when there is no room for one more. */
+/* The ledger of a pool, made on first use; NULL when there is no room for one more. */
 struct pool *pool_of(CUmemoryPool handle, int device);
-/* The ledger of a pool that has been seen, NULL: it has not. */
+/* The ledger of a known pool; NULL: unknown. */
 struct pool *pool_find(CUmemoryPool handle);
-/* The pool that stands for what a device has reserved for graphs; NULL: not a device of a grant, or no room for it. */
+/* The pool that stands for the memory a device has reserved for graphs; NULL: not a device of a grant, or no room for
+ * it. */
 struct pool *pool_of_graphs(int device, CUdevice ordinal);
-/* Region device, -1 = a GPU that is not of the grant, POOL_DEVICE_NONE. */
+/* Region device, -1 = a GPU outside of the grant, or POOL_DEVICE_NONE. */
 int pool_device(const struct pool *p);
 
-/* Claim `bytes` of the pool and charge what it may have to grow by for them: *ret_held. */
+/* Claim `bytes` of the pool and charge the growth that they may cause: *ret_held. */
 CUresult pool_claim(struct pool *p, uint64_t bytes, uint64_t *ret_held);
-/* The driver has answered `r`: the charge becomes what the pool has now. If that is over the limit the allocation is undone.
- * Returns what the application is to hear. */
+/* The driver has returned `r`: the charge becomes what the pool has now. If that exceeds the limit the allocation is
+ * undone. Returns the result for the application. */
 CUresult pool_settle(struct pool *p, uint64_t held, CUresult r, const CUdeviceptr *dptr, uint64_t bytes,
                      CUstream stream);
-/* A call is about to be made after which such a pool may have grown by `bytes`; then it was made. */
+/* Before a call that may make such a pool grow by `bytes`, and after it. */
 CUresult pool_grow_begin(struct pool *p, uint64_t bytes);
 void pool_grow_end(struct pool *p, uint64_t bytes);
-/* A stream-ordered pointer was freed through whatever call. */
+/* A stream-ordered pointer was freed by any of the calls that can. */
 void pool_freed(const struct ptrmap_entry *entry);
-/* Before the driver is asked to destroy a pool (its handle may be used anew right after), and when it has answered. NULL: not
- * known, nothing to end. */
+/* Before the driver destroys a pool (its handle may be reused right after), and after its result. NULL: an unknown
+ * pool, no call needed. */
 struct pool *pool_destroy_begin(CUmemoryPool handle);
 void pool_destroy_end(struct pool *p, bool destroyed);
 
-/* Let the device take back what no graph is using; every graph is mapped anew by its next launch. */
+/* Let the device free the memory that no graph uses; every graph is mapped again by its next launch. */
 CUresult pool_trim_graphs(CUdevice ordinal);
-/* How often that was done. */
+/* The number of such trims. */
 uint32_t pool_graph_trims(void);
-/* The application has waited for the device: what it freed before may be gone now. */
+/* The application has waited for the device: memory freed before may be released now. */
 void pool_synchronised(void);
-/* Bring the charge of our pools on a device up to date with what the driver says. */
+/* Update the charge of our pools on a device to the driver's figures. */
 void pool_refresh(int device);
 
 #endif

@@ -2,18 +2,18 @@
 /*
  * Moving memory to a GPU before it is touched there.
  *
- * Managed memory is charged in full when it is allocated, so where its pages are changes nothing. But where a GPU can use
- * ordinary memory of the host (HMM, ATS), a prefetch takes that, too, and brings it onto the device without an
- * allocation: it would be outside of the cap. Such a call is refused as drivers refuse it where the GPU cannot. What an
- * address is, only the driver knows (a module's managed variables are in no map of ours); it knows none of those that no
- * call of CUDA has made. A touch by a kernel cannot be seen by anybody; docs/security.md says so.
+ * Managed memory is charged in full when it is allocated, so the location of its pages does not matter. But where a GPU
+ * can use ordinary memory of the host (HMM, ATS), a prefetch accepts that, too, and moves it onto the device without an
+ * allocation, outside of the cap. Such a call is refused with the error that drivers return where the GPU has no such
+ * access. Only the driver can classify an address (a module's managed variables are in no map of ours); it does not
+ * know memory that no CUDA call has made. A touch by a kernel cannot be detected; docs/security.md says so.
  */
 #include "interpose/driver/driver.h"
 #include "interpose/driver/location.h"
 #include "interpose/memory/ptrmap.h"
 #include "interpose/tenant/guest.h"
 
-/* Of the host's own memory: CUDA neither allocated nor registered it. */
+/* True for the host's own memory: CUDA neither allocated nor registered it. */
 static bool pageable(CUdeviceptr address)
 {
 	struct ptrmap_entry entry;
@@ -24,7 +24,7 @@ static bool pageable(CUdeviceptr address)
 	return driver.cuPointerGetAttribute(&kind, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) != CUDA_SUCCESS;
 }
 
-/* May memory at this address go there? Outside of a grant everything may. */
+/* May memory at this address move to the device? Outside of a grant any memory may. */
 static bool may_go(CUdeviceptr address, bool to_device)
 {
 	bool may;
@@ -41,7 +41,7 @@ static bool is_device(const CUmemLocation *location)
 	return location_ordinal(location) >= 0;
 }
 
-/* Location i holds from address first[i] on. What is wrong with the lists is the driver's to say. */
+/* Location i applies from address first[i] on. The driver reports errors in the lists. */
 static bool all_may_go(const CUdeviceptr *address, size_t count, const CUmemLocation *to, const size_t *first,
                        size_t locations)
 {
@@ -96,7 +96,7 @@ PREFETCH_BATCH(cuMemPrefetchBatchAsync_ptsz)
 PREFETCH_BATCH(cuMemDiscardAndPrefetchBatchAsync)
 PREFETCH_BATCH(cuMemDiscardAndPrefetchBatchAsync_ptsz)
 
-/* A place that pages go to at the next touch. The other advice moves nothing. */
+/* A preferred location: pages move there at the next touch. The other advice moves no page. */
 CUresult cuMemAdvise(CUdeviceptr address, size_t bytes, CUmem_advise advice, CUdevice device)
 {
 	if (!driver.cuMemAdvise)

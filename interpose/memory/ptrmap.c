@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Linear probing with backward-shift deletion: no tombstones, so a program that frees as much as it allocates for a
- * week probes no longer than one that started just now. */
+ * week probes no longer than one that has just started. */
 #include "interpose/memory/ptrmap.h"
 
 #include <sched.h>
@@ -8,7 +8,7 @@
 
 #include "interpose/tenant/wiped.h"
 
-#define FIRST_CAPACITY 128 /* 3 KiB: one page per shard that is used at all; grows when half full */
+#define FIRST_CAPACITY 128 /* 3 KiB: one page per shard in use; doubles when half full */
 
 struct ptrmap_shard {
 	uint32_t lock;
@@ -16,7 +16,7 @@ struct ptrmap_shard {
 	uint32_t capacity; /* a power of two, 0 before the first entry */
 	uint32_t reserved;
 	struct ptrmap_entry *table;
-	uint8_t padding[40]; /* one cache line each: threads on different shards do not meet */
+	uint8_t padding[40]; /* one cache line each: threads on different shards do not contend */
 };
 
 static struct ptrmap_shard *shards; /* PTRMAP_SHARDS of them, wiped by fork */
@@ -30,8 +30,8 @@ static uint64_t hash(enum ptrmap_kind kind, uint64_t key)
 {
 	uint64_t h = (key ^ (uint64_t)kind << 56) * UINT64_C(0x9e3779b97f4a7c15);
 
-	/* Pointers are aligned and handed out in sequence: one multiplication leaves runs that linear probing suffers
-	 * from (5 places per lookup at 50,000 live; with the second one it is 1.3). */
+	/* Pointers are aligned and sequential: a single multiplication leaves runs, which slow linear probing (5 places
+	 * per lookup at 50,000 live; with the second multiplication it is 1.3). */
 	h ^= h >> 32;
 	h *= UINT64_C(0xd6e8feb86659fd93);
 	return h ^ h >> 32;
@@ -57,7 +57,7 @@ static uint32_t home(const struct ptrmap_shard *s, uint64_t h)
 	return (uint32_t)h & (s->capacity - 1);
 }
 
-/* The entry, or the free place where it would go. The table is never full. */
+/* The entry, or the free place for it. The table is never full. */
 static struct ptrmap_entry *find(const struct ptrmap_shard *s, uint64_t h, enum ptrmap_kind kind, uint64_t key)
 {
 	uint32_t i = home(s, h);
@@ -191,13 +191,13 @@ void ptrmap_drop_owner(uint32_t owner, uint64_t freed[])
 		struct ptrmap_shard *s = shard_lock(n << 58);
 
 		for (uint32_t i = 0; i < s->capacity; i++) {
-			/* erasing may move another one of them into this place */
+			/* erasing may move another entry of that owner into this place */
 			while (belongs_to_context(&s->table[i]) && s->table[i].owner == owner) {
 				freed[s->table[i].device] += s->table[i].bytes;
 				erase(s, &s->table[i]);
 			}
 		}
-		/* what wrapped around the end of the table and was moved behind us */
+		/* an entry that wrapped around the end of the table and moved behind this position */
 		for (uint32_t i = 0; i < s->capacity && s->table[i].kind != PTRMAP_NONE; i++) {
 			while (belongs_to_context(&s->table[i]) && s->table[i].owner == owner) {
 				freed[s->table[i].device] += s->table[i].bytes;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Physical memory apart from addresses: cuMemCreate, cuMemMap and what keeps them alive.
+ * Physical memory apart from addresses: cuMemCreate, cuMemMap, and the references that keep memory alive.
  *
- * Charged when it is created, until the last of its handles and mappings goes: the documented idiom maps and then
- * releases the handle at once. Handles may be reused by the driver while a mapping still holds the memory, so a mapping
+ * Charged when it is created, until the last of its handles and mappings ends: the documented idiom maps and then
+ * releases the handle at once. The driver may reuse a handle while a mapping still holds the memory, so a mapping
  * remembers our own number of the physical memory, not the handle. Imported handles are not in the map and cost nothing
- * here: their exporter pays.
+ * here: their exporter is charged.
  */
 #include "interpose/driver/driver.h"
 #include "interpose/driver/location.h"
@@ -15,7 +15,7 @@
 
 static uint32_t next_physical;
 
-/* One reference less; the last one gives the charge back. */
+/* Drop one reference; the last one returns the charge. */
 static void drop(uint32_t physical)
 {
 	struct ptrmap_entry entry;
@@ -39,7 +39,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const C
 		return driver.cuMemCreate(handle, bytes, prop, flags);
 	device = guest_device_of_ordinal(ordinal);
 	if (device < 0 && (uint32_t)ordinal >= guest_self()->device_count)
-		r = driver.cuMemCreate(handle, bytes, prop, flags); /* no such device: the driver's own error */
+		r = driver.cuMemCreate(handle, bytes, prop, flags); /* no such device: the driver reports the error */
 	else if ((r = charge_take(device, bytes)) == CUDA_SUCCESS) {
 		r = driver.cuMemCreate(handle, bytes, prop, flags);
 		if (r == CUDA_SUCCESS) {
@@ -73,7 +73,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 		return CUDA_ERROR_NOT_FOUND;
 	if (!guest_enter())
 		return driver.cuMemRelease(handle);
-	/* first ours: right after the driver's release the number may mean other memory */
+	/* before the driver's release: right after it the handle may denote other memory */
 	ours = ptrmap_refer(PTRMAP_HANDLE, handle, -1, &name);
 	r = driver.cuMemRelease(handle);
 	if (ours && r == CUDA_SUCCESS) {
@@ -90,7 +90,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 	return r;
 }
 
-/* The physical memory behind a mapped address, which need not be where its mapping begins. 0 = not ours. */
+/* The physical memory behind a mapped address, which need not be the start of its mapping. 0 = not ours. */
 static uint32_t physical_at(CUdeviceptr address)
 {
 	struct ptrmap_entry mapping;
@@ -148,7 +148,7 @@ CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGeneric
 	r = driver.cuMemMap(address, bytes, offset, handle, flags);
 	if (ours && r == CUDA_SUCCESS) {
 		mapping.owner = (uint32_t)name.bytes;
-		/* without a note the reference stays: charged too long is the side to err on */
+		/* without a note the reference stays: an overlong charge is the safe error */
 		ptrmap_put(&mapping);
 	} else if (ours) {
 		drop((uint32_t)name.bytes);
@@ -167,8 +167,8 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t bytes)
 	if (!guest_enter())
 		return driver.cuMemUnmap(address, bytes);
 	r = driver.cuMemUnmap(address, bytes);
-	/* One call may end several mappings that lie side by side, whole ones only; the application cannot map anything
-	 * here again before this returns. Gaps and imported mappings are stepped over by the smallest granularity. */
+	/* One call may end several adjacent mappings, whole ones only; the application cannot map anything here again
+	 * before this returns. Gaps and imported mappings are skipped in steps of the smallest granularity. */
 	for (CUdeviceptr at = address; r == CUDA_SUCCESS && at - address < bytes;) {
 		if (ptrmap_take(PTRMAP_MAPPING, at, &mapping)) {
 			drop(mapping.owner);

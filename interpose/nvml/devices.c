@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finding GPUs, and their memory: the grant's alone, and as much of it as the grant has. */
+/* Finding GPUs, and their memory: only the grant's GPUs, and as much memory as the grant has. */
 #include "interpose/nvml/nvml.h"
 
 static nvmlReturn_t count_ours(unsigned int *count, nvmlReturn_t (*real_count)(unsigned int *))
@@ -73,7 +73,7 @@ nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned int *index)
 	return r;
 }
 
-/* A handle found by name: only if it is ours. */
+/* A handle found by name: valid only if it is in the grant. */
 static nvmlReturn_t checked(nvmlReturn_t r, nvmlDevice_t *device)
 {
 	struct attach_region region;
@@ -125,7 +125,8 @@ nvmlReturn_t nvmlDeviceGetHandleBySerial(const char *serial, nvmlDevice_t *devic
 
 /* --- memory ---------------------------------------------------------------------------------------------------------- */
 
-/* total = min(limit, physical), used = what the grant holds, free = what is left, if the card has it. */
+/* total = min(limit, physical), used = charged to the grant, free = rest of the limit, as far as the card has it
+ * free. */
 static void show_grant(nvmlDevice_t device, unsigned long long *total, unsigned long long *free_bytes,
                        unsigned long long *used)
 {
@@ -174,12 +175,12 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *me
 		before = memory->total;
 		show_grant(device, &memory->total, &memory->free, &memory->used);
 		if (memory->total != before)
-			memory->reserved = 0; /* the card's, not the grant's */
+			memory->reserved = 0; /* reserved memory belongs to the card, not to the grant */
 	}
 	return r;
 }
 
-/* Limits by cgroup are the daemon's to set: inside of a grant nobody has the rights, whoever it is there. */
+/* The daemon sets limits by cgroup: callers in a grant never have the permission, not even root. */
 nvmlReturn_t nvmlDeviceSetMemoryLimits_v1(nvmlDevice_t device, const void *limits)
 {
 	struct attach_region region;

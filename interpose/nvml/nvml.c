@@ -2,9 +2,9 @@
 /*
  * The management library as a tenant sees it (libnvidia-ml.so.1): its own GPUs, its own memory, its own processes.
  *
- * For programs that look before they leap, nvidia-smi first of all. It only reads: no slot is taken, nothing is charged,
- * and in a process without a grant everything is handed on as it is. NVML is not a way to GPU memory or time, so there is
- * nothing here to enforce.
+ * For programs that query the GPU before they use it, nvidia-smi first of all. It only reads: no slot is taken, no
+ * memory is charged, and in a process without a grant every call is forwarded as it is. NVML gives no access to GPU
+ * memory or time, so no limit is enforced here.
  */
 #include "interpose/nvml/nvml.h"
 
@@ -39,7 +39,7 @@ static const char *const names[] = {
 #define NAMES (sizeof(names) / sizeof(names[0]))
 #define TABLE (sizeof(struct nvml_table) / sizeof(void *))
 
-static void *handle; /* NULL: not tried; `none`: there is no real library */
+static void *handle; /* NULL: not loaded yet; `none`: there is no real library */
 static char none;
 
 bool nvml_grant(struct attach_region *ret_region)
@@ -83,7 +83,8 @@ void *trampoline_resolve(size_t index, void **slot)
 	return target;
 }
 
-/* --- which GPUs are ours --------------------------------------------------------------------------------------------- */
+/* --- the GPUs of the grant
+ * -------------------------------------------------------------------------------------------- */
 
 static int nibble(char c)
 {
@@ -96,7 +97,7 @@ static int nibble(char c)
 	return -1;
 }
 
-/* "GPU-…" or "MIG-…" to the 16 bytes CUDA knows the device by. */
+/* "GPU-…" or "MIG-…" to the 16 bytes by which CUDA knows the device. */
 static bool parse_uuid(const char *text, uint8_t ret_uuid[16])
 {
 	int digits = 0;
@@ -163,7 +164,7 @@ nvmlReturn_t nvml_list(const struct attach_region *region, nvmlDevice_t ours[MAX
 	for (unsigned int i = 0; r == NVML_SUCCESS && i < all && count < MAX_GPUS; i++)
 		if (nvml_real.nvmlDeviceGetHandleByIndex_v2(i, &device) == NVML_SUCCESS && nvml_is_ours(region, device))
 			ours[count++] = device;
-	if (r == NVML_SUCCESS) /* as the library itself: an error writes nothing */
+	if (r == NVML_SUCCESS) /* like the real library: an error writes no output */
 		*ret_count = count;
 	return r;
 }

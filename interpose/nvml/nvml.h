@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The management library inside: its types, the real library as a table, and which of its GPUs are the grant's. */
+/* Internals of the management library: its types, the real library as a table, and the check which of its GPUs are in
+ * the grant. */
 #ifndef SLUICE_NVML_H
 #define SLUICE_NVML_H
 
@@ -44,8 +45,8 @@ typedef struct {
 	nvmlProcessDetail_v1_t *rows;
 } nvmlProcessDetailList_v1_t;
 
-_Static_assert(sizeof(nvmlProcessesUtilizationInfo_v1_t) == 0x18, "its version number says so");
-_Static_assert(sizeof(nvmlProcessDetailList_v1_t) == 0x18, "its version number says so");
+_Static_assert(sizeof(nvmlProcessesUtilizationInfo_v1_t) == 0x18, "its version number encodes it");
+_Static_assert(sizeof(nvmlProcessDetailList_v1_t) == 0x18, "its version number encodes it");
 
 enum {
 	NVML_SUCCESS = 0,
@@ -57,11 +58,11 @@ enum {
 	NVML_ERROR_MEMORY = 20,
 };
 
-#define MAX_GPUS 64        /* in a node; more than any has */
-#define MAX_PROCESSES 1024 /* on a GPU */
+#define MAX_GPUS 64        /* per node; more than any has */
+#define MAX_PROCESSES 1024 /* per GPU */
 #define UUID_TEXT 96
 
-/* The real library; an entry is a stub that loads it, then its own function or NULL. */
+/* The real library; an entry is first a stub that loads it, then the real function or NULL. */
 struct nvml_table {
 #define HOOK(ret, name, params) ret(*name) params;
 #define DRIVER_ONLY(ret, name, params) ret(*name) params;
@@ -80,14 +81,14 @@ extern struct nvml_table nvml_real;
 #undef HOOK
 #undef DRIVER_ONLY
 
-/* Load the real library once; NULL: there is none. */
+/* Load the real library once; NULL: not found. */
 void *nvml_load(void);
-/* The region of this process's grant; false: it has none, and is shown everything. */
+/* The region of this process's grant; false: it has no grant, and sees all GPUs. */
 bool nvml_grant(struct attach_region *ret_region);
 
-/* Region device of an NVML handle, -1 = none. */
+/* Region device of an NVML handle, -1 = not in the grant. */
 int nvml_device_of(const struct attach_region *region, nvmlDevice_t device);
-/* A GPU is shown if it, or a MIG device on it, is in the grant. */
+/* A GPU is visible if it, or a MIG device on it, is in the grant. */
 bool nvml_is_ours(const struct attach_region *region, nvmlDevice_t device);
 /* The grant's GPUs in NVML's order. */
 nvmlReturn_t nvml_list(const struct attach_region *region, nvmlDevice_t ours[MAX_GPUS], unsigned int *ret_count);

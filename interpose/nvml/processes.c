@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who is on a GPU: the grant's processes alone, whatever call lists them. */
+/* The processes on a GPU: only the grant's, whichever call lists them. */
 #include "interpose/nvml/nvml.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* NVML names processes as the host does, or as this pid namespace does, depending on the driver: both are ours. */
+/* Depending on the driver NVML reports host pids or pids of this namespace: both count as ours. */
 static bool is_our_pid(const struct attach_region *region, unsigned int pid)
 {
 	for (uint32_t i = 0; pid && i < SLUICE_MAX_SLOTS; i++) {
@@ -22,7 +22,7 @@ static bool is_our_pid(const struct attach_region *region, unsigned int pid)
 	return false;
 }
 
-/* `at` is where in a record the pid is. Returns how many are ours, moved to the front. */
+/* `at` is the offset of the pid in a record. Returns the number of our records, moved to the front. */
 static unsigned int keep_ours(const struct attach_region *region, void *rows, unsigned int count, size_t bytes,
                               size_t at)
 {
@@ -37,7 +37,7 @@ static unsigned int keep_ours(const struct attach_region *region, void *rows, un
 	return kept;
 }
 
-/* nvmlProcessInfo_v1_t: pid, used memory. v2, which the _v3 calls kept: and two instance ids. */
+/* nvmlProcessInfo_v1_t: pid, used memory. v2, which the _v3 calls kept, adds two instance ids. */
 #define PROCESS_V1 16
 #define PROCESS_V2 24
 #define SAMPLE_BYTES 32 /* nvmlProcessUtilizationSample_t: pid, time, four percentages */
@@ -102,7 +102,7 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, void *samples,
 	if (r == NVML_SUCCESS && samples && count && *count <= given && nvml_grant(&region)) {
 		*count = keep_ours(&region, samples, *count, SAMPLE_BYTES, 0);
 		if (*count == 0)
-			r = NVML_ERROR_NOT_FOUND; /* what NVML says when there is nothing to say */
+			r = NVML_ERROR_NOT_FOUND; /* NVML's own result when no process matches */
 	}
 	return r;
 }
@@ -157,7 +157,7 @@ nvmlReturn_t nvmlDeviceGetAccountingPids(nvmlDevice_t device, unsigned int *coun
 	return r;
 }
 
-/* Of a process that is not ours there is nothing to know, dead or alive. */
+/* A process outside of the grant is reported as unknown, dead or alive. */
 nvmlReturn_t nvmlDeviceGetAccountingStats(nvmlDevice_t device, unsigned int pid, void *stats)
 {
 	struct attach_region region;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Waiting while the grant's memory is on the host: see away.h. */
+/* Waits while the grant's memory is checkpointed on the host: see away.h. */
 #include "interpose/tenant/away.h"
 
 #include <linux/futex.h>
@@ -10,7 +10,7 @@
 
 #include "interpose/tenant/guest.h"
 
-/* All devices of a grant go and come together. */
+/* All devices of a grant are checkpointed and restored together. */
 static bool is_away(const struct sluice_guest *guest)
 {
 	uint32_t flags = __atomic_load_n(&guest->policy->dev[0].flags, __ATOMIC_ACQUIRE);
@@ -31,7 +31,7 @@ void away_wait(void)
 
 	while (guest && is_away(guest)) {
 		uint32_t wake =
-			__atomic_load_n(&guest->policy->control.wake, __ATOMIC_ACQUIRE); /* R5: before looking */
+			__atomic_load_n(&guest->policy->control.wake, __ATOMIC_ACQUIRE); /* R5: before the check */
 		struct timespec timeout = { .tv_nsec = 10000000 };
 
 		if (is_away(guest))

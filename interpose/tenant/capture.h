@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Stream capture, as two of our own concerns meet it: what a stream records does not run, and must not be disturbed. */
+/* Stream capture concerns the interposer in two ways: calls that a stream records do not run, and its own event calls
+ * must not end a capture. */
 #ifndef SLUICE_CAPTURE_H
 #define SLUICE_CAPTURE_H
 
@@ -7,8 +8,8 @@
 
 #include "interpose/driver/driver.h"
 
-/* Does the stream record a graph instead of running what it is given? An error of the driver (the legacy stream while
- * another one is captured) means the same: nothing will run and nothing be allocated. */
+/* Is the stream being captured into a graph? An error of the driver (the legacy stream while another one is captured)
+ * means the same: the call will neither run nor allocate. */
 static inline bool capture_records(CUstream stream, bool per_thread)
 {
 	CUresult (*ask)(CUstream, CUstreamCaptureStatus *) =
@@ -18,7 +19,7 @@ static inline bool capture_records(CUstream stream, bool per_thread)
 	return ask && (ask(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE);
 }
 
-/* Our own event calls must not end a capture that another thread has going in global mode. Returns the thread's mode,
+/* Our own event calls must not end a capture that another thread has started in global mode. Returns the thread's mode,
  * for capture_restore(). */
 static inline CUstreamCaptureMode capture_relax(void)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * This process as a tenant: its slot, its devices, and whether a call is to be accounted.
+ * This process as a tenant: its slot, its devices, and the decision whether a call is charged.
  *
- * What belongs to the process lives in one page the kernel wipes on fork (MADV_WIPEONFORK), whatever way the child was
- * made, so a child is nobody until its own cuInit. What belongs to the grant (the mappings) is shared with children.
+ * The state of the process lives in one page that the kernel wipes on fork (MADV_WIPEONFORK), however the child was
+ * made, so a child is not a tenant until its own cuInit. The state of the grant (the mappings) is shared with children.
  * No lock: attaching is a small state machine, and the loser of a race waits for the winner.
  */
 #include "interpose/tenant/guest.h"
@@ -24,13 +24,13 @@ enum { DETACHED, ATTACHING, ATTACHED, READY };
 
 struct guest_page *guest_page; /* NULL until the first attach; wiped, not unmapped, in a child */
 
-/* Survives fork on purpose: a thread's cached device must not be believed after re-attaching in the child. */
+/* Survives fork on purpose: a thread's cached device must not be used after the child has attached again. */
 static uint32_t attach_count;
 
-/* Per thread: are we inside a hook, and the device of the current context. */
+/* Per thread: whether it is inside a hook, and the device of the current context. */
 struct thread_state {
 	uint32_t depth;
-	uint32_t epoch;   /* of guest_page when `device` was asked; 0 = ask again */
+	uint32_t epoch;   /* epoch of guest_page when `device` was queried; 0 = query again */
 	uint32_t context; /* tag of the current context */
 	int device;
 };
@@ -38,7 +38,7 @@ static __thread struct thread_state self __attribute__((tls_model("initial-exec"
 
 /* --- attaching -------------------------------------------------------------------------------------------------- */
 
-/* One line, once: a framework may call cuInit again and again. */
+/* Printed once: a framework may call cuInit again and again. */
 void guest_refuse(const char *why)
 {
 	static bool said;
@@ -109,7 +109,7 @@ int guest_attach(bool (*prepare)(void))
 	while (!__atomic_compare_exchange_n(&page->state, &was, ATTACHING, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
 		if (was != ATTACHING)
 			return 0;
-		/* another thread is at it: at most the registration deadline and a little */
+		/* another thread is attaching: at most the registration deadline and a little more */
 		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
 		was = DETACHED;
 	}
@@ -120,7 +120,7 @@ int guest_attach(bool (*prepare)(void))
 	return error;
 }
 
-/* CUDA ordinals are whatever CUDA_VISIBLE_DEVICES made of them; the UUID is what both sides know a GPU by. */
+/* CUDA_VISIBLE_DEVICES renumbers CUDA ordinals; only the UUID identifies a GPU to both sides. */
 static int8_t device_of(const struct sluice_policy *policy, CUdevice dev)
 {
 	uint32_t count = policy->header.device_count;
@@ -147,7 +147,7 @@ void guest_find_devices(void)
 		count = 0;
 	if (count > (int)sizeof(page->guest.device_of_ordinal))
 		count = (int)sizeof(page->guest.device_of_ordinal);
-	/* racing threads find the same */
+	/* racing threads find the same result */
 	for (int i = 0; i < count; i++)
 		__atomic_store_n(&page->guest.device_of_ordinal[i], device_of(page->guest.policy, i), __ATOMIC_RELAXED);
 	__atomic_store_n(&page->guest.device_count, (uint32_t)count, __ATOMIC_RELAXED);
@@ -163,7 +163,7 @@ const struct sluice_guest *guest_self(void)
 	return &page->guest;
 }
 
-/* --- questions of the hooks -------------------------------------------------------------------------------------- */
+/* --- queries from the hooks ------------------------------------------------------------------------------------ */
 
 bool guest_enter(void)
 {
@@ -189,7 +189,7 @@ int guest_current_device(void)
 	if (self.epoch == page->epoch)
 		return self.device;
 	if (!driver.cuCtxGetDevice || driver.cuCtxGetDevice(&dev) != CUDA_SUCCESS)
-		return -1; /* no context yet: ask again next time */
+		return -1; /* no context yet: query again next time */
 	self.device = guest_device_of_ordinal(dev);
 	if (!driver.cuCtxGetCurrent || driver.cuCtxGetCurrent(&context) != CUDA_SUCCESS)
 		context = NULL;
@@ -267,7 +267,7 @@ void guest_read_device(int device, struct sluice_policy_device *ret_device)
 		uint64_t epoch = __atomic_load_n(&page->guest.policy->control.epoch, __ATOMIC_ACQUIRE);
 
 		*ret_device = fresh;
-		/* keep a copy for the day the daemon dies in mid-write; a copy another thread is writing is as good */
+		/* keep a copy in case the daemon dies mid-write; a copy that another thread is writing is as good */
 		if (__atomic_load_n(&page->last_epoch[device], __ATOMIC_RELAXED) == epoch)
 			return;
 		seq = __atomic_load_n(&page->last_seq[device], __ATOMIC_RELAXED);
@@ -281,14 +281,15 @@ void guest_read_device(int device, struct sluice_policy_device *ret_device)
 		__atomic_store_n(&page->last_seq[device], seq + 2, __ATOMIC_RELEASE);
 		return;
 	}
-	do { /* the writer is one of our threads with 16 stores to do */
+	do { /* the writer is one of our threads with 16 stores left */
 		seq = __atomic_load_n(&page->last_seq[device], __ATOMIC_ACQUIRE);
 		for (size_t i = 0; i < GUEST_DEVICE_WORDS; i++)
 			((guest_word *)&fresh)[i] = __atomic_load_n(&page->last[device][i], __ATOMIC_RELAXED);
 		__atomic_thread_fence(__ATOMIC_ACQUIRE);
 	} while ((seq & 1) || __atomic_load_n(&page->last_seq[device], __ATOMIC_RELAXED) != seq);
 	if (seq == 0) {
-		/* never had a good copy: read the words one by one, each is right on its own, and enforce */
+		/* there was never a good copy: read the words one by one, each is correct by itself, and enforce
+		 * them */
 		for (size_t i = 0; i < GUEST_DEVICE_WORDS; i++)
 			((guest_word *)&fresh)[i] = __atomic_load_n(
 				(const guest_word *)&page->guest.policy->dev[device] + i, __ATOMIC_RELAXED);

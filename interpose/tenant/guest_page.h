@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What belongs to this process alone, in memory that a forked child finds zeroed. Only this folder looks inside. */
+/* The state of this process alone, in memory that a forked child finds zeroed. Only this folder accesses it. */
 #ifndef SLUICE_GUEST_PAGE_H
 #define SLUICE_GUEST_PAGE_H
 
@@ -10,11 +10,10 @@ typedef uint64_t __attribute__((may_alias)) guest_word;
 
 #define GUEST_DEVICE_WORDS (sizeof(struct sluice_policy_device) / sizeof(guest_word))
 
-/* What this process has charged on one device; see tally.c. */
+/* The bytes that this process has charged on one device; see tally.c. */
 struct guest_tally {
-	uint64_t
-		charged; /* slot << TALLY_SLOT_SHIFT | bytes: where the charge stands and how much it is, in one word */
-	uint64_t beyond; /* bytes of managed memory that are not charged; they go first when something is returned */
+	uint64_t charged; /* slot << TALLY_SLOT_SHIFT | bytes: where the charge stands and its size, in one word */
+	uint64_t beyond;  /* bytes of managed memory that are not charged; returned bytes reduce them first */
 };
 
 #define TALLY_SLOT_SHIFT 56
@@ -28,7 +27,7 @@ struct guest_page {
 	uint32_t slot; /* release when it changes; read through guest_slot() */
 	uint64_t generation;
 	uint32_t state;  /* DETACHED, which is what a wiped page says, up to READY */
-	uint32_t epoch;  /* which attach of this process image; never 0 once attached */
+	uint32_t epoch;  /* number of the attach in this process image; never 0 once attached */
 	uint32_t moving; /* a thread is re-registering */
 	struct attach_identity identity;
 	struct guest_tally tally[SLUICE_MAX_DEVICES];
@@ -40,7 +39,7 @@ struct guest_page {
 
 extern struct guest_page *guest_page;
 
-/* Write into a slot of usage.shm who has it: the last thing before it is used. */
+/* Write the identity of this process into a slot of usage.shm: the last step before the slot is used. */
 void guest_introduce(const struct attach_slot *slot);
 
 #endif

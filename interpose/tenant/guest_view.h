@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What everybody may see of this process as a tenant; it does not change while guest_self() answers. */
+/* The public view of this process as a tenant; it does not change while guest_self() returns it. */
 #ifndef SLUICE_GUEST_VIEW_H
 #define SLUICE_GUEST_VIEW_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* When the daemon gives our slot away: registering again, and taking the charges along. */
+/* When the daemon gives our slot away: register again, and move the charges along. */
 #include "interpose/tenant/move.h"
 
 #include <stdbool.h>
@@ -9,7 +9,7 @@
 #include "interpose/tenant/guest_page.h"
 #include "interpose/tenant/tally.h"
 
-/* The charges first: whoever sees us in the new slot sees what we hold there. The old one is the daemon's to zero. */
+/* The charges first: a process that sees us in the new slot sees our charge there. The daemon zeroes the old one. */
 static void move_to(const struct attach_slot *slot)
 {
 	tally_move(slot->slot);
@@ -18,7 +18,7 @@ static void move_to(const struct attach_slot *slot)
 	__atomic_store_n(&guest_page->generation, slot->generation, __ATOMIC_RELEASE);
 }
 
-/* The daemon was away when we claimed this slot, and has adopted the claim. */
+/* The daemon was away when we claimed this slot, and has adopted the claim since. */
 static bool adopted(const struct sluice_policy_entry *entry, uint64_t known, uint64_t seen)
 {
 	return !(known & 1) && (seen & 1) &&
@@ -38,12 +38,13 @@ static void register_again(const struct sluice_policy_entry *entry, uint64_t kno
 	} else if (attach_register(&region, &guest_page->identity, driver_hook_mask, &slot) == 0) {
 		move_to(&slot);
 	} else {
-		/* Keep charging the old slot: others still see it while it is odd. Do not ask again for every call. */
+		/* Keep charging the old slot: others still see it while its generation is odd. Do not retry at every
+		 * call. */
 		__atomic_store_n(&guest_page->generation, seen, __ATOMIC_RELEASE);
 	}
 }
 
-/* Has the generation of our slot moved? *ret_known is what it was, *ret_seen what it is. */
+/* Has the generation of our slot moved? *ret_known is the value before, *ret_seen the value now. */
 static inline bool given_away(const struct guest_page *page, uint64_t *ret_known, uint64_t *ret_seen)
 {
 	uint32_t slot = __atomic_load_n(&page->slot, __ATOMIC_ACQUIRE);
@@ -62,8 +63,8 @@ void move_if_given_away(void)
 	if (__builtin_expect(!given_away(page, &known, &seen), 1))
 		return;
 	if (!__atomic_compare_exchange_n(&page->moving, &idle, 1, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
-		return; /* another thread is at it */
-	/* once more, now that nobody else moves us: what was read above may be of two different slots */
+		return; /* another thread is moving us */
+	/* read once more, now that no other thread can move us: the values above may belong to two different slots */
 	if (given_away(page, &known, &seen))
 		register_again(&page->guest.policy->dir[guest_slot()], known, seen);
 	__atomic_store_n(&page->moving, 0, __ATOMIC_RELEASE);

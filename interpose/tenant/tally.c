@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The books of what this process has charged. usage.shm shows them to the grant; the copy here says what must stand in
+ * The book of this process's charges. usage.shm shows it to the grant; the copy here is the value that must stand in
  * our slot, whichever that is, so that a charge is never below the truth (proto/region.h) even while the slot changes.
  *
  *   one word per device:   | slot: 8 | inside: 10 | bytes: 46 |
@@ -9,9 +9,9 @@
  *   return   inside += 1                  lower slot by n            inside -= 1, bytes -= n
  *   move     waits for inside = 0         new slot's charge = bytes  slot = the new one
  *
- * Whoever changes the bytes learns from the same instruction in which slot, and while he is inside it stays that one:
- * some dozen instructions, never a driver call. What a driver call is about to take is in the bytes before it begins, so it
- * moves along. The move is written to the new slot before anybody can charge there.
+ * The instruction that changes the bytes also returns their slot, and the slot cannot change while the thread is
+ * inside: some dozen instructions, never a driver call. The bytes include an allocation before its driver call begins,
+ * so it moves along. The move is written to the new slot before any thread can charge there.
  */
 #include "interpose/tenant/tally.h"
 
@@ -20,10 +20,11 @@
 #include "interpose/tenant/guest_page.h"
 
 #define INSIDE (UINT64_C(1) << TALLY_INSIDE_SHIFT)
-/* No GPU has as much, nor have many together; far from the count's bits even when some threads ask for it at once. */
+/* No GPU has so much, nor have many together; far from the count's bits even when several threads request it at
+ * once. */
 #define TALLY_MOST (UINT64_C(1) << 42)
-/* A thread that is inside runs for less than a microsecond, if it runs. One that a debugger has stopped, or that is
- * interrupted by the very thread that waits, is not waited for for ever. */
+/* A running thread stays inside for less than a microsecond. One that a debugger has stopped, or that the waiting
+ * thread itself has interrupted, is not waited for for ever. */
 #define MOVE_PATIENCE 10000
 
 static uint32_t slot_of(uint64_t word)
@@ -36,19 +37,19 @@ static uint64_t *word_of(int device)
 	return &guest_page->tally[device].charged;
 }
 
-/* Go inside and add bytes; the slot in which they are to be charged. */
+/* Enter and add bytes; returns the slot in which they are to be charged. */
 static uint32_t enter(int device, uint64_t bytes)
 {
 	return slot_of(__atomic_fetch_add(word_of(device), INSIDE + bytes, __ATOMIC_SEQ_CST));
 }
 
-/* Go out, and everything stays as it was added. */
+/* Leave, and keep the bytes that were added. */
 static void leave(int device)
 {
 	__atomic_fetch_sub(word_of(device), INSIDE, __ATOMIC_SEQ_CST);
 }
 
-/* Go out and take bytes off; not below 0, whatever somebody returns. */
+/* Leave and subtract bytes; not below 0, however much a caller returns. */
 static void leave_less(int device, uint64_t bytes)
 {
 	uint64_t *word = word_of(device), was = __atomic_load_n(word, __ATOMIC_RELAXED), less;
@@ -63,7 +64,7 @@ bool tally_take(int device, uint64_t bytes, uint64_t limit_bytes)
 	const struct sluice_guest *guest = &guest_page->guest;
 	bool sane = bytes <= limit_bytes && bytes < TALLY_MOST;
 	uint32_t slot = enter(device, sane ? bytes : 0);
-	bool taken; /* what is not sane is refused there, and counted as refused */
+	bool taken; /* invalid sizes are refused there, and counted as refused */
 
 	taken = sluice_memory_reserve(guest->policy, guest->usage, slot, (uint32_t)device, sane ? bytes : UINT64_MAX,
 	                              limit_bytes) == 0;
@@ -87,7 +88,7 @@ void tally_beyond(int device, uint64_t bytes)
 	__atomic_fetch_add(&guest_page->tally[device].beyond, bytes, __ATOMIC_RELAXED);
 }
 
-/* Of `bytes` that are given back, what lies beyond the grant goes first. */
+/* Of `bytes` that are returned, the part beyond the grant is subtracted first. */
 static uint64_t settle_beyond(int device, uint64_t bytes)
 {
 	uint64_t *beyond = &guest_page->tally[device].beyond, old = __atomic_load_n(beyond, __ATOMIC_RELAXED);

@@ -8,14 +8,14 @@
 
 /* Reserve-then-verify (R4): false when the grant's sum would pass `limit_bytes`. */
 bool tally_take(int device, uint64_t bytes, uint64_t limit_bytes);
-/* Charge what is there already, limit or not. */
+/* Charge memory that exists already, beyond the limit if need be. */
 void tally_force(int device, uint64_t bytes);
-/* Not charged, and nothing returned lowers the charge before as much has been returned. */
+/* These bytes are not charged, and returned bytes lower the charge only after as many have been returned. */
 void tally_beyond(int device, uint64_t bytes);
 void tally_return(int device, uint64_t bytes);
-/* What this process is charged now. */
+/* The bytes that this process is charged now. */
 uint64_t tally_charged(int device);
-/* From now on everything is charged in this slot, which is ours and in which nobody charges yet. */
+/* From now on all bytes are charged in this slot, which is ours and in which no thread charges yet. */
 void tally_move(uint32_t slot);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pages of their own with MADV_WIPEONFORK: the child has the address, and zeros at it. */
+/* Separate pages with MADV_WIPEONFORK: a child has them at the same address, filled with zeros. */
 #include "interpose/tenant/wiped.h"
 
 #include <stdbool.h>
@@ -11,7 +11,7 @@
 
 void *wiped_memory(void **at, size_t bytes)
 {
-	void *page = __atomic_load_n(at, __ATOMIC_ACQUIRE), *nobody = NULL;
+	void *page = __atomic_load_n(at, __ATOMIC_ACQUIRE), *expected = NULL;
 
 	if (page)
 		return page;
@@ -19,11 +19,11 @@ void *wiped_memory(void **at, size_t bytes)
 	page = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (page == MAP_FAILED)
 		return NULL;
-	/* Linux 4.14; without it a child would write into its parent's slot: better no GPU than that */
+	/* Linux 4.14; without it a child would write into its parent's slot, so the process gets no GPU */
 	if (madvise(page, bytes, MADV_WIPEONFORK) != 0 ||
-	    !__atomic_compare_exchange_n(at, &nobody, page, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+	    !__atomic_compare_exchange_n(at, &expected, page, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
 		munmap(page, bytes);
-		return nobody; /* the winner's, or NULL */
+		return expected; /* the winner's, or NULL */
 	}
 	return page;
 }

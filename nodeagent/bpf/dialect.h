@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * What differs between the two ways to build watch.c: ahead of time by clang for libbpf (SLUICE_PREBUILT), or on the
- * host by bcc. Calls of helpers are written as libbpf has them; bcc, which wants its own for those that take a map and
- * refuses them inside macros, gets them translated by nodeagent/adapters/ebpf/loaders/bcc.py.
+ * The differences between the two ways to build watch.c: ahead of time by clang for libbpf (SLUICE_PREBUILT), or on the
+ * host by bcc. Calls of helpers are written as libbpf has them; bcc has its own syntax for helpers that take a map and
+ * refuses them inside macros, so nodeagent/adapters/ebpf/loaders/bcc.py translates them.
  */
 #ifndef SLUICE_BPF_DIALECT_H
 #define SLUICE_BPF_DIALECT_H
@@ -13,7 +13,7 @@
 #include <asm/ptrace.h>
 #include <bpf/bpf_helpers.h>
 #ifdef __TARGET_ARCH_arm64
-#define pt_regs user_pt_regs /* what user space may know of it: the registers come first in both */
+#define pt_regs user_pt_regs /* the part of it that user space may know: the registers come first in both */
 #endif
 
 typedef __u8 u8;
@@ -35,8 +35,9 @@ typedef __u64 u64;
 	} name SEC(".maps")
 
 #ifdef SLUICE_OLD_KERNEL
-/* Before Linux 6.1 programs of the type cgroup/dev may not ask who runs. The task knows; libbpf looks up in the kernel's
- * own BTF where these two are, so it is another object, for kernels that have BTF. */
+/* Before Linux 6.1, programs of the type cgroup/dev may not call bpf_get_current_pid_tgid() or its siblings. They can
+ * read both ids from the task; libbpf finds the offsets in the kernel's own BTF, so kernels that have BTF get a
+ * separate object. */
 #include <bpf/bpf_core_read.h>
 
 struct task_struct {
@@ -60,14 +61,14 @@ static __always_inline void current_command(char *command, u32 bytes)
 }
 #endif
 
-/* Written before the programs are loaded and constant from then on: where it is 0, the verifier drops what depends on
- * it, and with it a helper that kernels before 6.10 would refuse. */
+/* Written before the programs are loaded and constant from then on: where it is 0, the verifier drops the code that
+ * depends on it, and with it a helper that kernels before 6.10 would refuse. */
 const volatile struct pid_namespace pid_namespace = {};
 #define PID_NAMESPACE_DEVICE pid_namespace.device
 #define PID_NAMESPACE pid_namespace.inode
 
-/* To programs that say anything else the kernel gives no bpf_probe_read_user(); bcc says it, too. These files are under
- * both licences, so it is true. */
+/* The kernel refuses bpf_probe_read_user() to programs that declare another licence; bcc declares the same one. These
+ * files are under both licences, so the declaration is true. */
 char LICENSE[] SEC("license") = "GPL";
 
 #else
@@ -82,7 +83,7 @@ char LICENSE[] SEC("license") = "GPL";
 #define MAP(kind, key_type, value_type, name, entries) BPF_TABLE(BCC_##kind, key_type, value_type, name, entries)
 #define RING(name, bytes) BPF_RINGBUF_OUTPUT(name, (bytes) / 4096)
 
-#ifndef PID_NAMESPACE /* given with -D where the daemon is in one of its own */
+#ifndef PID_NAMESPACE /* set by -D when the daemon runs in a pid namespace of its own */
 #define PID_NAMESPACE_DEVICE 0
 #define PID_NAMESPACE 0
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * What the programs hand to the child: one record per event through the ring, and rows of counters in maps.
+ * What the programs pass to the child process: one record per event through the ring, and rows of counters in maps.
  * nodeagent/adapters/ebpf/records.py has the same layouts as struct formats; tests/ebpf compares the two.
  */
 #ifndef SLUICE_BPF_RECORDS_H
@@ -20,7 +20,7 @@ struct record {
 	__u32 kind;
 	__u32 pid;
 	__u32 uid;
-	__u32 major; /* of an open, as are the next three */
+	__u32 major; /* valid for an open, as are the next three */
 	__u32 minor;
 	__u32 access; /* BPF_DEVCG_ACC_* */
 	__u32 denied;
@@ -46,19 +46,19 @@ struct launch_key {
 };
 
 struct launch_row {
-	__u64 launches; /* kernels and graphs */
-	__u64 copies;   /* and sets */
+	__u64 launches; /* launches of kernels and graphs */
+	__u64 copies;   /* copies and sets */
 	__u64 cost_ns;
 	__u64 waited_ns;
 	__u64 first_ns;
 	__u64 last_ns;
-	__u64 grant;      /* as the tenant said last */
-	__u64 unreadable; /* launches whose event could not be read: counted, nothing known */
+	__u64 grant;      /* as the tenant wrote it last */
+	__u64 unreadable; /* launches whose event could not be read: counted, without details */
 	__u64 wait[HISTOGRAM_BUCKETS];
 	__u64 gap[HISTOGRAM_BUCKETS];
 };
 
-/* Where the daemon's pids count; all zero: they are the kernel's own. */
+/* The pid namespace in which the daemon numbers processes; all zero: the kernel's initial one. */
 struct pid_namespace {
 	__u64 device;
 	__u64 inode;

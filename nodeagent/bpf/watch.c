@@ -2,9 +2,10 @@
 /*
  * The programs that watch GPU users from inside the kernel, in one module: maps first, then thin programs.
  *
- * They use helpers and their contexts only and never look into a structure of the kernel, so one object runs on every
- * kernel since 6.1 (dialect.h has the exception for those before), and the source compiles against the headers of any. Built ahead of time for libbpf, or on the host by bcc:
- * dialect.h. A full ring or map is counted in `dropped`: a silent gap would look like an idle GPU.
+ * They use only helpers and their contexts and read no structure of the kernel, so one object runs on every kernel
+ * since 6.1 (dialect.h has the exception for older ones), and the source compiles against the headers of any version.
+ * It is built ahead of time for libbpf, or on the host by bcc: see dialect.h. A full ring or map is counted in
+ * `dropped`: a silent gap would look like an idle GPU.
  */
 #include "records.h"
 #include "dialect.h"
@@ -14,13 +15,13 @@ typedef __u32 uint32_t;
 typedef __u64 uint64_t;
 #include "launch_event.h"
 
-#define REPEAT_NS 1000000000ULL /* the same open by the same process is told once a second */
+#define REPEAT_NS 1000000000ULL /* a repeated open by one process is reported once a second */
 
 RING(records, 262144); /* bytes: 3,600 records */
 MAP(ARRAY, u32, u64, dropped, DROPPED_KINDS);
 MAP(HASH, struct device_key, u8, gpu_devices, 64);
 MAP(LRU_HASH, struct open_key, u64, opened, 8192);
-MAP(LRU_HASH, u64, u8, refused_now, 1024); /* thread: its open is being refused */
+MAP(LRU_HASH, u64, u8, refused_now, 1024); /* keyed by thread: its open is being refused */
 MAP(LRU_HASH, u32, u8, watched_pids, 16384);
 MAP(LRU_HASH, u64, u8, watched_cgroups, 4096);
 MAP(ARRAY, u32, struct launch_row, zero_row, 1);
@@ -35,8 +36,9 @@ static __always_inline void drop(u32 kind)
 		__sync_fetch_and_add(count, 1);
 }
 
-/* As the daemon numbers processes. In a pid namespace of its own (a machine in a container; Linux 6.10, when the helper
- * became everybody's) those of other namespaces have no number: 0, and nothing is told of them. */
+/* Returns the pid as the daemon numbers processes. When the daemon is in a pid namespace of its own (a machine in a
+ * container; Linux 6.10, where the helper became available to all program types), processes of other namespaces have no
+ * number: the result is 0, and no event is reported for them. */
 static __always_inline u32 current_process(void)
 {
 	struct bpf_pidns_info here = {};
@@ -56,7 +58,8 @@ static __always_inline void fill(struct record *record, u32 kind)
 	current_command(record->command, sizeof(record->command));
 }
 
-/* --- who opens a GPU -------------------------------------------------------------------------------------------- */
+/* --- opens of a GPU
+ * ------------------------------------------------------------------------------------------------ */
 
 static __always_inline int is_gpu(u32 major, u32 minor)
 {
@@ -93,14 +96,14 @@ static __always_inline void tell_open(u32 major, u32 minor, u32 access, u32 deni
 		drop(DROPPED_RECORDS);
 }
 
-/* At the root of the unified hierarchy: sees every open of a device node by anybody, whatever the system call. Programs
- * of the cgroups below ran before it, and a refusal by one of them is not the end. */
+/* At the root of the unified hierarchy: sees every open of a device node by any process, through any system call.
+ * Programs of the cgroups below ran before it, and their refusal does not keep it from running. */
 PROGRAM("cgroup/dev") see_open(struct bpf_cgroup_dev_ctx *ctx)
 {
 	u32 major = ctx->major, minor = ctx->minor, access = ctx->access_type >> 16;
 	u64 thread = current_thread();
 
-	if (!(access & (BPF_DEVCG_ACC_READ | BPF_DEVCG_ACC_WRITE))) /* mknod, as of a runtime that makes a /dev */
+	if (!(access & (BPF_DEVCG_ACC_READ | BPF_DEVCG_ACC_WRITE))) /* mknod, by a runtime that makes a /dev */
 		return 1;
 	if (!is_gpu(major, minor))
 		return 1;
@@ -111,7 +114,7 @@ PROGRAM("cgroup/dev") see_open(struct bpf_cgroup_dev_ctx *ctx)
 	return 1;
 }
 
-/* At a cgroup that is to get no GPU any more. */
+/* Attached to a cgroup that may open no GPU any more. */
 PROGRAM("cgroup/dev") deny_open(struct bpf_cgroup_dev_ctx *ctx)
 {
 	u32 major = ctx->major, minor = ctx->minor, access = ctx->access_type >> 16;
@@ -126,7 +129,8 @@ PROGRAM("cgroup/dev") deny_open(struct bpf_cgroup_dev_ctx *ctx)
 	return 0;
 }
 
-/* --- lives of processes ----------------------------------------------------------------------------------------- */
+/* --- process lifetimes
+ * ----------------------------------------------------------------------------------------------- */
 
 static __always_inline int tell_life(u32 kind)
 {
@@ -150,7 +154,8 @@ PROGRAM("raw_tracepoint/sched_process_exec") see_exec(struct bpf_raw_tracepoint_
 	return tell_life(RECORD_EXEC);
 }
 
-/* Runs for every thread; the main one stands for the process. Where threads outlive it, pidfds know better. */
+/* Runs for every thread; the main thread stands for the process. If other threads outlive it, the pidfd is what reports
+ * the end of the process. */
 PROGRAM("raw_tracepoint/sched_process_exit") see_exit(struct bpf_raw_tracepoint_args *ctx)
 {
 	u64 id = current_thread();
@@ -203,7 +208,7 @@ static __always_inline struct launch_row *row_of(struct launch_key *key)
 	u8 one = 1;
 
 	bpf_map_update_elem(&launch_rows, key, zero, BPF_NOEXIST);
-	bpf_map_update_elem(&watched_pids, &key->pid, &one, BPF_ANY); /* so that its exit is told, and the row can go */
+	bpf_map_update_elem(&watched_pids, &key->pid, &one, BPF_ANY); /* to report its exit and delete its row */
 	return bpf_map_lookup_elem(&launch_rows, key);
 }
 
@@ -219,7 +224,7 @@ static __always_inline int count_launch(struct pt_regs *ctx, int copy)
 #endif
 	int unreadable = bpf_probe_read_user(&event, sizeof(event), from) != 0;
 
-	/* Clipped, because a tenant wrote it: a process has this many rows at most. */
+	/* Clipped, because a tenant wrote it: this bounds the rows of a process. */
 	key.device = event.device & (MAX_DEVICES - 1);
 	if (!key.pid)
 		return 0;
@@ -234,7 +239,7 @@ static __always_inline int count_launch(struct pt_regs *ctx, int copy)
 	row->last_ns = now_ns;
 	if (last_ns == 0)
 		row->first_ns = now_ns;
-	else if (now_ns > last_ns) /* threads race: the order of two is not known */
+	else if (now_ns > last_ns) /* threads race, so the order of two launches is unknown */
 		__sync_fetch_and_add(&row->gap[bucket_of(now_ns - last_ns)], 1);
 	__sync_fetch_and_add(copy ? &row->copies : &row->launches, 1);
 	if (unreadable) {
@@ -282,7 +287,7 @@ PROGRAM("uprobe/see_driver_launch") see_driver_launch(struct pt_regs *ctx)
 	return 0;
 }
 
-/* To learn what a probe costs on this machine: see calibrate() in adapters/ebpf/audit.py. */
+/* Measures what a probe costs on this machine: see calibrate() in adapters/ebpf/audit.py. */
 PROGRAM("uprobe/see_nothing") see_nothing(struct pt_regs *ctx)
 {
 	return 0;

@@ -23,7 +23,12 @@ shift
 "$@"
 status=$?
 for at in "${!pids[@]}"; do
-	wait "${pids[at]}" || { echo "beside: ${names[at]} FAILED" && status=1; }
+	wait "${pids[at]}" || {
+		echo "beside: ${names[at]} FAILED"
+		status=1
+		# For tests/ci, which forgives tests only.
+		[ -z "${SLUICE_CI_RECORD:-}" ] || echo "${names[at]} failed" >"$SLUICE_CI_RECORD/beside-${names[at]}.broken"
+	}
 	cat "build/beside-${names[at]}.log"
 done
 pids=()

@@ -30,7 +30,7 @@ from queuecontroller.cluster.writers.event_recorder import EventRecorder
 from queuecontroller.cluster.writers.queue_writer import QueueWriter
 from queuecontroller.cluster.writers.workload_writer import WorkloadWriter
 from queuecontroller.scheduler.model.objects import WorkloadKey
-from queuecontroller.scheduler.model.workload_info import PREEMPTED
+from queuecontroller.scheduler.model.reasons import PREEMPTED
 from queuecontroller.scheduler.placement.topology.ground import Ground
 from queuecontroller.state.book import Book, BookSettings, Sharing
 from queuecontroller.state.failed_nodes import node_failed

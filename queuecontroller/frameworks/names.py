@@ -51,14 +51,6 @@ PLACED: Final = "sluice.dev/topology"
 BEFORE_START: Final = "sluice.dev/before-start"
 """Of a job: what its fields held before it was started, until they are put back."""
 
-TERMINATION_TARGET: Final = "TerminationTarget"
-"""Condition of a pod that is stopped for its Workload's sake, as Kueue has it."""
-WORKLOAD_DELETED: Final = "WorkloadDeleted"
-WORKLOAD_EVICTED: Final = "WorkloadEvicted"
-UNMATCHED: Final = "NoMatchingWorkload"
-NOT_ADMITTED: Final = "NotAdmitted"
-"""Reasons of it, Kueue's."""
-
 LONGEST_NAME: Final = 253
 LONGEST_LABEL: Final = 63
 _HASH: Final = 5

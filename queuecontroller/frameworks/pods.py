@@ -36,9 +36,23 @@ from queuecontroller.frameworks.reconcile import (
     effective_queue,
 )
 from queuecontroller.frameworks.starting import PodSetInfo, is_suspended, start_patch
-from queuecontroller.frameworks.state import FAILED, SUCCEEDED, Finished, finished
+from queuecontroller.frameworks.state import Finished, finished
 from queuecontroller.frameworks.table import Framework, framework_named
 from queuecontroller.frameworks.workload import owner_reference, pod_sets, prebuilt_of, workload_of
+from queuecontroller.scheduler.model.reasons import (
+    ADMITTED,
+    EVICTED,
+    FAILED,
+    FINISHED,
+    NOT_ADMITTED,
+    PODS_READY,
+    QUOTA_RESERVED,
+    SUCCEEDED,
+    UNMATCHED,
+    WAITING_FOR_PODS,
+    WORKLOAD_DELETED,
+    WORKLOAD_EVICTED,
+)
 from sluicecommon.reader import ManifestError, Reader, shown
 
 ROLE_MAIN: Final = "main"
@@ -314,7 +328,7 @@ class _Pods:
     def without_workload(self) -> list[PodAction]:
         released = self.release(self.result() is not None)
         if any(not one.gated for one in self.alive):
-            return self.stop("it has no Workload", names.UNMATCHED)
+            return self.stop("it has no Workload", UNMATCHED)
         if released or self.result() or not self.alive or not self.queued():
             return released
         if prebuilt_of(self.first):
@@ -329,24 +343,24 @@ class _Pods:
 
     def with_workload(self, workload: Document) -> list[PodAction]:
         result = self.result()
-        if holds(workload, "Finished"):
-            return self.release(True) or self.stop("its Workload is finished", names.NOT_ADMITTED)
+        if holds(workload, FINISHED):
+            return self.release(True) or self.stop("its Workload is finished", NOT_ADMITTED)
         if result is not None:
             return [FinishWorkload(result)]
         if at(workload, ("metadata", "deletionTimestamp")) not in (ABSENT, None):
-            return self.stop("its Workload is being deleted", names.WORKLOAD_DELETED) or [
+            return self.stop("its Workload is being deleted", WORKLOAD_DELETED) or [
                 DeleteWorkload("it is being deleted")
             ]
         if not self.alive and not self.group:
             return [*self.release(True), DeleteWorkload("its pod is gone")]
         if not self.known_roles(workload):
             what = "its pods are not those of its Workload"
-            stopped = self.stop(what, names.UNMATCHED)
+            stopped = self.stop(what, UNMATCHED)
             return stopped or [DeleteWorkload("its pods are not those of the group")]
-        if holds(workload, "Evicted"):
+        if holds(workload, EVICTED):
             return self.evicted(workload)
-        if not holds(workload, "Admitted"):
-            stopped = self.stop("its Workload is not admitted", names.NOT_ADMITTED)
+        if not holds(workload, ADMITTED):
+            stopped = self.stop("its Workload is not admitted", NOT_ADMITTED)
             return stopped or [*self.own(workload), *self.release(False)]
         return [
             *self.start(),
@@ -368,11 +382,11 @@ class _Pods:
 
     def evicted(self, workload: Document) -> list[PodAction]:
         why = f"DueTo{condition_of(workload, 'Evicted').get('reason') or 'Evicted'}"
-        stopped = self.stop(reason_of(workload, "Evicted"), names.WORKLOAD_EVICTED + why)
+        stopped = self.stop(reason_of(workload, EVICTED), WORKLOAD_EVICTED + why)
         if stopped:
             return stopped
         going = any(one.leaving and not one.gated and one.done is None for one in self.pods)
-        reserved = holds(workload, "QuotaReserved")
+        reserved = holds(workload, QUOTA_RESERVED)
         quota: list[PodAction] = [ReleaseQuota()] if reserved and not going else []
         return [*self.release(False), *quota]
 
@@ -411,7 +425,7 @@ class _Pods:
     def report(self, workload: Document) -> list[PodAction]:
         made: list[PodAction] = []
         up = sum(one.ready for one in self.alive) + len(self.succeeded)
-        if (up >= self.total) != holds(workload, "PodsReady"):
+        if (up >= self.total) != holds(workload, PODS_READY):
             made.append(SetPodsReady(up >= self.total))
         free: dict[str, int] = {}
         if self.group and not self.serving:
@@ -420,7 +434,7 @@ class _Pods:
             if free != reclaimable_of(workload):
                 made.append(UpdateReclaimable(free))
         missing = bool(self.group) and len(self.alive) + len(self.succeeded) < self.total
-        if missing != holds(workload, "WaitingForReplacementPods"):
+        if missing != holds(workload, WAITING_FOR_PODS):
             made.append(WaitForReplacements(missing))
         return made
 

@@ -39,6 +39,13 @@ from queuecontroller.frameworks.workload import (
     queue_of,
     workload_of,
 )
+from queuecontroller.scheduler.model.reasons import (
+    ADMITTED,
+    EVICTED,
+    FINISHED,
+    PODS_READY,
+    QUOTA_RESERVED,
+)
 from sluicecommon.reader import ManifestError, Problem, Reader
 
 
@@ -222,7 +229,7 @@ def reconcile_slices(
 ) -> list[tuple[Document | None, Action]]:
     """The same for a job that may have several Workloads, each action with the one that it is
     about. Of a job that is not elastic the first counts, and the others are deleted."""
-    alive = sorted((one for one in workloads if not holds(one, "Finished")), key=_age)
+    alive = sorted((one for one in workloads if not holds(one, FINISHED)), key=_age)
     if document is None:
         return [(one, act) for one in workloads for act in reconcile(fw, None, one, around)]
     if len(alive) < 2:
@@ -237,7 +244,7 @@ def reconcile_slices(
         more = others if not is_elastic(document) else others[:-1]
         return [(one, DeleteWorkload("the job has another Workload")) for one in more]
     (new,) = others
-    if holds(first, "Evicted") or not holds(first, "QuotaReserved"):
+    if holds(first, EVICTED) or not holds(first, QUOTA_RESERVED):
         what = "the Workload slice is out of step with its job"
         return [(first, FinishWorkload(Finished(False, "OutOfSync", what)))]
     try:
@@ -300,7 +307,7 @@ class _Job:
         done = finished(self.fw, self.document)
         if is_present(at(workload, ("metadata", "deletionTimestamp"))):
             return self.with_deleted(done)
-        if holds(workload, "Finished"):
+        if holds(workload, FINISHED):
             if done or self.suspended or self.deleted:
                 return []
             return self.suspend("its Workload is finished")
@@ -317,9 +324,9 @@ class _Job:
             return self.out_of_step(workload, prebuilt)
         if resized := self.resize(workload):
             return resized
-        if holds(workload, "Evicted"):
+        if holds(workload, EVICTED):
             return self.evicted(workload)
-        if not holds(workload, "Admitted"):
+        if not holds(workload, ADMITTED):
             if not self.suspended:
                 return self.suspend("its Workload is not admitted", workload)
             if has_note(self.document):
@@ -337,13 +344,13 @@ class _Job:
 
     def evicted(self, workload: Document) -> list[Action]:
         if not self.suspended:
-            return self.suspend(reason_of(workload, "Evicted"), workload)
+            return self.suspend(reason_of(workload, EVICTED), workload)
         if is_active(self.fw, self.document):
             return []
         made: list[Action] = []
         if has_note(self.document):
             made += self.restore(workload)
-        if holds(workload, "QuotaReserved"):
+        if holds(workload, QUOTA_RESERVED):
             made.append(ReleaseQuota())
         return made
 
@@ -414,7 +421,7 @@ class _Job:
         if mine == given:
             return []
         smaller = all(count <= given.get(name, 0) for name, count in mine.items())
-        if smaller or not holds(workload, "QuotaReserved"):
+        if smaller or not holds(workload, QUOTA_RESERVED):
             return [self.recount(workload, mine)]
         if self.suspended:
             return [DeleteWorkload("the job wants more pods than it was given")]
@@ -434,7 +441,7 @@ class _Job:
         mine = self.counts()
         if mine == counts_of(pod_sets_of(first)):
             return [DeleteWorkload("the job wants no more pods than it has")]
-        if mine == counts_of(pod_sets_of(new)) or holds(new, "QuotaReserved"):
+        if mine == counts_of(pod_sets_of(new)) or holds(new, QUOTA_RESERVED):
             return []
         return [self.recount(new, mine)]
 
@@ -455,7 +462,7 @@ class _Job:
             return [FinishWorkload(Finished(False, "OutOfSync", what))]
         if has_note(self.document):
             return self.restore(workload)
-        if holds(workload, "QuotaReserved"):
+        if holds(workload, QUOTA_RESERVED):
             return [DeleteWorkload("its pods are not those of the job any more")]
         wanted = self.wanted()["spec"]["podSets"]
         return [UpdateWorkload({"spec": {"podSets": wanted}}, "the job's pods have changed")]
@@ -467,7 +474,7 @@ class _Job:
         longest_s = max_execution_s(head)
         if head.problems:
             raise ManifestError(head.problems)
-        if prebuilt_of(self.document) or holds(workload, "QuotaReserved"):
+        if prebuilt_of(self.document) or holds(workload, QUOTA_RESERVED):
             return []
         named = priority_class_of(self.fw, self.document, self.around.runtime)
         spec = at(workload, ("spec",))
@@ -492,6 +499,6 @@ class _Job:
         if free != reclaimable_of(workload):
             made.append(UpdateReclaimable(free))
         ready = pods_ready(self.fw, self.document, self.around.runtime)
-        if ready != holds(workload, "PodsReady"):
+        if ready != holds(workload, PODS_READY):
             made.append(SetPodsReady(ready))
         return made

@@ -21,9 +21,8 @@ from queuecontroller.frameworks.table import (
     ReplicatedJobs,
     Test,
 )
+from queuecontroller.scheduler.model.reasons import FAILED, SUCCEEDED
 
-SUCCEEDED: Final = "Succeeded"
-FAILED: Final = "Failed"
 _LONGEST_MESSAGE: Final = 32_768
 """Kubernetes' bound for a condition's."""
 

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from queuecontroller.scheduler.entries import Entry, Status, in_order
 from queuecontroller.scheduler.flavors import FlavorAssigner, Pins
-from queuecontroller.scheduler.model.assignment import Assignment, Mode, PendingReason
+from queuecontroller.scheduler.model.assignment import Assignment, Mode
 from queuecontroller.scheduler.model.decisions import (
     CycleResult,
     Preempted,
@@ -29,10 +29,10 @@ from queuecontroller.scheduler.model.decisions import (
 from queuecontroller.scheduler.model.flavor_resources import Fr
 from queuecontroller.scheduler.model.objects import CheckState, PreemptionPolicy, WorkloadKey
 from queuecontroller.scheduler.model.partial_admission import search_counts
+from queuecontroller.scheduler.model.reasons import PODS_READY, PendingReason
 from queuecontroller.scheduler.model.settings import EngineSettings
 from queuecontroller.scheduler.model.workload_info import (
     BEGIN,
-    PODS_READY,
     Memo,
     Target,
     WorkloadInfo,

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from queuecontroller.scheduler.model.assignment import Assignment, Mode, PendingReason
+from queuecontroller.scheduler.model.assignment import Assignment, Mode
 from queuecontroller.scheduler.model.flavor_resources import FlavorResources
+from queuecontroller.scheduler.model.reasons import PendingReason
 from queuecontroller.scheduler.model.settings import EngineSettings
 from queuecontroller.scheduler.model.workload_info import Target, WorkloadInfo
 from queuecontroller.scheduler.quota.cache import Cache

@@ -17,7 +17,6 @@ from queuecontroller.scheduler.model.assignment import (
     Attempt,
     FlavorAssignment,
     Mode,
-    PendingReason,
     PodSetResult,
     PreemptionMode,
 )
@@ -28,6 +27,7 @@ from queuecontroller.scheduler.model.objects import (
     FungibilityPreference,
     PreemptionPolicy,
 )
+from queuecontroller.scheduler.model.reasons import PendingReason
 from queuecontroller.scheduler.model.selectors import node_affinity_matches, untolerated
 from queuecontroller.scheduler.model.settings import EngineSettings
 from queuecontroller.scheduler.model.workload_info import PodSetRequests, WorkloadInfo

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Final
 
 from queuecontroller.scheduler.model.objects import (
@@ -22,25 +21,16 @@ from queuecontroller.scheduler.model.objects import (
     StopPolicy,
     Workload,
 )
-from queuecontroller.scheduler.model.workload_info import ADMITTED, PODS_READY
+from queuecontroller.scheduler.model.reasons import (
+    ADMITTED,
+    DEACTIVATED_FOR,
+    PODS_READY,
+    WAIT_FOR_RECOVERY,
+    WAIT_FOR_START,
+    EvictionReason,
+)
 
 SECOND_NS: Final = 1_000_000_000
-WAIT_FOR_START: Final = "WaitForStart"
-WAIT_FOR_RECOVERY: Final = "WaitForRecovery"
-"""Reasons of PodsReady while it is not: from the start, or once it was."""
-DEACTIVATED_FOR: Final = "DeactivatedDueTo"
-
-
-class EvictionReason(StrEnum):
-    PREEMPTED = "Preempted"
-    PODS_READY_TIMEOUT = "PodsReadyTimeout"
-    ADMISSION_CHECK = "AdmissionCheck"
-    CLUSTER_QUEUE_STOPPED = "ClusterQueueStopped"
-    LOCAL_QUEUE_STOPPED = "LocalQueueStopped"
-    DEACTIVATED = "Deactivated"
-    REJECTED = "DeactivatedDueToAdmissionCheck"
-    REQUEUING_LIMIT = "DeactivatedDueToRequeuingLimitExceeded"
-    MAXIMUM_EXECUTION_TIME = "DeactivatedDueToMaximumExecutionTimeExceeded"
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,12 +24,13 @@ from queuecontroller.scheduler.model.objects import (
     Workload,
     WorkloadKey,
 )
+from queuecontroller.scheduler.model.reasons import FINISHED
 from queuecontroller.scheduler.model.settings import (
     AdmissionFairSharing,
     EngineSettings,
     PreemptionProtection,
 )
-from queuecontroller.scheduler.model.workload_info import BEGIN, FINISHED, WorkloadInfo
+from queuecontroller.scheduler.model.workload_info import BEGIN, WorkloadInfo
 from queuecontroller.scheduler.pending.fair import FairPendingQueue
 from queuecontroller.scheduler.pending.fifo import PendingQueue, Why
 from queuecontroller.scheduler.pending.round import Round

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from queuecontroller.scheduler.model.assignment import PendingReason
 from queuecontroller.scheduler.model.limit_range import LimitRange
 from queuecontroller.scheduler.model.objects import CheckState
+from queuecontroller.scheduler.model.reasons import PendingReason
 from queuecontroller.scheduler.model.settings import EngineSettings
 from queuecontroller.scheduler.model.workload_info import WorkloadInfo
 from queuecontroller.scheduler.preemption.yielding import Yielding

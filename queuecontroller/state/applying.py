@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 from queuecontroller.kueueapi.manifests.jobs import MOST_COPIES
 from queuecontroller.scheduler.model.objects import WorkloadKey
-from queuecontroller.scheduler.model.workload_info import FINISHED
+from queuecontroller.scheduler.model.reasons import FINISHED
 from queuecontroller.state.access import Act, Caller, check
 from queuecontroller.state.objects.authority import as_said, checks_said, only_checks
 from queuecontroller.state.objects.catalogue import (

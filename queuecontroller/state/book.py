@@ -16,8 +16,8 @@ from queuecontroller.gpushares.extender.answers import Defaults
 from queuecontroller.gpushares.extender.queued_room import Asks, SharesOfQueued
 from queuecontroller.scheduler.lifecycle import PodsReadySettings
 from queuecontroller.scheduler.model.objects import StopPolicy, WorkloadKey
+from queuecontroller.scheduler.model.reasons import ADMITTED, EVICTED, FINISHED
 from queuecontroller.scheduler.model.settings import EngineSettings
-from queuecontroller.scheduler.model.workload_info import ADMITTED, EVICTED, FINISHED
 from queuecontroller.scheduler.placement.topology.ground import Ground
 from queuecontroller.scheduler.placement.topology.room import TopologyRoom
 from queuecontroller.scheduler.scheduler import Scheduler

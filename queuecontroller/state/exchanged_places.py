@@ -14,7 +14,7 @@ from queuecontroller.scheduler.model.objects import (
     TopologyAssignment,
     WorkloadKey,
 )
-from queuecontroller.scheduler.model.workload_info import EVICTED, FINISHED
+from queuecontroller.scheduler.model.reasons import EVICTED, FINISHED
 from queuecontroller.scheduler.placement.topology.ground import HOSTNAME
 from queuecontroller.state.book import Book
 

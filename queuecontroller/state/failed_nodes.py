@@ -5,13 +5,10 @@ no I/O: whoever watches nodes says when one has failed."""
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
 
 from queuecontroller.scheduler.model.objects import Workload, WorkloadKey
-from queuecontroller.scheduler.model.workload_info import EVICTED, FINISHED
+from queuecontroller.scheduler.model.reasons import EVICTED, FINISHED, NODE_FAILURES
 from queuecontroller.state.book import Book
-
-NODE_FAILURES: Final = "NodeFailures"
 
 
 def node_failed(book: Book, host: str, failed: frozenset[str], now_ns: int) -> list[WorkloadKey]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from queuecontroller.scheduler.model.objects import WorkloadKey
-from queuecontroller.scheduler.model.workload_info import FINISHED
+from queuecontroller.scheduler.model.reasons import FINISHED
 from queuecontroller.scheduler.placement.capacity import NodeCapacity
 from queuecontroller.state.journal import Journal
 from queuecontroller.state.nodes.sessions import Held, Hello, Node, Nodes

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Checkpoints of processes, which another process asks for: cuCheckpointProcess…, drivers from 570 on.
+ * Checkpoints of processes, requested by another process: cuCheckpointProcess…, drivers from 570 on.
  *
  *     RUNNING --Lock--> LOCKED --Checkpoint--> CHECKPOINTED --Restore--> LOCKED --Unlock--> RUNNING
  *
- * What is not written about a driver is taken to be the careful way: a wrong state is CUDA_ERROR_ILLEGAL_STATE, a pid
- * without CUDA CUDA_ERROR_INVALID_VALUE, another user's CUDA_ERROR_NOT_PERMITTED. Bytes of device memory lie in a file
- * of the process anyway, so a checkpoint moves the account alone: from the device to `spilled_bytes`, card by card under
- * its mutex. Whoever is killed in the middle leaves a process that is LOCKED, with some cards' accounts moved; both the
- * next Checkpoint and Unlock finish what they find.
+ * Where the driver's behaviour is undocumented, the strictest one is simulated: a wrong state is
+ * CUDA_ERROR_ILLEGAL_STATE, a pid without CUDA CUDA_ERROR_INVALID_VALUE, another user's CUDA_ERROR_NOT_PERMITTED. The
+ * bytes of device memory lie in a file of the process anyway, so a checkpoint moves only the account: from the device
+ * to `spilled_bytes`, card by card under its mutex. A caller that is killed midway leaves a process that is LOCKED,
+ * with some cards' accounts moved; both the next Checkpoint and the next Unlock complete the half-done step.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -24,8 +24,8 @@
 #include "simgpu/node/wall.h"
 
 #define NAP_NS 200000
-#define FIRST_RELEASE 570   /* of the driver */
-#define FIRST_VERSION 12080 /* of CUDA */
+#define FIRST_RELEASE 570   /* driver release */
+#define FIRST_VERSION 12080 /* CUDA version */
 
 struct target {
 	struct sim_state *state;
@@ -71,7 +71,8 @@ static CUresult find(int pid, struct target *ret_target)
 	return CUDA_ERROR_INVALID_VALUE;
 }
 
-/* The driver's own thread in the target does what is asked: one that was stopped by SIGSTOP, or frozen, answers nobody. */
+/* A thread of the driver in the target process does the work: a process stopped by SIGSTOP, or frozen, never
+ * answers. */
 static bool stopped(int pid)
 {
 	char path[32], text[256];
@@ -83,7 +84,7 @@ static bool stopped(int pid)
 	if (fd >= 0)
 		close(fd);
 	text[n > 0 ? n : 0] = 0;
-	const char *end = strrchr(text, ')'); /* the command's name may hold anything */
+	const char *end = strrchr(text, ')'); /* the command name may contain any character */
 
 	return end && (end[2] == 'T' || end[2] == 't');
 }
@@ -105,7 +106,7 @@ static void set_state(const struct target *t, CUprocessState state)
 	__atomic_store_n(&t->client->checkpoint, (uint32_t)state, __ATOMIC_SEQ_CST);
 }
 
-/* What a failed step leaves: drivers do not promise to keep the process whole. */
+/* The state after a failed step: drivers do not promise to keep the process intact. */
 static CUresult failed(const struct target *t, CUresult why)
 {
 	if (sim_knob_number("checkpoint_breaks", 0))
@@ -139,7 +140,7 @@ static bool idle(const struct target *t)
 	return true;
 }
 
-/* G1: the door first, then who is inside. */
+/* G1: shut the gate first, then read the count inside. */
 static bool shut(const struct target *t)
 {
 	uint32_t open = CU_PROCESS_STATE_RUNNING;
@@ -172,7 +173,8 @@ SIM_API CUresult cuCheckpointProcessLock(int pid, CUcheckpointLockArgs *args)
 	return CUDA_SUCCESS;
 }
 
-/* --- the account of its memory ------------------------------------------------------------------------------------ */
+/* --- the account of the target's memory
+ * ------------------------------------------------------------------------------ */
 
 static void put_out(const struct target *t, unsigned g)
 {
@@ -186,7 +188,7 @@ static void put_out(const struct target *t, unsigned g)
 	sim_unlock(&t->state->gpu[g]);
 }
 
-/* false: the card has no room for it, or its cgroup may not have so much of it. */
+/* false: the card has no room for it, or its cgroup's limit does not allow so much. */
 static bool take_back(const struct target *t, unsigned g)
 {
 	struct sim_client *client = t->client;
@@ -269,7 +271,7 @@ SIM_API CUresult cuCheckpointProcessRestore(int pid, CUcheckpointRestoreArgs *ar
 	uint64_t bytes = 0;
 
 	if (args && args->gpuPairsCount)
-		return CUDA_ERROR_NOT_SUPPORTED; /* to another GPU */
+		return CUDA_ERROR_NOT_SUPPORTED; /* restore on another GPU */
 	SIM_PASS(begin(pid, &t));
 	if (state_of(&t) != CU_PROCESS_STATE_CHECKPOINTED)
 		return CUDA_ERROR_ILLEGAL_STATE;
@@ -295,7 +297,7 @@ SIM_API CUresult cuCheckpointProcessUnlock(int pid, CUcheckpointUnlockArgs *args
 	SIM_PASS(begin(pid, &t));
 	if (state_of(&t) != CU_PROCESS_STATE_LOCKED)
 		return CUDA_ERROR_ILLEGAL_STATE;
-	CUresult r = take_all_back(&t); /* nothing, but for who was killed in the middle */
+	CUresult r = take_all_back(&t); /* moves no memory, unless an earlier caller was killed midway */
 
 	if (r != CUDA_SUCCESS)
 		return failed(&t, r);
@@ -303,7 +305,8 @@ SIM_API CUresult cuCheckpointProcessUnlock(int pid, CUcheckpointUnlockArgs *args
 	return CUDA_SUCCESS;
 }
 
-/* --- asking ------------------------------------------------------------------------------------------------------- */
+/* --- entry points
+ * ----------------------------------------------------------------------------------------------------- */
 
 SIM_API CUresult cuCheckpointProcessGetState(int pid, CUprocessState *state)
 {
@@ -327,6 +330,6 @@ SIM_API CUresult cuCheckpointProcessGetRestoreThreadId(int pid, int *tid)
 	if (!tid)
 		return CUDA_ERROR_INVALID_VALUE;
 	SIM_PASS(begin(pid, &t));
-	*tid = pid; /* no thread of the driver's is in the process: its first one stands for it */
+	*tid = pid; /* the driver has no thread in the process, so the first one stands for it */
 	return CUDA_SUCCESS;
 }

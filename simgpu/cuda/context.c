@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Contexts: each takes a lane of its GPU, a ring, and the memory a real one takes. */
+/* Contexts: each occupies a lane of its GPU, a ring, and the memory of a real one. */
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -14,7 +14,7 @@
 #include "simgpu/cuda/streams/stream.h"
 #include "simgpu/cuda/work/wait.h"
 
-/* In the record given (an inactive primary context's, which keeps its handle), or in a new one when it is NULL. */
+/* Uses the given record (an inactive primary context's, which keeps its handle), or a new one when it is NULL. */
 static CUresult context_make(struct sim_device *d, int ordinal, unsigned flags, struct CUctx_st **ret_context)
 {
 	static uint64_t made;
@@ -34,7 +34,7 @@ static CUresult context_make(struct sim_device *d, int ordinal, unsigned flags, 
 	sim_advance(sim_process()->state, d->gpu);
 	sim_reap(sim_process()->state, d->gpu, true);
 	if (!d->gpu->live || d->gpu->generation != d->generation || d->gpu->mig_mode) {
-		/* cut, or cut anew, since this process looked */
+		/* cut into other MIG instances since this process read it */
 		sim_unlock(d->gpu);
 		sim_uncharge(d, overhead);
 		if (c != known)
@@ -75,7 +75,7 @@ static CUresult context_make(struct sim_device *d, int ordinal, unsigned flags, 
 	return CUDA_SUCCESS;
 }
 
-/* Everything allocated in a context goes with it. What is kept in records goes before the ranges it points to. */
+/* All allocations of a context end with it. Objects in records go before the ranges they point to. */
 static void memory_end(struct CUctx_st *c)
 {
 	sim_memory_lock();
@@ -102,8 +102,7 @@ static void context_end(struct CUctx_st *c)
 	sim_uncharge(d, c->overhead_bytes);
 	sim_context_unlisted(c);
 	if (c->primary) {
-		c->tag =
-			SIM_TAG_INACTIVE; /* retained again it is under the same handle, in every thread where it is current */
+		c->tag = SIM_TAG_INACTIVE; /* when retained again, it has the same handle in every thread */
 		return;
 	}
 	sim_current_forget(c);
@@ -367,8 +366,8 @@ SIM_API CUresult cuCtxSynchronize(void)
 	return sim_synchronise(context, sim_submitted(context));
 }
 
-/* As an H200 does (driver 580): at once, for all threads that its SMs can have. What it takes for the first KiB is in the
- * context's. */
+/* As an H200 does (driver 580): allocated at once, for all threads that its SMs can hold. The first KiB is part of the
+ * context's own memory. */
 static bool stacks_resize(struct CUctx_st *c, size_t value)
 {
 	struct sim_device *d = sim_device_get(c->device);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Contexts: settings that are remembered or have one value only, and events over all of a context's work. */
+/* Contexts: settings that are only stored or have one possible value, and events over all of a context's work. */
 #include "simgpu/cuda/base/call.h"
 #include "simgpu/cuda/modules/code.h"
 
@@ -53,7 +53,7 @@ SIM_API CUresult cuDeviceGetExecAffinitySupport(int *supported, CUexecAffinityTy
 		return CUDA_ERROR_INVALID_VALUE;
 	if (!sim_device_get(device))
 		return CUDA_ERROR_INVALID_DEVICE;
-	*supported = 0; /* MPS alone has it */
+	*supported = 0; /* only under MPS */
 	return CUDA_SUCCESS;
 }
 
@@ -66,14 +66,14 @@ SIM_API CUresult cuCtxGetExecAffinity(CUexecAffinityParam *param, CUexecAffinity
 	return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
 }
 
-/* NULL = the current one. Left again with cuCtxPopCurrent_v2(). */
+/* NULL = the current context. Undone by cuCtxPopCurrent_v2(). */
 static CUresult enter(CUcontext context)
 {
 	context = context ? context : sim_current();
 	return SIM_HANDLE(context, SIM_TAG_CONTEXT) ? cuCtxPushCurrent_v2(context) : CUDA_ERROR_INVALID_CONTEXT;
 }
 
-/* A context's operations run in the order of their submission: its legacy stream is as good as all of them. */
+/* A context's operations run in submission order, so its legacy stream stands for all of its streams. */
 SIM_API CUresult cuCtxRecordEvent(CUcontext context, CUevent event)
 {
 	SIM_CALL();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a program may ask about the driver and its devices before it has a context. */
+/* Queries about the driver and its devices that need no context. */
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -138,7 +138,7 @@ SIM_API CUresult cuDeviceGetByPCIBusId(CUdevice *device, const char *id)
 	return CUDA_ERROR_INVALID_DEVICE;
 }
 
-/* Attributes that are the same for every model. What is not named anywhere is 0, as for features a card lacks. */
+/* Attributes with the same value for every model. Unlisted ones are 0, as for features that a card lacks. */
 static const struct {
 	CUdevice_attribute attribute;
 	int value;
@@ -225,7 +225,7 @@ SIM_API CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, 
 		{ CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT, m->cc_major >= 9 ? 4 : 1 },
 		{ CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE, m->cc_major >= 8 ? m->l2_bytes / 8 * 5 : 0 },
 		{ CU_DEVICE_ATTRIBUTE_MAX_ACCESS_POLICY_WINDOW_SIZE, m->cc_major >= 8 ? 128 << 20 : 0 },
-		/* double precision at half the rate on cards for computing, at a 64th on those for games */
+		/* double precision runs at half the rate on data-centre cards, at a 64th on consumer cards */
 		{ CU_DEVICE_ATTRIBUTE_SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO, m->nvlink ? 2 : 64 },
 		{ CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, d->gpu->pci_bus },
 	};
@@ -328,7 +328,7 @@ SIM_API CUresult cuGetErrorName(CUresult error, const char **name)
 
 SIM_API CUresult cuGetErrorString(CUresult error, const char **text)
 {
-	return cuGetErrorName(error, text); /* the name says as much as a sentence would */
+	return cuGetErrorName(error, text); /* the name is as informative as a description */
 }
 
 SIM_API CUresult cuProfilerStart(void)

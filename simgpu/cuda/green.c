@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Green contexts: a part of the SMs for a part of a program. Here they are the primary context under another name, with
- * the SMs they were given as a number to be asked for; kernels in them take the time that the whole card takes.
+ * their number of SMs stored for queries; kernels in them take the time that the whole card takes.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +14,7 @@
 struct CUdevResourceDesc_st {
 	uint32_t tag;
 	CUdevResource resource;
-	struct CUdevResourceDesc_st *next; /* they have no end in the API: kept so that nobody calls them lost */
+	struct CUdevResourceDesc_st *next; /* the API never frees them: listed so that leak checkers find them */
 };
 
 struct CUgreenCtx_st {
@@ -33,7 +33,7 @@ CUresult cuCtxPopCurrent_v2(CUcontext *context);
 CUresult cuCtxRecordEvent(CUcontext context, CUevent event);
 CUresult cuCtxWaitEvent(CUcontext context, CUevent event);
 
-/* Parts are of 8 SMs, two at a time, from Hopper on; of 4 and then 2 before. */
+/* Parts consist of 8 SMs, two at a time, from Hopper on; of 4 and then 2 before. */
 static CUdevResource all_of(const struct sim_model *model)
 {
 	CUdevResource r = { .type = CU_DEV_RESOURCE_TYPE_SM };

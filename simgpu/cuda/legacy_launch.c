@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Launches as before CUDA 4: the shape of a block, shared memory and parameters are set on the function, a launch names the
- * grid. Deprecated for long, and still how PyCUDA sets its blocks. Textures are not modelled.
+ * Launches as before CUDA 4: block shape, shared memory and parameters are set on the function, and a launch names the
+ * grid. Long deprecated, but PyCUDA still sets its blocks so. Textures are not modelled.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "simgpu/cuda/base/call.h"
 #include "simgpu/cuda/modules/code.h"
 
-#define PARAMETER_BYTES 4096 /* as many as a kernel may have */
+#define PARAMETER_BYTES 4096 /* limit of a kernel's parameters */
 
 struct sim_function_state {
 	unsigned block[3];
@@ -21,7 +21,7 @@ struct sim_function_state {
 CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                         unsigned shared, CUstream stream, void **params, void **extra);
 
-/* Of a live function; NULL: it is none, or there is no memory. */
+/* The state of a live function; NULL: not a function, or out of memory. */
 static struct sim_function_state *state_of(CUfunction f)
 {
 	if (!SIM_HANDLE(f, SIM_TAG_FUNCTION))

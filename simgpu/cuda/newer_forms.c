@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Newer forms of calls whose older form is modelled: one argument more, which is looked at here. */
+/* Newer forms of calls whose older form is modelled: they have one argument more, which is checked here. */
 #include "simgpu/cuda/base/call.h"
 #include "simgpu/cuda/streams/hold.h"
 #include "simgpu/cuda/work/wait.h"
@@ -33,7 +33,7 @@ SIM_API CUresult cuStreamGetCtx_v2_ptsz(CUstream stream, CUcontext *context, CUg
 	return cuStreamGetCtx_v2(stream ? stream : CU_STREAM_PER_THREAD, context, green);
 }
 
-/* Edges of the simulated driver have no data: every one is a full dependency, which is all zeros. */
+/* Edges of the simulated driver carry no data: each is a full dependency, encoded as zeros. */
 static CUresult with_data(CUresult r, CUgraphEdgeData *data, const size_t *count)
 {
 	for (size_t i = 0; r == CUDA_SUCCESS && data && i < *count; i++)
@@ -92,7 +92,7 @@ SIM_API CUresult cuStreamUpdateCaptureDependencies_v2_ptsz(CUstream stream, CUgr
 	return cuStreamUpdateCaptureDependencies_v2(stream ? stream : CU_STREAM_PER_THREAD, list, data, count, flags);
 }
 
-/* The default stream's flavour is in the flags, whichever of the two a program was linked with. */
+/* The flags choose the default stream, whichever flavour a program was linked with. */
 CUresult cuGetProcAddress_v2(const char *name, void **function, int version, cuuint64_t flags,
                              CUdriverProcAddressQueryResult *status);
 SIM_API CUresult cuGetProcAddress_v2_ptsz(const char *name, void **function, int version, cuuint64_t flags,

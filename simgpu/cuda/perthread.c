@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The flavours of calls that programs built for a per-thread default stream are linked with: a NULL stream means the
- * calling thread's own. Calls that take no stream are the same here, but symbols of their own as in the real driver.
+ * The flavours of calls for programs built with a per-thread default stream: a NULL stream means the calling thread's
+ * own. Calls without a stream argument do the same as the plain ones, but are symbols of their own, as in the real
+ * driver.
  */
 #include "simgpu/cuda/base/call.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * cuGetProcAddress: by base name, CUDA version and default-stream flavour to one of this library's symbols. The rows
- * are those of the real driver; one newer than the version that it says it has is passed over, as that driver would.
+ * are those of the real driver; rows newer than the reported driver version are skipped, as the real driver does.
  */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -12,7 +12,7 @@
 #include "simgpu/cuda/base/call.h"
 
 static const struct {
-	const char *name; /* what a caller asks for */
+	const char *name; /* the caller's request */
 	unsigned since;
 	const char *symbol;
 } rows[] = {
@@ -30,7 +30,7 @@ static void find_addresses(void)
 
 	if (!dladdr((void *)find_addresses, &info))
 		return;
-	void *self = dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD); /* this very copy, whatever else is preloaded */
+	void *self = dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD); /* exactly this copy, whatever else is preloaded */
 
 	for (size_t i = 0; self && i < ROWS; i++)
 		address[i] = dlsym(self, rows[i].symbol);
@@ -56,7 +56,7 @@ SIM_API CUresult cuGetProcAddress_v2(const char *name, void **function, int vers
 		return CUDA_ERROR_INVALID_VALUE;
 	*function = NULL;
 	pthread_once(&once, find_addresses);
-	int driver_version = 0; /* what is newer than the driver says it is is not there */
+	int driver_version = 0; /* symbols newer than the reported driver version do not exist */
 
 	cuDriverGetVersion(&driver_version);
 	for (size_t i = 0; i < ROWS; i++) {
@@ -79,7 +79,7 @@ SIM_API CUresult cuGetProcAddress_v2(const char *name, void **function, int vers
 		*status = *function ? CU_GET_PROC_ADDRESS_SUCCESS
 		          : known   ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
 		                    : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
-	return CUDA_SUCCESS; /* as drivers: "yes, nothing, because" */
+	return CUDA_SUCCESS; /* like drivers: success, NULL, and the reason in the status */
 }
 
 SIM_API CUresult cuGetProcAddress(const char *name, void **function, int version, cuuint64_t flags)
@@ -88,15 +88,15 @@ SIM_API CUresult cuGetProcAddress(const char *name, void **function, int version
 	CUresult r = function ? cuGetProcAddress_v2(name, &found, version, flags, NULL) : CUDA_ERROR_INVALID_VALUE;
 
 	if (r == CUDA_SUCCESS && !found)
-		return CUDA_ERROR_NOT_FOUND; /* and the pointer stays as it was */
+		return CUDA_ERROR_NOT_FOUND; /* and the pointer is left unchanged */
 	if (found)
 		*function = found;
 	return r;
 }
 
 /*
- * The private tables of NVIDIA's own libraries are not part of this simulator. Who has a library that answers for them
- * names it in SLUICE_SIM_TABLES: its cuGetExportTable is asked, with the same arguments and answers.
+ * The private tables of NVIDIA's own libraries are not part of this simulator. SLUICE_SIM_TABLES may name a library
+ * that provides them: its cuGetExportTable is called with the same arguments and results.
  */
 typedef CUresult (*table_provider)(const void **table, const CUuuid *id);
 
@@ -116,11 +116,11 @@ static void find_provider(void)
 
 SIM_API CUresult cuGetExportTable(const void **table, const CUuuid *id)
 {
-	static pthread_once_t asked = PTHREAD_ONCE_INIT;
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 	if (!table || !id)
 		return CUDA_ERROR_INVALID_VALUE;
 	*table = NULL;
-	pthread_once(&asked, find_provider);
-	return provider ? provider(table, id) : CUDA_ERROR_INVALID_VALUE; /* as drivers, for a table they do not know */
+	pthread_once(&once, find_provider);
+	return provider ? provider(table, id) : CUDA_ERROR_INVALID_VALUE; /* the drivers' error for an unknown table */
 }

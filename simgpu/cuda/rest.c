@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every symbol of a real driver that is not modelled: there, and not supported. Weak, so that a call that another file
- * defines is that file's; what is left over answers as a driver does for a feature its device lacks.
+ * Every symbol of a real driver that is not modelled: present, but not supported. The definitions are weak, so that
+ * another file's definition takes precedence; the rest return the driver's error for a feature that its device lacks.
  */
 #include "simgpu/cuda/base/call.h"
 

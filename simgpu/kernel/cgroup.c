@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Cgroups by number: a directory of cgroup2 has the cgroup's own number as its inode, in every namespace alike. */
+/* Cgroups by number: a directory of cgroup2 has the cgroup's id as its inode number, the same in every namespace. */
 #include "simgpu/kernel/cgroup.h"
 
 #include <errno.h>
@@ -11,7 +11,7 @@
 
 #define PATH_BYTES 4096
 
-/* "36 25 0:32 /root /mount rw - cgroup2 …": where it is mounted, and which part of it. */
+/* "36 25 0:32 /root /mount rw - cgroup2 …": the mount point, and the part of the hierarchy that it shows. */
 static int mounted(char root[PATH_BYTES], char mount[PATH_BYTES])
 {
 	FILE *file = fopen("/proc/self/mountinfo", "re");
@@ -66,7 +66,7 @@ void sim_cgroups(uint64_t ret_cgroup[SIM_CGROUPS])
 	size_t skipped = strcmp(root, "/") == 0 ? 0 : strlen(root);
 
 	if (strncmp(path, root, skipped) != 0)
-		return; /* it is not below what is mounted */
+		return; /* it is not below the mounted part */
 	snprintf(whole, sizeof(whole), "%s%s", mount, path + skipped);
 	for (unsigned i = 0; i < SIM_CGROUPS && strlen(whole) >= strlen(mount); i++) {
 		ret_cgroup[i] = sim_cgroup_at(whole);

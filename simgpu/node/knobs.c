@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Faults on demand. The control file is looked at again at most every 20 ms. */
+/* Faults on demand. The control file is read again at most every 20 ms. */
 #include "simgpu/node/knobs.h"
 
 #include <ctype.h>
@@ -115,20 +115,21 @@ bool sim_knob_lists(const char *name, unsigned index)
 	return false;
 }
 
-/* --- what every driver call goes through -------------------------------------------------------------------------- */
+/* --- applied to every driver call
+ * ----------------------------------------------------------------------------------- */
 
 static struct {
 	uint64_t read_ns;
 	bool any;
 	uint64_t latency_ns;
-	char hangs[64]; /* the function that does not return for as long as this stands; "" = none */
+	char hangs[64]; /* the function that blocks while this is set; "" = none */
 	char function[64];
 	uint64_t nth; /* 0 = every call */
 	CUresult result;
 	uint64_t calls;
 } faults;
 
-/* fail=cuMemAlloc_v2:3:2 - the 3rd call from now on answers error 2; 0 in place of 3 means every call. */
+/* fail=cuMemAlloc_v2:3:2 - the 3rd call from now on returns error 2; 0 in place of 3 means every call. */
 static void read_faults(void)
 {
 	static char last[VALUE_BYTES];
@@ -167,7 +168,7 @@ CUresult sim_enter_call(const char *function)
 {
 	static uint32_t tick;
 
-	/* The control file may appear at any time, so the clock is asked now and then; a launch must stay cheap. */
+	/* The control file may appear at any time, so the clock is read now and then; a launch must stay cheap. */
 	if (!faults.read_ns || faults.any || (++tick & 255) == 0 || function[2] == 'I' /* cuInit */) {
 		uint64_t now_ns = sim_now_ns();
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The geometry of cards in MIG mode. A card has 8 slices of memory and 7 of compute; an instance takes a run of the
- * first, which may begin only where its profile says, and instances never overlap.
+ * The geometry of cards in MIG mode. A card has 8 memory slices and 7 compute slices; an instance takes a run of memory
+ * slices, which may begin only where its profile allows, and instances never overlap.
  *
- * A destroyed instance leaves its place in the node's file, which the next one takes. Its UUID follows from the card and
- * the number NVML gives it, and that from where it is, so that the same cut has the same UUIDs again, as with the real
+ * A destroyed instance leaves its place in the node's file for the next one. Its UUID follows from the card and its
+ * NVML number, and that number from its position, so that the same cut has the same UUIDs again, as with the real
  * driver.
  */
 #include "simgpu/node/mig.h"
@@ -75,7 +75,7 @@ unsigned mig_room(struct sim_state *state, const struct sim_gpu *card, const str
 	struct cut_use use = used(state, card);
 	unsigned room = 0;
 
-	/* From the front: that is the most for runs of one size. */
+	/* From the front: the maximum for runs of one size. */
 	for (uint32_t open; (open = places(&use, cut)); room++)
 		take(&use, cut, (unsigned)__builtin_ctz(open));
 	return room;
@@ -158,9 +158,10 @@ bool mig_destroy(struct sim_state *state, struct sim_gpu *instance)
 	return idle;
 }
 
-/* --- the cut that SLUICE_SIM_GPUS names ---------------------------------------------------------------------------- */
+/* --- the cut named in SLUICE_SIM_GPUS
+ * ------------------------------------------------------------------------------- */
 
-/* Places for all of them, the first ones first; false when there is no way. */
+/* Finds places for all of them, the first ones first; false when there is no way. */
 static bool arrange(const struct sim_model *const *cut, unsigned count, struct cut_use use, unsigned *ret_slice)
 {
 	if (count == 0)
@@ -176,7 +177,7 @@ static bool arrange(const struct sim_model *const *cut, unsigned count, struct c
 	return false;
 }
 
-/* A plus is between two profiles where a digit follows; else it is of the name, as in 1g.10gb+me. */
+/* A plus followed by a digit separates two profiles; otherwise it belongs to the name, as in 1g.10gb+me. */
 static const char *name_end(const char *at, const char *end)
 {
 	while (at < end && !(*at == '+' && at + 1 < end && isdigit((unsigned char)at[1])))

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The table of models. Memory: what CUDA reports as total; NVML's total is larger by what the driver reserves. The
- * context overhead is what a process that only made a context takes on such a card.
+ * The table of models. Memory is CUDA's total; NVML's total also includes the driver's reserve. The context overhead is
+ * the memory of a process that has only created a context on such a card.
  */
 #include "simgpu/node/model.h"
 
@@ -139,7 +139,8 @@ const struct sim_model *sim_model_find(const char *key, unsigned length)
 	return NULL;
 }
 
-/* Where an instance may begin, by its form: NVIDIA's MIG user guide, "MIG device names" and the placements there. */
+/* The places at which an instance may begin, by form: NVIDIA's MIG user guide, "MIG device names" and the placements
+ * there. */
 #define ONE 0x7f   /* 0 to 6, one memory slice */
 #define WIDE 0x55  /* 0, 2, 4, 6: two memory slices for one compute slice */
 #define TWO 0x15   /* 0, 2, 4 */
@@ -147,7 +148,7 @@ const struct sim_model *sim_model_find(const char *key, unsigned length)
 #define FOUR 0x01
 #define SEVEN 0x01
 
-/* What a card can be cut into. Memory: what CUDA reports as total on such an instance. */
+/* The possible instances of a card. Memory is CUDA's total on such an instance. */
 static const struct {
 	const char *card, *profile;
 	uint32_t slices, size, starts, most, id, index, sm_count;

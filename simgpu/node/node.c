@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The node that this process is on: made when it is new, mapped when it is asked for first. */
+/* The node on which this process runs: created if new, mapped at the first use. */
 #include "simgpu/node/node.h"
 
 #include <errno.h>
@@ -64,7 +64,7 @@ static int gpus_make(struct sim_state *state, const char *list)
 
 		if (!model || count == 0 || state->gpu_count + count > SIM_GPUS) {
 			fprintf(stderr,
-			        "simulated GPU: SLUICE_SIM_GPUS: '%.*s' is no known model, or more than %d GPUs\n",
+			        "simulated GPU: SLUICE_SIM_GPUS: '%.*s' is an unknown model, or exceeds %d GPUs\n",
 			        (int)(end - list), list, SIM_GPUS);
 			return -1;
 		}
@@ -82,7 +82,7 @@ static int gpus_make(struct sim_state *state, const char *list)
 		if (!cut[card].from || mig_cut(state, card, cut[card].from, cut[card].to) == 0)
 			continue;
 		fprintf(stderr,
-		        "simulated GPU: SLUICE_SIM_GPUS: '%.*s' is not PROFILE+PROFILE… that GPU %u can be cut into\n",
+		        "simulated GPU: SLUICE_SIM_GPUS: '%.*s' is not a PROFILE+PROFILE… that GPU %u has room for\n",
 		        (int)(cut[card].to - cut[card].from), cut[card].from, card);
 		return -1;
 	}
@@ -112,11 +112,11 @@ static struct sim_state *state_open(void)
 
 	if (fd < 0)
 		return NULL;
-	flock(fd, LOCK_EX); /* of the state file, so it never meets the record locks */
+	flock(fd, LOCK_EX); /* on the state file, so it never conflicts with the record locks */
 	struct sim_state *state = state_map(fd);
 
 	if (state != MAP_FAILED && state->magic != SIM_STATE_MAGIC) {
-		/* New, half made by somebody who was killed, or of another version: nothing of it may stay. */
+		/* New, incomplete because its creator was killed, or of another version: none of it may stay. */
 		munmap(state, sizeof(*state));
 		state = ftruncate(fd, 0) == 0 ? state_map(fd) : MAP_FAILED;
 	}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where the simulated node is kept, and the time of its devices. */
+/* The directory of the simulated node, and the time of its devices. */
 #include "simgpu/node/place.h"
 
 #include <stdio.h>
@@ -10,7 +10,7 @@
 
 static char directory[200];
 
-/* The device's time: not what a library in front of libc tells this program. */
+/* The device's time: the kernel's clock, not a library's in front of libc. */
 uint64_t sim_now_ns(void)
 {
 	return clock_ns();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The shared file of a simulated node: joining it, and surviving those who die in it. */
+/* The shared file of a simulated node: joining it, and recovering from clients that die in it. */
 #include "simgpu/node/state.h"
 
 #include <errno.h>
@@ -42,7 +42,7 @@ struct sim_gpu *sim_gpu_add(struct sim_state *state, const struct sim_model *mod
 	sim_mutex_make(&gpu->mutex);
 	gpu->model = sim_model_index(model);
 	gpu->schedule[0].now_ns = sim_now_ns();
-	/* Whoever counts up to here finds it made; an instance is not live yet. */
+	/* Set before the count, so that every reader of the count finds it; an instance is not live yet. */
 	__atomic_store_n(&state->gpu_count, index + 1, __ATOMIC_RELEASE);
 	return gpu;
 }
@@ -57,7 +57,7 @@ bool sim_clients_open(void)
 	return lock_fd >= 0;
 }
 
-/* Does somebody hold that client's byte, and who? The kernel translates the holder's pid for the one who asks. */
+/* Is that client's byte locked, and by which process? The kernel translates the holder's pid for the caller. */
 static bool byte_locked(unsigned client, uint32_t *ret_pid)
 {
 	struct flock range = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = client, .l_len = 1 };
@@ -68,7 +68,7 @@ static bool byte_locked(unsigned client, uint32_t *ret_pid)
 	return true;
 }
 
-/* The kernel's random bytes for this run of this program: exec changes them, fork does not. */
+/* The kernel's random bytes for this run of this program: exec changes them, fork keeps them. */
 static uint64_t program(void)
 {
 	uint64_t bytes = 0;
@@ -126,7 +126,7 @@ int sim_client_attach(struct sim_state *state)
 
 		if (fcntl(lock_fd, F_SETLK, &range) != 0)
 			continue;
-		if (client->in_use) { /* ours now, but its dead owner's remains come first */
+		if (client->in_use) { /* the record is ours now; remains of its dead owner are removed first */
 			self = -1;
 			range.l_type = F_UNLCK;
 			fcntl(lock_fd, F_SETLK, &range);
@@ -165,7 +165,7 @@ void sim_mutex_lock(pthread_mutex_t *mutex)
 
 void sim_lock(struct sim_gpu *gpu)
 {
-	sim_mutex_lock(&gpu->mutex); /* after a death: the published schedule is whole, see sim_edit_end() */
+	sim_mutex_lock(&gpu->mutex); /* after a death: the published schedule is complete, see sim_edit_end() */
 }
 
 void sim_unlock(struct sim_gpu *gpu)
@@ -209,7 +209,7 @@ static bool card_there(unsigned card)
 	if (!nodes || !nodes[0])
 		return true;
 	snprintf(path, sizeof(path), "%s/nvidia%u", nodes, card);
-	int fd = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK); /* the devices of a cgroup are asked at an open alone */
+	int fd = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK); /* the device cgroup is checked only at open */
 
 	if (fd >= 0)
 		close(fd);
@@ -284,7 +284,7 @@ void sim_reap(struct sim_state *state, struct sim_gpu *gpu, bool at_once)
 
 	gpu->lost = sim_knob_lists("gpu_lost", sim_card_index(state, gpu));
 	if (was_lost && !gpu->lost)
-		gpu->mig_mode = gpu->mig_pending; /* it comes back from a reset */
+		gpu->mig_mode = gpu->mig_pending; /* as after a reset */
 	for (unsigned i = 0; i < SIM_CLIENTS; i++) {
 		struct sim_client *client = &state->client[i];
 
@@ -299,7 +299,7 @@ void sim_reap(struct sim_state *state, struct sim_gpu *gpu, bool at_once)
 		client->used_bytes[index] = 0;
 		client->managed_bytes[index] = 0;
 		client->spilled_bytes[index] = 0;
-		/* The record is free once no GPU holds anything of it. */
+		/* The record is free once no GPU holds any state of it. */
 		bool empty = true;
 
 		for (unsigned g = 0; g < state->gpu_count && empty; g++) {

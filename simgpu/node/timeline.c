@@ -17,7 +17,7 @@ static const struct sim_op *front(const struct sim_schedule *s, const struct sim
 	return &world->ring[c].op[lane->tail % SIM_RING];
 }
 
-/* Move the clock; buckets that come into use again start empty. */
+/* Move the clock; buckets that are reused start empty. */
 static void move_to(struct sim_schedule *s, uint64_t to_ns)
 {
 	uint64_t from_bucket = s->now_ns / SIM_BUCKET_NS, to_bucket = to_ns / SIM_BUCKET_NS;
@@ -49,7 +49,7 @@ static void spend(struct sim_schedule *s, uint32_t c, uint64_t ns)
 	}
 }
 
-/* Operations that take no time, wherever they are at the front and due. */
+/* Run operations that take no time, wherever they are at the front and due. */
 static void run_stamps(struct sim_schedule *s, const struct sim_world *world)
 {
 	for (uint32_t c = 0; c < SIM_CONTEXTS; c++) {
@@ -140,7 +140,7 @@ static bool step(struct sim_schedule *s, const struct sim_world *world, uint64_t
 	if (run_ns > s->slice_left_ns)
 		run_ns = s->slice_left_ns;
 	if (next_ns != SIM_FOREVER && run_ns > next_ns - s->now_ns)
-		run_ns = next_ns - s->now_ns; /* somebody else becomes ready: look again then */
+		run_ns = next_ns - s->now_ns; /* another context becomes ready: schedule again then */
 	spend(s, (uint32_t)c, run_ns);
 	s->slice_left_ns -= run_ns;
 	if (run_ns == left_ns) {

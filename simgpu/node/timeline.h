@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a simulated GPU does with its time: a pure function of what was submitted and when.
+ * The schedule of a simulated GPU: a pure function of the submitted work and its submission times.
  *
- * Every context has a ring of operations. timeline_advance() plays the device from where it stood to `until_ns`:
+ * Every context has a ring of operations. timeline_advance() runs the device from its last state to `until_ns`:
  * contexts with work take turns in slices as the hardware's time-slicing does, a lone one keeps the device; inside a
- * context operations run in the order of submission. Nothing depends on when it is called: ten small steps and one
- * large one give the same result, so whoever looks first computes, and the host's scheduling jitter does not matter.
+ * context operations run in the order of submission. The result does not depend on when it is called: ten small steps
+ * and one large one give the same, so the first reader computes it, and the host's scheduling jitter does not matter.
  */
 #ifndef SIM_TIMELINE_H
 #define SIM_TIMELINE_H
@@ -21,14 +21,14 @@
 
 enum sim_op_kind {
 	SIM_OP_WORK,  /* takes duration_ns of the device */
-	SIM_OP_STAMP, /* writes the device's time to a cell, takes none of it */
+	SIM_OP_STAMP, /* writes the device's time to a cell, takes no time */
 };
 
 struct sim_op {
 	uint64_t submit_ns; /* CLOCK_MONOTONIC; 0 = not filled yet */
 	uint64_t duration_ns;
 	uint32_t kind;
-	uint32_t cell; /* of the context's client, for SIM_OP_STAMP */
+	uint32_t cell; /* cell of the context's client, for SIM_OP_STAMP */
 };
 
 /* One context's queue. The owner fills and releases `head`; `tail` belongs to the scheduler. */
@@ -39,7 +39,7 @@ struct sim_ring {
 
 struct sim_lane {
 	uint64_t tail;    /* operations done */
-	uint64_t done_ns; /* of the operation at tail, already run */
+	uint64_t done_ns; /* the part of the operation at tail that has run */
 	uint64_t busy_ns; /* device time used so far */
 	uint32_t in_use;
 	uint32_t client;                 /* index of the owner */
@@ -51,25 +51,25 @@ struct sim_schedule {
 	uint64_t now_ns;
 	uint64_t busy_ns;
 	uint64_t slice_left_ns;
-	uint64_t switch_left_ns; /* until `loaded` can go on */
+	uint64_t switch_left_ns; /* time until `loaded` can run */
 	uint32_t current;        /* context that has the device */
 	uint32_t loaded;         /* context whose state is on it */
 	uint32_t bucket_ns[SIM_BUCKETS];
 	struct sim_lane lane[SIM_CONTEXTS];
 };
 
-/* What the scheduler reads and writes outside its own state. */
+/* The scheduler's inputs and outputs outside its own state. */
 struct sim_world {
 	struct sim_ring *ring; /* [SIM_CONTEXTS] */
 	uint64_t slice_ns;
-	uint64_t switch_ns; /* what it takes to change contexts, while nothing runs */
-	/* Tell a client's stamp cell what time it was; may be called again with the same value. */
+	uint64_t switch_ns; /* duration of a context switch, while nothing runs */
+	/* Write the time to a client's stamp cell; may be called again with the same value. */
 	void (*stamp)(void *context, uint32_t client, uint32_t cell, uint64_t device_ns);
 	void *context;
 };
 
 void timeline_advance(struct sim_schedule *s, const struct sim_world *world, uint64_t until_ns);
-/* When operation number `sequence` (1 = the first) of a context will be done if nothing more is submitted; SIM_FOREVER
+/* When operation number `sequence` (1 = the first) of a context will be done if no more work is submitted; SIM_FOREVER
  * if never. Works on a copy. */
 uint64_t timeline_expect(const struct sim_schedule *s, const struct sim_world *world, uint32_t context,
                          uint64_t sequence);

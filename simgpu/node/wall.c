@@ -83,7 +83,7 @@ struct sim_wall sim_wall_get(const struct sim_state *state, unsigned gpu, uint64
 	return wall ? *wall : (struct sim_wall){ .cgroup = cgroup, .gpu = gpu, .hard_bytes = SIM_NO_LIMIT };
 }
 
-/* A row that limits nothing is free again. */
+/* A row without a limit is free again. */
 static bool write(struct sim_state *state, unsigned gpu, struct sim_wall value)
 {
 	struct sim_wall *wall = (struct sim_wall *)find(state, gpu, value.cgroup);
@@ -125,7 +125,7 @@ bool sim_wall_set(struct sim_state *state, unsigned gpu, const char *directory, 
 
 		snprintf(parent, sizeof(parent), "%s/..", around);
 		if (!above.cgroup || !sim_cgroup_at(parent))
-			break; /* the root has no such file */
+			break; /* the root cgroup has no such file */
 		above.soft_bytes = above.soft_bytes + soft_bytes > before ? above.soft_bytes + soft_bytes - before : 0;
 		if (!write(state, gpu, above))
 			return false;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The simulated management library: what a device is, and its sensors. */
+/* The simulated management library: properties of a device, and its sensors. */
 #include "simgpu/nvml/device.h"
 
 #include <stdio.h>
@@ -30,7 +30,7 @@ static unsigned index_of(nvmlDevice_t device)
 	return sim_card_index(sim_state(), device);
 }
 
-/* Among the cards that this process may open. */
+/* Only among the cards that this process may open. */
 static unsigned position_of(nvmlDevice_t device)
 {
 	unsigned card[SIM_GPUS], cards = sim_cards(sim_state(), card), position = 0;
@@ -40,13 +40,13 @@ static unsigned position_of(nvmlDevice_t device)
 	return position;
 }
 
-/* An idle card says so; anything else that slows it is the knob's word. */
+/* An idle card reports idleness; the knob sets any other reason for throttling. */
 static uint64_t clock_reasons(nvmlDevice_t device)
 {
 	return nvml_at_gpu("throttle", device) | (nvml_busy_percent(device, -1) == 0 ? 1 : 0);
 }
 
-/* The calls that answer one number which a model fixes: NUMBER(symbol, type, value). */
+/* Calls that return one number fixed by the model: NUMBER(symbol, type, value). */
 #define NUMBER(symbol, type, value)                                                                                    \
 	NVML_API nvmlReturn_t symbol(nvmlDevice_t device, type *answer)                                                \
 	{                                                                                                              \
@@ -59,7 +59,7 @@ static uint64_t clock_reasons(nvmlDevice_t device)
 		return NVML_SUCCESS;                                                                                   \
 	}
 
-/* The calls that a model without the feature refuses. */
+/* Calls that a model without the feature refuses. */
 #define NUMBER_IF(feature, symbol, type, value)                                                                        \
 	NVML_API nvmlReturn_t symbol(nvmlDevice_t device, type *answer)                                                \
 	{                                                                                                              \
@@ -104,7 +104,7 @@ NUMBER(nvmlDeviceGetEnforcedPowerLimit, unsigned, m->power_limit_mw)
 NUMBER(nvmlDeviceGetPowerManagementLimit, unsigned, m->power_limit_mw)
 NUMBER(nvmlDeviceGetPowerManagementDefaultLimit, unsigned, m->power_limit_mw)
 NUMBER(nvmlDeviceGetPowerManagementMode, unsigned, 1)
-/* A seventh of the limit when idle, all of it when busy. */
+/* A seventh of the limit when idle, the whole limit when busy. */
 NUMBER(nvmlDeviceGetPowerUsage, unsigned,
        m->power_limit_mw / 7 + m->power_limit_mw / 7 * 6 / 100 * nvml_busy_percent(device, -1))
 NUMBER_IF(m->ecc, nvmlDeviceGetDefaultEccMode, unsigned, 1)
@@ -136,7 +136,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetSerial(nvmlDevice_t device, char *text, unsig
 
 	ENTER_DEVICE(device);
 	if (!nvml_model(device)->nvlink)
-		return NVML_ERROR_NOT_SUPPORTED; /* consumer cards tell none */
+		return NVML_ERROR_NOT_SUPPORTED; /* consumer cards do not report it */
 	snprintf(serial, sizeof(serial), "16500%05u", index_of(device) + 1);
 	return nvml_text(text, bytes, serial);
 }
@@ -201,7 +201,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, in
 	return NVML_SUCCESS;
 }
 
-/* Two answers at once: what is, and what will be after the next reboot. */
+/* Two results at once: the current mode, and the mode after the next reboot. */
 static nvmlReturn_t mode(nvmlDevice_t device, unsigned *current, unsigned *pending, bool supported, unsigned value)
 {
 	WANT(current && pending);
@@ -325,7 +325,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t a, nvmlDe
 	return NVML_SUCCESS;
 }
 
-/* Reads and writes between cards go everywhere, NVLink and atomics where there are links. */
+/* Reads and writes between cards are always supported, NVLink and atomics where there are links. */
 NVML_API nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t a, nvmlDevice_t b, unsigned which, unsigned *status)
 {
 	enum { READ, WRITE, NVLINK, ATOMICS, PCI, UNKNOWN };
@@ -335,7 +335,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t a, nvmlDevice_t b, uns
 	ENTER_DEVICE(b);
 	WANT(status && which < UNKNOWN && a != b);
 	if (a->card >= 0 || b->card >= 0)
-		return NVML_ERROR_NOT_SUPPORTED; /* an instance reaches no other */
+		return NVML_ERROR_NOT_SUPPORTED; /* an instance has no link to another */
 	bool links = nvml_model(a)->nvlink && nvml_model(b)->nvlink;
 
 	*status = which == READ || which == WRITE || (links && which != PCI) || (!links && which == PCI)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Event sets of the simulated management library. The only event is a critical XID, asked for by the control file's
+ * Event sets of the simulated management library. The only event is a critical XID, triggered by the control file's
  * line `xid=CODE@GPU`: each set that watches the GPU gets it once, and again when the text changes.
  */
 #include <stddef.h>
@@ -16,7 +16,7 @@
 
 struct event_set {
 	uint64_t watched; /* GPUs, one bit each */
-	char seen[64];    /* the knob's text that has been delivered, or stood there when the set was made */
+	char seen[64];    /* the knob's text that was delivered, or was set before the set was created */
 };
 
 typedef struct event_set *nvmlEventSet_t;
@@ -49,7 +49,7 @@ NVML_API nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, unsigned lon
 	return NVML_SUCCESS;
 }
 
-/* Is there a report that this set has not had? */
+/* Is there an event that this set has not received? */
 static bool next(nvmlEventSet_t set, struct event_data *data)
 {
 	char text[sizeof(set->seen)] = "", *end;
@@ -99,7 +99,7 @@ NVML_API nvmlReturn_t nvmlEventSetWait(nvmlEventSet_t set, struct event_data *da
 	WANT(data);
 	r = nvmlEventSetWait_v2(set, &wide, timeout_ms);
 	if (r == NVML_SUCCESS)
-		memcpy(data, &wide, offsetof(struct event_data, gpu_instance)); /* all that version 1 had */
+		memcpy(data, &wide, offsetof(struct event_data, gpu_instance)); /* the size of version 1 */
 	return r;
 }
 

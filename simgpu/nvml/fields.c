@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The simulated management library: figures by field number, performance monitoring (GPM), and the faults that a card
- * counts. A counter is what the control file says, `ecc_uncorrected=3@0,1@2`: values at GPUs.
+ * The simulated management library: figures by field number, performance monitoring (GPM), and fault counters. The
+ * control file sets a counter, `ecc_uncorrected=3@0,1@2`: values at GPUs.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -112,7 +112,7 @@ static nvmlReturn_t read_field(nvmlDevice_t device, struct field_value *f)
 	}
 	if (!supported)
 		return NVML_ERROR_NOT_SUPPORTED;
-	f->value.wide = wide; /* little endian: the narrow ones are its low half */
+	f->value.wide = wide; /* little endian: the narrow values are its low half */
 	return NVML_SUCCESS;
 }
 
@@ -134,7 +134,7 @@ struct gpm_support {
 	unsigned version, supported;
 };
 
-/* What a sample holds: the device's clock, and how much of it was busy. */
+/* The contents of a sample: the device's clock, and its busy time. */
 struct gpm_sample {
 	uint64_t now_ns, busy_ns;
 };
@@ -247,7 +247,7 @@ NVML_API nvmlReturn_t nvmlGpmMetricsGet(struct gpm_get *get)
 
 /* --- licences ----------------------------------------------------------------------------------------------------- */
 
-/* The beginning of the structure; a card that is not a virtual one has nothing to license. */
+/* The beginning of the structure; only a virtual card has a licence. */
 struct licensable_features {
 	int supported;
 	unsigned count;

@@ -71,7 +71,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, nvmlD
 	char full[32];
 
 	WANT(bus_id && device);
-	/* 0000:10:00.0 is as good as 00000000:10:00.0 */
+	/* 0000:10:00.0 is equivalent to 00000000:10:00.0 */
 	snprintf(full, sizeof(full), "%s%s", strcspn(bus_id, ":") == 4 ? "0000" : "", bus_id);
 	return find(full, device, nvml_bus_id);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The simulated management library: memory limits by cgroup, which root sets and everybody reads. */
+/* The simulated management library: memory limits by cgroup, which only root sets and any caller reads. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -19,7 +19,7 @@ struct get_limits {
 	unsigned long long soft_bytes, hard_bytes, used_bytes;
 };
 
-/* Which cgroup is meant, without a slash behind it. */
+/* The cgroup's path, without a trailing slash. */
 static nvmlReturn_t find(nvmlDevice_t device, const char *directory, char ret_path[4096], uint64_t *ret_cgroup)
 {
 	WANT(directory && directory[0] == '/');
@@ -56,7 +56,7 @@ NVML_API nvmlReturn_t nvmlDeviceSetMemoryLimits_v1(nvmlDevice_t device, const st
 	r = (nvmlReturn_t)sim_enter_call(__func__); /* the knob `fail` */
 	if (r != NVML_SUCCESS)
 		return r;
-	sim_mutex_lock(&state->geometry); /* rows of one book, whatever GPU they are of */
+	sim_mutex_lock(&state->geometry); /* all rows of the book, for any GPU */
 	sim_lock(device);
 	bool written = sim_wall_set(state, sim_gpu_index(state, device), path, limits->soft_bytes, limits->hard_bytes);
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The simulated management library: cutting cards into MIG instances. A GPU instance has memory and slices, a compute
- * instance makes it usable; here one compute instance fills its GPU instance. Changing anything is root's, as with the
- * real driver, and refused while somebody has a context there. From Hopper on the mode changes at once; before, it is
- * pending until the card's next reset (the knob gpu_lost, set and taken back).
+ * instance makes it usable; here one compute instance fills its GPU instance. Only root may change anything, as with
+ * the real driver, and not while a client has a context there. From Hopper on the mode changes at once; before, it is
+ * pending until the card's next reset (the knob gpu_lost, set and removed).
  */
 #include <stdio.h>
 #include <string.h>
@@ -65,7 +65,7 @@ static const struct sim_model *by_index(nvmlDevice_t card, unsigned index)
 
 /* --- the mode ----------------------------------------------------------------------------------------------------- */
 
-/* Has anybody a context on the card or on one of its instances? */
+/* Does any client have a context on the card or on one of its instances? */
 static bool card_in_use(nvmlDevice_t card)
 {
 	struct sim_state *state = sim_state();
@@ -171,7 +171,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfoByIdV(nvmlDevice_t devi
 	return profile_v2(by_id(device, id), info);
 }
 
-/* All that the profile knows of, taken or not; without a list their number. */
+/* All instances of the profile, used or not; without a list their number. */
 NVML_API nvmlReturn_t nvmlDeviceGetGpuInstancePossiblePlacements_v2(nvmlDevice_t device, unsigned id,
                                                                     struct placement *list, unsigned *count)
 {
@@ -281,7 +281,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetGpuInstances(nvmlDevice_t device, unsigned id
 		return NVML_ERROR_NOT_SUPPORTED;
 	for (unsigned i = 0; (instance = mig_instance(sim_state(), device, i)); i++)
 		if (nvml_model(instance)->mig_profile_id == id)
-			list[found++] = instance; /* room for all that can be is the caller's part */
+			list[found++] = instance; /* the caller provides room for the maximum */
 	*count = found;
 	return NVML_SUCCESS;
 }

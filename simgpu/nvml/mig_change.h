@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What calls about a card's geometry share: who may change it, and what its parts are called. */
+/* Shared parts of calls about a card's geometry: the permission to change it, and the handles of its parts. */
 #ifndef SIM_NVML_MIG_CHANGE_H
 #define SIM_NVML_MIG_CHANGE_H
 
@@ -10,11 +10,11 @@ struct placement {
 	unsigned start, size;
 };
 
-/* Root's alone, and the n-th such call may fail as the knob `fail` says. */
+/* Only root may call it, and the n-th such call may fail by the knob `fail`. */
 nvmlReturn_t nvml_enter_change(nvmlDevice_t device, const char *function);
 struct sim_gpu *nvml_card_of(const struct sim_gpu *instance);
 
-/* In every call that changes something, and every call about a card's geometry. */
+/* First step of every call that changes or reads a card's geometry. */
 #define CHANGE(device)                                                                                                 \
 	do {                                                                                                           \
 		nvmlReturn_t r_ = nvml_enter_change(device, __func__);                                                 \

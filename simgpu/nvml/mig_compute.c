@@ -121,7 +121,7 @@ NVML_API nvmlReturn_t nvmlComputeInstanceDestroy(nvmlComputeInstance_t compute)
 	r = sim_in_use(state, compute) ? NVML_ERROR_IN_USE : NVML_SUCCESS;
 	if (r == NVML_SUCCESS) {
 		compute->compute = 0;
-		compute->generation++; /* who looked at it before has it no more */
+		compute->generation++; /* handles from before become stale */
 	}
 	sim_unlock(compute);
 	pthread_mutex_unlock(&state->geometry);

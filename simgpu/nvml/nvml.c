@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The simulated management library: start and end, the system, and what all calls share. */
+/* The simulated management library: start and end, the system, and the common parts of all calls. */
 #include "simgpu/nvml/nvml.h"
 
 #include <stdio.h>
@@ -97,7 +97,7 @@ uint64_t nvml_now_us(void)
 
 #define NO_ATTACH 2
 
-/* Until somebody in the process has asked for them there are no GPUs (driver 580). */
+/* There are no GPUs until the process has requested them (driver 580). */
 static bool attached;
 
 NVML_API nvmlReturn_t nvmlInitWithFlags(unsigned flags)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of the simulated management library share. A device handle is the GPU's place in the shared state. */
+/* Common parts of the simulated management library. A device handle is the GPU's place in the shared state. */
 #ifndef SIM_NVML_H
 #define SIM_NVML_H
 
@@ -34,22 +34,22 @@ typedef enum nvml_return nvmlReturn_t;
 typedef struct sim_gpu *nvmlDevice_t;
 
 typedef struct sim_gpu *nvmlGpuInstance_t,
-	*nvmlComputeInstance_t; /* the instance's place; it has at most one of the latter */
+	*nvmlComputeInstance_t; /* the GPU instance's place; it has at most one compute instance */
 
-/* First thing in every call: blocks while the knob nvml_hang stands; UNINITIALIZED before init. */
+/* First step of every call: blocks while the knob nvml_hang is set; UNINITIALIZED before init. */
 nvmlReturn_t nvml_enter(void);
 /* The same for calls about a device: INVALID_ARGUMENT, GPU_IS_LOST. */
 nvmlReturn_t nvml_enter_device(nvmlDevice_t device);
-/* Has the process asked for the GPUs? Without that there are none. */
+/* Has the process requested the GPUs? Without that there are none. */
 bool nvml_attached(void);
 const struct sim_model *nvml_model(nvmlDevice_t device);
-/* Copies `value` if it fits into `bytes`, its end included. */
+/* Copies `value` if it fits into `bytes`, including its terminator. */
 nvmlReturn_t nvml_text(char *text, unsigned bytes, const char *value);
 /* Busy part of the last second, percent; of one client, or of the device when client < 0. */
 unsigned nvml_busy_percent(nvmlDevice_t device, int client);
-/* The value a knob gives for this GPU, as `3@0,1@2` is 3 for GPU 0; 0 when it names none. */
+/* A knob's value for this GPU, as `3@0,1@2` is 3 for GPU 0; 0 when the GPU is not listed. */
 uint64_t nvml_at_gpu(const char *knob, nvmlDevice_t device);
-uint64_t nvml_now_us(void); /* of the wall clock, as NVML's samples are stamped */
+uint64_t nvml_now_us(void); /* on the wall clock, as NVML's samples are stamped */
 
 #define ENTER()                                                                                                        \
 	do {                                                                                                           \

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every symbol of a real management library that is not modelled: there, and not supported. Weak: see cuda/rest.c. */
+/* Every symbol of a real management library that is not modelled: present, but not supported. Weak: see cuda/rest.c. */
 #include "simgpu/nvml/nvml.h"
 
 static nvmlReturn_t not_supported(void)

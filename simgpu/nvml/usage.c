@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The simulated management library: who uses a device, and how much of it. Same words as the driver's own. */
+/* The simulated management library: processes on a device, and their use of it, in the driver's own terms. */
 #include <string.h>
 
 #include "simgpu/kernel/cgroup.h"
@@ -72,7 +72,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, struct memory
 	return NVML_SUCCESS;
 }
 
-/* As somebody behind the wall of its cgroup sees it; of MIG handles nothing is altered. */
+/* Memory as a process with a cgroup limit sees it; MIG handles report the whole instance. */
 static void within_wall(nvmlDevice_t device, struct memory_info_v2 *memory)
 {
 	struct sim_state *state = sim_state();
@@ -109,7 +109,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, struct mem
 	return NVML_SUCCESS;
 }
 
-/* The processes with a context here, of `room` those from the `found`-th on; returns how many there are by now. */
+/* The processes with a context here: from the `found`-th on, up to `room` of them; returns the number found so far. */
 static unsigned add_processes(nvmlDevice_t device, struct process_info *list, unsigned room, unsigned found)
 {
 	struct sim_state *state = sim_state();
@@ -126,7 +126,7 @@ static unsigned add_processes(nvmlDevice_t device, struct process_info *list, un
 		uint32_t pid = sim_client_pid(state, i);
 
 		if (pid == 0)
-			continue; /* in a container that the caller does not look into */
+			continue; /* in a container whose pids the caller cannot see */
 		if (found < room)
 			list[found] = (struct process_info){ pid, client->used_bytes[index], gi, ci };
 		found++;
@@ -185,7 +185,7 @@ static nvmlReturn_t none(nvmlDevice_t device, unsigned *count)
 	return NVML_SUCCESS;
 }
 
-/* Nobody draws here, and MPS is not modelled. */
+/* There are no graphics processes here, and MPS is not modelled. */
 #define NO_PROCESSES(symbol)                                                                                           \
 	NVML_API nvmlReturn_t symbol(nvmlDevice_t device, unsigned *count, void *list)                                 \
 	{                                                                                                              \
@@ -205,7 +205,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, struct 
 	ENTER_DEVICE(device);
 	WANT(rates);
 	if (device->card >= 0 || device->mig_mode)
-		return NVML_ERROR_NOT_SUPPORTED; /* with MIG nobody counts it */
+		return NVML_ERROR_NOT_SUPPORTED; /* not counted under MIG */
 	rates->gpu_percent = nvml_busy_percent(device, -1);
 	rates->memory_percent = rates->gpu_percent / 2; /* a kernel that half saturates the memory */
 	return NVML_SUCCESS;
@@ -239,7 +239,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, struc
 	return found == 0 ? NVML_ERROR_NOT_FOUND : found > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }
 
-/* The utilisation of each tenth of a second that is over, oldest first. */
+/* The utilisation of each completed tenth of a second, oldest first. */
 NVML_API nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, unsigned type, unsigned long long since_us,
                                            unsigned *value_type, unsigned *count, struct sample *samples)
 {

@@ -16,7 +16,7 @@ from nodeagent.adapters.host import elf
 from nodeagent.ports.telemetry import AuditWindow, ForeignLibrary, ProbeAltered, ProcessLaunches
 from tests.ebpf.live import LOADERS, MEDDLER, OPTIONS, LiveWatch, live, needs_ebpf
 from tests.kit.node import Node, running, until
-from tests.kit.places import PRELOAD, REPO, SHIM, SIM, TENANT
+from tests.kit.places import PRELOAD, REPO, SHIM, SIM, TENANT, preloaded
 
 pytestmark = [needs_ebpf, pytest.mark.root]
 DRIVER = SIM / "libcuda.so.1"
@@ -145,7 +145,7 @@ def test_a_restored_nop_of_our_own_probe_is_noticed(
     process = subprocess.Popen(
         [MEDDLER, ours, hex(probe.offset), "restore"],
         # The window at the driver also looks at our library in the driver's users: be one.
-        env={**node.on_the_driver(), "LD_PRELOAD": str(DRIVER)},
+        env={**node.on_the_driver(), "LD_PRELOAD": preloaded(DRIVER)},
         stdout=subprocess.PIPE,
         text=True,
     )

@@ -69,7 +69,7 @@ class SystemNode(Node):
         # What the scripts find in their PATH: the program, which finds its settings, and no systemd.
         self.bin = directory / "bin"
         self.bin.mkdir()
-        self.program("sluice", f'exec {SLUICE} "$@" --config {directory}/sluice.toml')
+        self.program("sluice", f'exec "{SLUICE}" "$@" --config {directory}/sluice.toml')
         self.program("systemctl", "exit 0")
 
     def program(self, name: str, line: str) -> None:
@@ -169,7 +169,7 @@ def test_removal_leaves_nobody_held(
         until("opens are refused", lambda: "deny-" in node.sh("ls /sys/fs/bpf/sluice").stdout)
         node.stop_daemon() if how_it_ended == "stopped" else node.kill_daemon()
         assert place["its"].held()
-        node.program("doctor", f"exec {SLUICE} doctor")
+        node.program("doctor", f'exec "{SLUICE}" doctor')
         doctor = node.sh("doctor || true").stdout
         assert (
             "GPUs are refused for daemons that do not run: /sys/fs/bpf/sluice (1 cgroup" in doctor

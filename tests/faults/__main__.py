@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -105,7 +106,12 @@ def held(answer: dict[str, Any]) -> bool:
 
 
 def red_lines(answer: dict[str, Any]) -> list[str]:
-    """What is to be mended: one line for each case, test and kind of kill."""
+    """Everything that is to be mended, one line each."""
+    return lines_of_tests(answer) + other_lines(answer)
+
+
+def lines_of_tests(answer: dict[str, Any]) -> list[str]:
+    """One line for each test that failed, with its case."""
     lines = []
     told = set()
     for name in answer["failed"]:
@@ -113,7 +119,12 @@ def red_lines(answer: dict[str, Any]) -> list[str]:
         for test, said in case["failures"].items():
             told.add(test)
             lines.append(f"{name} ({case['what']}): {test}: {said}")
-    lines += [f"{t}: {said}" for t, said in answer["failures"].items() if t not in told]
+    return lines + [f"{t}: {said}" for t, said in answer["failures"].items() if t not in told]
+
+
+def other_lines(answer: dict[str, Any]) -> list[str]:
+    """One line for each case that did not run and each kind of kill that did harm: no second run of a test excuses those."""
+    lines = []
     for name in answer["not_run"]:
         case = answer["by_case"][name]
         reasons = "; ".join(case.get("reasons", {}).values()) or "none of its tests was found"
@@ -122,6 +133,8 @@ def red_lines(answer: dict[str, Any]) -> list[str]:
     killed = answer["kills"]
     if "failed" in killed:
         lines.append(f"kills: {killed['failed']}")
+    elif missing := [what for what in ("lost", "doubled", "overshoot") if what not in killed]:
+        lines.append(f"kills: not counted: {', '.join(missing)}")
     lines += [
         f"kills: {killed[what]} {what}: {killed.get('first', [])}"
         for what in ("lost", "doubled", "overshoot")
@@ -182,10 +195,12 @@ def main() -> int:
     parser.add_argument("--lanes", type=int, default=3, help="tests at once, see tests/lanes.py")
     options, more = parser.parse_known_args()
     began_s = time.monotonic()
+    record = Path(named) if (named := os.environ.get("SLUICE_CI_RECORD")) else None
     recorder = Recorder()
     kills = Kills(options.seed, options.scale)
     try:
-        return conclude(tests(recorder, options.lanes, more), recorder, kills, began_s)
+        status = tests(recorder, options.lanes, more)
+        return conclude(status, recorder, kills, began_s, record)
     finally:
         kills.stop()
 
@@ -197,12 +212,17 @@ def tests(recorder: Recorder, lanes: int, more: list[str]) -> int:
     return int(pytest.main([*options, *more, HERE, *named], plugins=[recorder]))
 
 
-def conclude(status: int, recorder: Recorder, kills: Kills, began_s: float) -> int:
+def conclude(
+    status: int, recorder: Recorder, kills: Kills, began_s: float, record: Path | None
+) -> int:
+    """Write and print what came out. `record` is the directory of a CI run, see tests/ci/__main__.py."""
     write(summary(recorder, {"failed": "they were not waited for"}, began_s))
     answer = summary(recorder, kills.result(), began_s)
     write(answer)
     shown = {key: value for key, value in answer.items() if key not in ("by_case", "failures")}
     print(json.dumps(shown, indent=1))
+    if record and (others := other_lines(answer)):
+        (record / "faults.broken").write_text("\n".join(others) + "\n")
     lines = red_lines(answer)
     if status not in (0, pytest.ExitCode.TESTS_FAILED) or (status and not lines):
         lines.append(f"pytest ended with {status}: see above")

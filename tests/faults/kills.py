@@ -16,6 +16,7 @@ import contextlib
 import json
 import os
 import random
+import shlex
 import signal
 import subprocess
 import sys
@@ -126,7 +127,7 @@ class NodeUnderFire:
         assert self.swarm is not None
         assert self.swarm.stdin is not None
         assert self.swarm.stdout is not None
-        self.swarm.stdin.write(f"{TENANT} {' '.join(AT_REST)} --hold {3 * GIB}\n")
+        self.swarm.stdin.write(f"{shlex.quote(str(TENANT))} {' '.join(AT_REST)} --hold {3 * GIB}\n")
         self.swarm.stdin.flush()
         return int(self.swarm.stdout.readline())
 

@@ -25,7 +25,7 @@ import pytest
 from tests.faults.programs import build
 from tests.kit import measure
 from tests.kit.node import Node, Tenant, running, until
-from tests.kit.places import TENANT
+from tests.kit.places import TENANT, preloaded
 from tests.kit.pond import Pond
 from tests.kit.workplace import workplace
 from tests.queue.state.world import TEAMS
@@ -49,7 +49,10 @@ class Clock:
     def __init__(self, directory: Path) -> None:
         self.file = directory / "clock"
         self.step(0)
-        self.variables = {"LD_PRELOAD": str(build.wallclock()), "WALLCLOCK_FILE": str(self.file)}
+        self.variables = {
+            "LD_PRELOAD": preloaded(build.wallclock()),
+            "WALLCLOCK_FILE": str(self.file),
+        }
 
     def step(self, seconds: int) -> None:
         with open(self.file, "r+b" if self.file.exists() else "wb") as file:

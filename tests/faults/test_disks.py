@@ -27,7 +27,7 @@ from tests.faults.grants import attached, processes, refused, registered
 from tests.faults.programs import build
 from tests.faults.programs.writer import BOOT
 from tests.kit.daemon.harness import daemon, until
-from tests.kit.places import REPO
+from tests.kit.places import REPO, preloaded
 from tests.kit.workplace import workplace
 
 
@@ -209,7 +209,7 @@ def test_a_disk_that_lies_is_no_reason_to_crash(kind: str) -> None:
     with workplace() as place, ext4(place) as disk:
         path = disk.root / "state" / "rows.sqlite"
         for _ in range(6):
-            writing = Writing(kind, path, LD_PRELOAD=str(build.liar()))
+            writing = Writing(kind, path, LD_PRELOAD=preloaded(build.liar()))
             time.sleep(chance.uniform(0.0, 0.25))
             disk.cut_the_power()
             writing.acknowledged()

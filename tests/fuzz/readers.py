@@ -72,13 +72,13 @@ def registrations() -> Reader:
             wanted.append(claimed)
             return RegisterAnswer(0, SlotIndex(3), 5)
 
-    doorman = registration.SeqpacketListener(cast(Any, Registrar()), cast(Any, None))
+    listener = registration.SeqpacketListener(cast(Any, Registrar()), cast(Any, None))
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    door = registration._Door(GrantId("g"), os.geteuid(), "", ours)
+    one = registration._Listener(GrantId("g"), os.geteuid(), "", ours)
 
     def run(data: bytes) -> object:
         wanted.clear()
-        answer, handle = doorman._decide(door, ours, data)
+        answer, handle = listener._decide(one, ours, data)
         if handle is not None:
             handle.close()
         head = struct.pack("=IHH", region_layout.REGISTER_MAGIC, 1, region_layout.REGION_MAJOR)

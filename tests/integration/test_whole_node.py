@@ -6,6 +6,7 @@ Shares have wide margins here; `make bench` measures them closely.
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import sys
 from collections.abc import Iterator
@@ -161,7 +162,8 @@ def test_a_signal_to_sluice_run_reaches_the_program(node: Node) -> None:
 
 
 def test_a_child_and_its_parent_share_one_cap(node: Node) -> None:
-    script = f"{TENANT} --launches 5 --hold {3 * GIB} --idle 30 & sleep 0 ; exec {TENANT} --launches 5 --hold {3 * GIB}"
+    tenant = shlex.join([str(TENANT), "--launches", "5", "--hold", str(3 * GIB)])
+    script = f"{tenant} --idle 30 & sleep 0 ; exec {tenant}"
     job = node.run("family", "/bin/sh", "-c", script, flags=("--gpumem", "5Gi", "--cores", "20"))
     assert job.process.stdout is not None
     answers = [json.loads(job.process.stdout.readline()) for _ in range(2)]

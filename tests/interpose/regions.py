@@ -166,7 +166,7 @@ def info():
     return a.value, b.value
 def stub():
     with open("/proc/self/maps") as f:
-        path = next(line.split()[-1] for line in f if "stub_driver" in line)
+        path = next(line.split(maxsplit=5)[5].strip() for line in f if "stub_driver" in line)
     lib = ctypes.CDLL(path)
     lib.stub_used.restype = lib.stub_peak.restype = lib.stub_launches.restype = u64
     return lib

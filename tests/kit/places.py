@@ -1,5 +1,6 @@
 """Where the build put things; one place, so that no test spells a path."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -17,3 +18,9 @@ of a call keeps the simulated driver's lock from everybody, where a real driver 
 GATE_PROBE = MESON / "tests" / "libgate_probe.so"
 SLUICE = Path(sys.executable).parent / "sluice"
 """Of the virtual environment that runs the tests."""
+
+
+def preloaded(library: Path) -> str:
+    """The library for LD_PRELOAD, where a name ends at a space: relative to the working directory, which tests leave at the
+    top of a checkout, when its absolute path has one."""
+    return os.path.relpath(library) if " " in str(library) else str(library)

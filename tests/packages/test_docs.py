@@ -20,7 +20,7 @@ from queuecontroller.server.metrics import catalogue as queue_metrics
 from tests.kit.places import REPO
 
 DOCS = REPO / "docs"
-OTHER_PAGES = ("README.md", "CONTRIBUTING.md", "proto/README.md")
+OTHER_PAGES = ("README.md", "CONTRIBUTING.md", "examples/README.md", "proto/README.md")
 PAGES = sorted([*DOCS.rglob("*.md"), *(REPO / name for name in OTHER_PAGES)])
 SHIPPED = sorted(
     path

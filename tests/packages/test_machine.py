@@ -85,8 +85,8 @@ def _in_order(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def readme_block() -> list[str]:
-    """The commands of README's section on packages."""
-    section = (REPO / "README.md").read_text().partition("## Install\n")[2].partition("\n## ")[0]
+    """The commands of README's section on a machine without Kubernetes."""
+    section = (REPO / "README.md").read_text().partition("## Bare metal\n")[2].partition("\n## ")[0]
     (block,) = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
     return [line for line in block.splitlines() if line.strip() and not line.startswith("#")]
 

@@ -23,7 +23,7 @@ static const char kernel_image[] = ".version 6.4\n"
 				   "	add.u64 %rd2, %rd2, 1;\n"
 				   "	setp.lt.u64 %p, %rd2, %rd1;\n"
 				   "	@%p bra again;\n"
-				   "	setp.ne.u32 %p, %r1, 1;\n" /* a result nobody may optimise away */
+				   "	setp.ne.u32 %p, %r1, 1;\n" /* uses the result, so that no compiler drops it */
 				   "	@%p bra out;\n"
 				   "	trap;\n"
 				   "out:\n"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A program that writes over the code of a library it has loaded, as one does who wants to launch unseen: `restore`
- * puts the file's own bytes back a thousand times a second, `patch` puts a jump there once. Prints "ready".
+ * A program that overwrites the code of a library it has loaded, as a tenant would to launch unobserved: `restore`
+ * writes the file's own bytes back a thousand times a second, `patch` writes a jump there once. Prints "ready".
  */
 #include <dlfcn.h>
 #include <link.h>
@@ -29,7 +29,7 @@ int main(int argc, char **argv)
 	uint8_t original[5], jump[5] = { 0xe9, 0, 0, 0, 0 };
 	uintptr_t page = (uintptr_t)code & ~(uintptr_t)(4095);
 
-	/* out of the file: in memory somebody's breakpoint may be there already */
+	/* read from the file: the copy in memory may hold a breakpoint already */
 	FILE *file = fopen(argv[1], "rb");
 
 	if (!file || fseek(file, strtol(argv[2], NULL, 0), SEEK_SET) ||

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opens a file by one of the ways into the kernel, for tests of who is seen opening a GPU: openat, io_uring, and on
- * x86-64 the system call of 32-bit programs. Prints "ready", waits for a line, opens, prints the errno (0: it is open),
- * and again until its input ends.
+ * Opens a file through one of the system calls that can, for tests of detection: openat, io_uring, and on x86-64 the
+ * system call of 32-bit programs. Prints "ready", waits for a line, opens, prints the errno (0: it is open), and
+ * repeats until its input ends.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -21,7 +21,7 @@ static int by_openat(const char *path)
 	return fd < 0 ? -errno : fd;
 }
 
-/* One request through rings of our own: what liburing does, without it. */
+/* One request through rings of our own, as liburing would make it. */
 static int by_io_uring(const char *path)
 {
 	struct io_uring_params p = { 0 };

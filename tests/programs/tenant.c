@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A driver-API program like any other: dlopens libcuda.so.1, resolves everything through cuGetProcAddress, launches
- * kernels of a known length through a chosen door, and prints one JSON object about what it got. It knows nothing of
- * Sluice; demo, benchmarks and integration tests run it with and without a grant.
+ * kernels of a known length through a chosen launch call ("door"), and prints its results as one JSON object. It knows
+ * nothing of Sluice; demo, benchmarks and integration tests run it with and without a grant.
  */
 #include <dlfcn.h>
 #include <getopt.h>
@@ -63,16 +63,16 @@ static uint64_t now_ns(void)
 struct options {
 	double seconds;
 	double warm_s;                   /* not counted: time for samples, bursts and plans to settle */
-	double report_s;                 /* a JSON line every so often, 0 = at the end only */
-	uint64_t kernel_ns[KERNELS_MAX]; /* taken at random, each with the same shape */
+	double report_s;                 /* interval between JSON lines, 0 = one at the end only */
+	uint64_t kernel_ns[KERNELS_MAX]; /* one is drawn at random for each launch, all of the same shape */
 	unsigned kernels;
-	unsigned streams;  /* taken in turn */
-	uint64_t launches; /* stop after so many, 0 = by time */
+	unsigned streams;  /* used in turn */
+	uint64_t launches; /* stop after so many, 0 = stop by time */
 	uint64_t alloc_bytes;
 	uint64_t hold_bytes; /* allocated at the start and kept */
-	double idle_s;       /* after the work: hold memory, do nothing */
-	uint64_t start_ns;   /* CLOCK_MONOTONIC; so that several tenants measure the same window */
-	const char *begin;   /* a file: the work begins when it is there */
+	double idle_s;       /* after the work: keep holding the memory for so long */
+	uint64_t start_ns;   /* CLOCK_MONOTONIC, so that several tenants measure the same window */
+	const char *begin;   /* path of a file: the work begins when it exists */
 	const char *door;
 	bool sync;
 };
@@ -156,7 +156,7 @@ static struct {
 	                        CUstream, void **);
 	CUresult (*graph_launch)(CUgraphExec, CUstream);
 	CUresult (*stream_sync)(CUstream);
-	CUresult (*ctx_sync)(CUcontext); /* CUDA 13: NULL is the current one, and who takes no argument ignores it */
+	CUresult (*ctx_sync)(CUcontext); /* CUDA 13: NULL is the current one; older forms ignore it */
 } api;
 
 static CUgraphExec capture_one(CUfunction kernel, CUstream stream, void **params)

@@ -9,21 +9,28 @@ import tempfile
 
 from tests.kit import leftovers
 
+WAITS = [sys.executable, "-c", "print(flush=True); input()"]
+"""Prints a line once its own code runs: shortly after exec the kernel shows no environment of a process yet."""
+
 
 def test_a_process_left_is_named_until_it_is_gone() -> None:
-    sleeper = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    sleeper = subprocess.Popen(WAITS, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     stranger = subprocess.Popen(
-        [sys.executable, "-c", "input()"],
+        WAITS,
         stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         env={k: v for k, v in os.environ.items() if f"{k}={v}" != leftovers.MARK},
     )
     try:
+        for process in (sleeper, stranger):
+            assert process.stdout is not None
+            assert process.stdout.readline()
         named = [line.split(":")[0] for line in leftovers.left()]
         assert f"process {sleeper.pid}" in named
         assert f"process {stranger.pid}" not in named
     finally:
         for process in (sleeper, stranger):
-            process.communicate()
+            process.communicate(b"\n")
     assert f"process {sleeper.pid}" not in [line.split(":")[0] for line in leftovers.left()]
 
 

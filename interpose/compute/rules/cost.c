@@ -41,8 +41,8 @@ uint64_t cost_key(const void *handle, const struct cost_shape *shape, int device
 	return h ? h : 1;
 }
 
-/* After every change of the others. Of two at a time the later one may have read before the earlier one's change: the next
- * launch that is timed puts it right. */
+/* Called after every change of the other fields. Of two concurrent changes the later writer may have read before the
+ * earlier one wrote: the next timed launch corrects it. */
 static void publish(struct cost_entry *e)
 {
 	uint64_t cost_ns = __atomic_load_n(&e->cost_ns, __ATOMIC_RELAXED);
@@ -75,7 +75,7 @@ static struct cost_entry *probe(uint64_t key, bool insert)
 	}
 	if (!insert)
 		return NULL;
-	/* Full neighbourhood: the home entry changes its owner and starts anew. */
+	/* Full neighbourhood: the home entry is evicted and reused. */
 	struct cost_entry *e = &t[key % COST_ENTRIES];
 
 	__atomic_store_n(&e->pass_ns, 0, __ATOMIC_RELAXED);

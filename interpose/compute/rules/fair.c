@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The book of who has used what: see fair.h. */
+/* Accounts of the GPU time that each process has used: see fair.h. */
 #include "interpose/compute/rules/fair.h"
 
-/* Counters are written by strangers as far as arithmetic goes: a wild one moves an account by a second at most. */
+/* Other processes write these counters, with any value: a wild one moves an account by a second at most. */
 static int64_t bounded(uint64_t now, uint64_t before)
 {
 	if (now >= before)
@@ -42,7 +42,7 @@ uint64_t fair_look(struct fair_account *accounts, const struct fair_reading *rea
 
 	for (uint32_t i = 0; i < count; i++)
 		enter(&accounts[i], &readings[i], now_ns);
-	/* Level is who has had least of those that were here before. */
+	/* The level is the least that any process here before has had. */
 	for (uint32_t i = 0; i < count; i++) {
 		const struct fair_account *a = &accounts[i];
 

@@ -2,7 +2,7 @@
 /*
  * The arithmetic of the compute cap: pure functions over numbers, time is an argument.
  *
- * Three questions are asked before work is launched, each answered in nanoseconds still to wait (0 = go):
+ * Three conditions are checked before work is launched, each giving the nanoseconds still to wait (0 = go):
  *   cap     may the grant's virtual clock take this cost now?          (GCRA, one word per grant and GPU)
  *   queue   is too much of our work already in the driver's queue?     (in-flight bound)
  *   turn    is it our window of the period, and does the work fit it?  (time-division lease)
@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 #define GATE_PPM UINT64_C(1000000)
-#define GATE_POLL_NS UINT64_C(20000) /* no use in asking the driver more often */
+#define GATE_POLL_NS UINT64_C(20000) /* no use in querying the driver more often */
 
 /* The finaliser of splitmix64: every input bit reaches every output bit. */
 static inline uint64_t gate_mix(uint64_t x)
@@ -34,7 +34,7 @@ static inline uint64_t gate_add(uint64_t a, uint64_t b)
 	return sum < a ? UINT64_MAX : sum;
 }
 
-/* Wall time that `cost_ns` of GPU time costs a tenant with this share. 0 ppm = uncapped: nothing to pay. */
+/* Wall time by which `cost_ns` of GPU time moves the clock of a tenant with this share. 0 ppm = uncapped: no charge. */
 static inline uint64_t gate_price_ns(uint64_t cost_ns, uint32_t share_ppm)
 {
 	if (share_ppm == 0)
@@ -51,7 +51,7 @@ static inline uint64_t gate_tat_after_ns(uint64_t tat_ns, uint64_t now_ns, uint6
 	return gate_add(tat_ns > now_ns ? tat_ns : now_ns, price_ns);
 }
 
-/* `tat_ns` is the clock *before* our own price: who came earlier pays first. */
+/* `tat_ns` is the clock *before* our own price: earlier arrivals pay first. */
 static inline uint64_t gate_cap_wait_ns(uint64_t tat_ns, uint64_t now_ns, uint64_t burst_ns)
 {
 	uint64_t allowed_ns = gate_add(now_ns, burst_ns);
@@ -59,10 +59,10 @@ static inline uint64_t gate_cap_wait_ns(uint64_t tat_ns, uint64_t now_ns, uint64
 	return tat_ns > allowed_ns ? tat_ns - allowed_ns : 0;
 }
 
-#define GATE_AHEAD_NS UINT64_C(10000000) /* so far ahead of its siblings a process has half of the burst left */
+#define GATE_AHEAD_NS UINT64_C(10000000) /* at this lead over its siblings a process has half of the burst left */
 
-/* The burst left to a process that has had `ahead_ns` more than another one of its grant that waits. Never quite
- * nothing: among several that are ahead, the one less so still goes first. */
+/* The burst left to a process that has had `ahead_ns` more than another waiting one of its grant. Never zero: among
+ * several that are ahead, the one with the smaller lead still goes first. */
 static inline uint64_t gate_tolerance_ns(uint64_t burst_ns, uint64_t ahead_ns)
 {
 	if (ahead_ns == 0)
@@ -70,7 +70,7 @@ static inline uint64_t gate_tolerance_ns(uint64_t burst_ns, uint64_t ahead_ns)
 	return (uint64_t)((double)burst_ns * ((double)GATE_AHEAD_NS / ((double)GATE_AHEAD_NS + (double)ahead_ns)));
 }
 
-/* The share that binds now: the smaller of the own cap and the plan's share; 0 = none of them. */
+/* The share that applies now: the smaller of the own cap and the plan's share; 0 = neither. */
 static inline uint32_t gate_effective_ppm(uint32_t cap_ppm, uint32_t plan_ppm)
 {
 	if (cap_ppm == 0 || plan_ppm == 0)
@@ -78,14 +78,15 @@ static inline uint32_t gate_effective_ppm(uint32_t cap_ppm, uint32_t plan_ppm)
 	return cap_ppm < plan_ppm ? cap_ppm : plan_ppm;
 }
 
-/* Must this launch wait for outstanding work? Two launches are always allowed, or a kernel longer than the bound
- * would leave the GPU idle between two launches. */
+/* Must this launch wait for outstanding work? Two launches are always allowed, or a kernel longer than the bound would
+ * leave the GPU idle between two launches. */
 static inline bool gate_queue_full(uint64_t inflight_ns, uint64_t cost_ns, uint64_t bound_ns, uint32_t outstanding)
 {
 	return outstanding >= 2 && gate_add(inflight_ns, cost_ns) > bound_ns;
 }
 
-/* How long to sleep before looking at a full queue again: half of the excess, so that it never runs dry meanwhile. */
+/* How long to sleep before checking a full queue again: half of the excess, so that the queue never runs dry
+ * meanwhile. */
 static inline uint64_t gate_queue_wait_ns(uint64_t inflight_ns, uint64_t cost_ns, uint64_t bound_ns)
 {
 	uint64_t wanted_ns = gate_add(inflight_ns, cost_ns);
@@ -101,13 +102,13 @@ struct gate_window {
 	uint64_t quantum_ns;
 };
 
-/* A plan a tenant can follow; anything else (torn read, zero, nonsense) is treated as "no turns". */
+/* A plan that a tenant can follow; any other value (torn read, zero, nonsense) is treated as "no turns". */
 static inline bool gate_window_valid(const struct gate_window *w)
 {
 	return w->period_ns > 0 && w->quantum_ns > 0 && w->quantum_ns <= w->period_ns;
 }
 
-/* Where in the period `now` lies; the origin may be ahead of it. */
+/* Position of `now` in the period; the origin may lie ahead of it. */
 static inline uint64_t gate_phase_ns(const struct gate_window *w, uint64_t now_ns)
 {
 	if (now_ns >= w->origin_ns)
@@ -118,9 +119,9 @@ static inline uint64_t gate_phase_ns(const struct gate_window *w, uint64_t now_n
 }
 
 /*
- * How long until we may launch under the lease. Inside the window a launch goes if at least half of it will run
- * inside (queued work first), so that overruns and early stops cancel out; a launch longer than the whole window
- * starts anywhere in it with an empty queue, and its debt is the cap's business.
+ * Time until the tenant may launch under the lease. Inside the window a launch goes if at least half of it will run
+ * inside (queued work first), so that overruns and early stops cancel out; a launch longer than the whole window starts
+ * anywhere in it with an empty queue, and the cap accounts for its debt.
  */
 static inline uint64_t gate_turn_wait_ns(const struct gate_window *w, uint64_t now_ns, uint64_t inflight_ns,
                                          uint64_t cost_ns)
@@ -132,7 +133,7 @@ static inline uint64_t gate_turn_wait_ns(const struct gate_window *w, uint64_t n
 	if (phase_ns >= w->quantum_ns)
 		return w->period_ns - phase_ns;
 	if (w->quantum_ns == w->period_ns)
-		return 0; /* the whole period is ours: nothing to overrun into */
+		return 0; /* the whole period is ours: there is no other window to overrun into */
 	uint64_t left_ns = w->quantum_ns - phase_ns;
 
 	if (inflight_ns == 0 && cost_ns / 2 >= w->quantum_ns)
@@ -142,7 +143,7 @@ static inline uint64_t gate_turn_wait_ns(const struct gate_window *w, uint64_t n
 	return w->period_ns - phase_ns;
 }
 
-/* Time left in the window that `now` lies in; 0 outside of it. */
+/* Time left in the window that contains `now`; 0 outside of it. */
 static inline uint64_t gate_window_left_ns(const struct gate_window *w, uint64_t now_ns)
 {
 	uint64_t phase_ns = gate_phase_ns(w, now_ns);
@@ -150,13 +151,13 @@ static inline uint64_t gate_window_left_ns(const struct gate_window *w, uint64_t
 	return phase_ns < w->quantum_ns ? w->quantum_ns - phase_ns : 0;
 }
 
-/* --- what a measured time says ----------------------------------------------------------------------------------- */
+/* --- what follows from a measured time ---------------------------------------------------------------------------- */
 
-#define GATE_WARY_NS UINT64_C(100000) /* surprises below are cheaper to average out than to time */
-#define GATE_WARY_LAUNCHES 1000       /* after a surprise so many launches in a row are timed */
+#define GATE_WARY_NS UINT64_C(100000) /* smaller surprises are cheaper to average out than to time */
+#define GATE_WARY_LAUNCHES 1000       /* number of launches in a row that are timed after a surprise */
 
-/* What one launch of a shape costs. The same shape may well do ten or a thousand times the work from one launch to the
- * next, so the estimate is a plain mean of what was seen, and a shape that surprises is timed at each launch. */
+/* The cost of one launch of a shape. The same shape may do ten or a thousand times the work from one launch to the
+ * next, so the estimate is a plain mean of the samples, and a shape whose times jump is timed at each launch. */
 struct gate_estimate {
 	uint64_t cost_ns;
 	uint32_t samples; /* saturating */
@@ -166,7 +167,7 @@ struct gate_estimate {
 static inline struct gate_estimate gate_estimate_after(struct gate_estimate e, uint64_t sample_ns)
 {
 	if (sample_ns == 0)
-		sample_ns = 1; /* shorter than the event clock's tick */
+		sample_ns = 1; /* shorter than one tick of the event clock */
 	if (e.samples == 0)
 		return (struct gate_estimate){ .cost_ns = sample_ns, .samples = 1 };
 	uint64_t larger_ns = sample_ns > e.cost_ns ? sample_ns : e.cost_ns;
@@ -190,8 +191,8 @@ static inline struct gate_estimate gate_estimate_after(struct gate_estimate e, u
 	return e;
 }
 
-/* GPU time that was ours of the time between two events: all of it in our own window (`own_ns`), and an equal part of
- * what lies behind its end, where contexts share the GPU in slices. */
+/* The part of the time between two events in which the GPU worked for us: all of it in our own window (`own_ns`), and
+ * an equal part of the time after its end, where contexts share the GPU in slices. */
 static inline uint64_t gate_own_ns(uint64_t elapsed_ns, uint64_t own_ns, uint32_t active)
 {
 	if (elapsed_ns <= own_ns || active <= 1)
@@ -199,25 +200,25 @@ static inline uint64_t gate_own_ns(uint64_t elapsed_ns, uint64_t own_ns, uint32_
 	return own_ns + (elapsed_ns - own_ns) / active;
 }
 
-/* What is left of a time when others took `taken_ns` of it. */
+/* The rest of a time after others took `taken_ns` of it. */
 static inline uint64_t gate_rest_ns(uint64_t elapsed_ns, uint64_t taken_ns)
 {
 	return elapsed_ns > taken_ns ? elapsed_ns - taken_ns : 0;
 }
 
-/* The longest that work of this cost should take where contexts take turns in slices, with a doubt about the cost. */
+/* The longest that work of this cost should take where contexts take turns in slices, with a margin for the cost. */
 static inline uint64_t gate_sliced_ns(uint64_t cost_ns, uint64_t slice_ns, uint32_t contexts)
 {
 	return (2 * cost_ns + 2 * slice_ns) * contexts;
 }
 
-/* Between two events on an idle stream also lies the time the host took from one call to the next. */
+/* On an idle stream the time between two events also includes the host's time from one call to the next. */
 static inline uint64_t gate_less_gap_ns(uint64_t elapsed_ns, uint64_t gap_ns)
 {
 	return elapsed_ns - (gap_ns < elapsed_ns / 2 ? gap_ns : elapsed_ns / 2);
 }
 
-/* `part_ns` of `whole_ns` was paid by us; what of the measured `true_ns` is ours? */
+/* `part_ns` of `whole_ns` was paid by us; returns our part of the measured `true_ns`. */
 static inline uint64_t gate_part_ns(uint64_t true_ns, uint64_t part_ns, uint64_t whole_ns)
 {
 	if (part_ns >= whole_ns)

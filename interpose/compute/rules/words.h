@@ -22,7 +22,7 @@ static inline void take64(uint64_t *word, uint64_t value)
 		;
 }
 
-/* Move a clock that restarts at `now` when it fell behind (GCRA); returns its value before us. */
+/* Move a clock that restarts at `now` when it fell behind (GCRA); returns its value before the move. */
 static inline uint64_t draw(uint64_t *tat, uint64_t now_ns, uint64_t price_ns)
 {
 	uint64_t old = __atomic_load_n(tat, __ATOMIC_RELAXED);

@@ -26,6 +26,7 @@ from queuecontroller.cluster.status.events import KubernetesEvent
 from queuecontroller.cluster.writers.event_recorder import EventRecorder
 from queuecontroller.cluster.writers.workqueue import WorkQueue
 from queuecontroller.frameworks import pod_set_infos
+from queuecontroller.scheduler.model.reasons import FAILED_CREATE, PROVISIONING_REQUEST_CREATED
 from queuecontroller.state.shell import Shell
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.errors import ApiRefused
@@ -214,7 +215,7 @@ class Provisioner:
         self._cache.take(REQUESTS, made)
         self._note(f"{namespace}/{name}", made)
         told = KubernetesEvent(
-            "ProvisioningRequestCreated", f'Created ProvisioningRequest: "{name}"'
+            PROVISIONING_REQUEST_CREATED, f'Created ProvisioningRequest: "{name}"'
         )
         self._status_writer.record(workload, told)
 
@@ -233,7 +234,7 @@ class Provisioner:
 
     async def _say_failed(self, workload: Document, making: Making, refused: ApiRefused) -> None:
         text = f"ProvisioningRequest {making.request['metadata']['name']}: {refused}"
-        self._status_writer.record(workload, KubernetesEvent("FailedCreate", text, warning=True))
+        self._status_writer.record(workload, KubernetesEvent(FAILED_CREATE, text, warning=True))
         check = checks_of(workload).get(making.check) or {}
         if check.get("state") == State.PENDING:
             await self._status_writer.write_answers(

@@ -18,6 +18,7 @@ from queuecontroller.cluster.cache.objects import (
 from queuecontroller.cluster.status.events import KubernetesEvent
 from queuecontroller.cluster.status.workload_status import stamp
 from queuecontroller.cluster.writers.event_recorder import EventRecorder
+from queuecontroller.scheduler.model.reasons import ACTIVE, BAD_PARAMETERS, CHECK_UPDATED
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.resources import Resource
 
@@ -62,20 +63,20 @@ class CheckStatusWriter:
         """Whether it is active: its ClusterQueues admit nobody while it is not. Raises ApiAway,
         ApiRefused."""
         wanted = {
-            "type": "Active",
+            "type": ACTIVE,
             "status": "False" if why_not else "True",
-            "reason": "BadParametersRef" if why_not else "Active",
+            "reason": BAD_PARAMETERS if why_not else ACTIVE,
             "message": why_not or "The admission check is active",
             "observedGeneration": check["metadata"].get("generation", 0),
         }
-        known = condition_of(check, "Active")
+        known = condition_of(check, ACTIVE)
         if all(known.get(name) == value for name, value in wanted.items()):
             return
         same = known.get("status") == wanted["status"]
         since = known.get("lastTransitionTime") if same else None
         wanted["lastTransitionTime"] = since or stamp(self._now_ns())
         others = (check.get("status") or {}).get("conditions") or ()
-        kept = [dict(one) for one in others if one.get("type") != "Active"]
+        kept = [dict(one) for one in others if one.get("type") != ACTIVE]
         found = await self.patch(CHECKS, check, {"status": {"conditions": [*kept, wanted]}})
         self._cache.take(CHECKS, found)
 
@@ -99,4 +100,4 @@ class CheckStatusWriter:
 def _told(name: str, was: str, answer: Answer) -> KubernetesEvent:
     text = f"Admission check {name} updated state from {was} to {answer.state}"
     said = f" with message: {answer.message}" if answer.message else ""
-    return KubernetesEvent("AdmissionCheckUpdated", text + said)
+    return KubernetesEvent(CHECK_UPDATED, text + said)

@@ -34,13 +34,8 @@ from queuecontroller.scheduler.model.objects import (
     Workload,
     WorkloadKey,
 )
+from queuecontroller.scheduler.model.reasons import ADMITTED, EVICTED, FINISHED, QUOTA_RESERVED
 from queuecontroller.scheduler.model.transformations import Transformations
-from queuecontroller.scheduler.model.workload_info import (
-    ADMITTED,
-    EVICTED,
-    FINISHED,
-    QUOTA_RESERVED,
-)
 from queuecontroller.state.book import Book
 from queuecontroller.state.figures import DEFECTS
 from queuecontroller.state.records import ObjectId, WorkloadRecord

@@ -8,14 +8,12 @@ from typing import Any, Final
 
 from queuecontroller.cluster.status.workload_status import stamp
 from queuecontroller.gpushares.extender.ledger import HeldPod
+from queuecontroller.scheduler.model.reasons import DISRUPTION_TARGET, PREEMPTION_BY_SCHEDULER
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
 from sluicecommon.kubernetes.resources import PODS
 
 Document = Mapping[str, Any]
-TARGET: Final = "DisruptionTarget"
-REASON: Final = "PreemptionByScheduler"
-"""kube-scheduler does not look for more victims while one with this reason is leaving."""
 MANAGER: Final = "sluice-queue-extender"
 TOO_MANY: Final = 429
 GUARDED: Final = "disruption budget"
@@ -76,9 +74,9 @@ class Evictions:
 
     async def _mark(self, victim: HeldPod, message: str) -> None:
         condition = {
-            "type": TARGET,
+            "type": DISRUPTION_TARGET,
             "status": "True",
-            "reason": REASON,
+            "reason": PREEMPTION_BY_SCHEDULER,
             "message": message,
             "lastTransitionTime": stamp(self._now_ns()),
         }

@@ -28,6 +28,7 @@ from queuecontroller.gpushares.extender.answers import Extender
 from queuecontroller.gpushares.extender.ledger import HeldPod
 from queuecontroller.gpushares.extender.pods import PodAsk
 from queuecontroller.gpushares.extender.victims import Victims, by_node
+from queuecontroller.scheduler.model.reasons import PREEMPTED
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
 
@@ -395,7 +396,7 @@ class PodPreemption:
         plan.to_go.remove(victim)
         document = self._pods.get(victim.uid) or _document(victim)
         text = f"Preempted by pod {uid} on node {plan.node}"
-        self._tell(document, KubernetesEvent("Preempted", text))
+        self._tell(document, KubernetesEvent(PREEMPTED, text))
 
     async def _choose_again(self, uid: str, plan: _Plan, victim: HeldPod) -> None:
         """A budget has no disruption left that we know of: another goes where one will do, and only

@@ -24,11 +24,7 @@ from queuecontroller.cluster.cache.objects import (
 )
 from queuecontroller.cluster.reconcilers.contention import Contention
 from queuecontroller.cluster.reconcilers.units import Unit
-from queuecontroller.cluster.reconcilers.workload_actions import (
-    FAILED_TO_START,
-    INVALID,
-    WorkloadActions,
-)
+from queuecontroller.cluster.reconcilers.workload_actions import INVALID, WorkloadActions
 from queuecontroller.cluster.status.events import KubernetesEvent
 from queuecontroller.frameworks import (
     Action,
@@ -49,7 +45,14 @@ from queuecontroller.frameworks import (
     workload_name,
 )
 from queuecontroller.frameworks.names import ELASTIC_GATE
-from queuecontroller.scheduler.model.workload_info import ADMITTED, FINISHED
+from queuecontroller.scheduler.model.reasons import (
+    ADMITTED,
+    CONTESTED,
+    FAILED_TO_START,
+    FINISHED,
+    STARTED,
+    STOPPED,
+)
 from sluicecommon.kubernetes.errors import ApiRefused
 from sluicecommon.reader import ManifestError
 
@@ -182,10 +185,10 @@ class Jobs:
         if self._contest.is_contested(unit, monotonic()):
             text = f"somebody else lets it run again each time it is stopped: {why}"
             self._actions.record(
-                document, unit.kind, KubernetesEvent("Contested", text, warning=True)
+                document, unit.kind, KubernetesEvent(CONTESTED, text, warning=True)
             )
         else:
-            self._actions.record(document, unit.kind, KubernetesEvent("Stopped", why))
+            self._actions.record(document, unit.kind, KubernetesEvent(STOPPED, why))
         return changed
 
     async def _patch(
@@ -221,7 +224,7 @@ class Jobs:
         if after is not None and not is_suspended(KINDS[unit.kind], after):
             queue = ((workload.get("status") or {}).get("admission") or {}).get("clusterQueue")
             workload_actions.record(
-                after, unit.kind, KubernetesEvent("Started", f"Admitted by clusterQueue {queue}")
+                after, unit.kind, KubernetesEvent(STARTED, f"Admitted by clusterQueue {queue}")
             )
         return changed
 

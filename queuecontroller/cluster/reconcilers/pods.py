@@ -27,11 +27,7 @@ from queuecontroller.cluster.cache.objects import (
 )
 from queuecontroller.cluster.reconcilers.topology_gates import assigned
 from queuecontroller.cluster.reconcilers.units import GROUPS, Unit, of_pod, owners_of
-from queuecontroller.cluster.reconcilers.workload_actions import (
-    FAILED_TO_START,
-    INVALID,
-    WorkloadActions,
-)
+from queuecontroller.cluster.reconcilers.workload_actions import INVALID, WorkloadActions
 from queuecontroller.cluster.status.events import KubernetesEvent
 from queuecontroller.frameworks import (
     DeletePod,
@@ -58,17 +54,22 @@ from queuecontroller.frameworks.names import (
     LONGEST_LABEL,
     MANAGED,
     POD_SET,
-    TERMINATION_TARGET,
 )
 from queuecontroller.frameworks.pods import POD
 from queuecontroller.frameworks.reconcile import DeleteWorkload
 from queuecontroller.frameworks.serving import COMPONENT_INDEX
 from queuecontroller.frameworks.topology import domains, places
-from queuecontroller.scheduler.model.workload_info import (
+from queuecontroller.scheduler.model.reasons import (
     ADMITTED,
     EVICTED,
+    EXCESS_POD_DELETED,
+    FAILED_TO_START,
     FINISHED,
+    NAME_CONFLICT,
     QUOTA_RESERVED,
+    STARTED,
+    STOPPED,
+    TERMINATION_TARGET,
 )
 from sluicecommon.kubernetes.errors import ApiRefused
 from sluicecommon.kubernetes.resources import PODS, STATEFUL_SETS
@@ -78,7 +79,6 @@ T = TypeVar("T")
 AT_ONCE: Final = 8
 """Writes to the pods of one group that are under way together."""
 MOST_ASKED: Final = 10
-NAME_CONFLICT: Final = "WorkloadNameConflict"
 
 
 class _Taken(Exception):
@@ -250,7 +250,7 @@ class Pods:
                 if reason:
                     await self._actions.mark(pod, TERMINATION_TARGET, reason, why)
                 await self._actions.remove(PODS, pod)
-                told = "Stopped" if reason else "ExcessPodDeleted"
+                told = STOPPED if reason else EXCESS_POD_DELETED
                 self._actions.record(pod, PODS, KubernetesEvent(told, why))
 
     async def _start(
@@ -289,7 +289,7 @@ class Pods:
             workload_actions.starting.discard(key)
         queue = ((workload.get("status") or {}).get("admission") or {}).get("clusterQueue")
         workload_actions.record(
-            first, PODS, KubernetesEvent("Started", f"Admitted by clusterQueue {queue}")
+            first, PODS, KubernetesEvent(STARTED, f"Admitted by clusterQueue {queue}")
         )
 
     async def _let_go(

@@ -27,8 +27,7 @@ from queuecontroller.cluster.reconcilers.units import Unit, of_workload, owners_
 from queuecontroller.cluster.reconcilers.workload_actions import WorkloadActions
 from queuecontroller.cluster.status.events import KubernetesEvent
 from queuecontroller.cluster.writers.workqueue import WorkQueue
-from queuecontroller.scheduler.lifecycle import DEACTIVATED_FOR
-from queuecontroller.scheduler.model.workload_info import EVICTED, FINISHED
+from queuecontroller.scheduler.model.reasons import DEACTIVATED_FOR, DELETED, EVICTED, FINISHED
 from sluicecommon.kubernetes.errors import ApiRefused
 from sluicecommon.kubernetes.resources import PODS
 
@@ -105,7 +104,7 @@ class RetentionSweeper:
             else:
                 await self._actions.delete(workload)
                 text = "Deleted finished workload due to elapsed retention"
-                self._actions.record(workload, WORKLOADS, KubernetesEvent("Deleted", text))
+                self._actions.record(workload, WORKLOADS, KubernetesEvent(DELETED, text))
         except ApiRefused as refused:
             if not refused.not_found and not refused.conflict:
                 raise
@@ -121,7 +120,7 @@ class RetentionSweeper:
             # Of a Job the API server's own default would leave the pods.
             await self._actions.remove(unit.kind, document, "Background")
             text = "Deleted job: deactivation retention period expired"
-            self._actions.record(document, unit.kind, KubernetesEvent("Deleted", text))
+            self._actions.record(document, unit.kind, KubernetesEvent(DELETED, text))
 
 
 def _owners(workload: Document) -> list[Unit]:

@@ -30,7 +30,7 @@ from queuecontroller.frameworks.topology import (
     places,
     request_of,
 )
-from queuecontroller.scheduler.model.workload_info import ADMITTED, EVICTED, FINISHED
+from queuecontroller.scheduler.model.reasons import ADMITTED, EVICTED, FINISHED
 from sluicecommon.kubernetes.errors import ApiRefused
 from sluicecommon.kubernetes.resources import PODS
 

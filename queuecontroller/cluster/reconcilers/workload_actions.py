@@ -21,7 +21,7 @@ from queuecontroller.cluster.cache.objects import (
     version_of,
 )
 from queuecontroller.cluster.status.events import KubernetesEvent
-from queuecontroller.cluster.status.workload_status import LONGEST, WAITING_FOR_PODS, holds, stamp
+from queuecontroller.cluster.status.workload_status import LONGEST, holds, stamp
 from queuecontroller.cluster.writers.event_recorder import EventRecorder
 from queuecontroller.frameworks import (
     CreateWorkload,
@@ -37,9 +37,25 @@ from queuecontroller.frameworks import (
     WaitForReplacements,
     pod_set_infos,
 )
-from queuecontroller.scheduler.lifecycle import SECOND_NS, WAIT_FOR_RECOVERY
+from queuecontroller.scheduler.lifecycle import SECOND_NS
 from queuecontroller.scheduler.model.objects import WorkloadKey
-from queuecontroller.scheduler.model.workload_info import ADMITTED, EVICTED, PODS_READY
+from queuecontroller.scheduler.model.reasons import (
+    ADMITTED,
+    CREATED_WORKLOAD,
+    DELETED_WORKLOAD,
+    EVICTED,
+    FINISHED_WORKLOAD,
+    OWNER_REFERENCES_ADDED,
+    PODS_FAILED,
+    PODS_READY,
+    PODS_REPLACED,
+    RECOVERED,
+    STARTED,
+    UPDATED_WORKLOAD,
+    WAIT_FOR_RECOVERY,
+    WAITING_FOR_PODS,
+    WORKLOAD_NOT_COMPOSED,
+)
 from queuecontroller.state.book import Book
 from queuecontroller.state.figures import Figures
 from queuecontroller.state.shell import Shell
@@ -52,11 +68,8 @@ T = TypeVar("T")
 INVALID: Final = 422
 NEVER: Final = (400, 413, INVALID)
 """The same again is refused again."""
-RECOVERED: Final = "Recovered"
 MANAGER: Final = "sluice-queue"
 """Of fields that others have a part of."""
-FAILED_TO_START: Final = "FailedToStart"
-REFUSED: Final = "ErrWorkloadCompose"
 
 WorkloadAction = (
     CreateWorkload
@@ -119,7 +132,7 @@ class WorkloadActions:
                     self.record(
                         workload,
                         WORKLOADS,
-                        KubernetesEvent("OwnerReferencesAdded", text, detail=True),
+                        KubernetesEvent(OWNER_REFERENCES_ADDED, text, detail=True),
                     )
             if about is not None:
                 self._record_action(action, kind, about, key)
@@ -136,17 +149,17 @@ class WorkloadActions:
         match action:
             case CreateWorkload():
                 told = KubernetesEvent(
-                    "CreatedWorkload", f"Created Workload: {workload}", detail=True
+                    CREATED_WORKLOAD, f"Created Workload: {workload}", detail=True
                 )
             case UpdateWorkload(patch) if "spec" in patch:
                 told = KubernetesEvent(
-                    "UpdatedWorkload", f"Updated Workload {workload}: {action.why}"
+                    UPDATED_WORKLOAD, f"Updated Workload {workload}: {action.why}"
                 )
             case DeleteWorkload(why):
-                told = KubernetesEvent("DeletedWorkload", f"Deleted Workload {workload}: {why}")
+                told = KubernetesEvent(DELETED_WORKLOAD, f"Deleted Workload {workload}: {why}")
             case FinishWorkload():
                 text = f"Workload '{workload}' is declared finished"
-                told = KubernetesEvent("FinishedWorkload", text, detail=True)
+                told = KubernetesEvent(FINISHED_WORKLOAD, text, detail=True)
             case _:
                 return
         self.record(about, kind, told)
@@ -338,7 +351,9 @@ class WorkloadActions:
     def record(self, document: Document, kind: Resource, told: KubernetesEvent) -> None:
         self.recorder.record(document, kind, told)
 
-    def refuse(self, kind: Resource, document: Document, why: str, reason: str = REFUSED) -> None:
+    def refuse(
+        self, kind: Resource, document: Document, why: str, reason: str = WORKLOAD_NOT_COMPOSED
+    ) -> None:
         key = kind, key_of(document)
         told = f"{document['metadata'].get('generation')} {why}"
         if self._refused.get(key) != told:
@@ -389,14 +404,14 @@ class WorkloadActions:
         again = before is not None and before.reason in (WAIT_FOR_RECOVERY, RECOVERED)
         if ready:
             text = "All pods are ready or succeeded"
-            self._set(key, PODS_READY, True, RECOVERED if again else "Started", text)
+            self._set(key, PODS_READY, True, RECOVERED if again else STARTED, text)
         else:
             text = "A pod that was ready is not any more"
             self._set(key, PODS_READY, False, WAIT_FOR_RECOVERY, text)
 
     def _set_waiting(self, key: str, waiting: bool) -> None:
         text = "pods are gone before they were done" if waiting else "the group has its pods"
-        reason = "PodsFailed" if waiting else "PodsReplaced"
+        reason = PODS_FAILED if waiting else PODS_REPLACED
         self._set(key, WAITING_FOR_PODS, waiting, reason, text)
 
     def _set(self, key: str, kind: str, status: bool, reason: str, text: str) -> None:

@@ -17,7 +17,17 @@ from queuecontroller.cluster.cache.objects import (
     controller_of,
     has_condition,
 )
-from queuecontroller.scheduler.lifecycle import DEACTIVATED_FOR
+from queuecontroller.scheduler.model import reasons
+from queuecontroller.scheduler.model.reasons import (
+    ADMITTED,
+    DEACTIVATED_FOR,
+    EVICTED,
+    EVICTED_DUE_TO,
+    PREEMPTED,
+    PREEMPTED_WORKLOAD,
+    QUOTA_RESERVED,
+    EvictionReason,
+)
 
 LONGEST: Final = 1024
 COMPONENT: Final = "sluice-queue"
@@ -40,17 +50,17 @@ def of_workload(before: Document, after: Document) -> Iterator[KubernetesEvent]:
 
     queue = ((after.get("status") or {}).get("admission") or {}).get("clusterQueue", "")
     # Its job is told that it was started, which is what people look at.
-    of_a_job, admitted = bool(controller_of(after)), became("Admitted")
-    if became("QuotaReserved"):
+    of_a_job, admitted = bool(controller_of(after)), became(ADMITTED)
+    if became(QUOTA_RESERVED):
         text = f"Quota reserved in ClusterQueue {queue}"
-        yield KubernetesEvent("QuotaReserved", text, detail=of_a_job or admitted)
+        yield KubernetesEvent(QUOTA_RESERVED, text, detail=of_a_job or admitted)
     if admitted:
-        yield KubernetesEvent("Admitted", f"Admitted by ClusterQueue {queue}", detail=of_a_job)
-    if became("Evicted"):
+        yield KubernetesEvent(ADMITTED, f"Admitted by ClusterQueue {queue}", detail=of_a_job)
+    if became(EVICTED):
         yield from _of_eviction(after)
-    if became("Preempted"):
-        yield KubernetesEvent("Preempted", str(condition_of(after, "Preempted").get("message", "")))
-    waits, waited = (condition_of(one, "QuotaReserved") for one in (after, before))
+    if became(PREEMPTED):
+        yield KubernetesEvent(PREEMPTED, str(condition_of(after, PREEMPTED).get("message", "")))
+    waits, waited = (condition_of(one, QUOTA_RESERVED) for one in (after, before))
     if waits.get("status") == "False" and _said(waits) != _said(waited):
         yield KubernetesEvent(*_said(waits), warning=True, detail=True)
 
@@ -60,18 +70,18 @@ def _said(condition: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _of_eviction(after: Document) -> Iterator[KubernetesEvent]:
-    evicted = condition_of(after, "Evicted")
+    evicted = condition_of(after, EVICTED)
     reason, message = str(evicted.get("reason") or ""), str(evicted.get("message") or "")
     match reason.removeprefix(DEACTIVATED_FOR):
-        case "MaximumExecutionTimeExceeded" as why:
+        case reasons.MAXIMUM_EXECUTION_TIME_EXCEEDED as why:
             longest_s = (after.get("spec") or {}).get("maximumExecutionTimeSeconds")
             text = f"The maximum execution time ({longest_s}s) exceeded"
             yield KubernetesEvent(why, text, warning=True)
-        case "AdmissionCheck" if reason.startswith(DEACTIVATED_FOR):
+        case EvictionReason.ADMISSION_CHECK if reason.startswith(DEACTIVATED_FOR):
             yield KubernetesEvent(
-                "AdmissionCheckRejected", f"Deactivated due to {message}", warning=True
+                reasons.CHECK_REJECTED, f"Deactivated due to {message}", warning=True
             )
-    yield KubernetesEvent(f"EvictedDueTo{reason}", message)
+    yield KubernetesEvent(f"{EVICTED_DUE_TO}{reason}", message)
 
 
 def of_preemptor(target: Document) -> KubernetesEvent:
@@ -81,7 +91,7 @@ def of_preemptor(target: Document) -> KubernetesEvent:
     name = f"{head.get('namespace')}/{head['name']}"
     where = f" in ClusterQueue {queue}" if queue else ""
     return KubernetesEvent(
-        "PreemptedWorkload", f"Preempted workload {name} (UID: {head.get('uid')}){where}"
+        PREEMPTED_WORKLOAD, f"Preempted workload {name} (UID: {head.get('uid')}){where}"
     )
 
 

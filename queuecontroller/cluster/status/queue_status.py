@@ -22,13 +22,26 @@ from queuecontroller.cluster.cache.objects import (
 from queuecontroller.cluster.status.workload_status import LONGEST, stamp
 from queuecontroller.scheduler.model.flavor_resources import Fr, Usage
 from queuecontroller.scheduler.model.objects import StopPolicy, Workload, WorkloadKey
-from queuecontroller.scheduler.model.workload_info import ADMITTED, FINISHED, WorkloadInfo
+from queuecontroller.scheduler.model.reasons import (
+    ACTIVE,
+    ADMITTED,
+    CHECK_INACTIVE,
+    CHECK_NOT_FOUND,
+    CLUSTER_QUEUE_INACTIVE,
+    CLUSTER_QUEUE_MISSING,
+    COHORT_CYCLE,
+    FINISHED,
+    FLAVOR_NOT_FOUND,
+    MISCONFIGURED,
+    STOPPED,
+    TERMINATING,
+)
+from queuecontroller.scheduler.model.workload_info import WorkloadInfo
 from queuecontroller.scheduler.quota.shares import dominant_share
 from queuecontroller.state.book import Book
 from queuecontroller.state.records import ObjectId
 from sluicecommon.kubernetes.quantity import format_amount
 
-ACTIVE: Final = "Active"
 _NOT_IN: Final = "Can't admit new workloads"
 
 
@@ -141,30 +154,30 @@ class QueueStatus:
         """Reason and message of Active=False; no reason: it is open."""
         refused = self._mirror.refused.get(("ClusterQueue", "", name))
         if refused is not None:
-            return "Misconfigured", f"{_NOT_IN}: {refused}"
+            return MISCONFIGURED, f"{_NOT_IN}: {refused}"
         if is_leaving(document):
-            return "Terminating", f"{_NOT_IN}; clusterQueue is terminating"
+            return TERMINATING, f"{_NOT_IN}; clusterQueue is terminating"
         cache = self._book.engine.cache
         state = cache.queues.get(name)
         if state is None:
-            return "Misconfigured", f"{_NOT_IN}: not read yet"
+            return MISCONFIGURED, f"{_NOT_IN}: not read yet"
         if state.spec.stop_policy is not StopPolicy.NONE:
-            return "Stopped", f"{_NOT_IN}: is stopped."
+            return STOPPED, f"{_NOT_IN}: is stopped."
         if missing := state.missing_flavors():
             text = f"{_NOT_IN}: references missing ResourceFlavor(s): {','.join(missing)}."
-            return "FlavorNotFound", text
+            return FLAVOR_NOT_FOUND, text
         known = {rule.name: self._check(rule.name) for rule in state.spec.admission_checks}
         if lost := sorted(one for one, found in known.items() if found is None):
             text = f"{_NOT_IN}: references missing AdmissionCheck(s): {','.join(lost)}."
-            return "AdmissionCheckNotFound", text
+            return CHECK_NOT_FOUND, text
         asleep = sorted(
             one for one, found in known.items() if found and not has_condition(found, ACTIVE)
         )
         if asleep:
             text = f"{_NOT_IN}: references inactive AdmissionCheck(s): {','.join(asleep)}."
-            return "AdmissionCheckInactive", text
+            return CHECK_INACTIVE, text
         why = cache.why_inactive(name)
-        return ("CohortCycle", f"{_NOT_IN}: {why}") if why is not None else ("", "")
+        return (COHORT_CYCLE, f"{_NOT_IN}: {why}") if why is not None else ("", "")
 
     def _check(self, name: str) -> Document | None:
         return self._mirror.cache.get(CHECKS, name)
@@ -192,15 +205,15 @@ class QueueStatus:
         namespace, name = split_key(key_of(document))
         refused = self._mirror.refused.get(("LocalQueue", namespace, name))
         if refused is not None:
-            return "Misconfigured", refused
+            return MISCONFIGURED, refused
         local = self._book.catalogue.local_queue(namespace, name)
         if local is not None and local.stop_policy is not StopPolicy.NONE:
-            return "Stopped", "LocalQueue is stopped"
+            return STOPPED, "LocalQueue is stopped"
         behind = self._mirror.cache.get(CLUSTER_QUEUES, queue)
         if behind is None:
-            return "ClusterQueueDoesNotExist", "Can't submit new workloads to clusterQueue"
+            return CLUSTER_QUEUE_MISSING, "Can't submit new workloads to clusterQueue"
         if self._why_closed(behind, queue)[0]:
-            return "ClusterQueueIsInactive", "Can't submit new workloads to clusterQueue"
+            return CLUSTER_QUEUE_INACTIVE, "Can't submit new workloads to clusterQueue"
         return "", ""
 
     def _cohort(self, name: str) -> dict[str, Any]:

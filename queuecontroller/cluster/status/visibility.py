@@ -21,7 +21,7 @@ from queuecontroller.cluster.cache.objects import (
     key_of,
 )
 from queuecontroller.scheduler.model.objects import WorkloadKey
-from queuecontroller.scheduler.model.workload_info import EVICTED, FINISHED, QUOTA_RESERVED
+from queuecontroller.scheduler.model.reasons import EVICTED, FINISHED, QUOTA_RESERVED
 from queuecontroller.state.book import Book
 from queuecontroller.state.status import Views
 

@@ -19,19 +19,20 @@ from queuecontroller.scheduler.model.objects import (
     TopologyAssignment,
     Workload,
 )
-from queuecontroller.scheduler.model.workload_info import (
+from queuecontroller.scheduler.model.reasons import (
     ADMITTED,
     EVICTED,
     FINISHED,
+    NO_RESERVATION,
     PODS_READY,
     PREEMPTED,
     QUOTA_RESERVED,
+    REQUEUED,
+    WAITING_FOR_PODS,
 )
 from queuecontroller.scheduler.placement.topology.slices import slices_of
-from queuecontroller.state.workloads.conditions import REQUEUED
 from sluicecommon.kubernetes.quantity import format_amount
 
-WAITING_FOR_PODS: Final = "WaitingForReplacementPods"
 OURS: Final = (
     *(QUOTA_RESERVED, ADMITTED, PODS_READY, FINISHED, EVICTED, PREEMPTED, REQUEUED),
     WAITING_FOR_PODS,
@@ -40,7 +41,6 @@ OURS: Final = (
 LONGEST: Final = 1024
 """Characters of a message; Kueue cuts there, too."""
 UNANSWERED: Final = "The check has not answered yet"
-NO_RESERVATION: Final = "NoReservation"
 
 
 def stamp(at_ns: int) -> str:

@@ -19,7 +19,7 @@ from queuecontroller.cluster.cache.objects import Document, condition_of, pruned
 from queuecontroller.cluster.status.workload_status import LONGEST, holds, patch_of, pending
 from queuecontroller.cluster.writers.workqueue import WorkQueue
 from queuecontroller.scheduler.model.objects import Condition, Workload, WorkloadKey
-from queuecontroller.scheduler.model.workload_info import FINISHED, QUOTA_RESERVED
+from queuecontroller.scheduler.model.reasons import FINISHED, QUOTA_RESERVED
 from queuecontroller.state.records import WorkloadRecord
 from queuecontroller.state.shell import Shell
 from sluicecommon.kubernetes.client import ApiClient

@@ -12,9 +12,10 @@ from queuecontroller.scheduler.explain.limits import LimitKind
 from queuecontroller.scheduler.explain.scratch import Scratch
 from queuecontroller.scheduler.explain.shortages import Candidate, Needs, Shortage, needs
 from queuecontroller.scheduler.lifecycle import SECOND_NS, execution_ends_ns
-from queuecontroller.scheduler.model.assignment import HOPELESS, NO_ROOM, Mode, PendingReason
+from queuecontroller.scheduler.model.assignment import HOPELESS, NO_ROOM, Mode
 from queuecontroller.scheduler.model.flavor_resources import Fr
 from queuecontroller.scheduler.model.objects import Workload
+from queuecontroller.scheduler.model.reasons import PendingReason
 from queuecontroller.scheduler.model.workload_info import WorkloadInfo
 from queuecontroller.scheduler.scheduler import Scheduler
 

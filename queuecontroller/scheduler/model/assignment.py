@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum, StrEnum
+from enum import IntEnum
 from typing import Final
 
 from queuecontroller.scheduler.model.flavor_resources import Fr
 from queuecontroller.scheduler.model.objects import PlacedPods, TopologyAssignment, WorkloadKey
+from queuecontroller.scheduler.model.reasons import PendingReason
 
 
 class Mode(IntEnum):
@@ -33,26 +34,6 @@ class PreemptionMode(IntEnum):
         if self is PreemptionMode.FIT:
             return Mode.FIT
         return Mode.NO_FIT if self is PreemptionMode.NO_FIT else Mode.PREEMPT
-
-
-class PendingReason(StrEnum):
-    """Kueue's reasons for QuotaReserved=False."""
-
-    EXCEEDS_MAX_QUOTA = "ExceedsMaxQuota"
-    WAITING_FOR_QUOTA = "WaitingForQuota"
-    NO_MATCHING_FLAVOR = "NoMatchingFlavor"
-    MISCONFIGURED = "Misconfigured"
-    ADMISSION_GATED = "AdmissionGated"
-    WAITING_FOR_PREEMPTED_WORKLOADS = "WaitingForPreemptedWorkloads"
-    WAITING_FOR_PODS_READY = "WaitingForPodsReady"
-    PENDING_EVALUATION = "PendingEvaluation"
-    SUSPENDED = "Suspended"
-    WAITING_FOR_PLACEMENT = "WaitingForPlacement"
-    """Ours: there is quota, but no room on the nodes."""
-    TOPOLOGY_PLACEMENT_FAILED = "TopologyPlacementFailed"
-    """There is quota, but no domain of the topology has room."""
-    WAITING_FOR_PREEMPTOR = "WaitingForPreemptor"
-    """Ours: it was preempted for one that has not started yet."""
 
 
 NO_ROOM: Final = frozenset(

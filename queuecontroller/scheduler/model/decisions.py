@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from queuecontroller.scheduler.model.assignment import Assignment, PendingReason
-from queuecontroller.scheduler.model.objects import (
-    Admission,
-    PodSetAssignment,
-    PreemptionReason,
-    WorkloadKey,
-)
+from queuecontroller.scheduler.model.assignment import Assignment
+from queuecontroller.scheduler.model.objects import Admission, PodSetAssignment, WorkloadKey
+from queuecontroller.scheduler.model.reasons import PendingReason, PreemptionReason
 from queuecontroller.scheduler.model.workload_info import WorkloadInfo
 
 

@@ -68,13 +68,6 @@ class FungibilityPreference(StrEnum):
     PREEMPTION_OVER_BORROWING = "PreemptionOverBorrowing"
 
 
-class PreemptionReason(StrEnum):
-    IN_CLUSTER_QUEUE = "InClusterQueue"
-    IN_COHORT_RECLAMATION = "InCohortReclamation"
-    IN_COHORT_FAIR_SHARING = "InCohortFairSharing"
-    IN_COHORT_RECLAIM_WHILE_BORROWING = "InCohortReclaimWhileBorrowing"
-
-
 class CheckState(StrEnum):
     PENDING = "Pending"
     READY = "Ready"

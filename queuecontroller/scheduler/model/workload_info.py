@@ -8,27 +8,24 @@ from typing import Final
 
 from queuecontroller.scheduler.model.assignment import Assignment
 from queuecontroller.scheduler.model.flavor_resources import FlavorResources, Fr
-from queuecontroller.scheduler.model.objects import (
-    PodSet,
+from queuecontroller.scheduler.model.objects import PodSet, Workload, WorkloadKey, nothing
+from queuecontroller.scheduler.model.reasons import (
+    ADMITTED,
+    EVICTED,
+    PREEMPTED,
+    QUOTA_RESERVED,
+    EvictionReason,
     PreemptionReason,
-    Workload,
-    WorkloadKey,
-    nothing,
 )
 from sluicecommon.kubernetes.quantity import PODS, saturate
-
-EVICTED: Final = "Evicted"
-PREEMPTED: Final = "Preempted"
-QUOTA_RESERVED: Final = "QuotaReserved"
-ADMITTED: Final = "Admitted"
-FINISHED: Final = "Finished"
-PODS_READY: Final = "PodsReady"
 
 # Keeps it behind a preemptor that was created in the very same moment.
 _A_MOMENT_NS: Final = 1_000_000
 
 # Eviction reasons after which a workload queues by its eviction time instead of its creation time.
-_REQUEUED_BY_EVICTION: Final = frozenset({"PodsReadyTimeout", "AdmissionCheck"})
+_REQUEUED_BY_EVICTION: Final = frozenset(
+    {EvictionReason.PODS_READY_TIMEOUT.value, EvictionReason.ADMISSION_CHECK.value}
+)
 
 
 class PodSetRequests:

@@ -12,7 +12,8 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from typing import Final
 
 from queuecontroller.scheduler.model.flavor_resources import Fr
-from queuecontroller.scheduler.model.objects import PreemptionPolicy, PreemptionReason, WorkloadKey
+from queuecontroller.scheduler.model.objects import PreemptionPolicy, WorkloadKey
+from queuecontroller.scheduler.model.reasons import PreemptionReason
 from queuecontroller.scheduler.model.workload_info import Target, WorkloadInfo
 from queuecontroller.scheduler.preemption.search import (
     PreemptionContext,

@@ -15,7 +15,8 @@ from itertools import chain
 from typing import Final
 
 from queuecontroller.scheduler.model.flavor_resources import Fr
-from queuecontroller.scheduler.model.objects import PreemptionPolicy, PreemptionReason
+from queuecontroller.scheduler.model.objects import PreemptionPolicy
+from queuecontroller.scheduler.model.reasons import PreemptionReason
 from queuecontroller.scheduler.model.settings import EngineSettings
 from queuecontroller.scheduler.model.workload_info import Target, WorkloadInfo
 from queuecontroller.scheduler.preemption.search import (

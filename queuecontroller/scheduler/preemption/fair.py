@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from queuecontroller.scheduler.model.objects import PreemptionPolicy, PreemptionReason
+from queuecontroller.scheduler.model.objects import PreemptionPolicy
+from queuecontroller.scheduler.model.reasons import PreemptionReason
 from queuecontroller.scheduler.model.settings import EngineSettings, FairPreemptionStrategy
 from queuecontroller.scheduler.model.workload_info import Target, WorkloadInfo
 from queuecontroller.scheduler.preemption.search import (

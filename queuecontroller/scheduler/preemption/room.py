@@ -11,13 +11,14 @@ from collections.abc import Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from queuecontroller.scheduler.model.assignment import Assignment, PendingReason
+from queuecontroller.scheduler.model.assignment import Assignment
 from queuecontroller.scheduler.model.objects import (
     PlacedPods,
     TopologyAssignment,
     Workload,
     WorkloadKey,
 )
+from queuecontroller.scheduler.model.reasons import PendingReason
 from queuecontroller.scheduler.model.workload_info import WorkloadInfo
 from queuecontroller.scheduler.preemption.candidates import Candidates, Turn
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from queuecontroller.scheduler.model.assignment import Assignment, PreemptionMode
 from queuecontroller.scheduler.model.flavor_resources import Fr
-from queuecontroller.scheduler.model.objects import PreemptionPolicy, PreemptionReason
+from queuecontroller.scheduler.model.objects import PreemptionPolicy
+from queuecontroller.scheduler.model.reasons import PreemptionReason
 from queuecontroller.scheduler.model.settings import EngineSettings
 from queuecontroller.scheduler.model.workload_info import Target, WorkloadInfo
 from queuecontroller.scheduler.quota.cache import Cache

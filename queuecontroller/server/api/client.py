@@ -57,7 +57,7 @@ class Endpoint:
 
 
 def open_channel(door: Endpoint, options: Sequence[tuple[str, Any]] = ()) -> Any:
-    """Raises DoorUnusable."""
+    """Raises EndpointUnusable."""
     every = [
         ("grpc.max_receive_message_length", LARGEST_ANSWER),
         ("grpc.keepalive_time_ms", 20_000),
@@ -119,7 +119,7 @@ def _pem(flag: str, path: str, word: bytes) -> bytes:
 
 class Client:
     def __init__(self, door: Endpoint, wire: Wire) -> None:
-        """Raises DoorUnusable."""
+        """Raises EndpointUnusable."""
         self._door = door
         self._wire = wire
         self._channel = open_channel(door)

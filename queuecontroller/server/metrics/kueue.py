@@ -14,7 +14,13 @@ from typing import Final
 
 from queuecontroller.scheduler.model.flavor_resources import Fr
 from queuecontroller.scheduler.model.objects import LocalQueue, StopPolicy, Workload
-from queuecontroller.scheduler.model.workload_info import ADMITTED, WorkloadInfo
+from queuecontroller.scheduler.model.reasons import (
+    ADMITTED,
+    NO_RESERVATION,
+    UNSATISFIED_CHECKS,
+    PendingReason,
+)
+from queuecontroller.scheduler.model.workload_info import WorkloadInfo
 from queuecontroller.scheduler.quota.cluster_queue import ClusterQueueState
 from queuecontroller.scheduler.quota.shares import dominant_share
 from queuecontroller.scheduler.quota.tree import QuotaNode
@@ -30,10 +36,6 @@ from sluicecommon.metric import Metric
 MOST_QUEUES: Final = 2000
 MOST_SHOWN: Final = 10_000
 """Of series that are there for a queue and something else."""
-NO_RESERVATION: Final = "NoReservation"
-UNSATISFIED: Final = "UnsatisfiedAdmissionChecks"
-PENDING_EVALUATION: Final = "PendingEvaluation"
-"""Kueue's words for why somebody is not admitted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +175,7 @@ class _Kueue:
                 line.admitted += 1
             else:
                 of = info.workload.namespace, info.workload.queue_name
-                self._count_unadmitted(of, name, UNSATISFIED, "")
+                self._count_unadmitted(of, name, UNSATISFIED_CHECKS, "")
         self._add(k.RESERVING_ACTIVE, (name,), len(state.workloads))
         self._add(k.ADMITTED_ACTIVE, (name,), admitted)
         cohort, root = _cohorts(state.node)
@@ -224,7 +226,7 @@ class _Kueue:
             shape = id(info.shape)
             one_of[shape] = info
             found = waiting.get(info.key)
-            why = found.reason if found is not None else PENDING_EVALUATION
+            why = found.reason if found is not None else PendingReason.PENDING_EVALUATION
             active = is_open and not pending.is_inadmissible(info)
             workload = info.workload
             alike[shape, workload.namespace, workload.queue_name, active, why] += 1

@@ -13,7 +13,7 @@ import yaml
 from queuecontroller.kueueapi.manifests.nodes import CAPACITY
 from queuecontroller.scheduler.explain import explain
 from queuecontroller.scheduler.model.objects import PodSet
-from queuecontroller.scheduler.model.workload_info import FINISHED
+from queuecontroller.scheduler.model.reasons import FINISHED
 from queuecontroller.scheduler.placement.capacity import NodeCapacity
 from queuecontroller.state.objects.asks import ASKED, asked_of
 from queuecontroller.state.objects.submission import Refused

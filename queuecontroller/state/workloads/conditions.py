@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 from queuecontroller.scheduler.model.objects import Condition, Workload
-from queuecontroller.scheduler.model.workload_info import (
+from queuecontroller.scheduler.model.reasons import (
     ADMITTED,
     EVICTED,
     FINISHED,
     PODS_READY,
     PREEMPTED,
     QUOTA_RESERVED,
+    REQUEUED,
 )
-
-REQUEUED: Final = "Requeued"
 
 
 def with_condition(
@@ -40,16 +39,16 @@ def reserved(workload: Workload, queue: str, now_ns: int, **changes: Any) -> Wor
     """`changes`: see `with_condition`."""
     text = f"Quota reserved in ClusterQueue {queue}"
     workload = with_condition(
-        workload, QUOTA_RESERVED, True, "QuotaReserved", text, now_ns, **changes
+        workload, QUOTA_RESERVED, True, QUOTA_RESERVED, text, now_ns, **changes
     )
     for kind in (EVICTED, PREEMPTED, REQUEUED):
         if workload.is_true(kind):
-            workload = with_condition(workload, kind, False, "QuotaReserved", text, now_ns)
+            workload = with_condition(workload, kind, False, QUOTA_RESERVED, text, now_ns)
     return workload
 
 
 def admitted(workload: Workload, now_ns: int) -> Workload:
-    return with_condition(workload, ADMITTED, True, "Admitted", "The workload is admitted", now_ns)
+    return with_condition(workload, ADMITTED, True, ADMITTED, "The workload is admitted", now_ns)
 
 
 def evicting(

@@ -7,17 +7,15 @@ from collections.abc import Callable, Collection, Iterable
 
 from queuecontroller.scheduler.lifecycle import SECOND_NS, reason_and_cause
 from queuecontroller.scheduler.model.objects import Condition, Workload, WorkloadKey
-from queuecontroller.scheduler.model.workload_info import (
+from queuecontroller.scheduler.model.reasons import (
     ADMITTED,
     EVICTED,
     PODS_READY,
     QUOTA_RESERVED,
+    REQUEUED,
+    STARTED,
 )
 from queuecontroller.state.figures import Figures, place_of
-from queuecontroller.state.workloads.conditions import REQUEUED
-
-STARTED = "Started"
-"""Reason of PodsReady when pods are ready for the first time since the admission."""
 
 
 class Counting:

@@ -18,13 +18,11 @@ from typing import Any, Final
 
 from queuecontroller.scheduler.lifecycle import (
     Eviction,
-    EvictionReason,
     PodsReadySettings,
     backoff_ns,
     due_at_ns,
     due_eviction,
 )
-from queuecontroller.scheduler.model.assignment import PendingReason
 from queuecontroller.scheduler.model.decisions import (
     CycleResult,
     Preempted,
@@ -39,7 +37,17 @@ from queuecontroller.scheduler.model.objects import (
     Workload,
     WorkloadKey,
 )
-from queuecontroller.scheduler.model.workload_info import ADMITTED, EVICTED, FINISHED, PODS_READY
+from queuecontroller.scheduler.model.reasons import (
+    ADMITTED,
+    EVICTED,
+    FINISHED,
+    NODE_REFUSED,
+    PODS_READY,
+    STARTED,
+    STOPPED,
+    EvictionReason,
+    PendingReason,
+)
 from queuecontroller.scheduler.placement.choose import Chosen
 from queuecontroller.scheduler.scheduler import Scheduler
 from queuecontroller.state.figures import Figures
@@ -57,7 +65,6 @@ from queuecontroller.state.records import (
 from queuecontroller.state.workloads import conditions
 from queuecontroller.state.workloads.counting import Counting
 
-NODE_REFUSED: Final = "NodeRefused"
 NODE_LOST: Final = "NodeLost"
 _PENDING: Final = CheckState.PENDING
 _MAKING_WAY: Final = {
@@ -495,14 +502,14 @@ class Workloads:
                 self.finish(key, "JobFinished", message, now_ns)  # it was done before it heard
             elif record.node and not left and workload.admission is None:
                 # Paused and in line again, and now its process is gone: nobody is left to start.
-                self.finish(key, "Stopped", message, now_ns)
+                self.finish(key, STOPPED, message, now_ns)
             elif record.node and not left and not record.deleting:
                 self.complete_eviction(key, now_ns)
-                self.finish(key, "Stopped", message, now_ns)  # its one process was killed
+                self.finish(key, STOPPED, message, now_ns)  # its one process was killed
             else:
                 self.complete_eviction(key, now_ns)
         elif not left:
-            self.finish(key, "JobFinished" if finished else "Stopped", message, now_ns)
+            self.finish(key, "JobFinished" if finished else STOPPED, message, now_ns)
 
     def never_started(self, key: WorkloadKey, node: str, message: str, now_ns: int) -> None:
         """The node gave a pod up before anything ran: whoever waits for it goes on waiting."""
@@ -598,9 +605,7 @@ class Workloads:
             return
         if all(one.state is PodState.RUNNING for one in pods):
             text, before = "All pods are running", workload
-            workload = conditions.with_condition(
-                workload, PODS_READY, True, "Started", text, now_ns
-            )
+            workload = conditions.with_condition(workload, PODS_READY, True, STARTED, text, now_ns)
             self.counting.changed(before, workload, now_ns)
             self._save(record, now_ns, workload=workload)
 

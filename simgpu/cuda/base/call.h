@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How every door of the driver begins. SIM_PASS and what is made of it are the one kind of macro here that returns: some
- * 400 doors begin with it, and each would otherwise spend four lines on saying the same (docs/node/simulator.md).
+ * The common beginning of every entry point of the driver. SIM_PASS and the macros made of it are the only ones here
+ * that return: some 400 entry points begin with it, and each would otherwise repeat the same four lines
+ * (docs/node/simulator.md).
  */
 #ifndef SIM_CALL_H
 #define SIM_CALL_H
@@ -13,7 +14,7 @@
 
 #define SIM_API __attribute__((visibility("default")))
 
-/* Go on where `check` is CUDA_SUCCESS, answer what it says otherwise. */
+/* Continue if `check` is CUDA_SUCCESS, otherwise return its value. */
 #define SIM_PASS(check)                                                                                                \
 	do {                                                                                                           \
 		CUresult r_ = (check);                                                                                 \
@@ -40,12 +41,13 @@ static inline CUresult sim_passed(const struct sim_process *process)
 	return sim_started(process);
 }
 
-/* First line of every call: knobs, initialised? And it waits here while its process is locked for a checkpoint. */
+/* First line of every call: applies the knobs and checks that cuInit has run. It waits here while its process is locked
+ * for a checkpoint. */
 #define SIM_CALL()                                                                                                     \
 	SIM_PASS(sim_enter_call(__func__));                                                                            \
 	SIM_PASS(sim_passed(sim_process()))
 
-/* The same where work is done in a context, which is `name` from here on. */
+/* The same for a call in a context, which is `name` from here on. */
 #define SIM_CALL_CONTEXT(name)                                                                                         \
 	SIM_CALL();                                                                                                    \
 	struct CUctx_st *name = sim_current();                                                                         \

@@ -10,7 +10,7 @@
 
 static __thread struct CUctx_st *stack[STACK];
 static __thread int depth;
-static struct CUctx_st *contexts; /* all live ones */
+static struct CUctx_st *contexts; /* all live contexts */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 
 bool sim_context_alive(const struct CUctx_st *wanted)

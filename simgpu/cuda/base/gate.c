@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The door of a process that can be checkpointed: see gate.h. */
+/* The gate of a process that can be checkpointed: see gate.h. */
 #include "simgpu/cuda/base/gate.h"
 
 #include <time.h>
 
 void sim_gate_wait(const struct sim_client *client)
 {
-	struct timespec nap = { .tv_nsec =
-		                        200000 }; /* who is locked waits for seconds, so a fraction of one is exact */
+	struct timespec nap = { .tv_nsec = 200000 }; /* a process is locked for seconds: a fraction is exact enough */
 
 	while (__atomic_load_n(&client->checkpoint, __ATOMIC_SEQ_CST) != 0)
 		nanosleep(&nap, NULL);

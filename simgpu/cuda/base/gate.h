@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where the calls of a process wait while another one has locked it for a checkpoint.
+ * The place where calls of a process wait while another process has locked it for a checkpoint.
  *
- * A call looks at the door when it begins, and stands inside while it changes what a checkpoint moves: the account of a
- * device, or a context's queue. Who locks shuts the door first and then waits until nobody stands inside, so nothing
- * moves under it. A process that is killed inside is forgotten with its record.
+ * A call passes the gate when it begins, and counts as inside while it changes state that a checkpoint moves: the
+ * account of a device, or a context's queue. The locking process shuts the gate first and then waits until no thread is
+ * inside, so no such state changes under it. The count of a process that is killed inside ends with its record.
  */
 #ifndef SIM_GATE_H
 #define SIM_GATE_H
 
 #include "simgpu/node/state.h"
 
-/* Until the door is open. */
+/* Wait until the gate is open. */
 void sim_gate_wait(const struct sim_client *client);
-/* The same, and then it stands inside until it leaves; not twice in one thread. */
+/* The same, and then the thread counts as inside until it leaves; not twice in one thread. */
 void sim_gate_enter(struct sim_client *client);
 void sim_gate_leave(struct sim_client *client);
 

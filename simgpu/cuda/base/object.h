@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the handles of contexts, streams and events point to, and what a handle is known by: private to this process. */
+/* The objects behind the handles of contexts, streams and events, and the tags that identify a handle: private to this
+ * process. */
 #ifndef SIM_OBJECT_H
 #define SIM_OBJECT_H
 
@@ -12,7 +13,7 @@
 
 enum sim_tag {
 	SIM_TAG_CONTEXT = 0x43545831,
-	SIM_TAG_INACTIVE = 0x43545832, /* a primary context that nobody retains: its handle stays good */
+	SIM_TAG_INACTIVE = 0x43545832, /* a primary context that is not retained: its handle stays valid */
 	SIM_TAG_STREAM = 0x53545231,
 	SIM_TAG_EVENT = 0x45565431,
 	SIM_TAG_MODULE = 0x4d4f4431,
@@ -26,16 +27,16 @@ enum sim_tag {
 };
 
 #define SIM_STREAM_ATTRIBUTES 4
-#define SIM_TIPS 16 /* graph nodes that a stream's next one depends on */
+#define SIM_TIPS 16 /* graph nodes on which a stream's next node depends */
 
-/* A capture in progress: the stream it began on and those that joined by waiting for an event of it. */
+/* A capture in progress: the stream on which it began, and those that joined by waiting for an event of it. */
 struct sim_session {
 	struct CUgraph_st *graph;
 	struct CUstream_st *origin;
 	CUstreamCaptureMode mode;
 	unsigned long long id;
 	bool broken;
-	bool borrowed; /* the graph is the caller's: cuStreamBeginCaptureToGraph */
+	bool borrowed; /* the caller owns the graph: cuStreamBeginCaptureToGraph */
 };
 
 struct CUstream_st {
@@ -49,27 +50,27 @@ struct CUstream_st {
 	unsigned tips;
 	CUstreamAttrValue attribute[SIM_STREAM_ATTRIBUTES];
 	CUgreenCtx green;
-	struct CUstream_st *next; /* of the context */
-	pid_t thread;             /* a per-thread default stream: whose; 0 = an ordinary one */
-	/* streams/hold.c, under its lock */
-	struct sim_held *held; /* what it is to do when it can go on */
-	uint64_t doing;        /* the number of the entry that is being done, 0 = none */
-	bool orphan;           /* destroyed: to be freed when that is all done */
+	struct CUstream_st *next; /* next stream of the context */
+	pid_t thread;             /* thread of a per-thread default stream; 0 = an ordinary stream */
+	/* owned by streams/hold.c, under its lock */
+	struct sim_held *held; /* work to do when the stream can continue */
+	uint64_t doing;        /* number of the entry in progress, 0 = none */
+	bool orphan;           /* destroyed: freed when all of that is done */
 	struct CUstream_st *next_held;
 };
 
 struct CUctx_st {
 	uint32_t tag;
-	uint64_t id; /* of this life of the context; a primary one has several under one handle */
+	uint64_t id; /* number of this life of the context; a primary context has several under one handle */
 	struct sim_gpu *gpu;
 	int device;     /* CUDA ordinal in this process */
-	uint32_t index; /* lane and ring of the GPU */
+	uint32_t index; /* index of its lane and ring on the GPU */
 	unsigned flags;
 	bool primary;
 	uint32_t references;
 	int submit_lock; /* spin: several threads may launch into one context */
 	uint64_t overhead_bytes;
-	uint64_t shared_bytes; /* of small ranges that share pages, under the memory lock */
+	uint64_t shared_bytes; /* bytes of small ranges that share pages, under the memory lock */
 	struct CUstream_st legacy;
 	struct CUstream_st *streams; /* under streams/stream.c's lock */
 	struct CUctx_st *next;
@@ -81,11 +82,11 @@ struct CUevent_st {
 	struct CUctx_st *context;
 	unsigned flags;
 	uint32_t cell;
-	uint64_t sequence; /* of its stamp; 0 = never recorded */
-	/* last recorded on a held stream: there, as that entry, if it has not come to it yet */
+	uint64_t sequence; /* sequence number of its stamp; 0 = never recorded */
+	/* the held stream on which it was recorded last, and the entry, if the stream has not reached it yet */
 	struct CUstream_st *held_on;
 	uint64_t held_ticket;
-	/* last recorded in a capture: cannot be queried, and a stream that waits for it joins that capture */
+	/* last recorded in a capture: it cannot be queried, and a stream that waits for it joins that capture */
 	unsigned long long captured_id;
 	struct CUgraphNode_st *tip[SIM_TIPS];
 	unsigned tips;

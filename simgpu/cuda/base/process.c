@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What cuInit makes: this process as a client of the node, and the devices as it sees them. */
+/* The state that cuInit makes: this process as a client of the node, and its view of the devices. */
 #include "simgpu/cuda/base/process.h"
 
 #include <pthread.h>
@@ -16,7 +16,7 @@ static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 
 struct sim_process *sim_process(void)
 {
-	static __thread pid_t checked; /* getpid is a system call: ask once per thread and fork */
+	static __thread pid_t checked; /* getpid is a system call: call it once per thread and fork */
 	static __thread uint32_t calls;
 
 	if (__builtin_expect(!owner, 0))
@@ -32,7 +32,7 @@ struct sim_process *sim_process(void)
 static void forked(void)
 {
 	if (owner)
-		owner = -1; /* started before the fork: never again in this process */
+		owner = -1; /* initialised before the fork: the driver never works again in this process */
 }
 
 static void uuid_text(const struct sim_gpu *gpu, char *text, size_t bytes)
@@ -53,7 +53,7 @@ static void add_device(unsigned gpu)
 	d->model = sim_model_at(d->gpu->model);
 }
 
-/* A card in MIG mode is used by way of an instance, the first unless one is named; -1 when it has none. */
+/* A card in MIG mode is used through an instance, the first unless one is named; -1 when it has none. */
 static int usable(unsigned gpu)
 {
 	const struct sim_gpu *instance = sim_instance(process.state, &process.state->gpu[gpu], 0);
@@ -63,7 +63,7 @@ static int usable(unsigned gpu)
 	return instance ? (int)sim_gpu_index(process.state, instance) : -1;
 }
 
-/* CUDA_VISIBLE_DEVICES: indices, or prefixes of GPU- and MIG- UUIDs; the first entry that means nothing ends the list. */
+/* CUDA_VISIBLE_DEVICES: indices, or prefixes of GPU- and MIG- UUIDs; the first invalid entry ends the list. */
 static void list_devices(void)
 {
 	const char *list = getenv("CUDA_VISIBLE_DEVICES");
@@ -81,7 +81,7 @@ static void list_devices(void)
 		size_t length = (size_t)(comma - list);
 		int found = -1;
 
-		for (unsigned c = 0; c < cards && found < 0; c++) { /* an instance has no number */
+		for (unsigned c = 0; c < cards && found < 0; c++) { /* an instance has no index */
 			char number[12];
 
 			snprintf(number, sizeof(number), "%u", c);
@@ -100,7 +100,7 @@ static void list_devices(void)
 		}
 		if (found < 0)
 			return;
-		for (int d = 0; d < process.device_count; d++) /* named twice: the driver shows nothing at all */
+		for (int d = 0; d < process.device_count; d++) /* named twice: the driver then shows no device */
 			if (process.device[d].gpu_index == (unsigned)found) {
 				process.device_count = 0;
 				return;

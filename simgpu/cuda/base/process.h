@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* This process after cuInit, and the devices as it sees them. */
+/* This process after cuInit, and its view of the devices. */
 #ifndef SIM_PROCESS_H
 #define SIM_PROCESS_H
 
@@ -11,7 +11,7 @@ struct sim_device {
 	struct sim_gpu *gpu;
 	const struct sim_model *model;
 	unsigned gpu_index;
-	uint32_t generation; /* of the instance it is */
+	uint32_t generation; /* generation of its MIG instance */
 	struct CUctx_st *primary;
 	unsigned primary_flags;
 };
@@ -27,7 +27,7 @@ struct sim_process {
 /* NULL before cuInit, and in a forked child. */
 struct sim_process *sim_process(void);
 int sim_process_start(void); /* CUresult */
-/* NULL: no such device here. */
+/* NULL: this process has no such device. */
 struct sim_device *sim_device_get(CUdevice device);
 const struct sim_model *sim_model_of(const struct CUctx_st *context);
 

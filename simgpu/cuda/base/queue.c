@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The queue of a context: see queue.h. Whoever looks plays the device's time up to now, for everybody. */
+/* The queue of a context: see queue.h. Every reader first advances the device's time to now, on behalf of all. */
 #include "simgpu/cuda/base/queue.h"
 
 #include <sched.h>
@@ -10,7 +10,7 @@
 #include "simgpu/node/node.h"
 #include "simgpu/node/place.h"
 
-#define SPIN_BEFORE_NS UINT64_C(60000) /* wake up this long before the expected end: sleeping is not more exact */
+#define SPIN_BEFORE_NS UINT64_C(60000) /* wake up this long before the expected end: sleeps are no more exact */
 
 static void look(struct CUctx_st *context)
 {

@@ -5,19 +5,19 @@
 
 #include "simgpu/cuda/base/object.h"
 
-/* Queue one operation; returns its sequence number. Blocks while the queue is full, as real ones do. */
+/* Queue one operation; returns its sequence number. Blocks while the queue is full, as real drivers do. */
 uint64_t sim_submit(struct CUctx_st *context, enum sim_op_kind kind, uint64_t duration_ns, uint32_t cell);
-/* The sequence number of the last one. */
+/* The sequence number of the last operation. */
 static inline uint64_t sim_submitted(const struct CUctx_st *context)
 {
 	return __atomic_load_n(&context->gpu->ring[context->index].head, __ATOMIC_ACQUIRE);
 }
 
-/* Is operation `sequence` done now? */
+/* Is operation `sequence` done? */
 bool sim_done(struct CUctx_st *context, uint64_t sequence);
-/* Wait until it is. CUDA_SUCCESS, or the device's error. */
+/* Wait until operation `sequence` is done. Returns CUDA_SUCCESS, or the device's error. */
 CUresult sim_wait(struct CUctx_st *context, uint64_t sequence);
-/* How long the device's memory takes to be written, or read, that much. */
+/* Time to write, or read, that many bytes of device memory. */
 uint64_t sim_copy_ns(const struct CUctx_st *context, uint64_t bytes);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Stream capture. A session begins on one stream; others join it by waiting for an event recorded in it, and have to
- * be joined back before it ends where it began.
+ * Stream capture. A session begins on one stream; others join it by waiting for an event recorded in it, and must be
+ * joined back before it ends on the stream where it began.
  */
 #include "simgpu/cuda/graphs/capture.h"
 
@@ -10,8 +10,8 @@
 #include "simgpu/cuda/streams/stream.h"
 
 static __thread CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
-static __thread int thread_captures; /* begun by this thread in other than relaxed mode */
-static int global_captures;          /* begun in global mode by anybody */
+static __thread int thread_captures; /* begun by this thread in a mode other than relaxed */
+static int global_captures;          /* begun in global mode by any thread */
 static unsigned long long capture_ids;
 
 bool sim_capture_forbids(void)
@@ -78,7 +78,7 @@ struct sim_session *sim_session_of(struct CUctx_st *context, unsigned long long 
 	return found;
 }
 
-/* Take every stream out of a session that ends at its origin; false = what one of them did was never joined. */
+/* Take every stream out of a session that ends at its origin; false = the work of one of them was never joined. */
 static bool session_leave(struct CUstream_st *origin, struct sim_session *session)
 {
 	bool joined = true;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Stream capture: every call that puts work on a stream asks first whether that stream is being captured. */
+/* Stream capture: every call that puts work on a stream first checks whether that stream is being captured. */
 #ifndef SIM_CAPTURE_H
 #define SIM_CAPTURE_H
 
@@ -9,11 +9,11 @@ enum sim_capture { SIM_RUN, SIM_CAPTURED, SIM_CAPTURE_ERROR };
 
 enum sim_capture sim_capture_or_run(struct CUstream_st *stream, const struct sim_node_params *node,
                                     CUresult *ret_error);
-/* Is a capture going on that forbids calls which could wait for the captured work? */
+/* Is there a capture that forbids calls which could wait for the captured work? */
 bool sim_capture_forbids(void);
-/* The session a captured event belongs to, while it lasts. */
+/* The session to which a captured event belongs, while it lasts. */
 struct sim_session *sim_session_of(struct CUctx_st *context, unsigned long long id);
-/* The stream's next node depends on these, too. false: on too many. */
+/* The stream's next node depends on these nodes, too. false: too many dependencies. */
 bool sim_tips_add(struct CUstream_st *stream, struct CUgraphNode_st *const *tips, unsigned count);
 
 #endif

@@ -99,7 +99,7 @@ bool sim_graph_reaches(struct CUgraph_st *graph, struct CUgraphNode_st *const *t
 	}
 	for (unsigned i = 0; i < tip_count; i++)
 		tips[i]->mark = 1;
-	while (count-- > 0) /* backwards: a node comes after all it depends on */
+	while (count-- > 0) /* backwards: a node comes after all nodes on which it depends */
 		if (all[count]->mark)
 			for (size_t i = 0; i < all[count]->dependencies; i++)
 				all[count]->dependency[i]->mark = 1;
@@ -218,7 +218,8 @@ SIM_API CUresult cuGraphDestroyNode(CUgraphNode node)
 	return CUDA_SUCCESS;
 }
 
-/* The protocol of all these lists: with no array the count, with one at most *count entries. */
+/* The calling convention of all these lists: without an array they return the count, with one at most *count
+ * entries. */
 static void list_add(CUgraphNode *list, size_t room, size_t *at, CUgraphNode node)
 {
 	if (list && *at < room)

@@ -9,14 +9,14 @@ struct sim_node_params {
 	CUgraphNodeType type;
 	uint64_t duration_ns;
 	void (*effect)(void *argument); /* data movement or host function, done when the graph is launched */
-	void *argument;                 /* copied, argument_bytes of it */
+	void *argument;                 /* a copy of argument_bytes bytes */
 	size_t argument_bytes;
-	CUDA_KERNEL_NODE_PARAMS kernel; /* of a kernel node */
+	CUDA_KERNEL_NODE_PARAMS kernel; /* valid for a kernel node */
 };
 
 struct CUgraphNode_st {
 	uint32_t tag;
-	uint32_t mark; /* its place in the list, or a visit: valid within one call only */
+	uint32_t mark; /* its place in the list, or a visit mark: valid within one call only */
 	struct CUgraph_st *graph;
 	struct sim_node_params params; /* params.argument is the node's own copy */
 	struct CUgraphNode_st **dependency;
@@ -25,7 +25,7 @@ struct CUgraphNode_st {
 	struct CUgraph_st *child;
 };
 
-/* A node comes after all it depends on, unless dependencies were added later by hand. */
+/* A node comes after all nodes on which it depends, unless dependencies were added later explicitly. */
 struct CUgraph_st {
 	uint32_t tag;
 	struct CUgraphNode_st *first, *last;
@@ -37,7 +37,7 @@ struct CUgraph_st *sim_graph_make(void);
 void sim_graph_free(struct CUgraph_st *graph);
 struct CUgraphNode_st *sim_graph_add(struct CUgraph_st *graph, const struct sim_node_params *params,
                                      struct CUgraphNode_st *const *dependencies, size_t count);
-/* Are all of `others` among `tips` and what those depend on? */
+/* Are all of `others` among `tips` and their dependencies? */
 bool sim_graph_reaches(struct CUgraph_st *graph, struct CUgraphNode_st *const *tips, unsigned tip_count,
                        struct CUgraphNode_st *const *others, unsigned other_count);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * User objects: what a program wants to know the end of. Counted; graphs may hold references, their copies too. A
- * destructor runs in the thread that gives the last one back, where a driver has a thread of its own for it.
+ * User objects: reference-counted resources with a destructor. Graphs may hold references, and so do their copies. The
+ * destructor runs in the thread that drops the last reference, where a driver uses a thread of its own.
  */
 #include "simgpu/cuda/graphs/user_object.h"
 
@@ -61,7 +61,7 @@ static CUresult hold(const struct CUgraph_st *graph, CUuserObject object, uint64
 void sim_graph_objects_copied(const struct CUgraph_st *from, const struct CUgraph_st *to)
 {
 	pthread_mutex_lock(&mutex);
-	struct held *list = all_held; /* what is added goes before it */
+	struct held *list = all_held; /* new entries are inserted before it */
 
 	pthread_mutex_unlock(&mutex);
 	for (struct held *h = list; h; h = h->next) {

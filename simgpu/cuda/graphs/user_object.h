@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What graphs hold of user objects: their copies hold it as well, and it ends with them. */
+/* References of graphs to user objects: copies of a graph hold them as well, and drop them when they end. */
 #ifndef SIM_USER_OBJECT_H
 #define SIM_USER_OBJECT_H
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Cubins. Kernels are the function symbols marked as entries; `.nv.info` tells registers, `.nv.info.NAME` parameters
- * and bounds, the sizes of `.nv.shared.NAME` and `.nv.constant0.NAME` what they say. Variables are the objects in
- * `.nv.global`, `.nv.global.init` and the constant bank that programs write to.
+ * Cubins. Kernels are the function symbols marked as entries; `.nv.info` gives registers, `.nv.info.NAME` parameters
+ * and bounds, the sizes of `.nv.shared.NAME` and `.nv.constant0.NAME` shared and constant memory. Variables are the
+ * objects in `.nv.global`, `.nv.global.init` and the constant bank that programs write to.
  */
 #include <elf.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 enum {
 	STO_ENTRY = 0x10,
 	STO_MANAGED = 0x04,
-	INFO_SIZED = 4, /* an attribute with a size and as many bytes */
+	INFO_SIZED = 4, /* an attribute with a size, followed by so many bytes */
 	INFO_MAX_THREADS = 0x05,
 	INFO_PARAM = 0x17,
 	INFO_FRAME_SIZE = 0x11,
@@ -49,7 +49,7 @@ static const Elf64_Shdr *section_called(const struct elf *e, const char *prefix,
 	return NULL;
 }
 
-/* One attribute of an info section; returns where the next one begins. */
+/* Reads one attribute of an info section; returns the start of the next one. */
 static const uint8_t *info_next(const uint8_t *at, const uint8_t *end, uint8_t *ret_id, const uint32_t **ret_words,
                                 unsigned *ret_count)
 {
@@ -125,7 +125,7 @@ static bool read_kernel(struct sim_image *image, const struct elf *e, const char
 		return false;
 	k->shared_bytes = shared ? (uint32_t)shared->sh_size : 0;
 	k->const_bytes = constants ? (uint32_t)constants->sh_size : 0;
-	/* From Hopper on a block's first 1,024 bytes are the system's, and counted in the section. */
+	/* From Hopper on a block's first 1,024 bytes belong to the system, and are counted in the section. */
 	if (k->shared_bytes >= 1024 && image->architecture >= 90)
 		k->shared_bytes -= 1024;
 	return read_kernel_info(k, e);
@@ -151,7 +151,7 @@ static bool read_variable(struct sim_image *image, const struct elf *e, const El
 	return v->initial != NULL;
 }
 
-/* SM in the lowest byte until version 7 of the format, in the second one since. */
+/* SM in the lowest byte up to version 7 of the format, in the second one from version 8. */
 static uint32_t architecture(const Elf64_Ehdr *h)
 {
 	return h->e_ident[EI_ABIVERSION] >= 8 ? h->e_flags >> 8 & 0xff : h->e_flags & 0xff;

@@ -5,7 +5,7 @@
 
 #include "simgpu/cuda/images/facts.h"
 
-/* Add what a binary of one architecture says. false = no memory. */
+/* Add the facts of a binary for one architecture. false = out of memory. */
 bool sim_image_elf(struct sim_image *image, const uint8_t *file, size_t bytes);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The facts of a code image, as they are found: lists in the order of the image. */
+/* Facts about a code image in the order of their discovery. */
 #include "simgpu/cuda/images/facts.h"
 
 #include <stdlib.h>

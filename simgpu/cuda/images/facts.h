@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is known of a code image: kernels, their parameters and resources, variables; and how its readers say so. */
+/* Facts about a code image: kernels, their parameters and resources, variables; and the functions that add them. */
 #ifndef SIM_FACTS_H
 #define SIM_FACTS_H
 
@@ -7,14 +7,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define SIM_PARAMS 512 /* of a kernel; the driver takes 4 KiB of them, 32 KiB since CUDA 12.1 */
+#define SIM_PARAMS 512 /* per kernel; the driver takes 4 KiB of them, 32 KiB since CUDA 12.1 */
 
 struct sim_image_kernel {
 	struct sim_image_kernel *next;
 	char *name;
-	uint32_t registers; /* of a thread; 0 = not told */
+	uint32_t registers; /* per thread; 0 = not specified */
 	uint32_t shared_bytes, const_bytes, local_bytes;
-	uint32_t threads_most; /* of a block; 0 = not told */
+	uint32_t threads_most; /* per block; 0 = not specified */
 	uint32_t param_count;
 	struct {
 		uint16_t offset, bytes;
@@ -26,18 +26,18 @@ struct sim_image_variable {
 	char *name;
 	uint64_t bytes;
 	bool managed;
-	uint8_t *initial; /* `bytes` of them; NULL = zero */
+	uint8_t *initial; /* of size `bytes`; NULL = zero */
 };
 
 struct sim_image {
-	bool opaque;           /* nothing is known: what is asked for is there */
-	bool ptx;              /* to be compiled, so good for every device from `architecture` on */
-	uint32_t architecture; /* 90; 0 = not told */
+	bool opaque;           /* an unreadable image: any requested kernel exists in it */
+	bool ptx;              /* compiled at load, so valid for every device from `architecture` on */
+	uint32_t architecture; /* 90; 0 = not specified */
 	struct sim_image_kernel *kernels;
 	struct sim_image_variable *variables;
 };
 
-/* Those who read an image add what they find. NULL or false = no memory. */
+/* Readers of an image add facts by these. NULL or false = out of memory. */
 struct sim_image_kernel *sim_image_kernel_add(struct sim_image *image, const char *name, size_t length);
 struct sim_image_variable *sim_image_variable_add(struct sim_image *image, const char *name, size_t length,
                                                   uint64_t bytes);

@@ -11,17 +11,17 @@
 struct sim_fat_header {
 	uint32_t magic;
 	uint16_t version, header_bytes;
-	uint64_t bytes; /* of the entries */
+	uint64_t bytes; /* bytes of the entries */
 };
 
 enum { SIM_FAT_PTX = 1, SIM_FAT_ELF = 2 };
-#define SIM_FAT_COMPRESSED UINT64_C(0x0000f000) /* by whatever method */
-#define SIM_FAT_LINKED (UINT64_C(1) << 63)      /* ours: not one of several to choose from, but a part of the whole */
+#define SIM_FAT_COMPRESSED UINT64_C(0x0000f000) /* by any method */
+#define SIM_FAT_LINKED (UINT64_C(1) << 63)      /* our own flag: a part of the whole, not one of several alternatives */
 
 struct sim_fat_entry {
 	uint16_t kind, version;
 	uint32_t header_bytes;
-	uint64_t bytes; /* of what follows the header */
+	uint64_t bytes; /* bytes after the header */
 	uint32_t compressed_bytes, reserved;
 	uint16_t minor, major;
 	uint32_t architecture;

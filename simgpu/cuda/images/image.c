@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Code images: telling the kinds apart, and choosing from a fat binary what the driver would choose. */
+/* Code images: detects their kind, and chooses from a fat binary the entry that the driver would choose. */
 #include "simgpu/cuda/images/image.h"
 
 #include <elf.h>
@@ -10,7 +10,7 @@
 #include "simgpu/cuda/images/fat.h"
 #include "simgpu/cuda/images/ptx.h"
 
-#define WRAPPER UINT32_C(0x466243b1) /* what a compiled program hands over: leads to the fat binary */
+#define WRAPPER UINT32_C(0x466243b1) /* the wrapper that a compiled program passes: points to the fat binary */
 
 struct wrapper {
 	uint32_t magic, version;
@@ -20,14 +20,14 @@ struct wrapper {
 
 /* --- fat binaries -------------------------------------------------------------------------------------------------- */
 
-/* Code of one generation runs on its later members; what is made for its own features (sm_90a) is not told apart. */
+/* Code of one generation runs on its later members; architecture-specific code (sm_90a) is not distinguished. */
 static bool binary_runs(uint32_t architecture, uint32_t device)
 {
 	return device == 0 || architecture == 0 ||
 	       (architecture / 10 == device / 10 && architecture % 10 <= device % 10);
 }
 
-/* How much a driver would rather have this entry than another; 0 = not at all. Binaries before PTX, the nearest first. */
+/* The driver's preference for this entry; 0 = unusable. Binaries before PTX, the nearest first. */
 static uint32_t worth(const struct sim_fat_entry *e, uint32_t device)
 {
 	if (e->kind == SIM_FAT_ELF)
@@ -61,7 +61,7 @@ static bool read_fat(struct sim_image *image, const uint8_t *fat, uint32_t devic
 		if (e->header_bytes < sizeof(*e) || e->bytes > (uint64_t)(end - at))
 			break;
 		any = true;
-		if (e->flags & SIM_FAT_LINKED) { /* all of them are one */
+		if (e->flags & SIM_FAT_LINKED) { /* all parts form one image */
 			if (!read_entry(image, e))
 				return false;
 			linked = true;
@@ -73,7 +73,7 @@ static bool read_fat(struct sim_image *image, const uint8_t *fat, uint32_t devic
 		return true;
 	if (!best) {
 		image->opaque = !any;
-		image->architecture = any ? UINT32_MAX : 0; /* for no device that there is */
+		image->architecture = any ? UINT32_MAX : 0; /* for no existing device */
 		return true;
 	}
 	image->architecture = best->architecture;
@@ -107,7 +107,7 @@ static bool is_elf(const void *code)
 	return magic_of(code) == (UINT32_C(0x464c457f)); /* \177ELF */
 }
 
-/* Where the last of its tables and sections ends. */
+/* The end of the last of its tables and sections. */
 static size_t elf_bytes(const uint8_t *file)
 {
 	const Elf64_Ehdr *h = (const void *)file;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * PTX: the target, each `.entry` with its parameters and bounds, and the variables of the module. A reader of words, no
- * compiler: bodies are skipped, but for the shared memory they declare.
+ * compiler: bodies are skipped, except for the shared memory that they declare.
  */
 #include <ctype.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 
 struct reader {
 	const char *at, *end;
-	const char *word; /* the last one read */
+	const char *word; /* the word read last */
 	size_t length;
 };
 
@@ -46,7 +46,7 @@ static bool is(const struct reader *r, const char *word)
 	return strlen(word) == r->length && memcmp(r->word, word, r->length) == 0;
 }
 
-/* `.f32` is 4, `.v4` counts are the caller's; 0 = no type. */
+/* `.f32` is 4; the caller multiplies by `.v4` counts; 0 = not a type. */
 static uint32_t type_bytes(const struct reader *r)
 {
 	if (r->length < 3 || r->word[0] != '.' || !strchr("bsuf", r->word[1]))
@@ -54,7 +54,7 @@ static uint32_t type_bytes(const struct reader *r)
 	return (uint32_t)strtoul(r->word + 2, NULL, 10) / 8;
 }
 
-/* What follows a state space (.param, .global …) up to its end: `.align 4 .b8 name[400]`. */
+/* Reads from a state space (.param, .global …) to its end: `.align 4 .b8 name[400]`. */
 struct declaration {
 	const char *name;
 	size_t length;
@@ -119,7 +119,7 @@ static bool read_params(struct reader *r, struct sim_image_kernel *k)
 	return true;
 }
 
-/* From behind the parameters to the end of the body. */
+/* Reads from the end of the parameters to the end of the body. */
 static void read_body(struct reader *r, struct sim_image_kernel *k)
 {
 	unsigned depth = 0;
@@ -143,7 +143,7 @@ static void read_body(struct reader *r, struct sim_image_kernel *k)
 				next(r);
 			} while (is(r, ","));
 			k->threads_most = threads;
-			r->at = r->word; /* what follows is looked at again */
+			r->at = r->word; /* the next word is read again */
 		} else if (is(r, ".shared") && declaration(r, &d)) {
 			k->shared_bytes += (uint32_t)d.bytes;
 		}
@@ -181,9 +181,9 @@ bool sim_image_ptx(struct sim_image *image, const char *text, size_t bytes)
 			if (!read_entry(image, &r))
 				return false;
 		} else if (is(&r, ".func")) {
-			struct sim_image_kernel nobody = { 0 };
+			struct sim_image_kernel skipped = { 0 };
 
-			read_body(&r, &nobody);
+			read_body(&r, &skipped);
 		} else if (is(&r, ".global") || is(&r, ".const")) {
 			if (!declaration(&r, &d))
 				continue;

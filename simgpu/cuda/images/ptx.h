@@ -5,7 +5,7 @@
 
 #include "simgpu/cuda/images/facts.h"
 
-/* Add what a text says. false = no memory. */
+/* Add the facts of a PTX text. false = out of memory. */
 bool sim_image_ptx(struct sim_image *image, const char *text, size_t bytes);
 
 #endif

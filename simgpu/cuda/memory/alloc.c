@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Plain device memory: allocation and freeing. The device is charged in 2 MiB pages, so NVML, MemGetInfo and the sum of
- * what clients hold agree to the byte.
+ * Plain device memory: allocation and freeing. The device is charged in 2 MiB pages, so NVML, MemGetInfo and the sum
+ * over all clients agree to the byte.
  */
 #include "simgpu/cuda/memory/alloc.h"
 
@@ -13,7 +13,7 @@
 
 #define CLASSES 12 /* 512 B, 1 KiB … 1 MiB */
 
-static struct sim_range *slabs[SIM_DEVICES][CLASSES]; /* with room */
+static struct sim_range *slabs[SIM_DEVICES][CLASSES]; /* slabs with a free object */
 
 static void slab_link(struct sim_range *r, unsigned class)
 {
@@ -68,7 +68,7 @@ static uint64_t slab_alloc(struct CUctx_st *context, uint64_t bytes)
 	return 0;
 }
 
-/* 0, or the device address. */
+/* Returns 0, or the device address. */
 static uint64_t allocate(struct CUctx_st *context, uint64_t bytes, enum sim_range_kind kind)
 {
 	uint64_t address = 0;
@@ -208,7 +208,8 @@ SIM_API CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
 	return CUDA_SUCCESS;
 }
 
-/* --- the first generation: 32-bit sizes and addresses, which is what the symbols without a suffix still are -------- */
+/* --- the first generation: 32-bit sizes and addresses, still the meaning of the symbols without a suffix
+ * ------------- */
 
 SIM_API CUresult cuMemAlloc(CUdeviceptr_v1 *address, unsigned bytes)
 {
@@ -217,7 +218,7 @@ SIM_API CUresult cuMemAlloc(CUdeviceptr_v1 *address, unsigned bytes)
 	(void)bytes;
 	if (!address || bytes == 0)
 		return CUDA_ERROR_INVALID_VALUE;
-	/* No address of ours fits 32 bits, nor did one of a 64-bit process ever since unified addressing. */
+	/* No address here fits 32 bits, nor has one in a 64-bit process since unified addressing. */
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 

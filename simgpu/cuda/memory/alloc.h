@@ -5,7 +5,7 @@
 
 #include "simgpu/cuda/base/object.h"
 
-/* With the lock held: what is still allocated in a context that ends. */
+/* With the lock held: frees the allocations of a context that ends. */
 void sim_allocations_context_gone(struct CUctx_st *context);
 
 #endif

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Arrays and mipmapped arrays. Their layout is the driver's secret, so the bytes lie tightly packed; what is charged is
- * what a pitched layout takes: rows of whole 512 bytes, the total in whole pages.
+ * Arrays and mipmapped arrays. Their layout is undocumented, so the bytes lie tightly packed; the charge is that of a
+ * pitched layout: rows of whole 512 bytes, the total in whole pages.
  *
  * Sparse and deferred arrays have no memory until some is mapped to them, and cuMemMapArrayAsync is not simulated: they
- * can be made, described and measured, not written to.
+ * can be created and described, but not written to.
  */
 #include "simgpu/cuda/memory/array.h"
 
@@ -16,10 +16,10 @@
 #include "simgpu/cuda/ranges/range.h"
 
 #define ROW_BYTES UINT64_C(512)
-#define MAX_WIDTH 131072 /* of H100 and A100, in elements: 1D and 2D */
+#define MAX_WIDTH 131072 /* limits of H100 and A100, in elements: 1D and 2D */
 #define MAX_HEIGHT 65536
 #define MAX_DEPTH 16384
-#define MAX_LEVELS 18 /* of the largest width */
+#define MAX_LEVELS 18 /* for the largest width */
 #define MAPPING_ALIGNMENT (UINT64_C(64) << 10)
 #define DEFERRED (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)
 #define KNOWN_FLAGS 0xffu
@@ -28,9 +28,9 @@ struct CUarray_st {
 	uint32_t tag;
 	struct CUctx_st *context;
 	CUDA_ARRAY3D_DESCRIPTOR shape;
-	struct sim_range *range; /* NULL = deferred; of a level, its mipmap's */
-	uint64_t offset;         /* in it */
-	bool level;              /* belongs to a mipmapped array, which alone is destroyed */
+	struct sim_range *range; /* NULL = deferred; a level has its mipmap's range */
+	uint64_t offset;         /* offset in the range */
+	bool level;              /* a level of a mipmapped array: only the whole array can be destroyed */
 	struct CUarray_st *next;
 };
 
@@ -44,7 +44,7 @@ struct CUmipmappedArray_st {
 	struct CUmipmappedArray_st *next;
 };
 
-static struct CUarray_st *arrays; /* live ones, under the memory lock: to tell a stale handle from a good one */
+static struct CUarray_st *arrays; /* live arrays, under the memory lock: tells a stale handle from a valid one */
 static struct CUmipmappedArray_st *mipmaps;
 
 static uint32_t element_bytes(const CUDA_ARRAY3D_DESCRIPTOR *shape)
@@ -109,7 +109,7 @@ static CUresult shape_check(const CUDA_ARRAY3D_DESCRIPTOR *s)
 	return format_known(s->Format) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* A record on the list. With the lock held. */
+/* Adds a record to the list. With the lock held. */
 static struct CUarray_st *record(struct CUctx_st *context, const CUDA_ARRAY3D_DESCRIPTOR *shape,
                                  struct sim_range *range)
 {
@@ -184,7 +184,7 @@ bool sim_array_view(CUarray array, struct sim_array_view *ret)
 	return true;
 }
 
-/* The records go; their memory is charged to the context, and goes with all of that. */
+/* Frees the records; the memory is charged to the context, and ends with it. */
 void sim_arrays_context_gone(struct CUctx_st *context)
 {
 	for (struct CUmipmappedArray_st *m = mipmaps, *next; m; m = next) {
@@ -296,7 +296,7 @@ SIM_API CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *desc, CUarray ar
 	return r;
 }
 
-/* As documented, the driver tells only of arrays whose memory is still to be mapped. */
+/* As documented, the driver reports sizes only for arrays whose memory is still to be mapped. */
 static CUresult requirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *ret, uint64_t bytes, unsigned flags)
 {
 	if (!(flags & DEFERRED))
@@ -344,7 +344,7 @@ static unsigned levels_of(const CUDA_ARRAY3D_DESCRIPTOR *s)
 	return levels;
 }
 
-/* With the lock held; NULL = no memory. */
+/* With the lock held; NULL = out of memory. */
 static struct CUmipmappedArray_st *mipmap_make(struct CUctx_st *context, const CUDA_ARRAY3D_DESCRIPTOR *shape,
                                                unsigned levels)
 {

@@ -13,7 +13,7 @@ struct sim_array_view {
 	uint32_t element_bytes;
 };
 
-/* false = no such array, or nothing is mapped to it. */
+/* false = no such array, or no memory is mapped to it. */
 bool sim_array_view(CUarray array, struct sim_array_view *ret);
 void sim_arrays_context_gone(struct CUctx_st *context);
 

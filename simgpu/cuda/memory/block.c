@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is at an address: every kind of memory answers for its own ranges. */
+/* Finds the memory at an address: each kind of memory looks up its own ranges. */
 #include "simgpu/cuda/memory/block.h"
 
 #include "simgpu/cuda/memory/vmm.h"
@@ -50,7 +50,7 @@ bool sim_range_covers(uint64_t address, uint64_t bytes)
 		if (left >= bytes)
 			return true;
 		if (block.range->kind != SIM_RANGE_RESERVED)
-			return false; /* only mappings side by side are one piece of memory */
+			return false; /* only adjacent mappings form one block of memory */
 		address += left;
 		bytes -= left;
 	}

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is at an address. With the memory lock held. */
+/* The memory at an address. With the memory lock held. */
 #ifndef SIM_BLOCK_H
 #define SIM_BLOCK_H
 
 #include "simgpu/cuda/ranges/range.h"
 
 bool sim_block_at(uint64_t address, struct sim_block *ret);
-/* May a copy touch all these bytes? Marks the pages as written. */
+/* May a copy access all of these bytes? Marks the pages as written. */
 bool sim_range_covers(uint64_t address, uint64_t bytes);
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Host memory that devices reach: the caller's own, or ours and page-aligned. They see it at the same address. */
+/* Host memory that devices can access: the caller's own, or allocated here and page-aligned. Devices use the same
+ * address. */
 #include "simgpu/cuda/memory/host.h"
 
 #include <stdlib.h>
@@ -7,12 +8,12 @@
 #include "simgpu/cuda/base/call.h"
 #include "simgpu/cuda/ranges/arena.h"
 
-/* Host memory a device can reach. A process has few of these, so a list will do. */
+/* One block of such memory. A process has few of them, so a list is enough. */
 struct host_block {
 	struct CUctx_st *context;
 	uint64_t base, bytes;
 	unsigned flags;
-	bool registered; /* the caller's own */
+	bool registered; /* memory of the caller */
 	struct host_block *next;
 };
 
@@ -32,7 +33,7 @@ CUresult sim_host_attribute(void *data, CUpointer_attribute attribute, CUdevicep
 	struct host_block *h = host_at(address);
 
 	if (!h)
-		return CUDA_ERROR_INVALID_VALUE; /* nothing the driver knows */
+		return CUDA_ERROR_INVALID_VALUE; /* memory unknown to the driver */
 	switch (attribute) {
 	case CU_POINTER_ATTRIBUTE_CONTEXT:
 		*(CUcontext *)data = h->context;
@@ -87,7 +88,7 @@ static CUresult host_add(struct CUctx_st *context, void *address, size_t bytes, 
 	return CUDA_SUCCESS;
 }
 
-/* Take the block that begins here off the list. */
+/* Take the block that begins at this address off the list. */
 static bool host_remove(void *address, bool registered)
 {
 	struct host_block *found = NULL;

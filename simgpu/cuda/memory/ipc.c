@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Device memory of another process. A handle says which file of which process holds the bytes and where; opening it
- * maps them at addresses of our own. The exporter alone is charged. Both must see each other in /proc, and may.
+ * Device memory of another process. A handle names the process, the file that holds the bytes, and the offset; opening
+ * it maps them at addresses of this process. Only the exporter is charged. Both must see each other in /proc, with
+ * permission.
  */
 #include "simgpu/cuda/memory/ipc.h"
 
@@ -17,12 +18,12 @@
 
 #define MAGIC UINT64_C(0x0031504943504953)
 
-/* What the API's 64 opaque bytes hold. */
+/* The contents of the API's 64 opaque bytes. */
 struct ticket {
 	uint64_t magic;
-	uint64_t file_ino; /* of the exporter's arena: a process number or descriptor may have been reused */
+	uint64_t file_ino; /* inode of the exporter's arena: its pid or descriptor may have been reused */
 	uint64_t file_offset, file_bytes; /* whole pages */
-	uint64_t skip, bytes;             /* the allocation in them */
+	uint64_t skip, bytes;             /* position of the allocation in them */
 	int32_t fd;
 	uint32_t gpu_index;
 	uint64_t reserved;
@@ -50,7 +51,7 @@ SIM_API CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
 	if (!handle)
 		return CUDA_ERROR_INVALID_VALUE;
 	sim_memory_lock();
-	/* Managed, mapped, pooled and imported memory have ways of their own to be shared, or none. */
+	/* Managed, mapped, pooled and imported memory are shared by other calls, or not at all. */
 	if (sim_block_at(address, &block) &&
 	    (block.range->kind == SIM_RANGE_PLAIN || block.range->kind == SIM_RANGE_SLAB)) {
 		const struct sim_process *p = sim_process();
@@ -72,7 +73,7 @@ SIM_API CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
 	return result;
 }
 
-/* Whose memory it is, by the number that process has here: it may be in another PID namespace. */
+/* The exporter's pid as this process sees it: it may be in another PID namespace. */
 static uint32_t exporters_pid(const struct ticket *t)
 {
 	const struct sim_state *state = sim_process()->state;
@@ -98,7 +99,7 @@ static int exporters_file(const struct ticket *t)
 	return fd;
 }
 
-/* The GPU's ordinal here, or, where this process does not see it, that of the context. */
+/* The GPU's ordinal in this process or, if it is not visible here, that of the context. */
 static int ordinal_of(uint32_t gpu_index, const struct CUctx_st *context)
 {
 	for (int d = 0; sim_device_get(d); d++)
@@ -119,7 +120,7 @@ static struct import *import_make(const struct ticket *t, struct CUctx_st *conte
 		r = NULL;
 	}
 	if (fd >= 0)
-		close(fd); /* the mapping keeps the file */
+		close(fd); /* the mapping keeps the file open */
 	if (!r) {
 		free(i);
 		return NULL;
@@ -144,7 +145,7 @@ static void import_drop(struct import *import)
 		}
 	}
 	sim_range_unalias(import->range->base, import->range->pages * SIM_PAGE);
-	import->range->touched = false; /* the bytes were never in our own file */
+	import->range->touched = false; /* the bytes were never in this process's own file */
 	sim_range_free(import->range);
 	sim_process()->client->imported--;
 	free(import);
@@ -161,7 +162,7 @@ SIM_API CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *address, CUipcMemHandle hand
 	if (t.magic != MAGIC || t.skip + t.bytes > t.file_bytes || t.file_bytes % SIM_PAGE)
 		return CUDA_ERROR_INVALID_HANDLE;
 	if (t.file_ino == sim_process()->client->memory_fd_ino)
-		return CUDA_ERROR_INVALID_CONTEXT; /* one's own memory is not opened */
+		return CUDA_ERROR_INVALID_CONTEXT; /* a process cannot open its own memory */
 	sim_memory_lock();
 	struct import *i = imports;
 
@@ -207,7 +208,8 @@ void sim_imports_context_gone(struct CUctx_st *context)
 	}
 }
 
-/* --- events of other processes: not simulated, and said so as the driver does where it cannot ------------------------ */
+/* --- events of other processes: not simulated; the error is the driver's where it lacks the feature
+ * ------------------- */
 
 SIM_API CUresult cuIpcGetEventHandle(CUipcEventHandle *handle, CUevent event)
 {

@@ -5,7 +5,7 @@
 
 #include "simgpu/cuda/base/object.h"
 
-/* With the lock held: what was opened in a context that ends. */
+/* With the lock held: closes the handles opened in a context that ends. */
 void sim_imports_context_gone(struct CUctx_st *context);
 
 #endif

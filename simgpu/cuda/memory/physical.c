@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Physical memory: cuMemCreate and what hands it on.
+ * Physical memory: cuMemCreate, and the calls that share it.
  *
- * It is a piece of a file: of the arena's, or, when it may be exported, of a memfd of its own, whose descriptor is the
- * shareable handle. It is charged from its creation until the last handle and the last mapping are gone; imported memory is
- * charged to its exporter alone, and no longer once that is through with it.
+ * It is a range of a file: of the arena's file, or, when it may be exported, of a separate memfd, whose descriptor is
+ * the shareable handle. It is charged from its creation until the last handle and the last mapping end; imported memory
+ * is charged to its exporter only, and no longer once the exporter has released it.
  */
 #include "simgpu/cuda/memory/physical.h"
 
@@ -20,7 +20,7 @@
 #include "simgpu/cuda/ranges/memfd.h"
 #include "simgpu/cuda/ranges/range.h"
 
-#define MEMFD "sim-physical-" /* and the number of the GPU: what an importer cannot know otherwise */
+#define MEMFD "sim-physical-" /* followed by the GPU's number, which an importer cannot find out otherwise */
 
 /* Under the memory lock. A handle is generation << 32 | slot + 1. */
 static struct sim_physical **slots;
@@ -67,7 +67,7 @@ static struct sim_physical *slot_take(void)
 	return p;
 }
 
-/* After a reference has gone. */
+/* Called after a reference was dropped. */
 void sim_physical_settle(struct sim_physical *p)
 {
 	if (p->handles || p->mappings)
@@ -83,7 +83,7 @@ void sim_physical_settle(struct sim_physical *p)
 	p->in_use = false;
 }
 
-/* What cannot be had at all; whether there is room is asked later. */
+/* Checks for invalid requests; room is checked later. */
 static CUresult prop_check(const CUmemAllocationProp *prop)
 {
 	if (!prop || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED)
@@ -236,7 +236,7 @@ SIM_API CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *ha
 		return result;
 
 	sim_memory_lock();
-	for (uint32_t i = 0; i < slot_count && !p; i++) /* ours, or imported before: one more name for it */
+	for (uint32_t i = 0; i < slot_count && !p; i++) /* own memory, or imported before: the new handle is an alias */
 		if (slots[i]->in_use && !slots[i]->range && slots[i]->ino == info.st_ino)
 			p = slots[i];
 	if (p) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a program may ask about a pointer. */
+/* Queries about a pointer. */
 #include "simgpu/cuda/base/call.h"
 #include "simgpu/cuda/memory/block.h"
 #include "simgpu/cuda/memory/host.h"
@@ -69,7 +69,8 @@ SIM_API CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute
 	return r;
 }
 
-/* What the driver says of an attribute that a pointer does not have; of all, when it is memory of somebody else. */
+/* The driver's value for an attribute that a pointer does not have; for all attributes, when the memory is not the
+ * driver's. */
 static void nothing_known(void *data, CUpointer_attribute attribute)
 {
 	switch (attribute) {
@@ -86,7 +87,7 @@ static void nothing_known(void *data, CUpointer_attribute attribute)
 		*(unsigned *)data = 0;
 		break;
 	case CU_POINTER_ATTRIBUTE_P2P_TOKENS:
-		break; /* two numbers, of which nobody knows more */
+		break; /* two numbers without a documented meaning */
 	default:
 		*(uint64_t *)data = 0; /* handles, addresses, sizes, numbers of buffers */
 	}
@@ -122,7 +123,7 @@ SIM_API CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdev
 	return found ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
-/* Whether copies of it wait: they all do here. */
+/* Whether synchronous copies of it wait: here all of them do. */
 SIM_API CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute, CUdeviceptr address)
 {
 	SIM_CALL();

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Addresses apart from memory: cuMemAddressReserve, cuMemMap and what keeps them alive. Mapping shows a piece of a file
+ * Addresses apart from memory: cuMemAddressReserve, cuMemMap, and their lifetimes. Mapping shows a range of a file
  * (physical.c) at reserved addresses, so two mappings of one handle are the same bytes, in this process or in two.
  */
 #include "simgpu/cuda/memory/vmm.h"
@@ -18,14 +18,14 @@ struct mapping {
 };
 
 struct reservation {
-	struct mapping **page; /* NULL = nothing there */
+	struct mapping **page; /* NULL = no mapping */
 };
 
 SIM_API CUresult cuMemAddressReserve(CUdeviceptr *address, size_t bytes, size_t alignment, CUdeviceptr hint,
                                      unsigned long long flags)
 {
 	SIM_CALL();
-	(void)hint; /* a wish only */
+	(void)hint; /* a hint only */
 	if (!address || bytes == 0 || bytes % SIM_PAGE || alignment & (alignment - 1) || flags)
 		return CUDA_ERROR_INVALID_VALUE;
 	struct reservation *v = calloc(1, sizeof(*v));
@@ -51,7 +51,7 @@ SIM_API CUresult cuMemAddressReserve(CUdeviceptr *address, size_t bytes, size_t 
 	return r ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* The reservation that holds all of these whole pages. */
+/* The reservation that contains all of these whole pages. */
 static struct sim_range *reserved(CUdeviceptr address, size_t bytes)
 {
 	struct sim_range *r = sim_range_at(address);
@@ -75,7 +75,7 @@ static bool all_empty(const struct sim_range *r, CUdeviceptr address, size_t byt
 	return true;
 }
 
-/* Do these pages hold mappings without a gap, none of them cut? */
+/* Do these pages hold mappings without a gap, all of them whole? */
 static bool all_whole(const struct sim_range *r, CUdeviceptr address, size_t bytes)
 {
 	CUdeviceptr at = address, end = address + bytes;
@@ -103,7 +103,7 @@ SIM_API CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes)
 
 		free(v->page);
 		free(v);
-		r->touched = false; /* it had no bytes of its own */
+		r->touched = false; /* the pages had no bytes of their own */
 		sim_range_free(r);
 		result = CUDA_SUCCESS;
 	}

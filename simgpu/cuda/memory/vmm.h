@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reserved addresses, and what is mapped there. With the memory lock held. */
+/* Reserved addresses, and the memory mapped there. With the memory lock held. */
 #ifndef SIM_VMM_H
 #define SIM_VMM_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One lock for modules, their functions and variables: beneath all of them. */
+/* One lock for modules, their functions and variables; each of them depends on it. */
 #include <pthread.h>
 
 #include "simgpu/cuda/modules/code.h"

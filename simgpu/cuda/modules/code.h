@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What code is to a program: modules and functions, and their lock. A kernel of a library is a function that is at home
- * in every context. */
+/* Loaded code: modules and functions, and their lock. A kernel of a library is a function that is valid in every
+ * context. */
 #ifndef SIM_CODE_H
 #define SIM_CODE_H
 
@@ -9,7 +9,7 @@
 
 struct CUmod_st {
 	uint32_t tag;
-	struct CUctx_st *context; /* NULL: a library, at home in every context */
+	struct CUctx_st *context; /* NULL: a library, valid in every context */
 	struct sim_image *image;
 	struct CUfunc_st *functions;
 	struct sim_variable *variables;
@@ -21,12 +21,12 @@ struct CUfunc_st {
 	uint32_t tag;
 	struct CUmod_st *module;
 	struct CUfunc_st *next;
-	const struct sim_image_kernel *facts; /* NULL: nothing is known of it but its name */
+	const struct sim_image_kernel *facts; /* NULL: only its name is known */
 	enum { SIM_KERNEL_BUSY_NS, SIM_KERNEL_FOREVER, SIM_KERNEL_OTHER } kind;
-	bool loaded; /* its code is on the device: launched before */
+	bool loaded; /* its code is on the device since its first launch */
 	int attribute[SIM_FUNCTION_ATTRIBUTES];
-	struct sim_function_state *state; /* of the calls from before CUDA 4, NULL = never set */
-	char name[];                      /* mangled ones are long */
+	struct sim_function_state *state; /* state of the calls from before CUDA 4, NULL = never set */
+	char name[];                      /* mangled names are long */
 };
 
 /* One lock for modules, their functions and variables. */

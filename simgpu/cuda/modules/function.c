@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What functions and kernels say of themselves, how long they take, and how many of their blocks fit an SM. */
+/* Attributes of functions and kernels, their duration, and how many of their blocks fit an SM. */
 #include "simgpu/cuda/modules/function.h"
 
 #include <string.h>
 
 #include "simgpu/cuda/base/call.h"
 
-#define SHARED_DEFAULT 49152 /* of a block, without asking for more */
+#define SHARED_DEFAULT 49152 /* per block, without opting in for more */
 #define REGISTERS_OF_SM 65536
 #define REGISTERS_GUESSED 32
 
-/* Of the current device, or of the first where there is no context yet. */
+/* The current device, or the first one where there is no context yet. */
 static const struct sim_model *model_here(void)
 {
 	struct CUctx_st *context = sim_current();
@@ -89,7 +89,7 @@ SIM_API CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute at
 	if ((unsigned)attribute >= CU_FUNC_ATTRIBUTE_MAX || !SIM_HANDLE(function, SIM_TAG_FUNCTION))
 		return CUDA_ERROR_INVALID_VALUE;
 	if (attribute < CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES)
-		return CUDA_ERROR_INVALID_VALUE; /* facts */
+		return CUDA_ERROR_INVALID_VALUE; /* a fact of the code, which cannot be set */
 	int room = (int)model_here()->shared_optin_bytes - function->attribute[CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES];
 
 	if (attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES && (value < 0 || value > room))
@@ -190,7 +190,7 @@ static uint32_t least(uint32_t a, uint32_t b)
 	return a < b ? a : b;
 }
 
-/* Warps are whole, registers are given out 256 at a time to a warp, shared memory as it is asked for. */
+/* Warps count whole, registers are allocated 256 at a time per warp, shared memory as requested. */
 static uint32_t blocks_of_sm(const struct sim_model *m, const struct CUfunc_st *f, uint32_t threads, size_t dynamic)
 {
 	uint32_t warps = (threads + 31) / 32;
@@ -221,7 +221,7 @@ SIM_API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunc
 	return cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, threads, shared, 0);
 }
 
-/* The largest block of those that fill an SM best. */
+/* The largest of the blocks that fill an SM best. */
 SIM_API CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *grid, int *block, CUfunction function,
                                                            CUoccupancyB2DSize shared_of, size_t shared, int limit,
                                                            unsigned flags)
@@ -238,12 +238,12 @@ SIM_API CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *grid, int *block
 	if (limit > 0 && limit < most)
 		most = limit;
 	for (int threads = (most + 31) / 32 * 32; threads > 0; threads -= 32) {
-		int asked = threads < most ? threads : most;
-		uint32_t blocks = blocks_of_sm(m, function, (uint32_t)asked, shared_of ? shared_of(asked) : shared);
+		int candidate = threads < most ? threads : most;
+		uint32_t blocks = blocks_of_sm(m, function, (uint32_t)candidate, shared_of ? shared_of(candidate) : shared);
 
-		if (blocks * (uint32_t)asked > best_threads) {
-			best_threads = blocks * (uint32_t)asked;
-			*block = asked;
+		if (blocks * (uint32_t)candidate > best_threads) {
+			best_threads = blocks * (uint32_t)candidate;
+			*block = candidate;
 			*grid = (int)(blocks * m->sm_count);
 		}
 	}
@@ -271,7 +271,7 @@ SIM_API CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *bytes, CUfuncti
 	return CUDA_SUCCESS;
 }
 
-/* A cluster's blocks run side by side, 8 at most, 16 where the kernel allows what not every card has. */
+/* A cluster's blocks run side by side, 8 at most, 16 where the kernel allows the non-portable size. */
 SIM_API CUresult cuOccupancyMaxPotentialClusterSize(int *size, CUfunction function, const CUlaunchConfig *config)
 {
 	SIM_CALL_CONTEXT(context);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The linker. Nothing is linked: what was added is laid side by side in one fat binary, marked so that a module made of
- * it has the kernels of all of them. Files are read when they are added, as the driver does.
+ * The linker. No code is linked: the inputs are laid side by side in one fat binary, marked so that a module made of it
+ * has the kernels of all of them. Files are read when they are added, as the driver does.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -77,7 +77,7 @@ SIM_API CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void *
 	if ((type == CU_JIT_INPUT_CUBIN || type == CU_JIT_INPUT_OBJECT) && !elf)
 		return CUDA_ERROR_INVALID_IMAGE;
 	if (type != CU_JIT_INPUT_PTX && !elf)
-		return CUDA_SUCCESS;    /* libraries of relocatable code: nobody asks what is in them */
+		return CUDA_SUCCESS;    /* libraries of relocatable code: their contents are not needed */
 	size_t padding = 8 - bytes % 8; /* one byte at least: PTX is a text */
 	struct sim_fat_entry entry = { .kind = elf ? SIM_FAT_ELF : SIM_FAT_PTX,
 		                       .version = 0x101,

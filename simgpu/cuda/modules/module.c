@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Modules and libraries: loading an image, and finding kernels in it. Its variables are variable.c's. */
+/* Modules and libraries: loading an image, and finding kernels in it. variable.c has its variables. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -104,7 +104,7 @@ static const struct sim_image_kernel *facts_of(const struct CUmod_st *module, co
 	return k;
 }
 
-/* With the lock held; NULL = no memory. */
+/* With the lock held; NULL = out of memory. */
 static struct CUfunc_st *function_of(struct CUmod_st *module, const char *name)
 {
 	struct CUfunc_st *f = module->functions;
@@ -134,7 +134,7 @@ SIM_API CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, cons
 		return CUDA_ERROR_INVALID_VALUE;
 	if (!name[0] || strncmp(name, "missing_", 8) == 0)
 		return CUDA_ERROR_NOT_FOUND;
-	/* The simulator's own kernels are in every image, so that a program can be told how long its work takes. */
+	/* The simulator's own kernels exist in every image, so that a test can choose the duration of its work. */
 	if (!module->image->opaque && strncmp(name, "sim_busy_", 9) != 0 && !facts_of(module, name))
 		return CUDA_ERROR_NOT_FOUND;
 	sim_module_lock();
@@ -166,7 +166,8 @@ SIM_API CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned room
 	return CUDA_SUCCESS;
 }
 
-/* --- libraries: a module that needs no context to be loaded, kernels that are functions everywhere ---------------- */
+/* --- libraries: modules that load without a context, with kernels that are functions in all contexts
+ * ------------------ */
 
 SIM_API CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jit, void **jit_values,
                                    unsigned jit_count, CUlibraryOption *options, void **values, unsigned count)
@@ -232,5 +233,5 @@ SIM_API CUresult cuLibraryGetUnifiedFunction(void **function, CUlibrary library,
 	(void)name;
 	if (!function || !SIM_HANDLE((CUmodule)library, SIM_TAG_MODULE))
 		return CUDA_ERROR_INVALID_VALUE;
-	return CUDA_ERROR_NOT_FOUND; /* functions that host and device call are for machines with one memory */
+	return CUDA_ERROR_NOT_FOUND; /* functions callable from host and device need a machine with unified memory */
 }

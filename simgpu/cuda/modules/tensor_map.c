@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensor maps: 128 opaque bytes that a kernel reads. What is asked for is checked by the documented rules, and the
- * address kept where it can be replaced; nothing computes with the rest.
+ * Tensor maps: 128 opaque bytes that a kernel reads. Arguments are checked by the documented rules, and the address is
+ * stored where it can be replaced; the rest is not used.
  */
 #include <string.h>
 

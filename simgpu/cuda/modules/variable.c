@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The variables of modules and libraries. A variable gets its memory when it is asked for first: one allocation in each
- * context that asks, with the initial bytes of the image.
+ * The variables of modules and libraries. A variable gets its memory at its first use: one allocation in each context
+ * that uses it, with the initial bytes of the image.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -14,9 +14,9 @@
 /* A variable of an image in one context. */
 struct sim_variable {
 	const struct sim_image_variable *facts;
-	uint64_t context_id; /* of that life of the context: its memory went with it */
+	uint64_t context_id; /* number of that life of the context: its memory ended with it */
 	CUdeviceptr address;
-	struct sim_variable *next; /* of the module */
+	struct sim_variable *next; /* next variable of the module */
 };
 
 CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes);
@@ -89,7 +89,7 @@ void sim_module_variables_gone(struct CUmod_st *module)
 		next = v->next;
 		if (context && context->id == v->context_id)
 			cuMemFree_v2(v->address);
-		free(v); /* elsewhere the memory goes with its context */
+		free(v); /* a variable of another context: its memory ends with that context */
 	}
 	module->variables = NULL;
 }

@@ -5,7 +5,7 @@
 
 #include "simgpu/cuda/modules/code.h"
 
-/* Give back what its variables take. */
+/* Free the memory of its variables. */
 void sim_module_variables_gone(struct CUmod_st *module);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Stream-ordered allocation: from a pool at the call, and in a capture as nodes of the graph. */
+/* Stream-ordered allocation: from a pool at the call, and under capture as nodes of the graph. */
 #include "simgpu/cuda/pools/async.h"
 
 #include <string.h>
@@ -98,7 +98,7 @@ static bool free_now(struct CUctx_st *context, CUdeviceptr address)
 	return sim_pool_give(address, context) || sim_pool_import_free(address);
 }
 
-/* Until a held stream gets there the memory is in use. */
+/* The memory is in use until a held stream has reached this point. */
 static void free_held(struct CUstream_st *stream, void *argument)
 {
 	CUdeviceptr address;

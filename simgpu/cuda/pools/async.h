@@ -5,7 +5,7 @@
 
 #include "simgpu/cuda/base/object.h"
 
-/* Takes the lock: a pointer from a pool or a graph may be freed by cuMemFree too. false: this is none. */
+/* Takes the lock: a pointer from a pool or a graph may be freed by cuMemFree too. false: not such a pointer. */
 bool sim_pool_free(uint64_t address);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The file of a pool that can be shared. */
+/* The file of a shareable pool. */
 #include "simgpu/cuda/pools/file.h"
 
 #include <stdio.h>

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory of graph nodes. Addresses are given when a node is made. Physical memory comes when an executable graph is
- * uploaded or launched, from what the device has reserved for this process's graphs: that grows as far as the nodes
- * need it at one time, stays after the memory is freed, and goes back to the device by cuDeviceGraphMemTrim alone.
+ * Memory of graph nodes. Addresses are assigned when a node is made. Physical memory comes when an executable graph is
+ * uploaded or launched, from the memory that the device has reserved for this process's graphs: the reservation grows
+ * to the largest need of the nodes at one time, stays after the memory is freed, and returns to the device by
+ * cuDeviceGraphMemTrim alone.
  */
 #include "simgpu/cuda/pools/graph_memory.h"
 
@@ -12,7 +13,7 @@
 
 #define DEVICES 64
 
-/* Of this process, with the memory lock held. */
+/* The counters of this process, with the memory lock held. */
 static struct {
 	uint64_t reserved, reserved_high;
 	uint64_t used, used_high; /* between an allocation node and its free */
@@ -101,7 +102,7 @@ static CUdeviceptr address_of(const struct CUgraphNode_st *n)
 	return *(const CUdeviceptr *)n->params.argument;
 }
 
-/* What is still out of an earlier launch: an error, or with AUTO_FREE_ON_LAUNCH freed now. */
+/* Memory left allocated by an earlier launch: an error, or freed now with AUTO_FREE_ON_LAUNCH. */
 static bool none_out(const struct CUgraph_st *graph, bool auto_free)
 {
 	bool none = true;
@@ -120,7 +121,7 @@ static bool none_out(const struct CUgraph_st *graph, bool auto_free)
 	return none;
 }
 
-/* Memory in use while the nodes run one after another, on top of what is in use already, and the most of it. */
+/* Memory in use while the nodes run one after another, on top of the memory in use already, and its maximum. */
 static void sweep(const struct CUgraph_st *graph, int64_t in_use[], int64_t most[])
 {
 	for (const struct CUgraphNode_st *n = graph->first; n; n = n->next) {
@@ -175,7 +176,7 @@ SIM_API CUresult cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attrib
 	return CUDA_SUCCESS;
 }
 
-/* The high marks alone, and only to zero: they begin anew from what is there. */
+/* Only the high-water marks can be set, and only to zero: they restart from the current use. */
 SIM_API CUresult cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attribute, void *value)
 {
 	SIM_CALL();
@@ -205,7 +206,8 @@ SIM_API CUresult cuDeviceGraphMemTrim(CUdevice device)
 	return CUDA_SUCCESS;
 }
 
-/* --- what a node says ----------------------------------------------------------------------------------------------- */
+/* --- contents of a node
+ * ----------------------------------------------------------------------------------------------- */
 
 SIM_API CUresult cuGraphMemAllocNodeGetParams(CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARAMS *params)
 {

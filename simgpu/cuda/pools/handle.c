@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pools as objects: made, set up, asked and destroyed; and which of them allocations come from. */
+/* Pools as objects: creation, attributes, queries and destruction; and the pools from which allocations come. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,7 +48,7 @@ SIM_API CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
 	return result;
 }
 
-/* Device memory, a part of a device's (the low byte of its number is the device), managed memory, which is taken to be on a
+/* Device memory, a part of a device's (the low byte of its number is the device), managed memory, which is placed on a
  * device at once, as everywhere here, or the host's. */
 static bool place(const CUmemLocation *location, CUmemAllocationType type, int *ret_device, bool *ret_host)
 {
@@ -76,7 +76,7 @@ SIM_API CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props
 
 	if (!pool || !props || !place(&props->location, props->allocType, &device, &host))
 		return CUDA_ERROR_INVALID_VALUE;
-	/* as MEMPOOL_SUPPORTED_HANDLE_TYPES says; only memory of a device is shared */
+	/* as MEMPOOL_SUPPORTED_HANDLE_TYPES reports; only device memory is shared */
 	if (props->handleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || (props->handleTypes && host))
 		return CUDA_ERROR_NOT_SUPPORTED;
 	struct CUmemPoolHandle_st *p = calloc(1, sizeof(*p));
@@ -109,7 +109,7 @@ SIM_API CUresult cuMemPoolDestroy(CUmemoryPool pool)
 		if (sim_pool_current(device) == pool)
 			sim_pool_use(device, NULL);
 		pool->destroyed = true;
-		sim_pools_settle(device); /* blocks still out keep it until they are freed */
+		sim_pools_settle(device); /* blocks still in use keep it until they are freed */
 		result = CUDA_SUCCESS;
 	}
 	sim_memory_unlock();
@@ -161,7 +161,7 @@ static CUresult attribute_set(struct CUmemPoolHandle_st *pool, CUmemPool_attribu
 	case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
 		pool->threshold_bytes = wanted;
 		return CUDA_SUCCESS;
-	case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: /* a high-water mark can only be begun anew */
+	case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: /* a high-water mark can only be reset */
 	case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
 		if (wanted)
 			return CUDA_ERROR_INVALID_VALUE;
@@ -228,7 +228,7 @@ SIM_API CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *li
 		if (a->location.type != CU_MEM_LOCATION_TYPE_DEVICE || !sim_device_get(a->location.id))
 			result = CUDA_ERROR_INVALID_DEVICE;
 		else if (a->location.id == pool->device && a->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
-			result = CUDA_ERROR_INVALID_DEVICE; /* its own device's access cannot be taken away */
+			result = CUDA_ERROR_INVALID_DEVICE; /* access from its own device cannot be revoked */
 		else
 			pool->access[a->location.id] = a->flags;
 	}
@@ -252,7 +252,8 @@ SIM_API CUresult cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool pool,
 	return result;
 }
 
-/* --- pools of a place: of devices alone ----------------------------------------------------------------------------- */
+/* --- pools by location: device memory only
+ * -------------------------------------------------------------------------- */
 
 static CUresult of_device(const CUmemLocation *location, CUmemAllocationType type)
 {

@@ -2,10 +2,10 @@
 /*
  * Memory pools: chunks and blocks.
  *
- * A pool takes device memory in chunks of 32 MiB, cuts blocks from them and keeps what is freed until a synchronisation
- * finds it above the release threshold; it is charged with what it has reserved. A block is free for everybody at the
- * call that frees it: a process's work is queued in the order of its calls. A chunk goes back only when the device is
- * past its last free.
+ * A pool takes device memory in chunks of 32 MiB, cuts blocks from them and keeps freed blocks until a synchronisation
+ * finds them above the release threshold; the charge is its reserved memory. A block can be reused from the call that
+ * frees it, because a process's work is queued in the order of its calls. A chunk is released only when the device has
+ * passed its last free.
  */
 #include "simgpu/cuda/pools/pool.h"
 
@@ -18,8 +18,8 @@
 #define BLOCK_STEP 512
 
 static struct CUmemPoolHandle_st default_pool[SIM_DEVICES];
-static struct CUmemPoolHandle_st *current_pool[SIM_DEVICES]; /* NULL = the default one */
-static struct CUmemPoolHandle_st *pools;                     /* created ones. All under the memory lock */
+static struct CUmemPoolHandle_st *current_pool[SIM_DEVICES]; /* NULL = the default pool */
+static struct CUmemPoolHandle_st *pools;                     /* created pools. All under the memory lock */
 
 void sim_pool_begin(struct CUmemPoolHandle_st *pool, int device)
 {
@@ -79,7 +79,7 @@ static void chunk_drop(struct pool_chunk *chunk)
 	pool->reserved_bytes -= chunk->range->bytes;
 	sim_pool_file_remove(&pool->file, chunk->range);
 	sim_range_drop(chunk->range);
-	free(chunk->first); /* idle: one free block */
+	free(chunk->first); /* idle: a single free block */
 	free(chunk);
 }
 
@@ -91,7 +91,7 @@ static bool chunk_idle(const struct pool_chunk *chunk)
 void sim_pool_trim(struct CUmemPoolHandle_st *pool, uint64_t keep_bytes)
 {
 	if (pool->file.fd >= 0 && !pool->destroyed)
-		return; /* as drivers have it: what others may have mapped is not given back */
+		return; /* as with drivers: memory that other processes may have mapped is not released */
 	for (struct pool_chunk *c = pool->chunks, *next; c && pool->reserved_bytes > keep_bytes; c = next) {
 		next = c->next;
 		if (chunk_idle(c))
@@ -99,7 +99,7 @@ void sim_pool_trim(struct CUmemPoolHandle_st *pool, uint64_t keep_bytes)
 	}
 }
 
-/* Every pool of a device, the default one first; one destroyed meanwhile goes when its last chunk has gone. */
+/* Visits every pool of a device, the default one first; a destroyed pool ends with its last chunk. */
 static void trim_device(int device, bool all)
 {
 	if (default_pool[device].tag)
@@ -138,7 +138,7 @@ static void give_back(struct sim_device *device)
 
 void sim_pools_trim(struct CUctx_st *context)
 {
-	/* Nearly always there is nothing to do, and a synchronisation should not wait for a lock to find out. */
+	/* There is nearly always no work, and a synchronisation should not wait for a lock to find that out. */
 	if (!__atomic_load_n(&pools, __ATOMIC_RELAXED) && !default_pool[context->device].chunks)
 		return;
 	sim_memory_lock();
@@ -290,7 +290,7 @@ static void context_gone(struct CUmemPoolHandle_st *pool, const struct CUctx_st 
 				block_mark_free(c, b);
 		chunk_join(c);
 		if (c->last_context == context)
-			c->last_context = NULL; /* its work is done, and its queue will be somebody else's */
+			c->last_context = NULL; /* its work is done, and the queue may get another owner */
 	}
 }
 

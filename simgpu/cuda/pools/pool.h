@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory pools inside: chunks of device memory and the blocks in them. All under the memory lock. */
+/* Internals of memory pools: chunks of device memory and the blocks in them. All under the memory lock. */
 #ifndef SIM_POOL_H
 #define SIM_POOL_H
 
 #include "simgpu/cuda/base/process.h"
 #include "simgpu/cuda/pools/file.h"
 
-/* In the order of addresses, free neighbours joined. */
+/* In the order of addresses; adjacent free blocks are merged. */
 struct pool_block {
 	uint64_t base, bytes;
 	struct CUctx_st *context; /* NULL = free */
@@ -18,55 +18,56 @@ struct pool_chunk {
 	struct sim_range *range;
 	struct pool_block *first;
 	uint64_t used_bytes;
-	struct CUctx_st *last_context; /* of the last free */
+	struct CUctx_st *last_context; /* context of the last free */
 	uint64_t last_sequence;
-	uint64_t file_offset; /* in the file of a pool that can be shared */
+	uint64_t file_offset; /* offset in the file of a shareable pool */
 	struct pool_chunk *next;
 };
 
 struct CUmemPoolHandle_st {
 	uint32_t tag;
 	int device;
-	bool host;      /* of the host's memory: no device is charged */
-	bool destroyed; /* by its owner, while blocks are still out */
-	int reuse[3];   /* the three policies: remembered, no more */
+	bool host;      /* memory of the host: no device is charged */
+	bool destroyed; /* destroyed by its owner while blocks are still in use */
+	int reuse[3];   /* the three reuse policies: stored only */
 	uint64_t threshold_bytes, max_bytes;
 	uint64_t reserved_bytes, reserved_high_bytes, used_bytes, used_high_bytes;
 	CUmemAccess_flags access[SIM_DEVICES];
 	struct pool_chunk *chunks;
 	struct sim_pool_file file;
 	/* share.c */
-	bool imported; /* another process's: nothing can be allocated from it */
+	bool imported; /* another process's pool: no memory can be allocated from it */
 	struct pool_import *imports;
 	struct CUmemPoolHandle_st *next;
 };
 
 #define SIM_CHUNK_BYTES (UINT64_C(32) << 20)
 
-/* A pool with the defaults of one, on the list of pools or not. */
+/* A pool with default attributes, on the list of pools or not. */
 void sim_pool_begin(struct CUmemPoolHandle_st *pool, int device);
 void sim_pool_list(struct CUmemPoolHandle_st *pool);
 bool sim_pool_alive(const struct CUmemPoolHandle_st *pool);
-/* Of a device: the one it always has, and the one that allocations come from (NULL: that one). */
+/* The pools of a device: its permanent one, and the one from which allocations come (NULL: the permanent one). */
 struct CUmemPoolHandle_st *sim_pool_default(int device);
 bool sim_pool_is_default(const struct CUmemPoolHandle_st *pool);
 struct CUmemPoolHandle_st *sim_pool_current(int device);
 void sim_pool_use(int device, struct CUmemPoolHandle_st *pool);
 
-/* A block for the context; 0 = no memory. */
+/* Allocates a block for the context; 0 = out of memory. */
 uint64_t sim_pool_take(struct CUmemPoolHandle_st *pool, uint64_t bytes, struct CUctx_st *context);
-/* Give one back, used no longer than what `context` (NULL: the one it was taken for) has queued. false: it is none. */
+/* Frees a block, which is in use at most until the queued work of `context` (NULL: its owner) is done. false: not a
+ * block. */
 bool sim_pool_give(uint64_t address, struct CUctx_st *context);
 /* The block at an address in a chunk, and the pool of a chunk. */
 bool sim_pool_block(const struct sim_range *chunk, uint64_t address, uint64_t *ret_base, uint64_t *ret_bytes);
 struct CUmemPoolHandle_st *sim_pool_of(const struct sim_range *chunk);
 
-/* Give idle chunks back to the device until no more than that much is kept. */
+/* Returns idle chunks to the device until no more than that many bytes are kept. */
 void sim_pool_trim(struct CUmemPoolHandle_st *pool, uint64_t keep_bytes);
-/* Every pool of the device down to its threshold; a destroyed one whose last block or import has gone goes, too. */
+/* Shrinks every pool of the device to its threshold; a destroyed pool without blocks and imports is freed. */
 void sim_pools_settle(int device);
 void sim_pools_context_gone(struct CUctx_st *context);
-/* Takes the lock. After a synchronisation of the context: pools return what exceeds their release threshold. */
+/* Takes the lock. After a synchronisation of the context: pools release memory above their threshold. */
 void sim_pools_trim(struct CUctx_st *context);
 
 #endif

@@ -2,9 +2,10 @@
 /*
  * Pools shared between processes.
  *
- * A pool that can be shared has its bytes in a file of its own, and the file's descriptor is the handle. What is told of
- * one allocation says where in that file it is, so an importer maps those pages and nobody has to ask the exporter. The
- * exporter alone is charged. An importer allocates nothing; it frees what it imported, and that changes nothing there.
+ * A shareable pool has its bytes in a file of its own, and the file's descriptor is the handle. The export data of an
+ * allocation is its position in that file, so an importer maps those pages without contacting the exporter. Only the
+ * exporter is charged. An importer allocates no memory; when it frees an imported allocation, the exporter's is
+ * unchanged.
  */
 #include "simgpu/cuda/pools/share.h"
 
@@ -20,11 +21,11 @@
 
 #define MAGIC UINT64_C(0x314c4f4f504d4953)
 
-/* What the API's 64 bytes hold. */
+/* The contents of the API's 64 bytes. */
 struct ticket {
 	uint64_t magic;
 	uint64_t file_ino;
-	uint64_t offset, bytes; /* of the allocation in the file */
+	uint64_t offset, bytes; /* position of the allocation in the file */
 	uint64_t reserved[4];
 };
 
@@ -118,7 +119,7 @@ SIM_API CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData *data, CUdevicept
 	return result;
 }
 
-/* With the lock held: the pages of the file that hold the allocation, at addresses of our own. */
+/* With the lock held: maps the file's pages that hold the allocation, at addresses of this process. */
 static CUresult import(struct CUmemPoolHandle_st *pool, const struct ticket *t, CUdeviceptr *ret_address)
 {
 	uint64_t first = t->offset / SIM_PAGE * SIM_PAGE, skip = t->offset - first;
@@ -181,7 +182,7 @@ bool sim_pool_import_free(uint64_t address)
 	pool->used_bytes -= r->bytes;
 	pool->reserved_bytes -= r->pages * SIM_PAGE;
 	sim_range_unalias(r->base, r->pages * SIM_PAGE);
-	r->touched = false; /* the bytes were never in our own file */
+	r->touched = false; /* the bytes were never in this process's own file */
 	sim_range_free(r);
 	free(i);
 	sim_pools_settle(pool->device);

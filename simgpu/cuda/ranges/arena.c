@@ -11,7 +11,7 @@
 
 #include "simgpu/cuda/base/process.h"
 
-#define ARENA_BYTES (UINT64_C(1) << 42) /* 4 TiB of addresses: reuse keeps real use far below */
+#define ARENA_BYTES (UINT64_C(1) << 42) /* 4 TiB of addresses: with reuse, real use stays far below */
 #define ARENA_PAGES (ARENA_BYTES / SIM_PAGE)
 #define BINS 1024
 
@@ -19,7 +19,7 @@ static uint8_t *base; /* page-aligned start of the mapping */
 static int fd = -1;
 static uint64_t next_page;
 static struct sim_range **page_range; /* page -> range */
-static struct sim_range *bins[BINS];  /* freed runs by number of pages, the last bin for all longer ones */
+static struct sim_range *bins[BINS];  /* freed runs by number of pages; the last bin has all longer ones */
 
 pthread_mutex_t sim_memory_mutex = PTHREAD_MUTEX_INITIALIZER;
 

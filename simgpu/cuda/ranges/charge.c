@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Charging a device. Memory that is kept, but not in use, stands above this: who keeps some says so, and is asked for it
- * when a device is full, as shrinkers are in a kernel.
+ * Charging a device. Code that keeps unused memory lies above this layer: it registers a callback, which is called when
+ * a device is full, like shrinkers in a kernel.
  */
 #include "simgpu/cuda/ranges/charge.h"
 
@@ -10,11 +10,11 @@
 #include "simgpu/cuda/base/gate.h"
 #include "simgpu/node/wall.h"
 
-static void (*give_back)(struct sim_device *device); /* under the memory lock; NULL = nobody keeps anything */
+static void (*give_back)(struct sim_device *device); /* under the memory lock; NULL = no callback registered */
 
-void sim_charge_on_full(void (*who)(struct sim_device *device))
+void sim_charge_on_full(void (*callback)(struct sim_device *device))
 {
-	give_back = who;
+	give_back = callback;
 }
 
 static bool charge(struct sim_device *device, uint64_t bytes, bool managed)
@@ -29,7 +29,7 @@ static bool charge(struct sim_device *device, uint64_t bytes, bool managed)
 		       sim_used_bytes(p->state, device->gpu_index) <= device->model->memory_bytes - bytes &&
 		       (managed || bytes <= sim_wall_room(p->state, device->gpu_index, p->client->cgroup));
 		if (!fits && attempt == 0)
-			sim_reap(p->state, device->gpu, true); /* the dead may still seem to hold it */
+			sim_reap(p->state, device->gpu, true); /* dead processes may still be counted */
 	}
 	if (fits)
 		p->client->used_bytes[device->gpu_index] += bytes;

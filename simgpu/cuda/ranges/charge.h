@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What this process has of a device's memory, as the node counts it. */
+/* This process's use of a device's memory, as the node counts it. */
 #ifndef SIM_CHARGE_H
 #define SIM_CHARGE_H
 
 #include "simgpu/cuda/base/process.h"
 
-/* false = the device is full, or the cgroup has no more of it. */
+/* false = the device is full, or the cgroup's limit is reached. */
 bool sim_charge(struct sim_device *device, uint64_t bytes);
 void sim_uncharge(struct sim_device *device, uint64_t bytes);
-/* The same of what was charged as managed memory. */
+/* The same for memory charged as managed memory. */
 void sim_uncharge_managed(struct sim_device *device, uint64_t bytes);
-/* Charge, or have those who keep memory that nobody uses give it back, and charge then. With the memory lock held. */
+/* Charge; if that fails, have unused memory released and try again. With the memory lock held. */
 bool sim_charge_hard(struct sim_device *device, uint64_t bytes);
-/* The same for managed memory, which no wall counts. */
+/* The same for managed memory, which no cgroup limit counts. */
 bool sim_charge_managed(struct sim_device *device, uint64_t bytes);
-/* Who keeps some: asked when a device is full. With the memory lock held. */
+/* Register the callback that releases unused memory when a device is full. With the memory lock held. */
 void sim_charge_on_full(void (*give_back)(struct sim_device *device));
 
 #endif

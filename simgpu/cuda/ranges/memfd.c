@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files of shared memory: their name says what they are and of which GPU, which is all that an importer cannot know. */
+/* Files of shared memory: the name holds the kind and the GPU's number, which an importer cannot find out otherwise. */
 #include "simgpu/cuda/ranges/memfd.h"
 
 #include <ctype.h>

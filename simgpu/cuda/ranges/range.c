@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Charged ranges. Small ones share pages, so what a context's take together is charged in whole pages. */
+/* Charged ranges. Small ones share pages, so the charge of a context's small ranges together is in whole pages. */
 #include "simgpu/cuda/ranges/range.h"
 
 #include <stddef.h>
@@ -20,7 +20,7 @@ unsigned sim_size_class(uint64_t bytes)
 	return class;
 }
 
-/* Of those that share pages nobody can say what in a page is managed. */
+/* In a page shared by several ranges the managed part cannot be determined. */
 static bool is_managed(const struct sim_range *range)
 {
 	return range->kind == SIM_RANGE_MANAGED && !range->shared;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Streams: their attributes, which are remembered and change nothing here. */
+/* Stream attributes, which are stored and have no effect here. */
 #include <string.h>
 
 #include "simgpu/cuda/streams/stream.h"
 
-/* Where a stream keeps an attribute; -1: it is one of launches alone. */
+/* Index at which a stream stores an attribute; -1: an attribute of launches only. */
 static int slot_of(CUstreamAttrID id)
 {
 	switch (id) {
@@ -17,7 +17,7 @@ static int slot_of(CUstreamAttrID id)
 	case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN:
 		return 3;
 	case CU_LAUNCH_ATTRIBUTE_PRIORITY:
-		return SIM_STREAM_ATTRIBUTES; /* what the stream was made with */
+		return SIM_STREAM_ATTRIBUTES; /* fixed when the stream is created */
 	default:
 		return -1;
 	}

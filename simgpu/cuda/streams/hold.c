@@ -10,12 +10,11 @@
 
 #include "simgpu/cuda/base/queue.h"
 
-#define LOOK_EVERY_NS                                                                                                  \
-	20000 /* how late a held stream may notice: what polling from a host costs, not what a card takes */
-#define LOST_EVERY_NS 10000000L /* how often one who waits for a stream looks whether the card is still there */
+#define LOOK_EVERY_NS 20000 /* how late a held stream may notice: the cost of polling from a host, not of a card's */
+#define LOST_EVERY_NS 10000000L /* how often a thread that waits for a stream checks whether the card still exists */
 
 struct sim_held {
-	uint64_t ticket; /* one order for all of the process */
+	uint64_t ticket; /* one order for the whole process */
 	sim_ready *ready;
 	sim_act *act;
 	struct sim_held *next;
@@ -23,12 +22,12 @@ struct sim_held {
 };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t moved = PTHREAD_COND_INITIALIZER; /* an entry is done or forgotten */
-static struct CUstream_st *held;                        /* streams with a queue, or with an entry being done */
+static pthread_cond_t moved = PTHREAD_COND_INITIALIZER; /* signalled when an entry is done or dropped */
+static struct CUstream_st *held;                        /* streams with a queue, or with an entry in progress */
 static uint64_t tickets;
-static bool looking; /* the thread is there */
+static bool looking; /* the polling thread is running */
 
-uint32_t sim_held_streams; /* how many are in the list */
+uint32_t sim_held_streams; /* length of that list */
 
 /* --- with the mutex held ------------------------------------------------------------------------------------------- */
 
@@ -41,7 +40,7 @@ static struct CUstream_st *find(const struct CUstream_st *stream)
 	return s;
 }
 
-/* The first that is not done, UINT64_MAX: none. */
+/* The first entry that is not done, UINT64_MAX: none. */
 static uint64_t first_ticket(const struct CUstream_st *s)
 {
 	return s->doing ? s->doing : s->held ? s->held->ticket : UINT64_MAX;
@@ -54,7 +53,7 @@ bool sim_hold_past(const struct CUstream_st *stream, uint64_t ticket)
 	return !s || first_ticket(s) > ticket;
 }
 
-/* Does work on `other` come before later work on `s`? The legacy stream and those that block wait for each other. */
+/* Does work on `other` come before later work on `s`? The legacy stream and blocking streams wait for each other. */
 static bool ordered(const struct CUstream_st *other, const struct CUstream_st *s)
 {
 	const struct CUstream_st *legacy = &s->context->legacy;
@@ -65,7 +64,7 @@ static bool ordered(const struct CUstream_st *other, const struct CUstream_st *s
 	       (other == legacy && !(s->flags & CU_STREAM_NON_BLOCKING));
 }
 
-/* Is there an entry below `ticket` that work on the stream (NULL: any of the context) comes after? */
+/* Is there an entry below `ticket` that must precede work on the stream (NULL: on any stream of the context)? */
 static bool behind(const struct CUctx_st *context, const struct CUstream_st *stream, uint64_t ticket)
 {
 	for (const struct CUstream_st *s = held; s; s = s->next_held)
@@ -87,7 +86,7 @@ static void leave(struct CUstream_st *stream)
 		free(stream);
 }
 
-/* Do the first entry of one stream that can go on. The mutex is let go of meanwhile; false: none can. */
+/* Run the first entry of one stream that can continue. The mutex is released meanwhile; false: none can. */
 static bool one(void)
 {
 	for (struct CUstream_st *s = held; s; s = s->next_held) {
@@ -146,7 +145,8 @@ static bool looked_after(void)
 	return looking;
 }
 
-/* --- for everybody ------------------------------------------------------------------------------------------------- */
+/* --- called from other files
+ * --------------------------------------------------------------------------------------- */
 
 bool sim_hold_look(struct CUstream_st *stream)
 {
@@ -292,7 +292,7 @@ void sim_hold_drop(struct CUctx_st *context)
 			s->held = h->next;
 			free(h);
 		}
-		if (s->doing) { /* the thread takes it off the list; it may have changed meanwhile */
+		if (s->doing) { /* the thread removes it from the list; the queue may have changed meanwhile */
 			pthread_cond_wait(&moved, &mutex);
 			next = held;
 		} else {

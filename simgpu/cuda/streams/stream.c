@@ -37,7 +37,7 @@ static struct CUstream_st *stream_make(struct CUctx_st *context, unsigned flags,
 	return s;
 }
 
-/* The calling thread's default stream, made when it is first named. */
+/* The calling thread's default stream, made at its first use. */
 static struct CUstream_st *per_thread_stream(struct CUctx_st *context)
 {
 	static __thread pid_t self;
@@ -69,7 +69,7 @@ struct CUstream_st *sim_stream(struct CUctx_st *context, CUstream handle)
 	return SIM_HANDLE(handle, SIM_TAG_STREAM) ? handle : NULL;
 }
 
-/* Small records, and another thread may just be looking at one: they are marked, and kept until the context's end. */
+/* Small records, and another thread may be reading one: they are marked, and kept until the context ends. */
 void sim_context_streams_gone(struct CUctx_st *context)
 {
 	pthread_mutex_lock(&list_mutex);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies and prefetches in batches: one after another, each as the call for one would do it. */
+/* Copies and prefetches in batches: one after another, each as the single call would do it. */
 #include "simgpu/cuda/base/call.h"
 
 CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream);
@@ -7,7 +7,7 @@ CUresult cuMemPrefetchAsync_v2(CUdeviceptr address, size_t bytes, CUmemLocation 
 
 #define OWN(stream) ((stream) ? (stream) : CU_STREAM_PER_THREAD)
 
-/* Each entry of `first` is where the next attributes begin; they rise, from 0. */
+/* Each entry of `first` is the index at which the next attributes begin; they rise, from 0. */
 static bool attributes_fine(const void *attributes, const size_t *first, size_t attribute_count, size_t count)
 {
 	if (!attributes || !first || attribute_count == 0 || attribute_count > count || first[0] != 0)
@@ -23,7 +23,7 @@ SIM_API CUresult cuMemcpyBatchAsync(CUdeviceptr *to, CUdeviceptr *from, size_t *
                                     size_t *ret_failed, CUstream stream)
 {
 	SIM_CALL();
-	/* the legacy default stream cannot be meant: nothing may be waited for in between */
+	/* the legacy default stream is not allowed: no work may be waited for in between */
 	if (!to || !from || !bytes || count == 0 || !stream || stream == CU_STREAM_LEGACY ||
 	    !attributes_fine(attributes, first, attribute_count, count)) {
 		if (ret_failed)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The doors of copies and fills: each describes what it wants, transfer.c does it. */
+/* The entry points of copies and fills: each describes its request, and transfer.c executes it. */
 #include <string.h>
 
 #include "simgpu/cuda/base/call.h"
@@ -79,7 +79,7 @@ static struct sim_copy box(const void *copy, bool between_peers)
 	}
 	memcpy(&r, copy, sizeof(CUDA_MEMCPY3D_PEER));
 	if (!between_peers)
-		r.from.context = r.to.context = NULL; /* reserved words there */
+		r.from.context = r.to.context = NULL; /* reserved words in the plain form */
 	else if (!r.from.context || !r.to.context)
 		r.error = CUDA_ERROR_INVALID_CONTEXT;
 	return r;
@@ -95,7 +95,7 @@ static struct sim_copy fill(CUdeviceptr to, size_t pitch, uint32_t element, uint
 	return r;
 }
 
-/* One of a batch. Between pointers lengths are bytes; where an array takes part they are in its elements. */
+/* One copy of a batch. Between pointers lengths are bytes; where an array takes part they are in its elements. */
 static size_t element_of(const CUmemcpy3DOperand *o, size_t element, CUresult *ret_error)
 {
 	struct sim_array_view v;
@@ -159,9 +159,9 @@ static struct sim_copy boxed(const CUDA_MEMCPY3D_BATCH_OP *op)
 	return r;
 }
 
-/* --- doors -------------------------------------------------------------------------------------------------------- */
+/* --- entry points ------------------------------------------------------------------------------------------------- */
 
-/* One line per door: it reads as the table it is. */
+/* One line per entry point, as a table. */
 /* clang-format off */
 #define SYNC(name, wanted, ...)                                                                                        \
 	SIM_API CUresult name(__VA_ARGS__)                                                                             \
@@ -201,12 +201,12 @@ BOTH(cuMemsetD32_v2, cuMemsetD32Async, fill(to, 0, 4, value, n, 1), CUdeviceptr 
 BOTH(cuMemsetD2D8_v2, cuMemsetD2D8Async, fill(to, pitch, 1, value, w, h), CUdeviceptr to, size_t pitch, unsigned char value, size_t w, size_t h)
 BOTH(cuMemsetD2D16_v2, cuMemsetD2D16Async, fill(to, pitch, 2, value, w, h), CUdeviceptr to, size_t pitch, unsigned short value, size_t w, size_t h)
 BOTH(cuMemsetD2D32_v2, cuMemsetD2D32Async, fill(to, pitch, 4, value, w, h), CUdeviceptr to, size_t pitch, unsigned value, size_t w, size_t h)
-/* The first generation's: no allocation has an address of 32 bits, so only their errors are left. */
+/* The first generation's: no allocation has an address of 32 bits, so they can only return errors. */
 SYNC(cuMemcpyHtoD, linear(at_device(to), at_host(from), n), CUdeviceptr_v1 to, const void *from, unsigned n)
 SYNC(cuMemcpyDtoH, linear(at_host(to), at_device(from), n), void *to, CUdeviceptr_v1 from, unsigned n)
 /* clang-format on */
 
-/* Not on the legacy stream: it could be meant to wait for others in between. */
+/* Not on the legacy stream, which would wait for other work in between. */
 static bool batch_stream(CUstream stream)
 {
 	return stream && stream != CU_STREAM_LEGACY;
@@ -238,7 +238,7 @@ SIM_API CUresult cuMemcpy3DBatchAsync_v2(size_t count, CUDA_MEMCPY3D_BATCH_OP *l
 	return cuMemcpy3DBatchAsync(count, list, NULL, flags, stream);
 }
 
-/* One copy with the attributes of a batch's; the legacy stream is as good as any for it. */
+/* One copy with the attributes of a batch; here the legacy stream is allowed. */
 SIM_API CUresult cuMemcpy3DWithAttributesAsync(CUDA_MEMCPY3D_BATCH_OP *op, unsigned long long flags, CUstream stream)
 {
 	SIM_CALL_CONTEXT(context);

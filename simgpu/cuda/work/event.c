@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Events: a cell of the shared state each, into which the timeline writes when they are reached. */
+/* Events: each is a cell of the shared state, which the timeline writes when the event is reached. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,7 +43,7 @@ SIM_API CUresult cuEventCreate(CUevent *event, unsigned flags)
 	return CUDA_SUCCESS;
 }
 
-/* Is its last record still to come, on a stream that is held? */
+/* Is its last record still to come, on a held stream? */
 static bool pending(const struct CUevent_st *e)
 {
 	return e->held_on && sim_hold_pending(e->held_on, e->held_ticket);
@@ -72,7 +72,7 @@ SIM_API CUresult cuEventDestroy_v2(CUevent event)
 	forget_pending(event);
 	event->tag = 0;
 	if (event->sequence && event->context->tag == SIM_TAG_CONTEXT)
-		sim_wait(event->context, event->sequence); /* its cell must not be written once it is somebody else's */
+		sim_wait(event->context, event->sequence); /* its cell may belong to another event afterwards */
 	pthread_mutex_lock(&cell_mutex);
 	free_cells[free_cell_count++] = event->cell;
 	pthread_mutex_unlock(&cell_mutex);
@@ -170,11 +170,11 @@ SIM_API CUresult cuEventElapsedTime(float *ms, CUevent start, CUevent end)
 
 /* --- streams that wait for events ------------------------------------------------------------------------------------ */
 
-/* What a stream waits for that is held, or that waits for the event of one that is. */
+/* The held entry for which a stream waits, or the event of a held stream. */
 struct awaited {
-	const struct CUstream_st *on; /* where the event is still to be recorded, NULL = it is */
+	const struct CUstream_st *on; /* the stream on which the event is still to be recorded, NULL = it is recorded */
 	uint64_t ticket;
-	struct CUctx_st *context; /* of an event of another context: order of submission is no help there */
+	struct CUctx_st *context; /* context of an event of another context, where submission order does not help */
 	uint64_t sequence;
 };
 
@@ -191,7 +191,7 @@ static CUresult wait_held(struct CUstream_st *s, const struct CUevent_st *event)
 	struct awaited a = { 0 };
 
 	if (event->held_on && sim_hold_pending(event->held_on, event->held_ticket)) {
-		a.on = event->held_on; /* of another context: that its work was submitted will have to do */
+		a.on = event->held_on; /* an event of another context: waits until its work was submitted */
 		a.ticket = event->held_ticket;
 	} else if (event->sequence && event->context != s->context) {
 		a.context = event->context;
@@ -220,11 +220,11 @@ SIM_API CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flag
 			return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
 		if (!s->session)
 			s->tips = 0;
-		s->session = session; /* joined */
+		s->session = session; /* the stream joins the capture */
 		return sim_tips_add(s, event->tip, event->tips) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	if (s->session) {
-		if (event->sequence && flags != CU_EVENT_WAIT_EXTERNAL) { /* work outside the capture */
+		if (event->sequence && flags != CU_EVENT_WAIT_EXTERNAL) { /* an event of work outside the capture */
 			s->session->broken = true;
 			return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
 		}
@@ -232,7 +232,7 @@ SIM_API CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flag
 	}
 	if (sim_held(s) || (event->held_on && sim_hold_pending(event->held_on, event->held_ticket)))
 		return wait_held(s, event);
-	/* One context: order of submission already waits. Two contexts: wait here, on the host. */
+	/* Same context: submission order is enough. Different contexts: wait here, on the host. */
 	if (event->sequence && event->context != s->context)
 		return sim_wait(event->context, event->sequence);
 	return CUDA_SUCCESS;

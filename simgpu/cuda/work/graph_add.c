@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuGraphAddNode: one call for all kinds of nodes, each as its own call makes it. */
+/* cuGraphAddNode: one call for all kinds of nodes, each added as by its own call. */
 #include "simgpu/cuda/base/call.h"
 #include "simgpu/cuda/graphs/graph.h"
 
@@ -71,7 +71,7 @@ SIM_API CUresult cuGraphAddNode(CUgraphNode *node, CUgraph graph, const CUgraphN
 		                                          .paramArray = params->memOp.paramArray,
 		                                          .flags = params->memOp.flags });
 	default:
-		return CUDA_ERROR_NOT_SUPPORTED; /* the other kinds have their own calls here */
+		return CUDA_ERROR_NOT_SUPPORTED; /* here the other kinds have only their own calls */
 	}
 }
 

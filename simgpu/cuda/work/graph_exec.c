@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Executable graphs: a private copy each. A launch is one operation as long as all its nodes together. */
+/* Executable graphs: a private copy each. A launch is one operation, as long as all of its nodes together. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -154,7 +154,7 @@ static bool has_memops(const struct CUgraph_st *graph)
 	return false;
 }
 
-/* A node kept for a held stream; its argument follows it, for the executable may be gone by then. */
+/* A node queued for a held stream, followed by its argument, because the executable may be destroyed before it runs. */
 struct kept {
 	uint64_t duration_ns;
 	void (*effect)(void *argument);
@@ -171,7 +171,7 @@ static void run_kept(struct CUstream_st *stream, void *argument)
 		k->effect(k->argument);
 }
 
-/* Node by node, in their order: some wait for values in memory, or all of them for somebody else's wait. */
+/* Node by node, in order: some wait for values in memory, or all of them for a held stream. */
 static CUresult put_nodes(struct CUstream_st *s, const struct CUgraph_st *graph)
 {
 	CUresult r = CUDA_SUCCESS;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The kinds of graph nodes, and what each does when its graph is launched. */
+/* The kinds of graph nodes, and their effect when the graph is launched. */
 #include "simgpu/cuda/work/graph_nodes.h"
 
 #include <string.h>

@@ -5,7 +5,7 @@
 
 #include "simgpu/cuda/graphs/graph.h"
 
-/* Check a kernel node's parameters and make them the simulator's. */
+/* Check a kernel node's parameters and convert them to the simulator's form. */
 CUresult sim_kernel_params(const CUDA_KERNEL_NODE_PARAMS *p, struct sim_node_params *ret);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls of the host in the order of a stream. */
+/* Host functions in stream order. */
 #include "simgpu/cuda/base/queue.h"
 #include "simgpu/cuda/graphs/capture.h"
 #include "simgpu/cuda/streams/hold.h"
@@ -45,7 +45,7 @@ SIM_API CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void *data
 	}
 	if (sim_held(s))
 		return sim_hold(s, sim_ready_idle, call_held, &call, sizeof(call), NULL);
-	/* Nothing else to do for the calling thread, so it waits and calls. */
+	/* The calling thread has no other work, so it waits and calls the function itself. */
 	CUresult r = sim_wait(s->context, s->last);
 
 	if (r == CUDA_SUCCESS)
@@ -54,7 +54,7 @@ SIM_API CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void *data
 }
 
 struct callback {
-	CUstream stream; /* as the caller named it */
+	CUstream stream; /* the handle as the caller passed it */
 	CUstreamCallback function;
 	void *data;
 };

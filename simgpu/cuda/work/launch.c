@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The doors through which kernels are launched. */
+/* The entry points that launch kernels. */
 #include <time.h>
 
 #include "simgpu/cuda/base/queue.h"
@@ -11,7 +11,7 @@
 
 #define LOADING_NS 500000
 
-/* Drivers load code when it is first launched, and it takes memory (knob code_mib, 0: none) and a while. */
+/* Drivers load code at its first launch, which takes memory (knob code_mib, 0: none) and time. */
 static CUresult load(struct CUctx_st *context, CUfunction f)
 {
 	if (__atomic_exchange_n(&f->loaded, true, __ATOMIC_RELAXED))
@@ -69,7 +69,7 @@ static inline CUresult launch(struct CUctx_st *context, CUfunction f, unsigned g
 	return CUDA_SUCCESS;
 }
 
-/* Where parameters are given as one buffer: the buffer, which begins with the first. */
+/* Where parameters are passed as one buffer: that buffer, which begins with the first parameter. */
 static void *buffer_of(void **extra)
 {
 	for (; extra && extra[0] != CU_LAUNCH_PARAM_END; extra += 2)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Managed memory: it is always on its device here, so a prefetch is time and an advice is nothing. */
+/* Managed memory: here it is always on its device, so a prefetch takes time and moves nothing, and advice has no
+ * effect. */
 #include <string.h>
 
 #include "simgpu/cuda/base/queue.h"
@@ -80,7 +81,7 @@ static CUresult advise(CUdeviceptr address, size_t bytes, CUmem_advise advice, C
 	if (advice < CU_MEM_ADVISE_SET_READ_MOSTLY || advice > CU_MEM_ADVISE_UNSET_ACCESSED_BY ||
 	    !managed(address, bytes))
 		return CUDA_ERROR_INVALID_VALUE;
-	/* Two of the six mean no place and ignore it. */
+	/* Two of the six kinds of advice have no location and ignore it. */
 	if (advice != CU_MEM_ADVISE_SET_READ_MOSTLY && advice != CU_MEM_ADVISE_UNSET_READ_MOSTLY &&
 	    advice != CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION && !location_exists(location))
 		return CUDA_ERROR_INVALID_DEVICE;
@@ -101,7 +102,7 @@ SIM_API CUresult cuMemAdvise_v2(CUdeviceptr address, size_t bytes, CUmem_advise 
 	return advise(address, bytes, advice, location);
 }
 
-/* Advice is not remembered: every answer is that of a range nobody advised. */
+/* Advice is not stored: every query answers as for a range without advice. */
 SIM_API CUresult cuMemRangeGetAttribute(void *data, size_t bytes, CUmem_range_attribute attribute, CUdeviceptr address,
                                         size_t count)
 {
@@ -146,7 +147,7 @@ SIM_API CUresult cuMemRangeGetAttributes(void **data, size_t *bytes, CUmem_range
 	return CUDA_SUCCESS;
 }
 
-/* Managed memory is where everybody can reach it, always. */
+/* Managed memory is accessible from everywhere, always. */
 SIM_API CUresult cuStreamAttachMemAsync(CUstream stream, CUdeviceptr address, size_t bytes, unsigned flags)
 {
 	SIM_STREAM(s, stream);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Streams that wait for values in memory, and write some. A value may be written by the host, another stream or another
- * process, so a stream whose value is not there is held (hold.h); one is written when the work before it has ended.
+ * Streams that wait for values in memory, and write values. The host, another stream or another process may write a
+ * value, so a stream whose value is not there yet is held (hold.h); a stream writes one when the work before it has
+ * ended.
  */
 #include "simgpu/cuda/work/memop.h"
 
@@ -38,7 +39,7 @@ static bool satisfied(const CUstreamBatchMemOpParams *op)
 		return (is & wanted) != 0;
 	case CU_STREAM_WAIT_VALUE_NOR:
 		return (~(is | wanted) & mask) != 0;
-	default: /* at least, in a circle */
+	default: /* at least, with wrap-around */
 		return ((is - wanted) & sign) == 0;
 	}
 }
@@ -60,7 +61,7 @@ static void write_value(struct CUstream_st *stream, void *argument)
 		__atomic_store_n((uint32_t *)(uintptr_t)op->writeValue.address, op->writeValue.value, __ATOMIC_RELEASE);
 }
 
-/* Memory that a device reaches, of the device or the host, but none that moves. */
+/* Memory that a device can access, of the device or the host, but not managed memory. */
 static bool reachable(CUdeviceptr address, uint64_t bytes)
 {
 	struct sim_block block;
@@ -114,7 +115,7 @@ static CUresult put(struct CUstream_st *stream, const CUstreamBatchMemOpParams *
 		write_value(stream, (void *)(uintptr_t)op);
 		return CUDA_SUCCESS;
 	default:
-		return CUDA_SUCCESS; /* memory is always in order here */
+		return CUDA_SUCCESS; /* memory is always coherent here */
 	}
 }
 
@@ -188,7 +189,8 @@ SIM_API CUresult cuGraphBatchMemOpNodeGetParams(CUgraphNode node, CUDA_BATCH_MEM
 	return CUDA_SUCCESS;
 }
 
-/* --- one at a time, and the flavours --------------------------------------------------------------------------------- */
+/* --- single operations, and the flavours
+ * ------------------------------------------------------------------------------ */
 
 #define OWN(stream) ((stream) ? (stream) : CU_STREAM_PER_THREAD)
 #define ONE(symbol, number, member, field, type)                                                                       \

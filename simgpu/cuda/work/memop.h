@@ -5,7 +5,7 @@
 
 #include "simgpu/cuda/base/object.h"
 
-/* Put them on a stream; those of a graph's node in the order of the node. */
+/* Put the operations on a stream; those of a graph node in the order of the node. */
 CUresult sim_memops_put(struct CUstream_st *stream, const CUstreamBatchMemOpParams *ops, unsigned count);
 
 #endif

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copies and fills, from what a door wants to the bytes: checked and made a transfer, which is run, kept or captured.
+ * Copies and fills, from an entry point's request to the bytes: a request is checked and becomes a transfer, which is
+ * run, queued or captured.
  *
- * Device time is taken on the timeline; the bytes move at the call, or, of a copy the caller waits for, at its end. All
- * work of a process is queued in the order of its calls and kernels write nothing, so nobody can tell the difference.
+ * Device time is taken on the timeline; the bytes move at the call, or at the end of a copy that the caller waits for.
+ * All work of a process is queued in the order of its calls and kernels write nothing, so a program cannot observe the
+ * difference.
  */
 #include "simgpu/cuda/work/transfer.h"
 
@@ -24,11 +26,12 @@ struct side {
 	uint8_t *at;
 	size_t pitch, slice;
 	enum place place;
-	bool pageable;             /* host memory that the driver knows nothing of */
-	const struct sim_gpu *gpu; /* of device memory */
+	bool pageable;             /* host memory unknown to the driver */
+	const struct sim_gpu *gpu; /* GPU of device memory */
 };
 
-/* --- doing it ----------------------------------------------------------------------------------------------------- */
+/* --- execution
+ * ------------------------------------------------------------------------------------------------------ */
 
 static void fill_row(uint8_t *to, size_t bytes, uint32_t element, uint32_t value)
 {
@@ -56,7 +59,7 @@ static void move(void *argument)
 	}
 }
 
-/* From the first byte to the last; false = more than there is. */
+/* Offset from the first byte to the last; false = out of range. */
 static bool span_of(const struct sim_copy *r, size_t pitch, size_t slice, size_t *ret_bytes)
 {
 	size_t rows, slices;
@@ -103,7 +106,7 @@ static CUresult resolve(const struct sim_copy *r, const struct sim_copy_end *e, 
 		return CUDA_ERROR_INVALID_VALUE;
 	if (__builtin_add_overflow(e->x, r->width, &row))
 		return CUDA_ERROR_INVALID_VALUE;
-	/* 0 = rows, and slices, without gaps */
+	/* 0 = rows and slices without gaps */
 	ret->pitch = e->pitch ? e->pitch : row;
 	if (ret->pitch < row || (e->height && e->height < e->y + r->height && r->depth > 1))
 		return CUDA_ERROR_INVALID_VALUE;
@@ -201,7 +204,7 @@ CUresult sim_copy_plan(const struct CUctx_st *context, const struct sim_copy *r,
 struct kept {
 	struct sim_transfer transfer;
 	uint64_t duration_ns;
-	void *staged; /* the source's bytes, taken at the call; NULL = they are where they were */
+	void *staged; /* a copy of the source's bytes made at the call; NULL = they stay at the source */
 };
 
 static void run_kept(struct CUstream_st *stream, void *argument)
@@ -213,7 +216,7 @@ static void run_kept(struct CUstream_st *stream, void *argument)
 	free(k->staged);
 }
 
-/* What comes from pageable memory is read at the call, as drivers do, for the caller may use that memory again. */
+/* Pageable source memory is read at the call, as drivers do, because the caller may reuse it afterwards. */
 static CUresult keep(struct CUstream_st *stream, const struct sim_copy_plan *p)
 {
 	struct kept k = { .transfer = p->transfer, .duration_ns = p->node.duration_ns };
@@ -236,7 +239,7 @@ static CUresult keep(struct CUstream_st *stream, const struct sim_copy_plan *p)
 	return r;
 }
 
-/* Do it on a stream. `wait`: it is a call that returns when a host buffer may be used again. */
+/* Run it on a stream. `wait`: the call returns only when a host buffer may be reused. */
 CUresult sim_copy_run(struct CUctx_st *context, const struct sim_copy *r, CUstream handle, bool wait)
 {
 	struct CUstream_st *stream = sim_stream(context, handle);
@@ -255,7 +258,7 @@ CUresult sim_copy_run(struct CUctx_st *context, const struct sim_copy *r, CUstre
 	if (wait && sim_capture_forbids())
 		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 	if (sim_held(stream)) {
-		/* what ends in pageable memory has to be there when the call returns */
+		/* data for pageable memory must have arrived when the call returns */
 		if (!p.to_pageable && !(wait && p.host))
 			return keep(stream, &p);
 		result = sim_hold_wait(stream->context, stream);
@@ -264,7 +267,7 @@ CUresult sim_copy_run(struct CUctx_st *context, const struct sim_copy *r, CUstre
 		wait = true;
 	}
 	stream->last = sim_submit(stream->context, SIM_OP_WORK, p.node.duration_ns, 0);
-	/* Within the device a caller is not made to wait, synchronous or not. */
+	/* A copy within the device does not block the caller, synchronous or not. */
 	if (wait && p.host)
 		result = sim_wait(stream->context, stream->last);
 	if (result == CUDA_SUCCESS)

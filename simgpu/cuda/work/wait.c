@@ -17,7 +17,7 @@ CUresult sim_synchronise(struct CUctx_st *context, uint64_t sequence)
 	return r;
 }
 
-/* Asking a captured stream for its progress is a mistake, and it spoils the capture. */
+/* Querying a captured stream's progress is an error, and it invalidates the capture. */
 static CUresult spoilt(struct CUstream_st *s)
 {
 	s->session->broken = true;

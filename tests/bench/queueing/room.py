@@ -13,7 +13,6 @@ import time
 from dataclasses import dataclass, field
 
 from queuecontroller.cli.simulate.played_room import PlayedRoom
-from queuecontroller.scheduler.model.assignment import PendingReason
 from queuecontroller.scheduler.model.decisions import CycleResult
 from queuecontroller.scheduler.model.objects import (
     Admission,
@@ -30,9 +29,9 @@ from queuecontroller.scheduler.model.objects import (
     ResourceQuota,
     Workload,
 )
+from queuecontroller.scheduler.model.reasons import QUOTA_RESERVED, PendingReason
 from queuecontroller.scheduler.model.selectors import LabelSelector
 from queuecontroller.scheduler.model.settings import EngineSettings
-from queuecontroller.scheduler.model.workload_info import QUOTA_RESERVED
 from queuecontroller.scheduler.placement.capacity import GpuCapacity, NodeCapacity
 from queuecontroller.scheduler.placement.request import USE_UUID
 from queuecontroller.scheduler.placement.stock_room import GivenPods

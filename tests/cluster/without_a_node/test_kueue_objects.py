@@ -21,15 +21,13 @@ from tests.cluster.control_plane import ControlPlane, ControlPlaneError
 from tests.cluster.fixtures import control_plane
 from tests.kit.node import until
 from tests.queue.kueueapi.serving import certify, webhooks
-from tests.queue.manifests.collected import FOLDER, SETS, needs_manifests
+from tests.queue.manifests.collected import FOLDER, SETS
 
 __all__ = ["control_plane"]
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 OLD, NEW = f"{GROUP}/v1beta1", f"{GROUP}/v1beta2"
 BUILT_IN = ("v1", "apps/v1", "batch/v1", "scheduling.k8s.io/v1")
-NOT_KUBERNETES = {"single/job-sample.yaml": "restartPolicy"}
-"""Of the owner's: what Kubernetes itself refuses, and the word that it names."""
 QUEUE = {
     "resourceGroups": [
         {
@@ -300,7 +298,7 @@ def test_explain_has_our_words(plane: ControlPlane) -> None:
     assert "v1beta2 has cohortName" in plane.kubectl("explain", "cq.spec", f"--api-version={OLD}")
 
 
-def of_the_owner() -> list[Any]:
+def examples() -> list[Any]:
     return [
         pytest.param(path, id=str(path.relative_to(FOLDER)))
         for folder in SETS
@@ -308,9 +306,8 @@ def of_the_owner() -> list[Any]:
     ]
 
 
-@needs_manifests
-@pytest.mark.parametrize("path", of_the_owner())
-def test_the_owners_manifests_are_taken_as_they_are(plane: ControlPlane, path: Path) -> None:
+@pytest.mark.parametrize("path", examples())
+def test_examples_are_taken_as_they_are(plane: ControlPlane, path: Path) -> None:
     documents = [one for one in yaml.safe_load_all(path.read_text()) if one]
     ours = [
         one
@@ -331,10 +328,6 @@ def test_the_owners_manifests_are_taken_as_they_are(plane: ControlPlane, path: P
             )
     # kubectl itself does not apply what has only the beginning of a name.
     verb = "create" if any("generateName" in one["metadata"] for one in documents) else "apply"
-    if refused := NOT_KUBERNETES.get(str(path.relative_to(FOLDER))):
-        with pytest.raises(ControlPlaneError, match=refused):
-            plane.kubectl(verb, "-f", str(path))
-        return
     plane.kubectl(verb, "-f", str(path))
     for one in ours:
         if one["apiVersion"].startswith(GROUP):
@@ -351,3 +344,11 @@ def test_the_owners_manifests_are_taken_as_they_are(plane: ControlPlane, path: P
                 )
             )
             assert stored["apiVersion"] == NEW
+
+
+def test_kubernetes_itself_refuses_a_job_without_a_restart_policy(plane: ControlPlane) -> None:
+    document = yaml.safe_load((FOLDER / "building-blocks" / "job-sample.yaml").read_text())
+    document["metadata"]["name"] = "without-a-restart-policy"
+    del document["spec"]["template"]["spec"]["restartPolicy"]
+    with pytest.raises(ControlPlaneError, match="restartPolicy: Required value"):
+        plane.kubectl("apply", "-f", "-", given=json.dumps(document))

@@ -32,13 +32,13 @@ from tests.cluster.queueing import (
 from tests.kit.node import until
 from tests.queue.frameworks.crds import cluster_crd_for_tests, crd_for_tests
 from tests.queue.frameworks.samples import RUNTIME, sample
-from tests.queue.manifests.collected import FOLDER, needs_manifests
+from tests.queue.manifests.collected import FOLDER
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 PODS = "/api/v1/namespaces/default/pods"
 TRAINER = "trainer.kubeflow.org"
 TRAINJOBS = f"/apis/{TRAINER}/v1alpha1/namespaces/default/trainjobs"
-CONFIGURATION = FOLDER / "hami-kueue" / "00-kueue-configuration.yaml"
+CONFIGURATION = FOLDER / "deployments-with-gpu-shares" / "00-kueue-configuration.yaml"
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,6 @@ def write(place: Path, **sections: Any) -> Path:
     return found
 
 
-@needs_manifests
 def test_the_owners_shares_of_gpus_are_counted_by_the_owners_configuration(
     plane: ControlPlane, tmp_path: Path
 ) -> None:
@@ -68,7 +67,7 @@ def test_the_owners_shares_of_gpus_are_counted_by_the_owners_configuration(
     )
     with asked(plane, tmp_path, *settings):
         until("pods are asked about", lambda: pods_are_asked(plane), 60)
-        for one in sorted((FOLDER / "hami-kueue").glob("*.yaml")):
+        for one in sorted((FOLDER / "deployments-with-gpu-shares").glob("*.yaml")):
             if one != CONFIGURATION:
                 plane.kubectl("apply", "-f", str(one))
 

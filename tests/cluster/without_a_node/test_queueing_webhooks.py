@@ -28,7 +28,7 @@ from tests.cluster.queueing import (
     workload_of,
 )
 from tests.kit.node import until
-from tests.queue.manifests.collected import FOLDER, needs_manifests
+from tests.queue.manifests.collected import FOLDER
 
 __all__ = ["control_plane"]
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -87,9 +87,8 @@ def test_old_manifests_are_decided_upon(queue: ControlPlane) -> None:
     until("the queue says what is borrowed", lambda: usage() == wanted, 30)
 
 
-@needs_manifests
 def test_the_owners_manifests_queue_a_job(queue: ControlPlane) -> None:
-    folder = FOLDER / "basic"
+    folder = FOLDER / "first-queue"
     queue.kubectl("apply", "-f", str(folder / "00-queues.yaml"))
     (document,) = yaml.safe_load_all((folder / "10-job.yaml").read_text())
     names = []
@@ -152,15 +151,13 @@ def test_the_queue_is_not_asked_about_its_own_writes(queue: ControlPlane) -> Non
 
 
 REFUSED = {
-    "hami-kueue/00-kueue-configuration.yaml": "no matches for kind",
-    "single/job-sample.yaml": "restartPolicy: Required value",
+    "deployments-with-gpu-shares/00-kueue-configuration.yaml": "no matches for kind",
 }
-"""One is a file for the controller's start, the other Kubernetes itself does not take."""
+"""This file is for the controller's start: Kubernetes has no such kind."""
 ABSENT = ("team-a", "hami-system")
-"""Namespaces that the owner's files are for and do not make."""
+"""Namespaces that the examples are for and do not make."""
 
 
-@needs_manifests
 @pytest.mark.parametrize("folder", sorted(one.name for one in FOLDER.glob("*/")))
 def test_the_owners_folders_are_applied_as_they_are(queue: ControlPlane, folder: str) -> None:
     for name in ABSENT:
@@ -181,12 +178,12 @@ def test_the_owners_folders_are_applied_as_they_are(queue: ControlPlane, folder:
 
 
 REASONS = {
-    "ai-platform": {
+    "research-and-production": {
         "ai-research/llm-training-research": "resource cpu unavailable in ClusterQueue",
         "ai-production/model-inference-prod": "namespace doesn't match ClusterQueue selector",
     },
 }
-"""What Kueue says of them, too: their ClusterQueue covers no cpu, and serves one of their namespaces."""
+"""Kueue says the same of them: their ClusterQueue covers no cpu, and serves one of their namespaces."""
 
 
 def why(plane: ControlPlane, place: str) -> str:

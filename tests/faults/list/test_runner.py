@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -112,7 +113,10 @@ def test_kills_that_say_nothing_are_a_failure_with_a_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, said: str
 ) -> None:
     python = tmp_path / "python"
-    python.write_text(f"#!{sys.executable}\n{program}\n")
+    (tmp_path / "program").write_text(program)
+    python.write_text(
+        f"#!/bin/sh\nexec {shlex.join([sys.executable, str(tmp_path / 'program')])}\n"
+    )
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
     monkeypatch.setattr(runner, "KILLS_LOG", tmp_path / "log")

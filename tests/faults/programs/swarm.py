@@ -5,6 +5,7 @@ One command on standard input starts one more; its pid is the answer.
 
 from __future__ import annotations
 
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     print("ready", flush=True)
     for line in sys.stdin:
-        process = subprocess.Popen(line.split(), stdout=subprocess.DEVNULL)
+        process = subprocess.Popen(shlex.split(line), stdout=subprocess.DEVNULL)
         process.returncode = 0  # nobody waits for it
         print(process.pid, flush=True)
 

@@ -64,6 +64,8 @@ def start(place: PodNode, devices: list[str], cgroup: Path) -> subprocess.Popen[
         flags += ["--device", device]
     # As runtimes mount it.
     flags += ["--volume", f"{gpu}:{gpu}", "--volume", f"{ROOT}:/sys/fs/cgroup:ro"]
+    # The container has a /tmp of its own, and Python may come from a checkout below /tmp.
+    flags += ["--volume", f"{REPO}:{REPO}:ro"]
     for name, value in {"SLUICE_SIM_DIR": str(gpu), "SLUICE_SIM_GPUS": place.node.gpus}.items():
         flags += ["--env", f"{name}={value}"]
     return subprocess.Popen(

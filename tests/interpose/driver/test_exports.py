@@ -146,7 +146,7 @@ CALL_ALL = """
 names = json.load(open(os.environ["TEST_NAMES"]))
 assert cuda.cuInit(0) == 0
 with open("/proc/self/maps") as f:
-    driver = ctypes.CDLL(next(line.split()[-1] for line in f if "name_driver" in line))
+    driver = ctypes.CDLL(next(line.split(maxsplit=5)[5].strip() for line in f if "name_driver" in line))
 wrong = [n for n in names if not getattr(cuda, n)() == getattr(driver, n)() == getattr(cuda, n)()]
 many, f64 = cuda.cuGraphAddDependencies, ctypes.c_double
 many.restype = u64

@@ -36,7 +36,7 @@ def places() -> dict[str, Path] | str:
         return "real drivers: Debian's archive does not answer"
     if done.returncode:
         return done.stderr.strip().splitlines()[-1] if done.stderr else "real drivers: none"
-    return {Path(line).name: Path(line) for line in done.stdout.split()}
+    return {Path(line).name: Path(line) for line in done.stdout.splitlines()}
 
 
 @pytest.fixture(params=BRANCHES)

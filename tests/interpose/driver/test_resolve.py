@@ -25,7 +25,7 @@ requests = json.load(open(os.environ["TEST_REQUESTS"]))
 assert cuda.cuInit(0) == 0
 addresses = {ctypes.cast(getattr(cuda, n), ctypes.c_void_p).value: n for n in requests["exports"]}
 with open("/proc/self/maps") as f:
-    driver = ctypes.CDLL(next(line.split()[-1] for line in f if "name_driver" in line))
+    driver = ctypes.CDLL(next(line.split(maxsplit=5)[5].strip() for line in f if "name_driver" in line))
 theirs = {ctypes.cast(getattr(driver, n), ctypes.c_void_p).value: "driver:" + n
           for n in requests["exports"] if hasattr(driver, n)}
 answers = []

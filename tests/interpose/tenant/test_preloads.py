@@ -103,7 +103,7 @@ def test_a_program_with_another_preload_keeps_to_its_grant(
             ],
             env=region.environment(
                 **simulated,
-                LD_PRELOAD=":".join(map(str, order)),
+                LD_PRELOAD=":".join(map(places.preloaded, order)),
                 LD_LIBRARY_PATH=str(regions.BUILD / "shim"),
             ),
             stdout=subprocess.PIPE,

@@ -2,8 +2,9 @@
 
     python -m tests.kit.conformance.conformance [-v] FILE...
 
-Each file is an object with `cases`; the fields of a case say which kind it is. Exit status 0 when
-nothing differs, 1 when something does, 2 when a file cannot be used.
+Each file is an object with `cases`; the fields of a case say which kind it is. Files that end in
+.gz or .xz are unpacked. Exit status 0 when nothing differs, 1 when something does, 2 when a file
+cannot be used.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from lzma import LZMAError
 from pathlib import Path
 
 from queuecontroller.kueueapi.manifests import ManifestError
@@ -20,6 +22,7 @@ from tests.kit.conformance.case import Case, Outcome, Verdict
 from tests.kit.conformance.cycle_cases import run_cycle_case
 from tests.kit.conformance.flavor_cases import run_flavor_case
 from tests.kit.conformance.preemption_cases import run_preemption_case
+from tests.kit.conformance.recorded import open_text
 
 Runner = Callable[[Case], Outcome]
 
@@ -44,13 +47,21 @@ def run_case(case: Case) -> Outcome:
         return Outcome(Verdict.DIFFERS, ("cannot be read", *map(str, error.problems)))
 
 
-def run_file(path: Path) -> Iterator[tuple[str, Outcome]]:
-    with path.open(encoding="utf-8") as file:
-        content = json.load(file)
+def cases_of(path: Path) -> list[Case]:
+    """Read the cases of a file. Raises OSError, ValueError."""
+    try:
+        with open_text(path) as file:
+            content = json.load(file)
+    except (EOFError, LZMAError) as error:
+        raise ValueError(f"{path}: {error}") from error
     cases = content.get("cases") if isinstance(content, Mapping) else content
     if not isinstance(cases, list):
         raise ValueError(f"{path}: no list of cases")
-    for case in cases:
+    return cases
+
+
+def run_file(path: Path) -> Iterator[tuple[str, Outcome]]:
+    for case in cases_of(path):
         yield str(case.get("name", "unnamed")), run_case(case)
 
 

@@ -17,12 +17,7 @@ from queuecontroller.kueueapi.manifests import (
 )
 from queuecontroller.scheduler.model.decisions import CycleResult
 from queuecontroller.scheduler.model.objects import Admission, Condition, Workload
-from queuecontroller.scheduler.model.workload_info import (
-    ADMITTED,
-    EVICTED,
-    PREEMPTED,
-    QUOTA_RESERVED,
-)
+from queuecontroller.scheduler.model.reasons import ADMITTED, EVICTED, PREEMPTED, QUOTA_RESERVED
 from queuecontroller.scheduler.scheduler import Scheduler
 from sluicecommon.kubernetes.quantity import parse_amount
 from tests.kit.conformance.case import Case, Comparison, Outcome, excluded

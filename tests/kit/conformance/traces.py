@@ -4,7 +4,8 @@
 
 A file has one JSON object a line: `name`, `scenario` (objects, and workloads with `at` and `runs`
 in seconds) and `kueue`, what Kueue did with it: `trace` (`t`, `op` A admitted, P preempted or F
-finished, `w`, and what was assigned or why) and `livelock_at`. Files that end in .gz are unpacked.
+finished, `w`, and what was assigned or why) and `livelock_at`. Files that end in .gz or
+.xz are unpacked.
 
 Rules of a run, as the recording had them: time is in whole seconds; at each, ends come before
 arrivals, and then cycles run until nothing more is decided; who is preempted stops at once and
@@ -19,17 +20,16 @@ used.
 from __future__ import annotations
 
 import argparse
-import gzip
 import heapq
 import json
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from lzma import LZMAError
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
 from queuecontroller.kueueapi.manifests import (
     ManifestError,
@@ -45,6 +45,7 @@ from queuecontroller.scheduler.model.objects import FungibilityPreference, Workl
 from queuecontroller.scheduler.model.settings import EngineSettings, FairPreemptionStrategy
 from queuecontroller.scheduler.model.workload_info import WorkloadInfo
 from queuecontroller.scheduler.scheduler import Scheduler
+from tests.kit.conformance.recorded import open_text
 
 SECOND_NS: Final = 1_000_000_000
 MOST_CYCLES: Final = 1000
@@ -315,16 +316,16 @@ def run_line(record: Mapping[str, Any]) -> Outcome:
 
 def records(path: Path) -> Iterator[Mapping[str, Any]]:
     """Raises OSError, ValueError."""
-    with ExitStack() as opened:
-        file: TextIO = opened.enter_context(path.open(encoding="utf-8"))
-        if path.suffix == ".gz":
-            file = opened.enter_context(gzip.open(path, "rt", encoding="utf-8"))
-        for line in file:
-            if line.strip():
-                record = json.loads(line)
-                if not isinstance(record, Mapping):
-                    raise ValueError(f"{path}: a line that is no JSON object")
-                yield record
+    try:
+        with open_text(path) as file:
+            for line in file:
+                if line.strip():
+                    record = json.loads(line)
+                    if not isinstance(record, Mapping):
+                        raise ValueError(f"{path}: a line that is no JSON object")
+                    yield record
+    except (EOFError, LZMAError) as error:
+        raise ValueError(f"{path}: {error}") from error
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -8,18 +8,27 @@ import os
 import socket
 import sys
 
+import grpc._channel
+
 import nodeagent.cli.grants.change
 import nodeagent.cli.grants.run
 import nodeagent.cli.grants.show
 import nodeagent.cli.mig
 import nodeagent.cli.watch.contained
-from nodeagent.cli import main
+from nodeagent import native
+from nodeagent.cli import main, session
 
 NOBODY = 65534
 
 if __name__ == "__main__":
     assert encodings.idna
     assert nodeagent.cli
+    assert grpc._channel
+    # The user may not look into the checkout either, where that lies in another's home directory.
+    files = native.locate()
+    wire = session.Wire(files.wire_descriptors)
+    native.locate = lambda override=None: files
+    session.Wire = lambda path: wire  # type: ignore[assignment,misc]
     os.setgroups([])
     os.setgid(NOBODY)
     os.setuid(NOBODY)

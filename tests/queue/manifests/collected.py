@@ -1,15 +1,8 @@
-"""Manifests that were collected from users of Kueue and HAMi, by sets."""
+"""The example manifests of this repository, by folder."""
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
+from tests.kit.places import REPO
 
-import pytest
-
-BESIDE = Path(__file__).resolve().parents[4] / "shared" / "manifests"
-FOLDER = Path(os.environ.get("SLUICE_MANIFESTS") or BESIDE)
+FOLDER = REPO / "examples"
 SETS = sorted(path for path in FOLDER.glob("*") if path.is_dir())
-needs_manifests = pytest.mark.skipif(
-    not SETS, reason=f"no manifests in {FOLDER}; set SLUICE_MANIFESTS"
-)

@@ -1,4 +1,4 @@
-"""Lint: each rule on the smallest case that breaks it, silence on what is right, the owner's folders."""
+"""Lint: each rule on the smallest case that breaks it, silence on what is right, the examples."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from queuecontroller.cli.lint import Finding, Severity, lint
 from queuecontroller.cli.lint.rules import RULES
 from queuecontroller.cli.main import main
 from queuecontroller.kueueapi.manifests.documents import load
-from tests.queue.manifests.collected import FOLDER, SETS, needs_manifests
+from tests.queue.manifests.collected import FOLDER, SETS
 from tests.queue.manifests.texts import GOOD
 
 
@@ -169,11 +169,10 @@ def test_what_never_starts_says_what_would_help(before: str, after: str, fix: st
     assert "not looked at yet" not in ours[0].text
 
 
-@needs_manifests
 def test_the_two_flaws_of_the_owners_platform_are_printed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["lint", "-f", str(FOLDER / "ai-platform")]) == 1
+    assert main(["lint", "-f", str(FOLDER / "research-and-production")]) == 1
     said = capsys.readouterr().out
     assert "LocalQueue/ai-production/production-queue" in said
     assert "nothing in this queue is ever admitted" in said
@@ -182,21 +181,20 @@ def test_the_two_flaws_of_the_owners_platform_are_printed(
 
 
 WANTED = {
-    "ai-platform": {
+    "research-and-production": {
         "namespace-never-matches": 1,
         "never-admitted": 2,
         "no-node-for-flavor": 1,
         "omitted-resource": 1,
         "quota-beyond-nodes": 1,
     },
-    "basic": {},
-    "hami": {},
-    "hami-kueue": {"no-namespace-selector": 1},
-    "kueue-notes": {"old-version": 1, "dangling": 2},
+    "first-queue": {},
+    "from-hami": {},
+    "deployments-with-gpu-shares": {"no-namespace-selector": 1},
+    "spot-and-on-demand": {"old-version": 1, "dangling": 2},
 }
 
 
-@needs_manifests
 @pytest.mark.parametrize("folder", SETS, ids=lambda path: path.name)
 def test_the_owners_folders_say_the_same_each_time(
     folder: Path, capsys: pytest.CaptureFixture[str]

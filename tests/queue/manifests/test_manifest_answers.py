@@ -1,4 +1,4 @@
-"""The whole answer of `lint` and `simulate` over the owner's manifests, word for word.
+"""The whole answer of `lint` and `simulate` over the examples, word for word.
 
 test_lint.py and test_simulate.py say what each rule and figure means; this says that nothing of
 the whole changes unnoticed (SLUICE_UPDATE_GOLDEN=1 writes the files anew, see tests/golden).
@@ -16,7 +16,7 @@ from typing import Any, Final
 import pytest
 
 from tests.golden import check
-from tests.queue.manifests.collected import FOLDER, SETS, needs_manifests
+from tests.queue.manifests.collected import FOLDER, SETS
 
 GOLDEN: Final = Path(__file__).parent / "golden"
 ROOT: Final = Path(__file__).resolve().parents[3]
@@ -57,26 +57,26 @@ def golden_file(verb: str, folder: str) -> Path:
     return GOLDEN / f"{verb}-{folder}.json"
 
 
-@needs_manifests
 @pytest.mark.parametrize("verb", ["lint", "simulate"])
 @pytest.mark.parametrize("folder", SETS, ids=lambda path: path.name)
 def test_the_answer_is_the_recorded_one(verb: str, folder: Path) -> None:
     check(golden_file(verb, folder.name), json.dumps(pinned(verb, folder.name), indent=2) + "\n")
 
 
-@needs_manifests
 def test_nothing_is_recorded_of_folders_that_are_gone() -> None:
     wanted = {golden_file(verb, one.name) for verb in ("lint", "simulate") for one in SETS}
     assert set(GOLDEN.glob("*.json")) == wanted
 
 
-@needs_manifests
 @pytest.mark.parametrize(
     ("verb", "arguments"),
     [
-        ("lint", ("-f", "ai-platform", "-f", "single", "-f", "kueue-notes")),
-        ("simulate", ("-f", "basic", "--jobs", "40", "--seed", "3")),
-        ("simulate", ("-f", "hami-kueue", "--jobs", "40", "--seed", "3")),
+        (
+            "lint",
+            ("-f", "research-and-production", "-f", "building-blocks", "-f", "spot-and-on-demand"),
+        ),
+        ("simulate", ("-f", "first-queue", "--jobs", "40", "--seed", "3")),
+        ("simulate", ("-f", "deployments-with-gpu-shares", "--jobs", "40", "--seed", "3")),
     ],
     ids=lambda value: value if isinstance(value, str) else value[1],
 )
@@ -86,9 +86,11 @@ def test_the_order_of_hashes_decides_nothing(verb: str, arguments: tuple[str, ..
     assert answer(verb, *arguments, hash_seed="2") == first
 
 
-@needs_manifests
 @pytest.mark.skipif(not SLUICE.exists(), reason="the node's command is not installed beside Python")
-@pytest.mark.parametrize(("verb", "folder"), [("simulate", "hami-kueue"), ("lint", "ai-platform")])
+@pytest.mark.parametrize(
+    ("verb", "folder"),
+    [("simulate", "deployments-with-gpu-shares"), ("lint", "research-and-production")],
+)
 def test_sluice_queue_says_the_same(verb: str, folder: str) -> None:
     through_the_node = answer(verb, "-f", folder, command=(str(SLUICE), "queue"))
     assert through_the_node == answer(verb, "-f", folder)

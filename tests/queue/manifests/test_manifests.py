@@ -1,4 +1,4 @@
-"""Manifests: what is read from each version, what is told about mistakes, and the owner's files."""
+"""Manifests: what is read from each version, what is told about mistakes, and the examples."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from queuecontroller.scheduler.model.settings import (
 from queuecontroller.scheduler.scheduler import Scheduler
 from tests.queue.builders import SECOND, used
 from tests.queue.frameworks.samples import SAMPLES
-from tests.queue.manifests.collected import FOLDER, SETS, needs_manifests
+from tests.queue.manifests.collected import FOLDER, SETS
 from tests.queue.manifests.texts import CONFIGURATION, POD
 
 
@@ -367,16 +367,14 @@ def read_set(folder: Path) -> Documents:
     )
 
 
-@needs_manifests
 @pytest.mark.parametrize("folder", SETS, ids=lambda path: path.name)
 def test_the_owners_manifests_load(folder: Path) -> None:
     assert read_set(folder).problems == []
 
 
-@needs_manifests
 def test_the_owners_shares_add_up() -> None:
     """Two pods of one GPU and one of two: cores 50 + 50 + 2 x 30, memory 1024 + 1024 + 2 x 1024."""
-    found = read_set(FOLDER / "hami-kueue")
+    found = read_set(FOLDER / "deployments-with-gpu-shares")
     assert [one.namespace_selector for one in found.cluster_queues] == [None]
     made = Scheduler(EngineSettings(missing_selector_admits_all=True))
     for flavor in found.flavors:

@@ -1,9 +1,7 @@
-"""Where recorded runs of Kueue lie."""
+"""Where the recorded decisions and runs of Kueue lie; data/README.md says what they are."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-BESIDE = Path(__file__).resolve().parents[4] / "shared" / "conformance"
-FOLDER = Path(os.environ.get("SLUICE_CONFORMANCE") or BESIDE)
+FOLDER = Path(__file__).resolve().parent / "data"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -20,25 +19,22 @@ from tests.kit.conformance.baseline import (
     WorkloadClass,
     rank,
 )
+from tests.kit.conformance.recorded import open_text
 from tests.queue.recorded.places import FOLDER
 
 RECORDED = {
-    False: FOLDER / "kueue" / "baseline-batch1s.jsonl.gz",
-    True: FOLDER / "kueue" / "baseline-fair-batch1s.jsonl.gz",
+    False: FOLDER / "baseline-batch1s.jsonl.xz",
+    True: FOLDER / "baseline-fair-batch1s.jsonl.xz",
 }
 SECOND_NS = 1_000_000_000
 
 
 def recorded(path: Path) -> dict[str, Any]:
-    with gzip.open(path, "rt", encoding="utf-8") as lines:
+    with open_text(path) as lines:
         found: dict[str, Any] = json.loads(next(lines))
     return found
 
 
-@pytest.mark.skipif(
-    not all(path.exists() for path in RECORDED.values()),
-    reason=f"no recorded baseline in {FOLDER}; set SLUICE_CONFORMANCE",
-)
 @pytest.mark.parametrize(
     ("fair", "wait_tolerance"),
     [

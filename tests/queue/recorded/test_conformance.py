@@ -1,4 +1,4 @@
-"""The recorded decisions, where they are at hand, and that the runner sees a difference."""
+"""The recorded decisions are taken again, and the runner sees a difference."""
 
 from __future__ import annotations
 
@@ -10,36 +10,27 @@ from typing import Any
 import pytest
 
 from tests.kit.conformance.case import Verdict
-from tests.kit.conformance.conformance import main, run_case
+from tests.kit.conformance.conformance import cases_of, main, run_case
 from tests.queue.recorded.places import FOLDER
 
-FILES = sorted(FOLDER.glob("**/*.json"))
+FILES = sorted(FOLDER.glob("*.json.xz"))
+CASES = 126
 MOST_EXCLUDED = 6
 
-needs_cases = pytest.mark.skipif(
-    not FILES, reason=f"no recorded cases in {FOLDER}; set SLUICE_CONFORMANCE"
-)
 
-
-def cases(path: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["cases"]
-    return found
-
-
-@needs_cases
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name.partition(".")[0])
 def test_recorded_decisions_are_ours(path: Path) -> None:
     differing = {}
-    for case in cases(path):
+    for case in cases_of(path):
         outcome = run_case(case)
         if outcome.verdict is Verdict.DIFFERS:
             differing[case["name"]] = outcome.details
     assert not differing
 
 
-@needs_cases
 def test_few_cases_are_excluded_and_each_says_why() -> None:
-    outcomes = [run_case(case) for path in FILES for case in cases(path)]
+    outcomes = [run_case(case) for path in FILES for case in cases_of(path)]
+    assert len(outcomes) == CASES
     excluded = [one for one in outcomes if one.verdict is Verdict.EXCLUDED]
     assert len(excluded) <= MOST_EXCLUDED
     assert all(len(one.details[0]) > 20 for one in excluded)

@@ -1,34 +1,44 @@
-"""Whole runs recorded beside Kueue, where they are at hand, and that the runner sees a difference."""
+"""Whole runs recorded beside Kueue are played again, and the runner sees a difference."""
 
 from __future__ import annotations
 
 import copy
 import gzip
 import json
-import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from queuecontroller.cli.main import main as simulate
 from tests.kit.conformance.traces import Outcome, Verdict, main, records, run_line
+from tests.queue.recorded.places import FOLDER
 
-BESIDE = Path(__file__).resolve().parents[4] / "shared" / "conformance"
-FOLDER = Path(os.environ.get("SLUICE_CONFORMANCE") or BESIDE) / "traces"
-FILES = sorted(FOLDER.glob("*.jsonl.gz"))
+FILES = [FOLDER / "traces.jsonl.xz"]
+RUNS = 400
 MOST_EXPLAINED_RATIO = 0.03
 
 
-@pytest.mark.skipif(not FILES, reason=f"no recorded runs in {FOLDER}; set SLUICE_CONFORMANCE")
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", FILES, ids=["traces"])
 def test_recorded_runs_are_ours_second_by_second(path: Path) -> None:
     outcomes = {str(record["name"]): run_line(record) for record in records(path)}
+    assert len(outcomes) == RUNS
     differing = {name: one for name, one in outcomes.items() if one.verdict is Verdict.DIFFERS}
     assert not differing
     counts = Counter(one.verdict for one in outcomes.values())
     assert counts[Verdict.EXPLAINED] <= MOST_EXPLAINED_RATIO * len(outcomes)
     assert all(one.because for one in outcomes.values() if one.verdict is Verdict.EXPLAINED)
+
+
+def test_a_workload_that_never_fits_does_not_hold_up_the_next(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The smallest of the differences that the recorded runs showed."""
+    assert simulate(["simulate", "-o", "json", "-f", str(FOLDER / "head-of-line.yaml")]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["admitted"] == ["default/b"]
+    assert set(found["pending"]) == {"default/a"}
 
 
 def queue(nominal: str) -> dict[str, Any]:

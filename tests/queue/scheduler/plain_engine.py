@@ -9,12 +9,8 @@ from unittest import mock
 from queuecontroller.scheduler import cycle as cycle_module
 from queuecontroller.scheduler import scheduler as scheduler_module
 from queuecontroller.scheduler.model.decisions import CycleResult
-from queuecontroller.scheduler.model.objects import (
-    PreemptionPolicy,
-    PreemptionReason,
-    QueueingStrategy,
-    WorkloadKey,
-)
+from queuecontroller.scheduler.model.objects import PreemptionPolicy, QueueingStrategy, WorkloadKey
+from queuecontroller.scheduler.model.reasons import PreemptionReason
 from queuecontroller.scheduler.model.settings import EngineSettings
 from queuecontroller.scheduler.model.workload_info import Target, WorkloadInfo
 from queuecontroller.scheduler.pending.fifo import Why, order_of

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from queuecontroller.scheduler.model.assignment import PendingReason
 from queuecontroller.scheduler.model.objects import (
     ClusterQueue,
     Cohort,
@@ -16,6 +15,7 @@ from queuecontroller.scheduler.model.objects import (
     ResourceFlavor,
     WorkloadKey,
 )
+from queuecontroller.scheduler.model.reasons import PendingReason
 from queuecontroller.scheduler.model.settings import EngineSettings
 from queuecontroller.scheduler.scheduler import Scheduler
 from tests.queue.builders import (

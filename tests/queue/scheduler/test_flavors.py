@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from queuecontroller.scheduler.flavors import FlavorAssigner, Price, is_preferred
-from queuecontroller.scheduler.model.assignment import Mode, PendingReason, PreemptionMode
+from queuecontroller.scheduler.model.assignment import Mode, PreemptionMode
 from queuecontroller.scheduler.model.flavor_resources import Fr
 from queuecontroller.scheduler.model.objects import (
     FlavorFungibility,
@@ -16,6 +16,7 @@ from queuecontroller.scheduler.model.objects import (
     ResourceGroup,
 )
 from queuecontroller.scheduler.model.partial_admission import search_counts
+from queuecontroller.scheduler.model.reasons import PendingReason
 from queuecontroller.scheduler.model.selectors import Taint, Toleration
 from queuecontroller.scheduler.model.settings import EngineSettings
 from queuecontroller.scheduler.model.workload_info import BEGIN, LastAssignment, WorkloadInfo

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from queuecontroller.scheduler.model.assignment import PendingReason
 from queuecontroller.scheduler.model.limit_range import Bounds, LimitRange
 from queuecontroller.scheduler.model.objects import (
     AdmissionCheckRule,
@@ -17,6 +16,7 @@ from queuecontroller.scheduler.model.objects import (
     StopPolicy,
     WorkloadKey,
 )
+from queuecontroller.scheduler.model.reasons import PendingReason
 from queuecontroller.scheduler.model.selectors import LabelSelector, Requirement
 from tests.queue.builders import (
     SECOND,

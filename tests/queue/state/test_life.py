@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from queuecontroller.scheduler.model.decisions import Preempted
-from queuecontroller.scheduler.model.objects import PreemptionReason
+from queuecontroller.scheduler.model.reasons import PreemptionReason
 from queuecontroller.scheduler.model.settings import EngineSettings, PreemptionProtection
 from queuecontroller.state.book import BookSettings
 from queuecontroller.state.objects.submission import Refused, Submission

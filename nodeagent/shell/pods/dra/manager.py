@@ -284,7 +284,7 @@ class ClaimManager:
             raise NotPrepared(str(error)) from None
 
     def _check_doors(self, allocation: ClaimAllocation, units: Mapping[str, GpuUuid]) -> None:
-        """Raises NoAllotment."""
+        """Raises NoAllocation."""
         wanted = {units[share.device] for share in allocation.shares if share.device in units}
         wanted |= {one.card for one in self._places.of(allocation).values()}
         row = self.book.rows.get(allocation.claim.uid)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 
-from queuecontroller.scheduler.model.assignment import Assignment, PendingReason
+from queuecontroller.scheduler.model.assignment import Assignment
 from queuecontroller.scheduler.model.objects import (
     Admission,
     PodSet,
@@ -22,6 +22,7 @@ from queuecontroller.scheduler.model.objects import (
     Workload,
     WorkloadKey,
 )
+from queuecontroller.scheduler.model.reasons import PendingReason
 from queuecontroller.scheduler.model.workload_info import WorkloadInfo
 from queuecontroller.scheduler.placement.topology.choose import Ask, Given, Unfit, choose, pods_in
 from queuecontroller.scheduler.placement.topology.devices import (

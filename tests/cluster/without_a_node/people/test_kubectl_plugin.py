@@ -29,7 +29,9 @@ def kubectl(
     place = tmp_path_factory.mktemp("plugin")
     plugin = place / "kubectl-sluice"
     plugin.write_text(
-        f'#!/bin/sh\nexec {sys.executable} -m queuecontroller.cli.kubectl.main "$@"\n'
+        f'#!/bin/sh
+exec "{sys.executable}" -m queuecontroller.cli.kubectl.main "$@"
+'
     )
     plugin.chmod(0o755)
     shutil.copy2(control_plane.programs["kubectl"], place / "kubectl")

@@ -1,4 +1,4 @@
-"""`sluice-queue simulate`: the owner's manifests, traces, and the same answer each time."""
+"""`sluice-queue simulate`: the examples, traces, and the same answer each time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from queuecontroller.cli.main import main
 from queuecontroller.cli.simulate.trace import NS_PER_S, TraceError, by_chance, read_trace
 from queuecontroller.scheduler.model.objects import LocalQueue
-from tests.queue.manifests.collected import FOLDER, SETS, needs_manifests
+from tests.queue.manifests.collected import FOLDER, SETS
 
 QUEUES = """
 kind: ResourceFlavor
@@ -42,9 +42,8 @@ def line(at_s: float, name: str, gpus: int = 1, **more: object) -> str:
     return json.dumps({**given, **more})
 
 
-@needs_manifests
 def test_the_owners_shares_are_in_use(capsys: pytest.CaptureFixture[str]) -> None:
-    found = simulate(capsys, "-f", FOLDER / "hami-kueue")
+    found = simulate(capsys, "-f", FOLDER / "deployments-with-gpu-shares")
     assert found["used"] == {
         "hami-queue": {
             "nvidia.com/gpu": 4,
@@ -53,11 +52,10 @@ def test_the_owners_shares_are_in_use(capsys: pytest.CaptureFixture[str]) -> Non
         }
     }
     assert found["pending"] == {}
-    strict = simulate(capsys, "-f", FOLDER / "hami-kueue", "--strict-selectors")
+    strict = simulate(capsys, "-f", FOLDER / "deployments-with-gpu-shares", "--strict-selectors")
     assert strict["used"] == {"hami-queue": {}}, "as Kueue takes a missing selector"
 
 
-@needs_manifests
 @pytest.mark.parametrize("folder", SETS, ids=lambda path: path.name)
 def test_every_set_of_the_owner_can_be_played(
     folder: Path, capsys: pytest.CaptureFixture[str]

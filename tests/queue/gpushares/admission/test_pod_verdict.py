@@ -16,7 +16,7 @@ from queuecontroller.gpushares.vendors.config import DeviceConfig, Nvidia, read_
 from queuecontroller.scheduler.placement.weights import weights
 from tests.queue.gpushares.admission.pods import env_of, limits_of, pod
 from tests.queue.gpushares.vendors.plugins import PLUGINS
-from tests.queue.manifests.collected import FOLDER, needs_manifests
+from tests.queue.manifests.collected import FOLDER
 
 RULES = Rules(scheduler="sluice-scheduler")
 GPU, MEM, PCT, CORES = (
@@ -441,10 +441,9 @@ def test_weights_are_read_whole() -> None:
     assert weights("slot=2, memory=3") == (2, 1, 3)
 
 
-@needs_manifests
 @pytest.mark.parametrize("name", ["10-pods-nvidia.yaml", "11-pods-other-vendors.yaml"])
 def test_the_owners_pods_are_let_in_without_a_warning(name: str) -> None:
-    for document in yaml.safe_load_all((FOLDER / "hami" / name).read_text()):
+    for document in yaml.safe_load_all((FOLDER / "from-hami" / name).read_text()):
         if document and document["kind"] == "Pod":
             verdict = admit(RULES, document, "u", "t")
             assert verdict.asks, document["metadata"]["name"]

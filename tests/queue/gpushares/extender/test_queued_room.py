@@ -11,8 +11,8 @@ import pytest
 
 from queuecontroller.gpushares.extender.answers import Defaults
 from queuecontroller.gpushares.extender.queued_room import MOST_PODS
-from queuecontroller.scheduler.model.assignment import PendingReason
 from queuecontroller.scheduler.model.objects import PlacedPods, WorkloadKey
+from queuecontroller.scheduler.model.reasons import PendingReason
 from tests.queue.gpushares.extender.queue import RACK, Queue, uuids
 from tests.queue.gpushares.extender.rooms import GIB, contradictions, free, node, pod
 

@@ -11,7 +11,7 @@ from queuecontroller.gpushares.vendors import ROWS
 from queuecontroller.gpushares.vendors.config import read_device_config
 from sluicecommon.hami import PartKind, split
 from sluicecommon.settings import ConfigError
-from tests.queue.manifests.collected import FOLDER, needs_manifests
+from tests.queue.manifests.collected import FOLDER
 
 
 def rows(document: dict[str, Any]) -> dict[str, Any]:
@@ -115,12 +115,11 @@ def test_what_is_not_known_is_a_warning_with_the_nearest() -> None:
     assert "did you mean 'cambricon'?" in found.warnings[1]
 
 
-@needs_manifests
 @pytest.mark.parametrize(
     "name", ["00-scheduler-device-configmap.yaml", "01-multi-vendor-configmap.yaml"]
 )
 def test_the_owners_files_are_read_as_they_are(name: str) -> None:
-    document = yaml.safe_load((FOLDER / "hami" / name).read_text())
+    document = yaml.safe_load((FOLDER / "from-hami" / name).read_text())
     parts = [
         one for one in split(name, document, yaml.safe_load) if one.kind is PartKind.DEVICE_CONFIG
     ]

@@ -11,7 +11,6 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from queuecontroller.scheduler.explain import Explanation, Shortage, explain
-from queuecontroller.scheduler.model.assignment import PendingReason
 from queuecontroller.scheduler.model.objects import (
     ClusterQueue,
     Cohort,
@@ -27,6 +26,7 @@ from queuecontroller.scheduler.model.objects import (
     Workload,
     WorkloadKey,
 )
+from queuecontroller.scheduler.model.reasons import PendingReason
 from queuecontroller.scheduler.model.selectors import LabelSelector, Requirement, Taint
 from queuecontroller.scheduler.model.settings import EngineSettings
 from queuecontroller.scheduler.scheduler import Scheduler

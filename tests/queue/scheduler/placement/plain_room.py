@@ -8,7 +8,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from unittest import mock
 
-from queuecontroller.scheduler.model.objects import PreemptionPolicy, PreemptionReason, WorkloadKey
+from queuecontroller.scheduler.model.objects import PreemptionPolicy, WorkloadKey
+from queuecontroller.scheduler.model.reasons import PreemptionReason
 from queuecontroller.scheduler.model.workload_info import Target, WorkloadInfo
 from queuecontroller.scheduler.placement.choose import NoPlace, place
 from queuecontroller.scheduler.placement.stock_room import StockRoom, _given

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from queuecontroller.scheduler.model.assignment import PendingReason
 from queuecontroller.scheduler.model.decisions import CycleResult
 from queuecontroller.scheduler.model.objects import WorkloadKey
+from queuecontroller.scheduler.model.reasons import PendingReason
 from queuecontroller.scheduler.model.settings import EngineSettings
 from queuecontroller.scheduler.placement.capacity import GpuCapacity, NodeCapacity
 from tests.queue.scheduler.placement.clusters import GIB, LOWER, NEVER, Cluster

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shlex
 import socket
 import sqlite3
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -180,7 +182,10 @@ def test_a_ledger_of_a_later_version_is_kept(tmp_path: Path) -> None:
 def test_a_current_directory_that_is_gone_is_said(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
-    script = f"rmdir {gone}; exec {SLUICE} config check --hami x"
+    sluice = shlex.join(
+        [sys.executable, str(SLUICE)]
+    )  # below a path with a space it begins in a shell
+    script = f"rmdir {gone}; exec {sluice} config check --hami x"
     done = subprocess.run(["sh", "-c", script], cwd=gone, capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr == "sluice: config: the current directory is gone: cd to another\n"

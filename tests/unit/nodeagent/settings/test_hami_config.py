@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,7 @@ from sluicecommon.hami import VENDORS
 from tests.golden import check
 from tests.kit.places import REPO
 
-BESIDE = Path(__file__).resolve().parents[5] / "shared" / "manifests" / "hami"
-FOLDER = Path(os.environ.get("SLUICE_HAMI_MANIFESTS") or BESIDE)
-FILES = sorted(FOLDER.glob("*.yaml"))
+FILES = sorted((REPO / "examples" / "from-hami").glob("*.yaml"))
 GOLDEN = REPO / "tests" / "golden" / "hami"
 UUID = "GPU-12345678-1234-1234-1234-123456789012"
 
@@ -62,7 +59,6 @@ def told(loaded: Loaded) -> str:
     return "\n".join(loaded.kubelet.warnings)
 
 
-@pytest.mark.skipif(not FILES, reason=f"no manifests of HAMi's in {FOLDER}")
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_each_file_as_it_is(path: Path) -> None:
     """Unmodified; the whole meaning for each node, and every warning, is in the golden file."""
