@@ -69,7 +69,7 @@ def _share(result: Mapping[str, Any], entries: Sequence[Any], pool: str) -> Shar
             f"request {request} uses adminAccess, which {DRIVER} does not support: monitor GPUs"
             " through the agent's metrics, or on the host"
         )
-    parent = request.partition("/")[0]  # of firstAvailable: request/alternative
+    parent = request.partition("/")[0]  # a firstAvailable result is named request/alternative
     consumed = result.get("consumedCapacity")
     memory = _amount(consumed, "memory", request) if consumed else None
     cores = _amount(consumed, "cores", request) if consumed else None
