@@ -12,8 +12,13 @@ unexport PYTHONDONTWRITEBYTECODE
 LANES ?= 6
 BESIDE := packaging/development/beside.sh 'lint=packaging/development/lint.sh'
 
+# Sources of what `make chart` writes, which git ignores, and its stamp beside it.
+CHART_MADE := packaging/kubernetes/.made
+CHART_SOURCES := packaging/helm/sluice/values.yaml packaging/grafana/sluice-node.json packaging/prometheus/sluice-alerts.yaml \
+	$(shell find packaging/generate queuecontroller sluicecommon -name '*.py' -o -name '*.sh')
+
 .DEFAULT_GOAL := help
-.PHONY: help demo build check test test-peers test-clients test-full test-floor test-oldest test-faults test-page lint bench fuzz soak gpu-check docs install packages test-packages test-cluster cluster-up cluster-down clean
+.PHONY: help demo build check test test-peers test-clients test-full test-floor test-oldest test-faults test-page lint bench fuzz soak gpu-check docs chart install packages test-packages test-cluster cluster-up cluster-down clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -21,7 +26,7 @@ help: ## list the targets
 demo: build ## start a simulated two-GPU node and run the main job on it, from end to end
 	$(BIN)/python -m tests.demo $(DEMO_ARGS)
 
-build: $(VENV)/.ready ## compile the C, build the wire descriptors, put `sluice` into .venv/bin
+build: $(VENV)/.ready $(CHART_MADE) ## compile the C, build the wire descriptors, put `sluice` into .venv/bin
 	@mkdir -p build
 	@test -f $(MESON_DIR)/build.ninja || meson setup $(MESON_DIR) >build/setup.log 2>&1 || { cat build/setup.log; exit 1; }
 	@ninja -C $(MESON_DIR) --quiet
@@ -71,17 +76,20 @@ soak: build ## the node under random load and kills for SOAK_S seconds (default 
 gpu-check: build ## the same promises on a real GPU; needs one
 	tests/gpu/run
 
-docs: $(VENV)/.ready ## write what is generated from the code: docs/reference, the CRDs, the queue's rights
+docs: $(VENV)/.ready ## write what is generated from the code: docs/reference
 	$(BIN)/python packaging/generate/reference.py configuration.md >docs/reference/configuration.md
 	$(BIN)/python packaging/generate/commands.py >docs/reference/commands.md
 	$(BIN)/python packaging/generate/metrics.py metrics-queue.md >docs/reference/metrics-queue.md
 	$(BIN)/python packaging/generate/metrics.py metrics-node.md >docs/reference/metrics-node.md
-	$(BIN)/python packaging/generate/crds.py >packaging/kubernetes/kueue-crds.yaml
-	$(BIN)/python packaging/generate/crds.py --compact >packaging/helm/sluice/files/kueue-crds.yaml
-	$(BIN)/python packaging/generate/rights.py >packaging/kubernetes/queue-rights.yaml
-	$(BIN)/python packaging/generate/rights.py --beside >packaging/kubernetes/queue-rights-beside.yaml
-	$(BIN)/python packaging/generate/rights.py --rules >packaging/helm/sluice/files/queue-rules.yaml
-	$(BIN)/python packaging/generate/vendors.py >packaging/helm/sluice/files/vendor-resources.yaml
+
+chart: $(VENV)/.ready ## complete packaging/helm/sluice and packaging/kubernetes, which helm and kubectl read in a checkout
+	@PYTHON="$(CURDIR)/$(BIN)/python" packaging/generate/chart.sh "$$(packaging/fetch/helm-tool.sh || true)"
+	@touch $(CHART_MADE)
+
+# Only when a source is newer: `make build` is for from minute to minute.
+$(CHART_MADE): $(VENV)/.ready $(CHART_SOURCES)
+	@PYTHON="$(CURDIR)/$(BIN)/python" packaging/generate/chart.sh
+	@touch $@
 
 # Without the virtual environment: what is installed must find the system's Python.
 SYSTEM_PATH := /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
@@ -91,7 +99,7 @@ install: ## lay Sluice out below DESTDIR, for PREFIX (default /usr); for who pac
 		--prefix=$(PREFIX) --sysconfdir=/etc --buildtype=release >build/setup-system.log 2>&1 || { cat build/setup-system.log; exit 1; }
 	@PATH=$(SYSTEM_PATH) DESTDIR="$(DESTDIR)" meson install -C build/system --quiet
 
-packages: $(VENV)/.ready ## deb, rpm, bills of materials and the OCI image, into build/packages; on Debian, the image as root
+packages: $(VENV)/.ready $(CHART_MADE) ## deb, rpm, bills of materials and the OCI image, into build/packages; on Debian, the image as root
 	@packaging/release/packages.sh build/packages
 
 test-packages: packages ## install, boot, upgrade and purge the packages in a fresh Debian 12; needs root

@@ -1,2 +1,2 @@
-"""The cluster-side controller: who may start, on which GPU share. Installable without the node
-agent."""
+"""The cluster-side controller: queueing, quota and placement of GPU shares. Installable without the
+node agent."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 @cache
 def version() -> str:
-    """From the file VERSION, which an installed package has beside its modules."""
+    """The version in the file VERSION, which an installed package has beside its modules."""
     package = Path(__file__).resolve().parent
     for place in (package, package.parent):
         try:

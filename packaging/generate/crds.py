@@ -1,5 +1,5 @@
-"""Writes packaging/kubernetes/kueue-crds.yaml, Kueue's kinds as the API server is told of them, from the table of their
-fields (queuecontroller/kueueapi/table.py). A test holds the file to the table.
+"""Writes Kueue's CustomResourceDefinitions from the table of their fields (queuecontroller/kueueapi/table.py).
+`make chart` writes packaging/kubernetes/kueue-crds.yaml and the chart's copy with it.
 
     packaging/generate/crds.py >packaging/kubernetes/kueue-crds.yaml
     packaging/generate/crds.py --url https://127.0.0.1:9443 --ca-file ca.crt
@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from queuecontroller.kueueapi.crds import Webhook, definitions, validation
 
 HEAD = """\
-# Made by packaging/generate/crds.py from queuecontroller/kueueapi/table.py: change it there, then `make docs`.
+# Made by packaging/generate/crds.py from queuecontroller/kueueapi/table.py: change it there, then `make chart`.
 # What is asked for conversions has no caBundle here: it must be filled in (docs/queue/kueue-api.md).
 """
 

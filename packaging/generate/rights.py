@@ -1,6 +1,5 @@
-"""Writes packaging/kubernetes/queue-rights.yaml: what the queue controller may do in a cluster in mode kubernetes, from the table
-that a test runs it under (queuecontroller/cluster/setup/rbac.py). A test holds the file to the table. With --beside: in mode
-beside.
+"""Writes the roles of the queue controller in mode kubernetes, with --beside those of mode beside, from the table under which
+tests run it (queuecontroller/cluster/setup/rbac.py). `make chart` writes packaging/kubernetes/queue-rights*.yaml with it.
 
     packaging/generate/rights.py --namespace sluice --account sluice-queue | kubectl apply -f -
 """
@@ -22,7 +21,7 @@ from queuecontroller.cluster.setup.rbac import (
     lease_rules,
 )
 
-HEAD = "# Made by packaging/generate/rights.py from queuecontroller/cluster/setup/rbac.py: change it there, then `make docs`.\n"
+HEAD = "# Made by packaging/generate/rights.py from queuecontroller/cluster/setup/rbac.py: change it there, then `make chart`.\n"
 
 
 def text(namespace: str = "sluice", account: str = "sluice-queue", beside: bool = False) -> str:

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Renders packaging/kubernetes/sluice.yaml from the chart: for who does not use helm. usage: static.sh [HELM]
+# Renders the chart for an install without helm: packaging/kubernetes/sluice.yaml of `make chart`. usage: static.sh [HELM]
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 helm=${1:-$(packaging/fetch/helm-tool.sh)}

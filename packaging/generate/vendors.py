@@ -1,5 +1,5 @@
 """Writes packaging/helm/sluice/files/vendor-resources.yaml: the resources of other vendors' devices, which the chart's scheduler leaves
-to the queue, from the table that places them (queuecontroller/gpushares/vendors/table.py). A test holds the file to the table.
+to the queue, from the table that places them (queuecontroller/gpushares/vendors/table.py). `make chart` runs it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from queuecontroller.gpushares.vendors import ROWS
 
-HEAD = "# Made by packaging/generate/vendors.py from queuecontroller/gpushares/vendors/table.py: change it there, then `make docs`.\n"
+HEAD = "# Made by packaging/generate/vendors.py from queuecontroller/gpushares/vendors/table.py: change it there, then `make chart`.\n"
 
 
 def text() -> str:

@@ -1,8 +1,8 @@
-"""What users submit to be queued, and what has to be done about it: no I/O, no clock.
+"""Job frameworks: the kinds of jobs that can be queued, and the actions for each; no I/O, no clock.
 
-`framework_of` says of which kind a document is; `reconcile` compares a job with its Workload and
-says what is to be done; `start_patch` and `stop_patch` are how it is let run and stopped. Whatever
-cannot be read raises the reader's ManifestError, and nothing else.
+`framework_of` returns a document's framework; `reconcile` compares a job with its Workload and
+returns actions; `start_patch` and `stop_patch` unsuspend and suspend it. Whatever cannot be read
+raises the reader's ManifestError, and nothing else.
 """
 
 from queuecontroller.frameworks.creating import group_of_set, on_create, resizing

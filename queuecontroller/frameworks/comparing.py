@@ -1,4 +1,4 @@
-"""A Workload as it is: what its conditions say, and whether it still stands for a job's pods."""
+"""A Workload's conditions, and the comparison of its pod sets with a job's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from queuecontroller.frameworks.patches import ABSENT, Document, at, same
 
 
 def holds(workload: Document, condition: str) -> bool:
-    """Whether a condition of a Workload is True."""
+    """True if this condition of the Workload is True."""
     return any(
         one.get("status") == "True" for one in _conditions(workload) if one.get("type") == condition
     )
@@ -23,7 +23,7 @@ def reason_of(workload: Document, condition: str) -> str:
 
 
 def condition_of(workload: Document, condition: str) -> Mapping[str, Any]:
-    """Empty where it has none of that type."""
+    """The condition; empty if the Workload has none of that type."""
     found = (one for one in _conditions(workload) if one.get("type") == condition)
     return next(found, {})
 
@@ -69,8 +69,8 @@ def counts_of(known: Sequence[Mapping[str, Any]]) -> dict[str, int]:
 
 
 def let_in(workload: Document) -> dict[str, int]:
-    """How many pods of each set were, where it takes fewer. A job that another controller started
-    has that many, and no note of what it wanted."""
+    """Number of admitted pods by pod set, where it is smaller than requested. A job that another
+    controller started has that many pods, and no annotation with its original counts."""
     given = at(workload, ("status", "admission", "podSetAssignments"))
     known = [one for one in given if isinstance(one, Mapping)] if is_list(given) else []
     fewer = [str(one.get("name")) for one in pod_sets_of(workload) if one.get("minCount")]
@@ -80,8 +80,8 @@ def let_in(workload: Document) -> dict[str, int]:
 def alike(
     mine: Mapping[str, Any], given: Mapping[str, Any], fixed: bool, counted: bool = True
 ) -> bool:
-    """Whether two pod sets ask for the same. Where a job runs and nobody noted what it was before,
-    its templates have what its admission added."""
+    """True if two pod sets have equal requests. Where a running job has no annotation with its
+    original fields, its templates contain what its admission added."""
     if mine["name"] != given.get("name", "main"):
         return False
     if counted and mine["count"] != given.get("count", 1):
@@ -97,7 +97,7 @@ def alike(
 
 
 def _asked(spec: Any, part: str) -> list[Any]:
-    """Resources of containers; what else they are does not count."""
+    """Resources of containers; their other fields do not count."""
     found = at(spec, (part,))
     keys = ("resources", "restartPolicy")
     return [[_or_none(at(one, (key,))) for key in keys] for one in found] if is_list(found) else []

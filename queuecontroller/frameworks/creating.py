@@ -1,5 +1,5 @@
-"""What a queued object gets when it is created: the queue it has by default, and whatever keeps its
-pods from running until they are admitted."""
+"""Defaults of a queued object when it is created: its default queue, and the field or gate that
+keeps its pods from running until they are admitted."""
 
 from __future__ import annotations
 
@@ -27,11 +27,9 @@ POD_INDEX: Final = "apps.kubernetes.io/pod-index"
 
 
 def on_create(fw: Framework, document: Document, around: Setting = ALONE) -> dict[str, Any]:
-    """The merge patch of the webhook; empty: it is to be taken as it is. Raises ManifestError.
-
-    Deployments and the like pass their queue on to their pods, on every write: their templates may
-    come anew with any of them.
-    """
+    """The merge patch of the webhook; empty: the object is unchanged. Raises ManifestError.
+    Deployments and the like pass their queue on to their pods, on every write, since any write may
+    replace their templates."""
     parent = at(document, (*_ANNOTATIONS, names.SUSPENDING_PARENT)) is not ABSENT
     if not (is_managed(fw, document, around) or (fw.holding is Holding.GATE and parent)):
         return {}
@@ -53,8 +51,8 @@ def on_create(fw: Framework, document: Document, around: Setting = ALONE) -> dic
 
 
 def resizing(old: Document, document: Document) -> list[Problem]:
-    """Of a queued StatefulSet, or of its Scale: it is one Workload, and of another size it is
-    another one, for which it has to be let go first."""
+    """Problems of resizing a queued StatefulSet, or its Scale: a set of another size is another
+    Workload, so it has to be removed from its queue first."""
     before, after = (at(one, ("spec", "replicas")) for one in (old, document))
     if before == after or 0 in (before, after) or ABSENT in (before, after):
         return []
@@ -63,7 +61,7 @@ def resizing(old: Document, document: Document) -> list[Problem]:
 
 
 def _hold_pod(change: Change) -> None:
-    """A pod that is scheduled already is past holding."""
+    """Add the gate, unless the pod has been scheduled already."""
     if at(change.document, ("spec", "nodeName")) not in (ABSENT, None, ""):
         return
     change.put((*_LABELS, names.MANAGED), "true")
@@ -93,7 +91,7 @@ def _pass_on(fw: Framework, change: Change, queue: str) -> None:
     for pod in _templates(fw, change.document):
         change.put((*pod, *_ANNOTATIONS, names.SUSPENDING_PARENT), fw.name)
         if fw.kind == "LeaderWorkerSet":
-            continue  # its pods are told their group when they have their number
+            continue  # its pods get their group when they have their number
         if queue:
             change.put((*pod, *_QUEUE_LABEL), queue)
         priority = at(change.document, (*_LABELS, names.PRIORITY_CLASS))
@@ -112,13 +110,13 @@ def _templates(fw: Framework, document: Document) -> list[Path]:
 
 
 def group_of_set(name: str) -> str:
-    """Of a StatefulSet: the name of its pods' group, and of its Workload."""
+    """The name of a StatefulSet's pod group, and of its Workload."""
     return names.workload_name_of("StatefulSet", "apps", name, "", longest=names.LONGEST_LABEL)
 
 
 def _as_group(fw: Framework, change: Change, pod: Path) -> None:
-    """The pods of a StatefulSet are one group, which is let in as soon as its first pod is there:
-    the next one is only made when the one before runs."""
+    """Make the pods of a StatefulSet one group, which is admitted once its first pod exists: the
+    next one is only created when the one before runs."""
     head = Reader(change.document).child("metadata")
     replicas = Reader(change.document).child("spec").whole("replicas", 1, least=0, most=MOST)
     change.put((*pod, *_LABELS, names.GROUP_NAME), group_of_set(head.text("name")))

@@ -1,5 +1,5 @@
-"""What the pods of an admitted Workload get: from the flavors they were given, the AdmissionChecks
-that they passed, and what tells others whose they are."""
+"""Fields that an admission adds to the pods of a Workload: from its flavors, its passed
+AdmissionChecks, and labels that name the Workload."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def pod_set_infos(
     nodes: Mapping[str, Mapping[str, str]] | None = None,
     gates: Sequence[str] = (),
 ) -> list[PodSetInfo]:
-    """One for each pod set, in the order of the Workload. `flavors` are ResourceFlavors by name; of
-    one that is not there nothing is taken. `nodes` are node selectors by pod set that placement
-    adds, `gates` further scheduling gates. Raises ManifestError."""
+    """Infos of each pod set, in the order of the Workload. `flavors` are ResourceFlavors by name; a
+    missing one adds nothing. `nodes` are node selectors by pod set that placement adds, `gates`
+    further scheduling gates. Raises ManifestError."""
     reader = Reader(workload)
     spec, status = reader.child("spec"), reader.child("status")
     head = reader.child("metadata")
@@ -58,7 +58,7 @@ def pod_set_infos(
         info.merge(info.node_selector, (nodes or {}).get(name, {}), "placement")
         mine = list(gates)
         if assigned is not None and assigned.has("topologyAssignment"):
-            # Each pod is told its domain by itself, when it is there.
+            # Each pod gets its own domain once it exists.
             info.labels[names.PLACED] = "true"
             mine.append(names.TOPOLOGY_GATE)
         made.append(info.done(count, mine))
@@ -68,7 +68,7 @@ def pod_set_infos(
 
 
 class _Gathering:
-    """What comes from several sides, which must not contradict each other."""
+    """Fields collected from several sources, which must not contradict each other."""
 
     def __init__(self, name: str, reader: Reader) -> None:
         self._name, self._reader = name, reader
@@ -93,7 +93,7 @@ class _Gathering:
         for key, value in more.items():
             if known.setdefault(key, value) != value:
                 what = f"{where} gives {key}={value}, where it is {known[key]} already"
-                self._reader.problem(f"podSets[{self._name}]", what, "take one of them out")
+                self._reader.problem(f"podSets[{self._name}]", what, "remove one of them")
 
     def _tolerate(self, holder: Reader) -> None:
         for one in holder.children("tolerations"):

@@ -1,5 +1,4 @@
-"""Kueue's labels, annotations and gates as far as jobs and their pods carry them, and the names
-that Workloads get."""
+"""Kueue's labels, annotations and gates of jobs and their pods, and the names of Workloads."""
 
 from __future__ import annotations
 
@@ -49,7 +48,7 @@ DEFAULT_QUEUE: Final = "default"
 PLACED: Final = "sluice.dev/topology"
 """Label of pods that go to the domains that their Workload was given."""
 BEFORE_START: Final = "sluice.dev/before-start"
-"""Of a job: what its fields held before it was started, until they are put back."""
+"""Annotation of a job: the values of its fields before it was started, until they are restored."""
 
 LONGEST_NAME: Final = 253
 LONGEST_LABEL: Final = 63
@@ -59,8 +58,8 @@ _HASH: Final = 5
 def workload_name_of(
     kind: str, group: str, name: str, uid: str, extra: str = "", longest: int = LONGEST_NAME
 ) -> str:
-    """Kueue's name: its hash lets a job that was made anew have a Workload of its own. With its
-    gate ShortWorkloadNames `longest` is 63, so that every name can be a label's value."""
-    told = f"{kind}\n{group}\n{name}\n{uid}" + (f"\n{extra}" if extra else "")
-    digest = hashlib.sha1(told.encode(errors="replace"), usedforsecurity=False).hexdigest()
+    """Kueue's name for the Workload: its hash gives a recreated job another Workload. With its gate
+    ShortWorkloadNames `longest` is 63, so that every name can be a label's value."""
+    text = f"{kind}\n{group}\n{name}\n{uid}" + (f"\n{extra}" if extra else "")
+    digest = hashlib.sha1(text.encode(errors="replace"), usedforsecurity=False).hexdigest()
     return f"{kind.lower()}-{name}"[: longest - 1 - _HASH] + f"-{digest[:_HASH]}"

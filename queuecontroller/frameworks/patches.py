@@ -1,4 +1,4 @@
-"""Places in a document, changes at them that can be taken back, and merge patches (RFC 7386).
+"""Paths in a document, changes at them that can be undone, and merge patches (RFC 7386).
 
 A patch is always the difference of two whole documents. A merge patch replaces lists, so one that
 changes an item carries the list it is in, with every field that the document has, known or not.
@@ -15,12 +15,14 @@ Path: TypeAlias = tuple[str | int, ...]
 Document: TypeAlias = Mapping[str, Any]
 
 ABSENT: Final = object()
-TOO_DEEP: Final = Problem("", "is nested too deeply to be read", "take out what nobody needs")
-"""An API server takes what is nested ten thousand deep in fields that it does not know."""
+TOO_DEEP: Final = Problem(
+    "", "is nested too deeply to be read", "remove fields that are not needed"
+)
+"""An API server accepts documents nested ten thousand deep in fields that it does not know."""
 
 
 def text_of(path: Iterable[str | int]) -> str:
-    """As messages write it: spec.groups[1].name."""
+    """The path as messages write it: spec.groups[1].name."""
     text = ""
     for step in path:
         text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
@@ -32,10 +34,10 @@ def wrong(path: Iterable[str | int], message: str, fix: str) -> ManifestError:
 
 
 def at(document: object, path: Path) -> Any:
-    """What is there; ABSENT where the way to it ends early or leads through something else."""
+    """The value at a path; ABSENT where the path ends early or leads through a scalar."""
     found: Any = document
     for step in path:
-        if type(found) is dict:  # nearly always, and twenty times as fast to tell
+        if type(found) is dict:  # nearly always true, and twenty times as fast to test
             found = found.get(step, ABSENT) if isinstance(step, str) else ABSENT
         else:
             found = _beneath(found, step)
@@ -51,7 +53,7 @@ def _beneath(found: object, step: str | int) -> Any:
 
 
 def copied(value: Any) -> Any:
-    """Of what JSON can hold. Raises ManifestError."""
+    """A copy of a JSON value. Raises ManifestError."""
     try:
         return _copied(value)
     except RecursionError:
@@ -65,18 +67,18 @@ def _copied(value: Any) -> Any:
 
 
 class Change:
-    """A document that is being changed, and how to take each change back. What is changed is
-    copied first, and all else is shared with the document that it was."""
+    """A document that is being changed, with an undo for each change. Changed parts are copied
+    first; all else is shared with the original document."""
 
     def __init__(self, document: Document) -> None:
         self.document: Any = dict(document)
         self._own: dict[int, object] = {id(self.document): self.document}
-        """What is nobody else's, kept so that no other object can come by its id."""
+        """Copies made for this change by id, kept alive so that no other object can reuse an id."""
         self.undo: list[list[Any]] = []
-        """[path, value] of what was there, or [path] of what was not: the oldest first."""
+        """[path, value] of replaced values, or [path] of added ones: the oldest first."""
 
     def own(self, path: Path) -> Any:
-        """What is there, to be changed by whoever asks; ABSENT as with `at`."""
+        """The value at a path, copied so that the caller may change it; ABSENT as with `at`."""
         if at(self.document, path) is ABSENT:
             return ABSENT
         found: Any = self.document
@@ -93,8 +95,8 @@ class Change:
         return made
 
     def put(self, path: Path, value: object) -> None:
-        """Writes a value, and what is missing above it. Raises ManifestError where something else
-        is in the way."""
+        """Write a value, and create missing parents. Raises ManifestError where a parent has
+        another type."""
         if same(at(self.document, path), value):
             return
         parent: Any = self.document
@@ -115,8 +117,8 @@ class Change:
             parent = self._owned(parent, step)
 
     def take_back(self, undo: Sequence[Sequence[Any]]) -> None:
-        """Undoes what a list such as `undo` names, the newest first. Where the way to it is gone,
-        there is nothing to take back."""
+        """Undo the changes in a list such as `undo`, the newest first. A change whose path no
+        longer exists is skipped."""
         for path, *value in reversed(undo):
             parent, step = self.own(tuple(path[:-1])), path[-1]
             if isinstance(parent, dict) and isinstance(step, str):
@@ -159,7 +161,7 @@ def difference(old: Document, new: Document) -> dict[str, Any]:
 
 
 def same(one: object, other: object) -> bool:
-    """As JSON has it: 1 is not true."""
+    """True if the values are equal as JSON: 1 is not true."""
     if one is other:
         return True
     if isinstance(one, str):
@@ -172,7 +174,7 @@ def same(one: object, other: object) -> bool:
 
 
 def merged(document: object, patch: object) -> Any:
-    """What the API server makes of a document and a merge patch."""
+    """The document after a merge patch, as the API server computes it."""
     if not isinstance(patch, Mapping):
         return copied(patch)
     made = dict(document) if isinstance(document, Mapping) else {}

@@ -1,7 +1,7 @@
-"""Pods that are queued themselves, alone or as a group with one Workload.
+"""Pods that are queued by themselves, alone or as a group with one Workload.
 
-A pod cannot be suspended: it is held by a scheduling gate when it is made, let go by taking the
-gate away, and stopped by deleting it. A finalizer keeps what has ended until it has been counted.
+A pod cannot be suspended: it is gated when it is created, started by removing the gate, and stopped
+by deleting it. A finalizer keeps a pod that has ended until it has been counted.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from sluicecommon.reader import ManifestError, Reader, shown
 
 ROLE_MAIN: Final = "main"
 MOST_PODS: Final = 10_000
-"""Of one group."""
+"""Limit of the pods in one group."""
 _ANNOTATIONS: Final = ("metadata", "annotations")
 _LABELS: Final = ("metadata", "labels")
 _SHAPE: Final = (
@@ -72,7 +72,7 @@ _SHAPE: Final = (
     "overhead",
     "resourceClaims",
 )
-"""What pods of one role have in common."""
+"""Fields that the pods of one role have in common."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +88,13 @@ class DeletePod:
     pod: str
     why: str
     reason: str = ""
-    """Of the condition TerminationTarget, which it gets first; empty: the group has more pods than
-    it says, and it gets none."""
+    """Reason of the condition TerminationTarget, which the pod gets first; empty: the group has
+    more pods than its total count, and the pod gets no condition."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReleasePod:
-    """It has ended and is counted: our finalizer goes."""
+    """The pod has ended and is counted: its finalizer is removed."""
 
     pod: str
     patch: dict[str, Any]
@@ -102,7 +102,7 @@ class ReleasePod:
 
 @dataclass(frozen=True, slots=True)
 class WaitForReplacements:
-    """Pods of the group are gone before they were done; the Workload says so in its condition."""
+    """Pods of the group ended early; the Workload's condition states it."""
 
     waiting: bool
 
@@ -138,7 +138,7 @@ def _text(document: Document, *path: str) -> str:
 
 
 def group_of(pod: Document) -> str:
-    """The name of its group, which is that of the group's Workload; empty: it is alone."""
+    """The name of its group, which is that of the group's Workload; empty: it is not in a group."""
     return _text(pod, *_LABELS, names.GROUP_NAME) or _text(pod, *_ANNOTATIONS, names.GROUP_NAME)
 
 
@@ -148,7 +148,7 @@ def role_of(pod: Document) -> str:
 
 
 def role_hash(pod: Document) -> str:
-    """Of what decides where and how a pod may run. Raises ManifestError."""
+    """Hash of the fields that decide where and how a pod may run. Raises ManifestError."""
     spec = at(pod, ("spec",))
     known: Mapping[str, Any] = spec if isinstance(spec, Mapping) else {}
     shape = {key: known[key] for key in _SHAPE if known.get(key) not in (None, {}, [])}
@@ -169,7 +169,7 @@ def _container(one: object) -> object:
 
 
 def start_pod_patch(pod: Document, info: PodSetInfo) -> dict[str, Any]:
-    """Raises ManifestError."""
+    """The patch that starts a pod. Raises ManifestError."""
     return start_patch(POD, pod, [PodSetInfo("main", None, *_rest(info))])
 
 
@@ -178,8 +178,8 @@ def _rest(info: PodSetInfo) -> tuple[Any, ...]:
 
 
 def elastic_pod_patch(pod: Document) -> dict[str, Any]:
-    """Lets a pod of an elastic job go, once the slice that counts it is admitted; empty: it is let
-    go already."""
+    """The patch that starts a pod of an elastic job, once the slice that counts it is admitted;
+    empty: it is started already."""
     gates = at(pod, ("spec", "schedulingGates"))
     known = [one for one in gates if isinstance(one, Mapping)] if is_list(gates) else []
     rest = [one for one in known if one.get("name") != names.ELASTIC_GATE]
@@ -187,12 +187,12 @@ def elastic_pod_patch(pod: Document) -> dict[str, Any]:
 
 
 def total_of(pod: Document) -> int:
-    """Pods that the group is to have. Raises ManifestError."""
+    """Total number of pods of the group. Raises ManifestError."""
     reader = Reader(pod).child("metadata").child("annotations")
     text = reader.text(names.GROUP_TOTAL)
     if text.isascii() and text.isdigit() and 0 <= int(text[:9]) <= MOST_PODS:
         return int(text[:9])
-    what = f"{shown(text)} is no whole number up to {MOST_PODS}" if text else "is required"
+    what = f"{shown(text)} is not a whole number up to {MOST_PODS}" if text else "is required"
     reader.problem(names.GROUP_TOTAL, what, "write the number of pods of the group, in quotes")
     raise ManifestError(reader.problems)
 
@@ -200,7 +200,8 @@ def total_of(pod: Document) -> int:
 def reconcile_pods(
     pods: Iterable[Document], workload: Document | None, around: Setting = ALONE
 ) -> list[PodAction]:
-    """For the pods of one group, or one pod that is in none, and their Workload. Never raises."""
+    """Actions for the pods of one group, or for one pod without a group, and their Workload. Never
+    raises."""
     known = sorted(pods, key=_age)
     if not known:
         return [DeleteWorkload("its pods are gone")] if workload is not None else []
@@ -213,7 +214,7 @@ def reconcile_pods(
 
 
 def _age(pod: Document) -> tuple[bool, str, str]:
-    """Those that run are the ones to keep, then the oldest."""
+    """Sort key of the pods to keep: running ones first, then the oldest."""
     made = _text(pod, "metadata", "creationTimestamp")
     return is_suspended(POD, pod), made, _text(pod, "metadata", "name")
 
@@ -226,7 +227,7 @@ class _One:
     gated: bool
     done: Finished | None
     leaving: bool
-    """It is being deleted."""
+    """True if it is being deleted."""
 
     @property
     def alive(self) -> bool:
@@ -234,7 +235,7 @@ class _One:
 
     @property
     def held(self) -> bool:
-        """Our finalizer keeps it."""
+        """True if the finalizer keeps it."""
         found = at(self.document, ("metadata", "finalizers"))
         return isinstance(found, list) and names.MANAGED in found
 
@@ -256,7 +257,7 @@ def _read(pod: Document) -> _One:
 
 @dataclass(slots=True)
 class _Pods:
-    """One call's view; `pods` are in the order in which they are kept."""
+    """The state during one call; `pods` are in the order in which they are kept."""
 
     documents: Sequence[Document]
     workload: Document | None
@@ -278,8 +279,8 @@ class _Pods:
     def total(self) -> int:
         if not self.group:
             return 1
-        told = self.around.group_total
-        return total_of(self.first) if told is None else told
+        total = self.around.group_total
+        return total_of(self.first) if total is None else total
 
     @property
     def serving(self) -> bool:
@@ -332,7 +333,7 @@ class _Pods:
         if released or self.result() or not self.alive or not self.queued():
             return released
         if prebuilt_of(self.first):
-            return []  # somebody else makes it
+            return []  # another controller makes it
         if self.group and not self.fast and len(self.alive) + len(self.succeeded) < self.total:
             return []
         return [CreateWorkload(self.made())]
@@ -401,7 +402,8 @@ class _Pods:
         ]
 
     def own(self, workload: Document) -> list[PodAction]:
-        """Every pod of a group owns its Workload, so that it goes with the last of them."""
+        """Make every pod of a group an owner of its Workload, so that it is deleted with the last
+        one."""
         if not self.group:
             return []
         owners = at(workload, ("metadata", "ownerReferences"))
@@ -439,9 +441,9 @@ class _Pods:
         return made
 
     def release(self, ended: bool) -> list[PodAction]:
-        """Pods that nobody has to count any more. One that is being deleted is gone only when it
-        has stopped; one that succeeded counts until the whole group has ended; one that failed is
-        kept until another is in its place."""
+        """Release pods that need not be counted any more. A pod that is being deleted is released
+        once it has stopped; one that succeeded counts until the whole group has ended; one that
+        failed is kept until it is replaced."""
         ended = ended or all(one.leaving for one in self.pods)
         full = self.serving or len(self.alive) + len(self.succeeded) >= self.total
         made: list[PodAction] = []

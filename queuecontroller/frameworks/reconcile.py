@@ -1,8 +1,9 @@
-"""What has to be done about a job and its Workload, as they are: a list of actions, in order.
+"""Reconciliation of a job and its Workload: a pure function that returns a list of actions, in
+order.
 
-Nothing is remembered between two calls. Each list is right for the two documents that it was made
-of; when they have changed, by these actions or by somebody else, the next call says what is left.
-Two of the same documents twice give the same list twice, and once all is as it should be, none.
+Nothing is stored between two calls. Each list is valid for the two documents it was made from; when
+they have changed, by these actions or otherwise, the next call returns what remains to be done. The
+same documents give the same list, and an empty one once nothing remains.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class CreateWorkload:
 
 @dataclass(frozen=True, slots=True)
 class UpdateWorkload:
-    """Of its spec and metadata, not its status."""
+    """Patch of its spec and metadata, not its status."""
 
     patch: dict[str, Any]
     why: str
@@ -64,27 +65,27 @@ class UpdateWorkload:
 
 @dataclass(frozen=True, slots=True)
 class DeleteWorkload:
-    """And take our finalizer from it, or nothing will come of it."""
+    """Delete the Workload and remove the finalizer, which would block the deletion."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class FinishWorkload:
-    """Its condition Finished becomes True."""
+    """Set its condition Finished to True."""
 
     finished: Finished
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseQuota:
-    """It was evicted and has no pods any more: its admission is taken from it, and it waits."""
+    """Remove its admission and requeue it: it was evicted and its pods have terminated."""
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateReclaimable:
     pods: dict[str, int]
-    """By pod set; those not named need all they have."""
+    """Pods by pod set; those not named need all their pods."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,28 +101,28 @@ class Start:
 @dataclass(frozen=True, slots=True)
 class Suspend:
     patch: dict[str, Any]
-    """Of the job."""
+    """Merge patch of the job."""
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """It is suspended already; its pods' templates get back what they were."""
+    """Restore the original pod templates of a job that is suspended already."""
 
     patch: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class ResetStartTime:
-    """Kubernetes lets nobody change the pods of a Job that has a start time."""
+    """Reset the start time: Kubernetes rejects changes of a Job's pods while it has one."""
 
     patch: dict[str, Any]
-    """Of the job's status."""
+    """Merge patch of the job's status."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """No Workload can be made of it: an event at the job, of reason ErrWorkloadCompose."""
+    """No Workload can be made from the job: an event with the reason ErrWorkloadCompose."""
 
     problems: tuple[Problem, ...]
 
@@ -144,24 +145,24 @@ Action: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is around a job and counts for it."""
+    """Context of a job that decides about it."""
 
     without_queue: bool = False
-    """manageJobsWithoutQueueName, where its namespace is one of those selected."""
+    """True with manageJobsWithoutQueueName, if its namespace is selected."""
     default_queue: bool = False
-    """Its namespace has a LocalQueue named `default`."""
+    """True if its namespace has a LocalQueue named `default`."""
     parent_managed: bool = False
-    """It belongs to something that is queued itself, and follows that."""
+    """True if one of its owners is queued, so that it follows that owner."""
     runtime: Runtime = None
-    """What a TrainJob refers to."""
+    """The object that a TrainJob refers to."""
     priority_of: Callable[[PriorityClass | None], int | None] = field(default=lambda named: None)
     labels_to_copy: Sequence[str] = ()
     longest_name: int = names.LONGEST_NAME
     group_total: int | None = None
-    """Pods of a group whose owner has a size of its own; None: as its pods say."""
+    """Number of pods of a group whose owner has a size of its own; None: the pods state it."""
     group_owner: Mapping[str, str] | None = None
-    """Of such a group: an owner reference to who makes its pods anew. Its Workload outlives the
-    pods."""
+    """Owner reference, for such a group, to the owner that recreates its pods. Its Workload
+    outlives the pods."""
 
     def priority(self, fw: Framework, document: Document) -> int | None:
         return self.priority_of(priority_class_of(fw, document, self.runtime))
@@ -171,24 +172,25 @@ ALONE: Final = Setting()
 
 
 def effective_queue(fw: Framework, document: Document, around: Setting = ALONE) -> str:
-    """The LocalQueue that it waits in; empty: it names none, and has none by default."""
+    """The LocalQueue that it waits in; empty: it names none, and has no default."""
     return queue_of(document) or (names.DEFAULT_QUEUE if around.default_queue else "")
 
 
 def is_managed(fw: Framework, document: Document, around: Setting = ALONE) -> bool:
-    """Whether it has to wait for quota."""
-    if around.parent_managed or not _own_cluster(fw, document) or _skipped(document):
+    """True if it has to wait for quota."""
+    if around.parent_managed or not _runs_here(fw, document) or _skipped(document):
         return False
     return bool(effective_queue(fw, document, around)) or around.without_queue
 
 
-def _own_cluster(fw: Framework, document: Document) -> bool:
-    """Another cluster runs what MultiKueue is told to: it is neither started nor stopped here."""
+def _runs_here(fw: Framework, document: Document) -> bool:
+    """False if MultiKueue dispatches the job to another cluster: it is neither started nor stopped
+    here."""
     return not fw.managed_by or at(document, fw.managed_by) != names.MULTIKUEUE
 
 
 def _skipped(document: Document) -> bool:
-    """A RayJob that uses a RayCluster which is there already makes no pods of its own."""
+    """True for a RayJob that uses an existing RayCluster, since it makes no pods of its own."""
     if document.get("kind") != "RayJob":
         return False
     selector = at(document, ("spec", "clusterSelector"))
@@ -201,8 +203,8 @@ def reconcile(
     workload: Document | None,
     around: Setting = ALONE,
 ) -> list[Action]:
-    """For what is suspended by a field of its own; pods are in pods.py. Never raises: what cannot
-    be read is an action too."""
+    """Actions for a job that is suspended by a field; pods are in pods.py. Never raises: an
+    unreadable document is an action too."""
     if fw.holding is not Holding.SUSPEND:
         return []
     if document is None:
@@ -216,8 +218,8 @@ def reconcile(
 
 
 def is_elastic(document: Document) -> bool:
-    """Whether it may grow and shrink while it runs, by slices: a Workload for more pods takes the
-    place of the one that it has."""
+    """True if it may grow and shrink while it runs, by slices: a Workload for more pods replaces
+    the one that it has."""
     return bool(at(document, ("metadata", "annotations", names.ELASTIC)) == "true")
 
 
@@ -227,13 +229,13 @@ def reconcile_slices(
     workloads: Sequence[Document],
     around: Setting = ALONE,
 ) -> list[tuple[Document | None, Action]]:
-    """The same for a job that may have several Workloads, each action with the one that it is
-    about. Of a job that is not elastic the first counts, and the others are deleted."""
+    """Actions for a job that may have several Workloads, each with its Workload. For a job that is
+    not elastic the first counts, and the others are deleted."""
     alive = sorted((one for one in workloads if not holds(one, FINISHED)), key=_age)
     if document is None:
         return [(one, act) for one in workloads for act in reconcile(fw, None, one, around)]
     if len(alive) < 2:
-        # A finished slice only says that another took its place.
+        # A finished slice only states that another replaced it.
         counts = alive if is_elastic(document) else alive or workloads
         mine = counts[0] if counts else None
         return [(mine, act) for act in reconcile(fw, document, mine, around)]
@@ -272,7 +274,7 @@ class _Job:
     workload: Document | None
     around: Setting
     growing: bool = False
-    """A Workload for more pods waits beside this one."""
+    """True if a Workload for more pods waits beside this one."""
 
     def actions(self) -> list[Action]:
         if self.workload is None:
@@ -299,7 +301,7 @@ class _Job:
         if has_note(self.document):
             return self.restore()
         if name := prebuilt_of(self.document):
-            what = f"the Workload {name} is not there"
+            what = f"the Workload {name} does not exist"
             return [Refuse((Problem(f"metadata.labels.{names.PREBUILT}", what, "create it"),))]
         return [CreateWorkload(self.wanted())]
 
@@ -337,7 +339,8 @@ class _Job:
         return self.report(workload)
 
     def with_deleted(self, done: Finished | None) -> list[Action]:
-        """A Workload that is being deleted waits for us: nothing may run without quota."""
+        """A Workload that is being deleted waits for its finalizer: the job must stop, since it
+        would run without quota."""
         if self.suspended or self.deleted or done or not self.managed:
             return [DeleteWorkload("it is being deleted")]
         return self.suspend("its Workload is being deleted", self.workload)
@@ -386,7 +389,7 @@ class _Job:
         )
 
     def take_over(self, workload: Document) -> list[Action]:
-        """A Workload that was made beforehand becomes the job's own."""
+        """Adopt a prebuilt Workload."""
         owners = at(workload, ("metadata", "ownerReferences"))
         known = [one for one in owners if isinstance(one, Mapping)] if is_list(owners) else []
         if any(one.get("controller") is True for one in known):
@@ -401,7 +404,7 @@ class _Job:
         return [UpdateWorkload(patch, "its job is there")]
 
     def in_step(self, workload: Document) -> bool:
-        """Whether the Workload still stands for the pods of the job."""
+        """True if the Workload matches the pods of the job."""
         mine = pod_sets(self.fw, before_start(self.document), self.around.runtime)
         given = pod_sets_of(workload)
         fixed = has_note(self.document) or self.suspended
@@ -413,8 +416,8 @@ class _Job:
         )
 
     def resize(self, workload: Document) -> list[Action]:
-        """An elastic job that has other counts than its Workload. Fewer pods are told at once; more
-        of them wait in a slice of their own, while those that run go on."""
+        """Resize an elastic job whose counts differ from its Workload's. Fewer pods are reported at
+        once; additional ones wait in a slice of their own, while the running ones continue."""
         if not is_elastic(self.document) or self.growing:
             return []
         mine, given = self.counts(), counts_of(pod_sets_of(workload))
@@ -437,7 +440,7 @@ class _Job:
         return [CreateWorkload(made)]
 
     def resize_slice(self, first: Document, new: Document) -> list[Action]:
-        """Of the slice that waits."""
+        """Resize the waiting slice."""
         mine = self.counts()
         if mine == counts_of(pod_sets_of(first)):
             return [DeleteWorkload("the job wants no more pods than it has")]
@@ -468,8 +471,7 @@ class _Job:
         return [UpdateWorkload({"spec": {"podSets": wanted}}, "the job's pods have changed")]
 
     def follow(self, workload: Document) -> list[Action]:
-        """While it waits, the Workload has the queue, priority and time limit that the job has
-        now."""
+        """Update the queue, priority and time limit of a waiting Workload to those of the job."""
         head = Reader(self.document).child("metadata")
         longest_s = max_execution_s(head)
         if head.problems:

@@ -1,7 +1,7 @@
-"""LeaderWorkerSet: each of its groups, a leader with its workers, has a Workload of its own.
+"""LeaderWorkerSet: each of its groups, a leader with its workers, has its own Workload.
 
-The Workloads are made for the set, before there are pods; the pods of a group find theirs by the
-number that their controller gives them, and are from then on a group like any other (pods.py).
+The Workloads are made for the set before there are pods; the pods of a group find theirs by the
+number that their controller assigns, and are from then on a group like any other (pods.py).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ WORKER_INDEX: Final = "leaderworkerset.sigs.k8s.io/worker-index"
 LEADER_NAME: Final = "leaderworkerset.sigs.k8s.io/leader-name"
 """Annotation of the workers."""
 COMPONENT_INDEX: Final = "kueue.x-k8s.io/component-workload-index"
-MOST_GROUPS: Final = 10_000
+MAX_GROUPS: Final = 10_000
 _OF: Final = ("spec", "leaderWorkerTemplate")
 
 
@@ -59,7 +59,7 @@ SET: Final = _framework()
 
 
 def group_pod_sets(document: Document) -> list[dict[str, Any]]:
-    """Of one group: a leader and its workers, or as many equal pods. Raises ManifestError."""
+    """Pod sets of one group: a leader and its workers, or equal pods. Raises ManifestError."""
     reader = Reader(document)
     of = reader.child("spec").child("leaderWorkerTemplate")
     size = of.whole("size", 1, least=1)
@@ -83,7 +83,7 @@ def group_pod_sets(document: Document) -> list[dict[str, Any]]:
 
 
 def group_workload_name(document: Document, index: int, longest: int = names.LONGEST_LABEL) -> str:
-    """A label's value, too: its pods carry it. Raises ManifestError."""
+    """The Workload's name, which is also a label's value of its pods. Raises ManifestError."""
     head = Reader(document).child("metadata")
     name, uid = head.required("name"), head.text("uid")
     if head.problems:
@@ -95,8 +95,8 @@ def group_workload_name(document: Document, index: int, longest: int = names.LON
 def reconcile_set(
     document: Document | None, workloads: Sequence[Document], around: Setting = ALONE
 ) -> list[tuple[Document | None, Action]]:
-    """Workloads for groups that have none yet, and none for groups that are not there any more,
-    each action with the Workload that it is about. Never raises."""
+    """Actions that create Workloads for new groups and delete those of removed groups, each with
+    its Workload. Never raises."""
     if document is None:
         return [(one, DeleteWorkload("its LeaderWorkerSet is gone")) for one in workloads]
     try:
@@ -130,11 +130,11 @@ def _reconcile(
 
 
 def _groups(document: Document) -> int:
-    """With those that are there besides during an update."""
+    """Number of groups, with the additional ones during an update."""
     reader = Reader(document)
     spec, status = reader.child("spec"), reader.child("status")
-    replicas = spec.whole("replicas", 1, least=0, most=MOST_GROUPS)
-    there = status.whole("replicas", 0, least=0, most=MOST_GROUPS)
+    replicas = spec.whole("replicas", 1, least=0, most=MAX_GROUPS)
+    there = status.whole("replicas", 0, least=0, most=MAX_GROUPS)
     updated = status.whole("updatedReplicas", 0, least=0)
     rolling = spec.child("rolloutStrategy").child("rollingUpdateConfiguration")
     surge = rolling.raw("maxSurge") not in (None, 0, "0", "0%")
@@ -161,20 +161,21 @@ def _workload(
     head["name"] = name
     head.setdefault("annotations", {}).update({COMPONENT_INDEX: str(index), names.IS_GROUP: "true"})
     owner = owner_reference(SET, document)
-    # Not as its controller: the pods of the group own it, too.
+    # The reference is not a controller reference, since the pods of the group own the Workload,
+    # too.
     head["ownerReferences"] = [{key: owner[key] for key in ("apiVersion", "kind", "name", "uid")}]
     made["spec"]["podSets"] = list(sets)
     return made
 
 
 def join_group_patch(document: Document, pod: Document) -> dict[str, Any]:
-    """What tells a pod of the set its group; empty: it knows, or has no number yet. Raises
-    ManifestError."""
+    """Patch that adds a pod of the set to its group; empty: it is in it, or has no number yet.
+    Raises ManifestError."""
     index = at(pod, ("metadata", "labels", GROUP_INDEX))
     queue = queue_of(document)
     if not isinstance(index, str) or not (index.isascii() and index.isdigit()) or not queue:
         return {}
-    if queue_of(pod) or len(index) > len(str(MOST_GROUPS)):
+    if queue_of(pod) or len(index) > len(str(MAX_GROUPS)):
         return {}
     sizes = {one["name"]: one["count"] for one in group_pod_sets(document)}
     role = "main"

@@ -1,9 +1,9 @@
-"""The pod sets of a job as slots of its document: each with its template, how many pods it stands
-for, and where labels, node selector and tolerations of its pods are written.
+"""The pod sets of a job as slots of its document: each with its template, its number of pods, and
+the paths of its pods' labels, node selector and tolerations.
 
-Everything that reads a job's pods, starts it or stops it goes through here; a new form of job is a
-shape in the table and one function below. The page is long because all of them are on it: what they
-share is most of each.
+Everything that reads a job's pods, starts it or stops it uses these; a new form of job is a shape
+in the table and one function below. The file is long because it has all of them: they share most of
+their code.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from queuecontroller.frameworks.table import (
 from sluicecommon.kubernetes.names import LABEL
 from sluicecommon.reader import MOST, ManifestError, Reader, shown
 
-MOST_POD_SETS: Final = 18
-"""Of a Workload, as Kueue has it."""
+MAX_POD_SETS: Final = 18
+"""Limit of a Workload's pod sets, as in Kueue."""
 DEEPEST: Final = 8
-"""AppWrappers in AppWrappers that are looked into."""
+"""Limit of nested AppWrappers."""
 
 _JOB_LABELS: Final = (
     "job-name",
@@ -50,23 +50,23 @@ _SUBMITTER: Final = {
     "limits": {"cpu": "1", "memory": "1Gi"},
     "requests": {"cpu": "500m", "memory": "200Mi"},
 }
-"""What KubeRay gives a submitter that has no template of its own."""
+"""Resources that KubeRay gives a submitter without a template."""
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where what a start adds to pods is written."""
+    """Paths to which a start writes."""
 
     labels: Path
     annotations: Path
     node_selector: Path
     tolerations: Path
     gates: Path = ()
-    """Empty: there is no place for them."""
+    """Path of the scheduling gates; empty: the template has none."""
 
 
 def pod_places(pod: Path) -> Places:
-    """Of a pod, or a template of one."""
+    """Paths of a pod, or of a pod template."""
     return Places(
         (*pod, "metadata", "labels"),
         (*pod, "metadata", "annotations"),
@@ -91,24 +91,24 @@ class Slot:
     name: str
     count: int
     template: Mapping[str, Any]
-    """As the Workload has it. Shared with the document, so not to be changed."""
+    """Pod template as the Workload has it. Shared with the document, so not to be changed."""
     places: Places
     min_count: int | None = None
     counted: tuple[Path, ...] = ()
-    """Where its count is written when fewer pods are let in."""
+    """Paths of its count, written when fewer pods are admitted."""
     first: tuple[tuple[Path, Any], ...] = ()
-    """What has to be there before anything is written at the places."""
+    """Values that must exist before anything is written to the places."""
     of_template: bool = True
-    """The places are those of the template itself: what it held can be put back from there."""
+    """True if the places are those of the template, so that its original values can be restored."""
     index_labels: Mapping[str, Any] = field(default_factory=dict)
-    """By which label topology tells its pods apart, in a topologyRequest's words."""
+    """Labels by which a topology tells its pods apart, in the form of a topologyRequest."""
 
 
 Runtime: TypeAlias = Document | None
 
 
 def slots(fw: Framework, document: Document, runtime: Runtime = None) -> list[Slot]:
-    """Raises ManifestError. `runtime` is the object that a TrainJob refers to."""
+    """Slots of a job. Raises ManifestError. `runtime` is the object that a TrainJob refers to."""
     reader = Reader(document)
     found = slots_in(fw, reader, runtime)
     if reader.problems:
@@ -117,7 +117,7 @@ def slots(fw: Framework, document: Document, runtime: Runtime = None) -> list[Sl
 
 
 def slots_in(fw: Framework, reader: Reader, runtime: Runtime = None) -> list[Slot]:
-    """The same of a reader that stands at the document; what is wrong is among its problems."""
+    """Slots of the document of a reader; errors are added to its problems."""
     found = _slots(fw, reader, (), runtime, 0)
     _check(found, fw, reader)
     return found
@@ -147,8 +147,8 @@ def _check(found: list[Slot], fw: Framework, reader: Reader) -> None:
     at = "spec" if len(found) != 1 else ""
     if not found:
         reader.problem("spec", f"a {fw.kind} without pods", "give it at least one pod template")
-    if len(found) > MOST_POD_SETS:
-        what = f"has {len(found)} pod sets, more than {MOST_POD_SETS}"
+    if len(found) > MAX_POD_SETS:
+        what = f"has {len(found)} pod sets, more than {MAX_POD_SETS}"
         reader.problem(at, what, "put some of them into one")
     seen: set[str] = set()
     for slot in found:
@@ -156,7 +156,7 @@ def _check(found: list[Slot], fw: Framework, reader: Reader) -> None:
             reader.problem(at, f"two pod sets are named {shown(slot.name)}", "rename one of them")
         seen.add(slot.name)
         if not LABEL.fullmatch(slot.name) and not isinstance(fw.pods, Components):
-            what = f"pod set {shown(slot.name)}: its name is no label"
+            what = f"pod set {shown(slot.name)}: its name is not a valid label value"
             reader.problem(at, what, "use at most 63 lower-case letters, digits and '-'")
         if slot.count > MOST:
             what = f"pod set {shown(slot.name)} has {slot.count} pods, more than {MOST}"
@@ -170,7 +170,8 @@ def _to(reader: Reader, path: Path) -> Reader:
 
 
 def _mapping(reader: Reader, key: str) -> dict[str, Any]:
-    """What is there, to add to, but not to change what is in it; a mistake there is told."""
+    """The mapping at a key, to be extended but not changed inside; an error is added to the
+    problems."""
     reader.child(key)
     found = reader.raw(key)
     return dict(found) if isinstance(found, Mapping) else {}
@@ -186,7 +187,7 @@ def _slot(
     counted: tuple[Path, ...] = (),
     index_labels: Mapping[str, Any] | None = None,
 ) -> Slot:
-    """Of a reader that stands at a pod or a template."""
+    """The slot of a reader at a pod or a template."""
     template = {part: _mapping(reader, part) for part in ("metadata", "spec") if reader.has(part)}
     head = reader.child("metadata")
     head.labels("labels")
@@ -216,7 +217,7 @@ def template_slot(
     count: int = 1,
     index_labels: Mapping[str, Any] | None = None,
 ) -> Slot:
-    """Of one template, for what has no shape in the table."""
+    """The slot of one template, for kinds without a shape in the table."""
     return _slot(reader, pod, name, count, index_labels=index_labels)
 
 
@@ -253,8 +254,8 @@ def _least(annotations: Reader, least: str | None, count: int) -> int | None:
         return None
     if least.isascii() and least.isdigit() and 1 <= int(least[:10]) <= max(1, count):
         return int(least)
-    what = f"{shown(least)} is no whole number from 1 to parallelism ({count})"
-    annotations.problem(names.MIN_PARALLELISM, what, "write one that is, in quotes")
+    what = f"{shown(least)} is not a whole number from 1 to parallelism ({count})"
+    annotations.problem(names.MIN_PARALLELISM, what, "write a valid number, in quotes")
     return None
 
 
@@ -344,8 +345,8 @@ def _components(reader: Reader, at: Path, depth: int) -> list[Slot]:
 
 
 def _pods_in(component: Reader, inner: Reader, depth: int) -> list[tuple[int, Mapping[str, Any]]]:
-    """Counts and templates of what an AppWrapper wraps: as it declares them, or else as this table
-    has the kind."""
+    """Counts and templates of the objects that an AppWrapper wraps: as it declares them, or else by
+    the kind's row in this table."""
     declared = component.children("podSets")
     if declared:
         found = []
@@ -392,7 +393,8 @@ def _spark(reader: Reader, at: Path) -> list[Slot]:
 
 
 def _spark_template(role: Reader, container: str) -> dict[str, Any]:
-    """What the operator makes of a role's fields, as far as it decides where pods may run."""
+    """Pod template that the operator makes from a role's fields, as far as it decides where pods
+    may run."""
     base = role.child("template")
     spec, head = deepcopy(_mapping(base, "spec")), _mapping(base, "metadata")
     _update(head, "labels", role.labels("labels"))
@@ -450,8 +452,8 @@ def _list(value: object) -> list[Any]:
 
 
 def runtime_of(fw: Framework, document: Document) -> tuple[str, str] | None:
-    """Kind and name of the object that says what a TrainJob's pods are; None: none is needed.
-    Raises ManifestError."""
+    """Kind and name of the object that defines a TrainJob's pods; None: none is needed. Raises
+    ManifestError."""
     if not isinstance(fw.pods, OfRuntime):
         return None
     reader = Reader(document)
@@ -465,7 +467,7 @@ def runtime_of(fw: Framework, document: Document) -> tuple[str, str] | None:
 def _of_runtime(reader: Reader, at: Path, runtime: Runtime) -> list[Slot]:
     spec = reader.child("spec")
     if runtime is None:
-        what = f"{shown(spec.child('runtimeRef').text('name'))} is not there"
+        what = f"{shown(spec.child('runtimeRef').text('name'))} does not exist"
         spec.problem("runtimeRef", what, "create it, or name one that is")
         return []
     described = Reader(runtime, "runtime", reader.problems).child("spec")
@@ -506,7 +508,7 @@ def _of_runtime(reader: Reader, at: Path, runtime: Runtime) -> list[Slot]:
 
 
 def _resources(template: dict[str, Any], trainer: Reader) -> None:
-    """The trainer's resources are those of the container `node`."""
+    """Move the trainer's resources to the container `node`."""
     if trainer.has("resourcesPerNode"):
         wanted = _mapping(trainer, "resourcesPerNode")
         for one in _list(template.get("spec", {}).get("containers")):

@@ -1,9 +1,9 @@
-"""What starts a job and what stops it, each as one merge patch.
+"""Starting and stopping a job, each as one merge patch.
 
-A start adds to the pods' templates what their admission came with, and notes in an annotation of
-the job what was there before: a stop puts exactly that back, also where the Workload has been
-deleted meanwhile. A job that somebody else started has no note; it gets back what its Workload
-has.
+A start adds the fields of the admission to the pod templates, and stores the original values in an
+annotation of the job: a stop restores exactly these, also where the Workload has been deleted
+meanwhile. A job that another controller started has no annotation; its original values are taken
+from its Workload.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _DEEPEST_PATH: Final = 40
 
 @dataclass(frozen=True, slots=True)
 class PodSetInfo:
-    """What an admission gives the pods of one pod set."""
+    """Fields that an admission adds to the pods of one pod set."""
 
     name: str
     count: int | None = None
-    """None: as many as the job says."""
+    """Number of admitted pods; None: as many as the job states."""
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     node_selector: Mapping[str, str] = field(default_factory=dict)
@@ -52,7 +52,8 @@ class PodSetInfo:
 
 
 def is_suspended(fw: Framework, document: Document) -> bool:
-    """Of a pod: it is gated. What is never held itself is never suspended."""
+    """True if it is suspended; for a pod, if it is gated. A kind that is never suspended gives
+    False."""
     if fw.holding is Holding.GATE:
         gates = at(document, ("spec", "schedulingGates"))
         return isinstance(gates, list) and any(_is_gate(one) for one in gates)
@@ -60,18 +61,16 @@ def is_suspended(fw: Framework, document: Document) -> bool:
 
 
 def has_note(document: Document) -> bool:
-    """Whether something is still to be put back."""
+    """True if original values remain to be restored."""
     return at(document, _NOTE) is not ABSENT
 
 
 def start_patch(
     fw: Framework, document: Document, infos: Sequence[PodSetInfo], runtime: Runtime = None
 ) -> dict[str, Any]:
-    """Empty when there is nothing to do. Raises ManifestError.
-
-    Where a kind takes no changes of its pods by the write that lets it run, the first patch
-    prepares it and the next one, made of the document as it is then, lets it run.
-    """
+    """The patch that starts a job; empty if it is started. Raises ManifestError. Where a kind
+    rejects changes of its pods in the write that unsuspends it, the first patch prepares it and the
+    next one, made from the document at that time, unsuspends it."""
     if fw.holding is Holding.PODS:
         return {}
     change = Change(document)
@@ -97,9 +96,10 @@ def stop_patch(
     originals: Sequence[Mapping[str, Any]] = (),
     runtime: Runtime = None,
 ) -> dict[str, Any]:
-    """`originals` are the pod sets of the Workload. Empty when there is nothing to do. Of a kind
-    that must have stopped before its pods can be changed, the first patch suspends it and the next
-    one, made of the document as it is then, puts back what was there. Raises ManifestError."""
+    """The patch that stops a job; empty if it is stopped. `originals` are the pod sets of the
+    Workload. Where a kind must have stopped before its pods can be changed, the first patch
+    suspends it and the next one, made from the document at that time, restores the original values.
+    Raises ManifestError."""
     if fw.holding is not Holding.SUSPEND:
         return {}
     change = Change(document)
@@ -117,7 +117,7 @@ def stop_patch(
 
 
 def before_start(document: Document) -> Document:
-    """The document as if it had never been started, but for whether it is suspended."""
+    """The document as if it had never been started, except for its suspension."""
     if not has_note(document):
         return document
     change = Change(document)
@@ -131,8 +131,8 @@ def _is_gate(one: object) -> bool:
 
 
 def _is_ours(one: object) -> bool:
-    """Kueue lets go of its topology gate later than of the other; here a pod that is admitted has
-    its place."""
+    """True for gates that are removed at a start. Kueue removes its topology gate later than the
+    other; here an admitted pod has its place."""
     return _is_gate(one) or (isinstance(one, Mapping) and one.get("name") == names.TOPOLOGY_GATE)
 
 
@@ -151,7 +151,7 @@ def _same_pod_sets(fw: Framework, found: Sequence[Slot], infos: Sequence[PodSetI
     mine, given = [one.name for one in found], [one.name for one in infos]
     if sorted(mine) != sorted(given):
         what = f"the Workload has pod sets {shown(given)}, the {fw.kind} has {shown(mine)}"
-        raise wrong((), what, "delete the Workload; it is made anew")
+        raise wrong((), what, "delete the Workload; it is created again")
 
 
 def _add(change: Change, found: Sequence[Slot], infos: Mapping[str, PodSetInfo]) -> None:
@@ -235,7 +235,7 @@ def _note(document: Document) -> Mapping[str, Any]:
 
 
 def _undo_of(document: Document) -> list[list[Any]]:
-    """What the annotation says, as far as it makes sense: anybody may have written to it."""
+    """The valid part of the annotation, which any user may have written."""
     undo = _note(document).get("undo")
     return [one for one in undo if _is_undo(one)] if isinstance(undo, list) else []
 
@@ -251,7 +251,7 @@ def _is_undo(one: object) -> bool:
 def _undo_by(
     fw: Framework, document: Document, originals: Sequence[Mapping[str, Any]], runtime: Runtime
 ) -> list[list[Any]]:
-    """What makes the slots what the Workload's pod sets say they were."""
+    """Changes that restore the pod sets of the Workload in the slots."""
     if not originals:
         return []
     by_name = {str(one.get("name", "main")): one for one in originals}
@@ -275,7 +275,7 @@ _BELOW: Final[tuple[Path, ...]] = (
     ("spec", "tolerations"),
     ("spec", "schedulingGates"),
 )
-"""The places of a template, in the order of `Places`."""
+"""Paths in a template, in the order of `Places`."""
 
 
 def _undo_places(document: Document, slot: Slot, template: object) -> Iterator[list[Any]]:
@@ -291,7 +291,8 @@ def _undo_places(document: Document, slot: Slot, template: object) -> Iterator[l
             if was is ABSENT and here.keys() == now.keys():
                 yield [list(path)]
                 continue
-            # One by one: the job's own controller may have labels there that no Workload has.
+            # Labels are restored one by one: the job's own controller may have set labels that no
+            # Workload has.
             for name in sorted({*now, *texts}):
                 if now.get(name) != texts.get(name):
                     yield _as_was((*path, name), texts.get(name, ABSENT))

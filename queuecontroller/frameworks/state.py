@@ -1,4 +1,4 @@
-"""What a job's status tells: whether it is done, has pods, is ready, and what it needs no more."""
+"""State of a job by its status: finished, active, ready, and its reclaimable pods."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from queuecontroller.frameworks.table import (
 from queuecontroller.scheduler.model.reasons import FAILED, SUCCEEDED
 
 _LONGEST_MESSAGE: Final = 32_768
-"""Kubernetes' bound for a condition's."""
+"""Kubernetes' limit for a condition's message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
     success: bool
     reason: str
-    """Of the Workload's condition."""
+    """Reason of the Workload's condition Finished."""
     message: str
 
 
 def finished(fw: Framework, document: Document) -> Finished | None:
-    """None: it may still run."""
+    """The result of a job that has ended; None: it may still run."""
     for test, success in ((fw.succeeded, True), (fw.failed, False)):
         if test is None or not _passes(test, document):
             continue
@@ -58,13 +58,13 @@ def _message(fw: Framework, test: Test, document: Document) -> str:
 
 
 def is_active(fw: Framework, document: Document) -> bool:
-    """Whether it has pods, as far as its status tells. A job that was suspended holds its quota
-    until it has none."""
+    """True if it has pods, by its status. A suspended job holds its quota until it has none."""
     return fw.active is not None and _passes(fw.active, document)
 
 
 def pods_ready(fw: Framework, document: Document, runtime: Runtime = None) -> bool:
-    """Raises ManifestError where that depends on pod templates which cannot be read."""
+    """True if its pods are ready. Raises ManifestError where that depends on unreadable pod
+    templates."""
     match fw.ready:
         case None:
             return False
@@ -92,7 +92,7 @@ def pods_ready(fw: Framework, document: Document, runtime: Runtime = None) -> bo
 
 
 def reclaimable(fw: Framework, document: Document, runtime: Runtime = None) -> dict[str, int]:
-    """Pods by pod set that are done and will not be made again: their quota is free. Raises
+    """Number of finished pods by pod set that will not be recreated: their quota is free. Raises
     ManifestError."""
     match fw.pods:
         case OneTemplate(job):
@@ -119,7 +119,7 @@ def reclaimable(fw: Framework, document: Document, runtime: Runtime = None) -> d
 
 
 def _replicas(fw: Framework, document: Document, runtime: Runtime) -> dict[str, int]:
-    """Jobs of each name that a JobSet is made of."""
+    """Replicas of each replicated job of a JobSet."""
     path: Path = ("spec", "replicatedJobs")
     found: Any = document
     if isinstance(fw.pods, OfRuntime):
@@ -155,7 +155,7 @@ def _conditions(document: Document) -> Iterator[Mapping[str, Any]]:
 
 
 def _entries(found: object) -> Iterator[Mapping[str, Any]]:
-    """Of a list or of a mapping's values."""
+    """Mappings in a list or in a mapping's values."""
     if isinstance(found, Mapping):
         found = list(found.values())
     if isinstance(found, list):

@@ -1,9 +1,9 @@
-"""The job frameworks that Kueue knows, by one table: where each keeps what queueing needs.
+"""The job frameworks that Kueue supports, in one table: the fields of each that queueing needs.
 
-A row says where a kind is suspended, which of its fields are pod templates and how many pods each
-stands for (shapes.py reads them), and by what its status tells that it is ready, active or done
-(state.py). What follows no row is in code: pods and their groups (pods.py), and what makes pods
-that queue for themselves (serving.py).
+A row names the field that suspends a kind, its pod templates and their counts (slots.py reads
+them), and the parts of its status that mean ready, active or finished (state.py). Kinds that fit no
+row are in code: pods and their groups (pods.py), and controllers whose pods are queued by
+themselves (serving.py).
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ class Roles:
 
 @dataclass(frozen=True, slots=True)
 class OfRuntime:
-    """TrainJob: a JobSet that its runtime, another object, describes."""
+    """TrainJob: a JobSet that its runtime, another object, defines."""
 
 
 @dataclass(frozen=True, slots=True)
 class OnePod:
-    """A Pod, or what makes pods of one template that are queued themselves."""
+    """A Pod, or a controller with one template whose pods are queued by themselves."""
 
     pod: Path = ()
 
@@ -112,26 +112,26 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class AllPods:
-    """As many pods as the job has are ready or done."""
+    """True if as many pods as the job has are ready or done."""
 
 
 @dataclass(frozen=True, slots=True)
 class AllJobs:
-    """As many Jobs as there are replicas are ready or done, by entries under a path."""
+    """True if as many Jobs as there are replicas are ready or done, by entries under a path."""
 
     at: Path
 
 
 @dataclass(frozen=True, slots=True)
 class AllExecutors:
-    """Spark runs, and so does every executor that was asked for."""
+    """True if the Spark application runs, and every requested executor does."""
 
 
 Test: TypeAlias = Is | Holds | Counts | AllPods | AllJobs | AllExecutors
 
 
 class Holding(Enum):
-    """How pods are kept from running until their Workload is admitted."""
+    """Mechanism that keeps pods from running until their Workload is admitted."""
 
     SUSPEND = auto()
     """The object has a field for it."""
@@ -144,7 +144,7 @@ class Holding(Enum):
 @dataclass(frozen=True, slots=True)
 class Framework:
     name: str
-    """In `integrations.frameworks` of Kueue's Configuration."""
+    """Name in `integrations.frameworks` of Kueue's Configuration."""
     group: str
     versions: tuple[str, ...]
     """The first is the one to watch."""
@@ -154,23 +154,24 @@ class Framework:
     suspend: Path = ()
     holding: Holding = Holding.SUSPEND
     managed_by: Path = ()
-    """Who runs it, where it is not its own controller; empty: nobody else can."""
+    """Field that names the controller in charge, where it is not the kind's own; empty: there is
+    none."""
     priority_class: tuple[Path, ...] = ()
-    """Where a PriorityClass is named, besides the pod templates: the first that does counts."""
+    """Fields with a PriorityClass besides the pod templates: the first one set counts."""
     succeeded: Test | None = None
     failed: Test | None = None
     not_yet_failed: Test | None = None
-    """While this holds it is still clearing up, whatever `failed` says."""
+    """While this is true the job is still cleaning up, even if `failed` is true."""
     message: Path = ()
-    """Of what happened, where no condition says it."""
+    """Field with the message, where no condition has one."""
     ready: Test | None = None
     active: Test | None = None
-    """Whether it has pods, as far as its status tells."""
+    """Test if it has pods, by its status."""
     fixed_while_running: bool = False
-    """Its pod templates cannot be changed by the write that suspends it, nor before its status
-    says that it has stopped."""
+    """True if its pod templates cannot be changed by the write that suspends it, nor before its
+    status states that it has stopped."""
     fixed_at_start: bool = False
-    """Its pod templates cannot be changed by the write that lets it run."""
+    """True if its pod templates cannot be changed by the write that unsuspends it."""
 
     @property
     def api_versions(self) -> tuple[str, ...]:
@@ -375,7 +376,8 @@ _BY_TYPE: Final = MappingProxyType(
 
 
 BY_KIND: Final = MappingProxyType({one.kind: one for one in FRAMEWORKS})
-"""For what says no more than its kind, as files for the service alone may."""
+"""Frameworks by kind, for documents without an apiVersion, which files for the service alone may
+omit."""
 
 
 def frameworks() -> Sequence[Framework]:
@@ -387,7 +389,7 @@ def framework_named(name: str) -> Framework | None:
 
 
 def framework_of(document: object) -> Framework | None:
-    """By its apiVersion and kind; None: none of ours."""
+    """The framework of a document by its apiVersion and kind; None: it is not supported."""
     if not isinstance(document, Mapping):
         return None
     return framework_for(document.get("apiVersion"), document.get("kind"))
@@ -395,15 +397,16 @@ def framework_of(document: object) -> Framework | None:
 
 @dataclass(frozen=True, slots=True)
 class External:
-    """A kind whose own controller makes Workloads for it: all that counts here is that what it owns
-    is not queued a second time."""
+    """A kind whose own controller makes Workloads for it: the jobs and pods it owns are not queued
+    a second time."""
 
     group: str
     kind: str
 
 
 def external_frameworks(names: Sequence[str], path: str) -> tuple[External, ...]:
-    """Of `integrations.externalFrameworks`: Kind.version.group each. Raises ManifestError."""
+    """External frameworks from `integrations.externalFrameworks`, as Kind.version.group. Raises
+    ManifestError."""
     found, problems = [], []
     for i, name in enumerate(names):
         kind, _, rest = name.partition(".")
@@ -419,8 +422,8 @@ def external_frameworks(names: Sequence[str], path: str) -> tuple[External, ...]
 
 
 def queues_its_own(owner: Mapping[str, Any], external: Collection[External] = ()) -> bool:
-    """Whether what an owner reference names is queued itself, if anything is: then its pods and
-    jobs follow it."""
+    """True if the kind of an owner reference may be queued itself: its pods and jobs then follow
+    it."""
     api_version, kind = owner.get("apiVersion"), owner.get("kind")
     if framework_for(api_version, kind) is not None:
         return True

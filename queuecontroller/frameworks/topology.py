@@ -1,8 +1,8 @@
-"""Which of a pod set's pods goes to which of the domains that it was given.
+"""Assignment of a pod set's pods to the domains that it was given.
 
-Pods that know their number (a label that the pod set's topologyRequest names) go in its order, so
-that neighbours are neighbours. Where one has no number, or it is out of bounds, each goes where
-there is a place left.
+Pods with a number (a label that the pod set's topologyRequest names) are assigned in its order, so
+that consecutive pods share domains. Where one has no number, or it is out of bounds, each gets a
+free place.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ Selector = Mapping[str, str]
 
 
 def domains(assignment: Mapping[str, Any]) -> list[tuple[dict[str, str], int]]:
-    """Of a pod set's assignment in a Workload: node selectors and how many pods each has; empty: it
-    was given none."""
+    """Node selectors and pod counts of a pod set's assignment in a Workload; empty: it has none."""
     given = assignment.get("topologyAssignment") or {}
     levels = given.get("levels") or []
     made = given.get("domains") or domains_of(given.get("slices") or [])
@@ -54,8 +53,8 @@ def places(
     pods: Sequence[Document],
     waiting: Sequence[Document],
 ) -> dict[str, Selector]:
-    """Node selectors by name for those who wait. `pods`: all of the pod set that there are, those
-    who wait among them."""
+    """Node selectors by name for the pods in `waiting`. `pods`: all existing pods of the pod set,
+    the waiting ones among them."""
     names_waiting = {str(at_head(one).get("name")) for one in waiting}
     others = [
         one
@@ -126,7 +125,7 @@ def _number(labels: Mapping[str, Any], name: object) -> int | None:
 
 
 def request_of(pod_set: Mapping[str, Any], count: int) -> dict[str, Any]:
-    """The topologyRequest of a Workload's pod set, with how many pods a group of it has."""
+    """The topologyRequest of a Workload's pod set, and the number of pods in a group of it."""
     request = dict(pod_set.get("topologyRequest") or {})
     groups = request.get("subGroupCount")
     if isinstance(groups, int) and groups > 0:
@@ -135,7 +134,7 @@ def request_of(pod_set: Mapping[str, Any], count: int) -> dict[str, Any]:
 
 
 def let_go_patch(pod: Document, selector: Selector) -> dict[str, Any]:
-    """Without its gate, and bound to its domain."""
+    """The patch that removes the pod's gate and binds it to its domain."""
     gates = at(pod, ("spec", "schedulingGates"))
     known = [one for one in gates if isinstance(one, Mapping)] if isinstance(gates, list) else []
     rest = [one for one in known if one.get("name") != names.TOPOLOGY_GATE]

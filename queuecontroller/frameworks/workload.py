@@ -26,7 +26,7 @@ _WISHES: Final = {
 _UNCONSTRAINED: Final = "kueue.x-k8s.io/podset-unconstrained-topology"
 _SLICE_SIZE: Final = "kueue.x-k8s.io/podset-slice-size"
 _LAYERS: Final = "kueue.x-k8s.io/podset-slice-required-topology-constraints"
-_MOST_LAYERS: Final = 3
+_MAX_LAYERS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,23 +43,23 @@ class PriorityClass:
 
 
 def pod_sets(fw: Framework, document: Document, runtime: Runtime = None) -> list[dict[str, Any]]:
-    """As a Workload's spec has them. Raises ManifestError."""
+    """Pod sets of a job as a Workload's spec has them. Raises ManifestError."""
     return [pod_set_of_slot(one) for one in slots(fw, document, runtime)]
 
 
 def pod_set_of_slot(slot: Slot) -> dict[str, Any]:
-    """Raises ManifestError."""
+    """The pod set of a slot. Raises ManifestError."""
     made: dict[str, Any] = {"name": slot.name, "count": slot.count}
     if slot.min_count is not None:
         made["minCount"] = slot.min_count
     made["template"] = slot.template
-    if wishes := topology_request(slot):
-        made["topologyRequest"] = wishes
+    if constraints := topology_request(slot):
+        made["topologyRequest"] = constraints
     return made
 
 
 def topology_request(slot: Slot) -> dict[str, Any]:
-    """What annotations of the template wish for; empty: nothing. Raises ManifestError."""
+    """The topologyRequest from annotations of the template; empty: none. Raises ManifestError."""
     at = f"pod set {slot.name}: metadata"
     reader = Reader(slot.template.get("metadata"), at)
     annotations = reader.labels("annotations")
@@ -73,8 +73,10 @@ def topology_request(slot: Slot) -> dict[str, Any]:
         if size.isascii() and size.isdigit() and 0 < int(size[:11]) < 1 << 31:
             made["podSetSliceSize"] = int(size[:11])
         else:
-            what = f"{shown(size)} is no whole number from 1"
-            reader.child("annotations").problem(_SLICE_SIZE, what, "write one that is, in quotes")
+            what = f"{shown(size)} is not a whole number from 1"
+            reader.child("annotations").problem(
+                _SLICE_SIZE, what, "write a valid number, in quotes"
+            )
     if _LAYERS in annotations:
         made["podsetSliceRequiredTopologyConstraints"] = _layers(reader, annotations[_LAYERS])
     if reader.problems:
@@ -83,14 +85,14 @@ def topology_request(slot: Slot) -> dict[str, Any]:
 
 
 def _layers(reader: Reader, text: str) -> list[dict[str, Any]]:
-    """Slices within slices, as JSON; what is wrong is a problem of the reader."""
+    """Slices within slices, as JSON; errors are added to the reader's problems."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
         found = None
     if (
         isinstance(found, list)
-        and 0 < len(found) <= _MOST_LAYERS
+        and 0 < len(found) <= _MAX_LAYERS
         and all(
             isinstance(one, dict)
             and one.keys() == {"topology", "size"}
@@ -101,9 +103,8 @@ def _layers(reader: Reader, text: str) -> list[dict[str, Any]]:
         )
     ):
         return found
-    what = (
-        f'{shown(text)} is no list of at most {_MOST_LAYERS} like {{"topology": LEVEL, "size": 4}}'
-    )
+    example = '{"topology": LEVEL, "size": 4}'
+    what = f"{shown(text)} is not a list of at most {_MAX_LAYERS} like {example}"
     reader.child("annotations").problem(_LAYERS, what, "write one, from the widest level")
     return []
 
@@ -111,7 +112,7 @@ def _layers(reader: Reader, text: str) -> list[dict[str, Any]]:
 def priority_class_of(
     fw: Framework, document: Document, runtime: Runtime = None
 ) -> PriorityClass | None:
-    """The class that its priority comes from: its label's, or else the first that the job or one of
+    """The class that decides its priority: its label's, or else the first that the job or one of
     its pod templates names. Raises ManifestError."""
     label = Reader(document).child("metadata").child("labels").raw(names.PRIORITY_CLASS)
     if isinstance(label, str) and label:
@@ -121,7 +122,7 @@ def priority_class_of(
 
 
 def pod_class_of(fw: Framework, document: Document, found: Sequence[Slot]) -> str:
-    """The PriorityClass that the job or the first of its pods that has one names; empty: none."""
+    """The PriorityClass that the job, or the first of its pods with one, names; empty: none."""
     places: list[tuple[object, Path]] = [(document, path) for path in fw.priority_class]
     places += [(slot.template, ("spec", "priorityClassName")) for slot in found]
     for holder, path in places:
@@ -134,7 +135,7 @@ def pod_class_of(fw: Framework, document: Document, found: Sequence[Slot]) -> st
 def workload_name(
     fw: Framework, document: Document, *, extra: str = "", longest: int = names.LONGEST_NAME
 ) -> str:
-    """Raises ManifestError."""
+    """The Workload's name. Raises ManifestError."""
     head = Reader(document).child("metadata")
     name, uid = head.required("name"), head.text("uid")
     if head.problems:
@@ -143,12 +144,12 @@ def workload_name(
 
 
 def queue_of(document: Document) -> str:
-    """The LocalQueue that it names, by label or, as of old, by annotation; empty: none."""
+    """The LocalQueue that the job names, by label or by the older annotation; empty: none."""
     return _named(document, names.QUEUE_NAME)
 
 
 def prebuilt_of(document: Document) -> str:
-    """The Workload that somebody else made for it; empty: none."""
+    """The prebuilt Workload that the job names; empty: none."""
     return _named(document, names.PREBUILT)
 
 
@@ -183,7 +184,7 @@ def workload_of(
     longest_name: int = names.LONGEST_NAME,
     runtime: Runtime = None,
 ) -> dict[str, Any]:
-    """`priority` is the value of its class, for whoever knows it. Raises ManifestError."""
+    """A job's Workload. `priority` is the value of its class, if known. Raises ManifestError."""
     head = Reader(document).child("metadata")
     labels, annotations = head.labels("labels"), head.labels("annotations")
     uid = head.text("uid")
@@ -230,12 +231,13 @@ def workload_of(
 
 
 def max_execution_s(head: Reader) -> int | None:
-    """Of the label; a wrong one is a problem of the reader, which stands at the metadata."""
+    """The time limit in the label, in seconds; an invalid one is a problem of the reader at the
+    metadata."""
     text = head.labels("labels").get(names.MAX_EXEC_SECONDS)
     if text is None:
         return None
     if text.isascii() and text.isdigit() and 0 < int(text[:11]) < 1 << 31:
         return int(text[:11])
-    what = f"{shown(text)} is no whole number from 1"
-    head.child("labels").problem(names.MAX_EXEC_SECONDS, what, "write one that is, in quotes")
+    what = f"{shown(text)} is not a whole number from 1"
+    head.child("labels").problem(names.MAX_EXEC_SECONDS, what, "write a valid number, in quotes")
     return None

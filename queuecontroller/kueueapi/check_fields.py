@@ -1,5 +1,5 @@
-"""What decides besides quota, and other clusters: AdmissionCheck, ProvisioningRequestConfig,
-MultiKueueCluster, MultiKueueConfig."""
+"""Kinds for checks besides quota, and for other clusters: AdmissionCheck,
+ProvisioningRequestConfig, MultiKueueCluster, MultiKueueConfig."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ from queuecontroller.kueueapi.shared_fields import CONDITIONS, OBJECT_NAME, RESO
 ADMISSION_CHECK: Final = Kind(
     "AdmissionCheck",
     "admissionchecks",
-    "Something that must say yes before work starts, besides quota.",
+    "A check besides quota that must be ready before a Workload is admitted.",
     fields(
         spec=Field(
-            "What is wanted.",
+            "The desired state.",
             fields(
                 controllerName=Field(
-                    "Who answers, such as sluice.dev/placement. It cannot be changed.",
+                    "The controller that sets the check's state, such as sluice.dev/placement. "
+                    "It cannot be changed.",
                     Text(LABEL_KEY, 153),
                     required=True,
                     rules=(
@@ -43,7 +44,7 @@ ADMISSION_CHECK: Final = Kind(
                     ),
                 ),
                 parameters=Field(
-                    "An object with more for whoever answers.",
+                    "An object with parameters for that controller.",
                     fields(
                         apiGroup=Field("Group of the object.", OBJECT_NAME, required=True),
                         kind=Field(
@@ -62,7 +63,7 @@ ADMISSION_CHECK: Final = Kind(
             ),
             required=True,
         ),
-        status=Field("What is.", fields(conditions=CONDITIONS)),
+        status=Field("The observed state.", fields(conditions=CONDITIONS)),
     ),
     short_names=("ac",),
 )
@@ -70,10 +71,10 @@ ADMISSION_CHECK: Final = Kind(
 PROVISIONING_REQUEST_CONFIG: Final = Kind(
     "ProvisioningRequestConfig",
     "provisioningrequestconfigs",
-    "How an AdmissionCheck asks an autoscaler for nodes.",
+    "ProvisioningRequests by which an AdmissionCheck requests nodes from an autoscaler.",
     fields(
         spec=Field(
-            "What is wanted.",
+            "The desired state.",
             fields(
                 provisioningClassName=Field(
                     "The class of the ProvisioningRequests.", OBJECT_NAME, required=True
@@ -82,19 +83,25 @@ PROVISIONING_REQUEST_CONFIG: Final = Kind(
                     "Parameters of the ProvisioningRequests.", MapOf(Text(longest=255), 100)
                 ),
                 managedResources=Field(
-                    "Only pods that ask for one of these are asked for; none: all.",
+                    "Resources whose pods need the request; none: all pods.",
                     ListOf(RESOURCE, 100, unique=True),
                 ),
                 retryStrategy=Field(
-                    "How a refused request is made again.",
+                    "Retries of a failed request.",
                     fields(
                         backoffLimitCount=Field(
-                            "How often; then the workload is stopped.", Whole(0), default=3
+                            "Number of retries, after which the workload is deactivated.",
+                            Whole(0),
+                            default=3,
                         ),
                         backoffBaseSeconds=Field(
-                            "The first wait; each is twice the one before.", Whole(0), default=60
+                            "The first delay in seconds; each further one is twice as long.",
+                            Whole(0),
+                            default=60,
                         ),
-                        backoffMaxSeconds=Field("The longest wait.", Whole(0), default=1800),
+                        backoffMaxSeconds=Field(
+                            "The longest delay in seconds.", Whole(0), default=1800
+                        ),
                     ),
                     default={
                         "backoffLimitCount": 3,
@@ -103,7 +110,7 @@ PROVISIONING_REQUEST_CONFIG: Final = Kind(
                     },
                 ),
                 podSetUpdates=Field(
-                    "What the pods are given to reach the new nodes.",
+                    "Fields that are added to the pods so that they run on the new nodes.",
                     fields(
                         nodeSelector=Field(
                             "Labels of nodes.",
@@ -111,7 +118,8 @@ PROVISIONING_REQUEST_CONFIG: Final = Kind(
                                 fields(
                                     key=Field("The label.", Text(LABEL_KEY, 317), required=True),
                                     valueFromProvisioningClassDetail=Field(
-                                        "The detail of the answer that has its value.",
+                                        "The detail of the ProvisioningRequest's status that has"
+                                        " its value.",
                                         Text(longest=32768),
                                         required=True,
                                     ),
@@ -123,7 +131,7 @@ PROVISIONING_REQUEST_CONFIG: Final = Kind(
                     ),
                 ),
                 podSetMergePolicy=Field(
-                    "Which pod sets are asked for as one.",
+                    "Pod sets that are requested together.",
                     Text(
                         choices=(
                             "IdenticalPodTemplates",
@@ -145,7 +153,7 @@ _KUBECONFIG: Final = fields(
         required=True,
     ),
     locationType=Field(
-        "Whether it is in a Secret or at a path.",
+        "Secret, or Path of a file.",
         Text(choices=("Path", "Secret")),
         default="Secret",
     ),
@@ -157,13 +165,13 @@ _PROFILE: Final = fields(
 MULTIKUEUE_CLUSTER: Final = Kind(
     "MultiKueueCluster",
     "multikueueclusters",
-    "Another cluster that work may be sent to.",
+    "Another cluster to which jobs can be dispatched.",
     fields(
         spec=Field(
-            "What is wanted.",
+            "The desired state.",
             fields(
                 clusterSource=Field(
-                    "How it is reached: one of the two.",
+                    "Connection to the cluster: one of the two.",
                     fields(
                         Rule(
                             "has(self.kubeConfig) != has(self.clusterProfileRef)",
@@ -176,22 +184,24 @@ MULTIKUEUE_CLUSTER: Final = Kind(
                     versions=NEW,
                 ),
                 kubeConfig=Field(
-                    "How it is reached. v1beta2 has clusterSource.", _KUBECONFIG, versions=OLD
+                    "Connection to the cluster. v1beta2 has clusterSource.",
+                    _KUBECONFIG,
+                    versions=OLD,
                 ),
                 clusterProfileRef=Field(
-                    "How it is reached. v1beta2 has clusterSource.", _PROFILE, versions=OLD
+                    "Connection to the cluster. v1beta2 has clusterSource.", _PROFILE, versions=OLD
                 ),
             ),
             required=True,
         ),
-        status=Field("What is.", fields(conditions=CONDITIONS)),
+        status=Field("The observed state.", fields(conditions=CONDITIONS)),
     ),
     short_names=("mkc",),
     columns=(
         Column(
             "Connected",
             ".status.conditions[?(@.type=='Active')].status",
-            "Whether it is reached",
+            "True while the cluster is connected",
         ),
         AGE,
     ),
@@ -200,10 +210,10 @@ MULTIKUEUE_CLUSTER: Final = Kind(
 MULTIKUEUE_CONFIG: Final = Kind(
     "MultiKueueConfig",
     "multikueueconfigs",
-    "Clusters among which work is spread.",
+    "Clusters among which jobs are distributed.",
     fields(
         spec=Field(
-            "What is wanted.",
+            "The desired state.",
             fields(
                 clusters=Field(
                     "Names of MultiKueueClusters.",
@@ -211,7 +221,7 @@ MULTIKUEUE_CONFIG: Final = Kind(
                     required=True,
                 ),
                 quotaManagement=Field(
-                    "Whether quota is kept by hand or follows the clusters.",
+                    "Manual quota, or quota that follows the clusters.",
                     Text(choices=("Automated", "Manual")),
                 ),
             ),

@@ -1,4 +1,4 @@
-"""An object of one version as one of the other. Pure; nothing a user wrote is lost.
+"""Conversion of an object between the API versions. Pure; no field that a user wrote is lost.
 
 Between v1beta1 and v1beta2: ClusterQueue `cohort` and `cohortName`, `admissionChecks` and
 `admissionChecksStrategy`, Borrow and Preempt and MayStopSearch; LocalQueue `flavorUsage` and
@@ -6,11 +6,12 @@ Between v1beta1 and v1beta2: ClusterQueue `cohort` and `cohortName`, `admissionC
 MultiKueueCluster `clusterSource`; AdmissionCheck `retryDelayMinutes`. v1alpha2 has the fields of
 v1beta1.
 
-What the other version has no words for is kept in an annotation and comes back with the way back:
-`sluice.dev/as-v1beta1` holds the fields of the spec that differ. Anybody can write an annotation,
-so it is not believed: it counts only if the spec made with it converts to exactly the spec that is
-there. So it can give back a spelling, never another meaning. Of a status nothing is kept:
-`pendingWorkloadsStatus` of a ClusterQueue and `flavors` of a LocalQueue end with v1beta1.
+Fields that the other version cannot express are stored in an annotation and restored by the
+conversion back: `sluice.dev/as-v1beta1` holds the fields of the spec that differ. Any user can
+write an annotation, so it is not trusted: it counts only if the spec made with it converts to
+exactly the current spec. So it can restore a spelling, never another meaning. Of a status nothing
+is stored: `pendingWorkloadsStatus` of a ClusterQueue and `flavors` of a LocalQueue end with
+v1beta1.
 """
 
 from __future__ import annotations
@@ -27,19 +28,19 @@ from queuecontroller.kueueapi.workload_fields import OLD_CLASS_SOURCES
 from queuecontroller.scheduler.placement.topology.slices import domains_of, slices_of
 
 LARGEST_KEPT: Final = 16 << 10
-"""Characters of the annotation; all of an object's may have 256 KiB together."""
+"""Characters of the annotation; all annotations of an object may have 256 KiB together."""
 _DEPTH: Final = 32
 
 Object = dict[str, Any]
 
 
 class ConversionError(ValueError):
-    """What cannot be converted, and why."""
+    """A failed conversion; the text names the object and the reason."""
 
 
 def convert(document: Mapping[str, Any], wanted: str) -> Object:
-    """`wanted` is an apiVersion, such as kueue.x-k8s.io/v1beta2. What is made may share parts of
-    the document, which stays as it is. Raises ConversionError."""
+    """Convert a document. `wanted` is an apiVersion, such as kueue.x-k8s.io/v1beta2. The result may
+    share parts of the document, which stays unchanged. Raises ConversionError."""
     kind, given = _kind_of(document), _version_of(document.get("apiVersion"))
     to = _version_of(wanted)
     for version in (given, to):
@@ -83,7 +84,8 @@ def _side(version: Version) -> str:
 
 
 def _mapping(holder: Mapping[str, Any], *path: str) -> Object:
-    """What is not as the schema has it is left alone: it is refused elsewhere, in better words."""
+    """The mapping at a key; an invalid one counts as empty, since validation reports it with a
+    better message."""
     found: Any = holder
     for key in path:
         found = found.get(key) if isinstance(found, dict) else None
@@ -224,7 +226,7 @@ def _plain(kind: str, made: Object, to: Version) -> None:
 
 
 def _copied(kind: str, document: Mapping[str, Any]) -> Object:
-    """As much of it as is written to; the rest is the same objects."""
+    """A copy of the parts that a conversion changes; the rest is shared."""
     made = {name: value for name, value in document.items() if name not in _COPIED}
     made.update({name: copy.deepcopy(document[name]) for name in _COPIED if name in document})
     if "spec" in document:
@@ -236,8 +238,8 @@ _COPIED: Final = ("metadata", "status")
 
 
 def _copied_spec(kind: str, spec: Any) -> Any:
-    """A Workload's is mostly pods, in which the versions do not differ: the API server asks for a
-    conversion at each change of one."""
+    """A copy of the spec. A Workload's is mostly pods, in which the versions do not differ: the API
+    server requests a conversion at each change of one."""
     if kind == "Workload" and isinstance(spec, dict):
         return dict(spec)
     return copy.deepcopy(spec)
@@ -254,7 +256,7 @@ def _annotation(side: str) -> str:
 
 
 def _take_kept(made: Object, side: str) -> str:
-    """What was kept for the version that is wanted, if anything."""
+    """Remove and return the stored fields of the requested version; empty without any."""
     annotations = _mapping(made, "metadata", "annotations")
     kept = annotations.pop(_annotation(side), "")
     if not annotations and "annotations" in _mapping(made, "metadata"):
@@ -274,7 +276,8 @@ def _keep(made: Object, side: str, lost: object) -> None:
 def _give_back(
     kind: str, made: Object, kept: str, to: Version, given: Version, before: object
 ) -> None:
-    """Only if it means what is there now: the object may have been changed, or the text forged."""
+    """Restore the stored fields, only if they mean the current spec: the object may have been
+    changed, or the annotation forged."""
     try:
         candidate = _patched(made.get("spec"), json.loads(kept))
     except (ValueError, TypeError, RecursionError):
@@ -284,7 +287,7 @@ def _give_back(
 
 
 def _difference(wanted: object, have: object) -> object | None:
-    """What makes `wanted` of `have`: a JSON merge patch (RFC 7396); None: nothing."""
+    """The JSON merge patch (RFC 7396) that turns `have` into `wanted`; None: they are equal."""
     if wanted == have:
         return None
     if not isinstance(wanted, dict) or not isinstance(have, dict):

@@ -1,7 +1,7 @@
 """The table as CustomResourceDefinitions.
 
 Structural schemas with little in them: types, bounds, choices, keys of lists, defaults. CEL only
-where a rule must hold although no webhook answers, and never in a Workload.
+where a rule must hold even if no webhook answers, and never in a Workload.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from queuecontroller.kueueapi.table import GROUP, KINDS
 CONVERT_PATH: Final = "/convert"
 VALIDATE_PATH: Final = "/validate"
 VALIDATE_S: Final = 5
-"""An answer takes a millisecond; a webhook that is not there must not hold up a user for long."""
+"""Seconds. An answer takes a millisecond; an unavailable webhook must not delay a user for long."""
 AMOUNT: Final = r"^\+?([0-9]+(\.[0-9]*)?|\.[0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,3})?$"
 """A quantity that is not negative."""
 AMOUNT_OR_AUTO: Final = f"^auto$|{AMOUNT}"
@@ -43,7 +43,7 @@ Schema = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """Where the API server asks for conversions: a Service, or a URL outside the cluster."""
+    """Endpoint of the conversion webhook: a Service, or a URL outside the cluster."""
 
     ca_bundle: str = ""
     """PEM in base64; empty: filled in later, by cert-manager or by hand."""
@@ -54,7 +54,7 @@ class Webhook:
     port: int = 443
 
     def client(self, path: str) -> Schema:
-        """As webhooks of all kinds have it."""
+        """The webhook's clientConfig, as webhooks of all kinds have it."""
         where: Schema = (
             {"url": self.url + path}
             if self.url
@@ -75,8 +75,8 @@ def definitions(webhook: Webhook) -> list[Schema]:
 
 
 def validation(webhook: Webhook, unless_by: str = "") -> Schema:
-    """Who judges objects before they are stored; without an answer nothing of ours is stored.
-    `unless_by`: a service account's user name, whose writes need no judge."""
+    """The validating webhook, without whose answer none of these objects is stored. `unless_by`:
+    user name of a service account whose writes are not validated."""
     rules = [
         {
             "apiGroups": [GROUP],
@@ -122,7 +122,8 @@ def definition(kind: Kind, webhook: Webhook) -> Schema:
         "metadata": {
             "name": f"{kind.plural}.{GROUP}",
             "labels": {"app.kubernetes.io/part-of": "sluice"},
-            # Without it the API server lets no one but the project itself define *.k8s.io.
+            # Without this annotation the API server rejects definitions in *.k8s.io that are not
+            # the Kubernetes project's own.
             "annotations": {"api-approved.kubernetes.io": "unapproved, Kueue's API on Sluice"},
         },
         "spec": {

@@ -1,8 +1,7 @@
-"""What a row of the table can say: a field's type, its bounds, in which versions it is, and what it
-means.
+"""Rows of the table: a field's type, its bounds, its versions, and its description.
 
-A row is read twice: by the manifest reader, which tells a mistake in words, and by `crds.py`, which
-writes the schema by which the API server refuses the same. So both know the same fields.
+A row is read twice: by the manifest reader, which reports an error as text, and by `crds.py`, which
+writes the schema by which the API server rejects the same. So both know the same fields.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ class Version(StrEnum):
 
 STORED: Final = Version.V1BETA2
 OLD: Final = frozenset({Version.V1ALPHA2, Version.V1BETA1})
-"""Those that have v1beta1's fields. Only ClusterQueue is served as v1alpha2: manifests of that time
-that have a ClusterQueue's fields as v1beta1 knew them are still about."""
+"""Versions with v1beta1's fields. Only ClusterQueue is served as v1alpha2: manifests of that time
+that have a ClusterQueue's fields as v1beta1 knew them are still in use."""
 NEW: Final = frozenset({Version.V1BETA2})
 EVERY: Final = OLD | NEW
 
 NAME: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
-"""Of an object, as Kubernetes has it (a DNS subdomain)."""
+"""Pattern of an object's name in Kubernetes (a DNS subdomain)."""
 LABEL_KEY: Final = (
     r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
     r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)$"
@@ -37,7 +36,7 @@ WHAT: Final = {
     NAME: "a name: lowercase letters, digits, '-' and '.', a letter or digit at both ends",
     LABEL_KEY: "a label's key, such as example.com/pool",
 }
-"""Patterns in words, for messages."""
+"""Descriptions of the patterns, for messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ class Text:
     """0: no bound of its own."""
     choices: tuple[str, ...] = ()
     old_choices: tuple[str, ...] = ()
-    """Those that only the old versions have."""
+    """Choices that only the old versions have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +83,7 @@ class PodTemplate:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a schema cannot say, in CEL."""
+    """A rule in CEL that a schema cannot express."""
 
     expression: str
     message: str
@@ -100,12 +99,12 @@ class Fields:
 class ListOf:
     item: Type
     most: int
-    """Entries."""
+    """Limit of the number of entries."""
     least: int = 0
     keys: tuple[str, ...] = ()
-    """Fields that tell the entries apart: no two are equal in them."""
+    """Key fields: no two entries are equal in all of them."""
     unique: bool = False
-    """Of values: none is given twice."""
+    """True for a list of values that may not repeat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,26 +119,26 @@ Type: TypeAlias = Text | Whole | Flag | Amount | Time | PodTemplate | Fields | L
 @dataclass(frozen=True, slots=True)
 class Field:
     text: str
-    """What it means, for `kubectl explain`."""
+    """Description for `kubectl explain`."""
     type: Type
     required: bool = False
     versions: frozenset[Version] = EVERY
     default: object = None
     old_default: object = None
-    """Where the old versions say it otherwise."""
+    """Default of the old versions, where it differs."""
     rules: tuple[Rule, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Of `kubectl get`."""
+    """A column of `kubectl get`."""
 
     name: str
     path: str
     text: str
     type: str = "string"
     wide: bool = False
-    """With `-o wide` only."""
+    """True for a column shown with `-o wide` only."""
     old_path: str = ""
 
 

@@ -47,31 +47,33 @@ from queuecontroller.scheduler.model.objects import (
 _NEVER, _LOWER = PreemptionPolicy.NEVER, PreemptionPolicy.LOWER_PRIORITY
 
 _FUNGIBILITY: Final = Field(
-    "When the search for a flavor stops before the last one.",
+    "Conditions that end the search for a flavor before the last one.",
     fields(
         whenCanBorrow=Field(
-            "A flavor that fits by borrowing: MayStopSearch takes it, TryNextFlavor looks on.",
+            "A flavor that fits by borrowing: MayStopSearch takes it, TryNextFlavor continues "
+            "the search.",
             choices(FungibilityPolicy, old=("Borrow",)),
             default="MayStopSearch",
             old_default="Borrow",
         ),
         whenCanPreempt=Field(
-            "A flavor that fits by preempting: MayStopSearch takes it, TryNextFlavor looks on.",
+            "A flavor that fits by preempting: MayStopSearch takes it, TryNextFlavor continues "
+            "the search.",
             choices(FungibilityPolicy, old=("Preempt",)),
             default="TryNextFlavor",
         ),
         preference=Field(
-            "Which is preferred where no flavor fits without either.",
+            "The preference where no flavor fits without either.",
             choices(FungibilityPreference),
         ),
     ),
     default={},
 )
 _PREEMPTION: Final = Field(
-    "Whom a waiting workload may stop to take its place.",
+    "Workloads that a pending one may preempt.",
     fields(
         withinClusterQueue=Field(
-            "In the same queue.",
+            "In the same ClusterQueue.",
             choices(
                 PreemptionPolicy,
                 _NEVER,
@@ -81,12 +83,12 @@ _PREEMPTION: Final = Field(
             default="Never",
         ),
         reclaimWithinCohort=Field(
-            "In queues of the cohort that have borrowed, for quota that is the own.",
+            "In ClusterQueues of the cohort that borrow, to reclaim this queue's own quota.",
             choices(PreemptionPolicy, _NEVER, _LOWER, PreemptionPolicy.ANY),
             default="Never",
         ),
         borrowWithinCohort=Field(
-            "In queues of the cohort while this one borrows itself.",
+            "In ClusterQueues of the cohort while this one borrows itself.",
             fields(
                 policy=Field(
                     "Never, or those of lower priority.",
@@ -94,7 +96,7 @@ _PREEMPTION: Final = Field(
                     default="Never",
                 ),
                 maxPriorityThreshold=Field(
-                    "Only those of this priority or a lower one may be stopped.", Whole()
+                    "Only workloads of this priority or a lower one may be preempted.", Whole()
                 ),
             ),
         ),
@@ -102,7 +104,8 @@ _PREEMPTION: Final = Field(
     default={},
 )
 _CHECKS_STRATEGY: Final = Field(
-    "AdmissionChecks that must pass before work starts, each for all flavors or for some.",
+    "AdmissionChecks that must be ready before a Workload is admitted, each for all flavors or "
+    "for some.",
     fields(
         admissionChecks=Field(
             "The checks.",
@@ -110,7 +113,7 @@ _CHECKS_STRATEGY: Final = Field(
                 fields(
                     name=Field("Name of the AdmissionCheck.", OBJECT_NAME, required=True),
                     onFlavors=Field(
-                        "Flavors that it is for; none: all.", ListOf(OBJECT_NAME, 64, unique=True)
+                        "Flavors that require it; none: all.", ListOf(OBJECT_NAME, 64, unique=True)
                     ),
                 ),
                 64,
@@ -121,10 +124,10 @@ _CHECKS_STRATEGY: Final = Field(
     ),
 )
 _CONCURRENT: Final = Field(
-    "Whether work may be tried on several flavors at once.",
+    "Variants of a workload that are tried on several flavors at once.",
     fields(
         migration=Field(
-            "What becomes of it when a flavor earlier in the list has room.",
+            "Migration once a flavor earlier in the list has room.",
             fields(
                 mode=Field(
                     "TryPreferredFlavors moves it there, RetainFirstAdmission leaves it.",
@@ -148,36 +151,37 @@ _CONCURRENT: Final = Field(
 CLUSTER_QUEUE: Final = Kind(
     "ClusterQueue",
     "clusterqueues",
-    "Quota of the whole cluster, and how waiting work is let in to it.",
+    "Quota that spans the cluster, and the rules by which Workloads are admitted to it.",
     fields(
         spec=Field(
-            "What is wanted.",
+            "The desired state.",
             fields(
                 cohortName=Field(
-                    "The Cohort that unused quota is shared in; none: it is not shared.",
+                    "The Cohort in which unused quota is shared; none: it is not shared.",
                     OBJECT_NAME,
                     versions=NEW,
                 ),
                 cohort=Field(
-                    "The Cohort that unused quota is shared in. v1beta2 has cohortName.",
+                    "The Cohort in which unused quota is shared. v1beta2 has cohortName.",
                     OBJECT_NAME,
                     versions=OLD,
                 ),
                 resourceGroups=RESOURCE_GROUPS,
                 queueingStrategy=Field(
-                    "StrictFIFO: the first in line blocks those behind it. BestEffortFIFO: who "
-                    "does not fit is passed.",
+                    "StrictFIFO: the head blocks the queue. BestEffortFIFO: a Workload that does"
+                    " not fit is passed over.",
                     choices(QueueingStrategy),
                     default="BestEffortFIFO",
                 ),
                 namespaceSelector=Field(
-                    "Namespaces whose work is let in, by their labels. Left out: none; empty: all.",
+                    "Selector of the namespaces that may use the queue. Left out: none; empty: "
+                    "all.",
                     LABEL_SELECTOR,
                 ),
                 flavorFungibility=_FUNGIBILITY,
                 preemption=_PREEMPTION,
                 admissionChecks=Field(
-                    "Checks that must pass before work starts. v1beta2 has "
+                    "Checks that must be ready before a Workload is admitted. v1beta2 has "
                     "admissionChecksStrategy.",
                     ListOf(OBJECT_NAME, 64, unique=True),
                     versions=OLD,
@@ -190,19 +194,21 @@ CLUSTER_QUEUE: Final = Kind(
             ),
         ),
         status=Field(
-            "What is.",
+            "The observed state.",
             fields(
                 conditions=CONDITIONS,
                 flavorsReservation=Field(
-                    "What is reserved, by flavor and resource.", usage(borrowed=True)
+                    "Reserved quota, by flavor and resource.", usage(borrowed=True)
                 ),
                 flavorsUsage=Field(
-                    "What admitted work uses, by flavor and resource.", usage(borrowed=True)
+                    "Quota of admitted Workloads, by flavor and resource.", usage(borrowed=True)
                 ),
-                pendingWorkloads=Field("Workloads that wait.", WORKLOADS),
-                reservingWorkloads=Field("Workloads that hold quota.", WORKLOADS),
-                admittedWorkloads=Field("Workloads that are admitted and not finished.", WORKLOADS),
-                fairSharing=Field("Its present share.", fields(weightedShare=WEIGHTED_SHARE)),
+                pendingWorkloads=Field("Number of pending Workloads.", WORKLOADS),
+                reservingWorkloads=Field("Number of Workloads that hold quota.", WORKLOADS),
+                admittedWorkloads=Field(
+                    "Number of admitted Workloads that have not finished.", WORKLOADS
+                ),
+                fairSharing=Field("Its current share.", fields(weightedShare=WEIGHTED_SHARE)),
             ),
         ),
     ),
@@ -210,22 +216,34 @@ CLUSTER_QUEUE: Final = Kind(
     versions=(Version.V1ALPHA2, Version.V1BETA1, Version.V1BETA2),
     columns=(
         Column("Cohort", ".spec.cohortName", "The cohort", old_path=".spec.cohort"),
-        Column("Strategy", ".spec.queueingStrategy", "How it queues", wide=True),
-        Column("Pending Workloads", ".status.pendingWorkloads", "Who waits", "integer"),
-        Column("Admitted Workloads", ".status.admittedWorkloads", "Who runs", "integer", wide=True),
+        Column("Strategy", ".spec.queueingStrategy", "The queueing strategy", wide=True),
+        Column(
+            "Pending Workloads",
+            ".status.pendingWorkloads",
+            "Number of pending Workloads",
+            "integer",
+        ),
+        Column(
+            "Admitted Workloads",
+            ".status.admittedWorkloads",
+            "Number of admitted Workloads",
+            "integer",
+            wide=True,
+        ),
     ),
 )
 
 LOCAL_QUEUE: Final = Kind(
     "LocalQueue",
     "localqueues",
-    "A namespace's door to a ClusterQueue: jobs name it in a label.",
+    "A namespace's entry point to a ClusterQueue: jobs name it in a label.",
     fields(
         spec=Field(
-            "What is wanted.",
+            "The desired state.",
             fields(
                 clusterQueue=Field(
-                    "The ClusterQueue behind it. It cannot be changed: make another LocalQueue.",
+                    "The ClusterQueue it belongs to. It cannot be changed: make another "
+                    "LocalQueue.",
                     OBJECT_NAME,
                     required=True,
                     rules=(
@@ -240,36 +258,38 @@ LOCAL_QUEUE: Final = Kind(
             ),
         ),
         status=Field(
-            "What is.",
+            "The observed state.",
             fields(
                 conditions=CONDITIONS,
                 flavorsReservation=Field(
-                    "What is reserved, by flavor and resource.", usage(borrowed=False)
+                    "Reserved quota, by flavor and resource.", usage(borrowed=False)
                 ),
                 flavorsUsage=Field(
-                    "What admitted work uses, by flavor and resource.",
+                    "Quota of admitted Workloads, by flavor and resource.",
                     usage(borrowed=False),
                     versions=NEW,
                 ),
                 flavorUsage=Field(
-                    "What admitted work uses. v1beta2 has flavorsUsage.",
+                    "Quota of admitted Workloads. v1beta2 has flavorsUsage.",
                     usage(borrowed=False),
                     versions=OLD,
                 ),
-                pendingWorkloads=Field("Workloads that wait.", WORKLOADS),
-                reservingWorkloads=Field("Workloads that hold quota.", WORKLOADS),
-                admittedWorkloads=Field("Workloads that are admitted and not finished.", WORKLOADS),
+                pendingWorkloads=Field("Number of pending Workloads.", WORKLOADS),
+                reservingWorkloads=Field("Number of Workloads that hold quota.", WORKLOADS),
+                admittedWorkloads=Field(
+                    "Number of admitted Workloads that have not finished.", WORKLOADS
+                ),
                 fairSharing=Field(
-                    "Its present share.",
+                    "Its current share.",
                     fields(
                         weightedShare=WEIGHTED_SHARE,
                         admissionFairSharingStatus=Field(
-                            "Past use, which decides who is next.",
+                            "Recorded usage, which decides the order of admission.",
                             fields(
                                 consumedResources=Field(
-                                    "Use over time, by resource.", MapOf(Amount(), 64)
+                                    "Decayed usage by resource.", MapOf(Amount(), 64)
                                 ),
-                                lastUpdate=Field("When it was reckoned.", Time()),
+                                lastUpdate=Field("Time of the last update.", Time()),
                             ),
                         ),
                     ),
@@ -280,9 +300,19 @@ LOCAL_QUEUE: Final = Kind(
     short_names=("lq", "queue", "queues"),
     namespaced=True,
     columns=(
-        Column("ClusterQueue", ".spec.clusterQueue", "The ClusterQueue behind it"),
-        Column("Pending Workloads", ".status.pendingWorkloads", "Who waits", "integer"),
-        Column("Admitted Workloads", ".status.admittedWorkloads", "Who runs", "integer"),
+        Column("ClusterQueue", ".spec.clusterQueue", "The ClusterQueue it belongs to"),
+        Column(
+            "Pending Workloads",
+            ".status.pendingWorkloads",
+            "Number of pending Workloads",
+            "integer",
+        ),
+        Column(
+            "Admitted Workloads",
+            ".status.admittedWorkloads",
+            "Number of admitted Workloads",
+            "integer",
+        ),
     ),
 )
 
@@ -292,11 +322,11 @@ COHORT: Final = Kind(
     "ClusterQueues and other Cohorts that share unused quota.",
     fields(
         spec=Field(
-            "What is wanted.",
+            "The desired state.",
             fields(
-                parentName=Field("The Cohort that this one is part of.", OBJECT_NAME),
+                parentName=Field("The parent Cohort.", OBJECT_NAME),
                 parent=Field(
-                    "The Cohort that this one is part of. v1beta1 and v1beta2 have parentName.",
+                    "The parent Cohort. v1beta1 and v1beta2 have parentName.",
                     OBJECT_NAME,
                     versions=frozenset({Version.V1ALPHA1}),
                 ),
@@ -306,8 +336,8 @@ COHORT: Final = Kind(
             ),
         ),
         status=Field(
-            "What is.",
-            fields(fairSharing=Field("Its present share.", fields(weightedShare=WEIGHTED_SHARE))),
+            "The observed state.",
+            fields(fairSharing=Field("Its current share.", fields(weightedShare=WEIGHTED_SHARE))),
         ),
     ),
     short_names=("co",),
@@ -316,10 +346,10 @@ COHORT: Final = Kind(
 RESOURCE_FLAVOR: Final = Kind(
     "ResourceFlavor",
     "resourceflavors",
-    "A kind of node that quota is given on.",
+    "A kind of node for which quota is defined.",
     fields(
         spec=Field(
-            "What is wanted.",
+            "The desired state.",
             fields(
                 nodeLabels=Field(
                     "Labels of its nodes; pods admitted to it run only there.", LABEL_MAP
@@ -329,9 +359,9 @@ RESOURCE_FLAVOR: Final = Kind(
                     ListOf(TAINT, 8),
                 ),
                 tolerations=Field(
-                    "Tolerations that pods admitted to it are given.", ListOf(TOLERATION, 8)
+                    "Tolerations that are added to pods admitted to it.", ListOf(TOLERATION, 8)
                 ),
-                topologyName=Field("The Topology that its nodes are placed by.", OBJECT_NAME),
+                topologyName=Field("The Topology of its nodes.", OBJECT_NAME),
             ),
         )
     ),
@@ -341,10 +371,10 @@ RESOURCE_FLAVOR: Final = Kind(
 WORKLOAD_PRIORITY_CLASS: Final = Kind(
     "WorkloadPriorityClass",
     "workloadpriorityclasses",
-    "A priority for queueing alone; the pods' own is left as it is.",
+    "A priority for queueing alone; the pods' own priority is unchanged.",
     fields(
-        value=Field("The priority; the higher goes first.", Whole(), required=True),
-        description=Field("When to use it.", Text(longest=4096)),
+        value=Field("The priority; higher ones are admitted first.", Whole(), required=True),
+        description=Field("Its purpose.", Text(longest=4096)),
     ),
     short_names=("wpc",),
     columns=(Column("Value", ".value", "The priority", "integer"),),
@@ -353,17 +383,17 @@ WORKLOAD_PRIORITY_CLASS: Final = Kind(
 TOPOLOGY: Final = Kind(
     "Topology",
     "topologies",
-    "How nodes stand together, from the widest level to the narrowest.",
+    "Levels in which nodes are grouped, from the widest to the narrowest.",
     fields(
         spec=Field(
-            "What is wanted.",
+            "The desired state.",
             fields(
                 levels=Field(
                     "The levels, the widest first.",
                     ListOf(
                         fields(
                             nodeLabel=Field(
-                                "The label that says which block, rack or node it is.",
+                                "The node label that names the block, rack or host.",
                                 Text(LABEL_KEY, 316),
                                 required=True,
                             )

@@ -1,4 +1,4 @@
-"""Parts that several kinds have: names, selectors, taints, conditions, quotas, use."""
+"""Fields that several kinds have: names, selectors, taints, conditions, quotas, usage."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ OBJECT_NAME: Final = Text(NAME, 253)
 RESOURCE: Final = Text(LABEL_KEY, 317)
 """A resource's name has the form of a label's key."""
 MOST_FLAVORS: Final = 64
-MOST_RESOURCES: Final = 64
-MOST_GROUPS: Final = 16
-MOST_CONDITIONS: Final = 16
+MAX_RESOURCES: Final = 64
+MAX_GROUPS: Final = 16
+MAX_CONDITIONS: Final = 16
 EFFECTS: Final = ("NoExecute", "NoSchedule", "PreferNoSchedule")
 
 STRING_MAP: Final = MapOf(Text(), 64)
@@ -34,7 +34,7 @@ LABEL_MAP: Final = MapOf(Text(longest=63), 8)
 _REQUIREMENT: Final = fields(
     key=Field("Key of the label.", Text(LABEL_KEY, 317), required=True),
     operator=Field(
-        "How the label's value is compared with `values`.",
+        "Comparison of the label's value with `values`.",
         Text(choices=("DoesNotExist", "Exists", "In", "NotIn")),
         required=True,
     ),
@@ -48,10 +48,8 @@ LABEL_SELECTOR: Final = fields(
 TAINT: Final = fields(
     key=Field("Key of the taint.", Text(LABEL_KEY, 317), required=True),
     value=Field("Value of the taint.", Text(longest=63)),
-    effect=Field(
-        "What happens to pods that do not tolerate it.", Text(choices=EFFECTS), required=True
-    ),
-    timeAdded=Field("When it was added.", Time()),
+    effect=Field("Effect on pods that do not tolerate it.", Text(choices=EFFECTS), required=True),
+    timeAdded=Field("Time at which it was added.", Time()),
 )
 TOLERATION: Final = fields(
     key=Field("Key of the taint; empty with Exists means every taint.", Text(longest=317)),
@@ -59,27 +57,31 @@ TOLERATION: Final = fields(
     value=Field("Value of the taint.", Text()),
     effect=Field("Effect of the taint; empty means every effect.", Text()),
     tolerationSeconds=Field(
-        "How long a NoExecute taint is tolerated.", Whole(-(1 << 63), (1 << 63) - 1, wide=True)
+        "Seconds for which a NoExecute taint is tolerated.",
+        Whole(-(1 << 63), (1 << 63) - 1, wide=True),
     ),
 )
 
 CONDITION: Final = fields(
-    type=Field("What is said.", Text(longest=316), required=True),
-    status=Field("Whether it holds.", Text(choices=("False", "True", "Unknown")), required=True),
-    reason=Field("Why, as one word.", Text(longest=1024), required=True),
-    message=Field("Why, for people.", Text(longest=32768), required=True),
-    lastTransitionTime=Field("When the status last changed.", Time(), required=True),
+    type=Field("Type of the condition.", Text(longest=316), required=True),
+    status=Field(
+        "True, False or Unknown.", Text(choices=("False", "True", "Unknown")), required=True
+    ),
+    reason=Field("Reason, as one word.", Text(longest=1024), required=True),
+    message=Field("Reason as text.", Text(longest=32768), required=True),
+    lastTransitionTime=Field("Time of the last change of the status.", Time(), required=True),
     observedGeneration=Field(
-        "Generation of the object that it was said of.", Whole(0, (1 << 63) - 1, wide=True)
+        "Generation of the object for which the condition was set.",
+        Whole(0, (1 << 63) - 1, wide=True),
     ),
 )
 CONDITIONS: Final = Field(
-    "What the controller says of the object.",
-    ListOf(CONDITION, MOST_CONDITIONS, keys=("type",)),
+    "Conditions set by the controller.",
+    ListOf(CONDITION, MAX_CONDITIONS, keys=("type",)),
 )
 
 FAIR_SHARING: Final = Field(
-    "How it shares with its neighbours in the cohort.",
+    "Its part in fair sharing within the cohort.",
     fields(
         weight=Field(
             "Twice the weight is entitled to twice as much beyond its own quota. 0: always last.",
@@ -89,16 +91,17 @@ FAIR_SHARING: Final = Field(
     ),
 )
 STOP_POLICY: Final = Field(
-    "None: work is admitted. Hold: nothing new is admitted. HoldAndDrain: what runs is stopped, "
-    "too.",
+    "None: Workloads are admitted. Hold: no new ones are admitted. HoldAndDrain: admitted ones "
+    "are evicted, too.",
     choices(StopPolicy),
     default="None",
 )
 ADMISSION_SCOPE: Final = Field(
-    "Whether past use of LocalQueues decides who is next here.",
+    "Admission by the recorded usage of LocalQueues.",
     fields(
         admissionMode=Field(
-            "UsageBasedAdmissionFairSharing: who has used less goes first.",
+            "UsageBasedAdmissionFairSharing: the LocalQueue with less recorded usage is served "
+            "first.",
             choices(AdmissionMode),
             required=True,
         )
@@ -108,7 +111,7 @@ ADMISSION_SCOPE: Final = Field(
 _QUOTA: Final = fields(
     name=Field("Name of the resource.", RESOURCE, required=True),
     nominalQuota=Field(
-        "How much of it is here. `auto`: as much as the flavor's nodes have.",
+        "The nominal quota. `auto`: as much as the flavor's nodes have.",
         Amount(auto=True),
         required=True,
     ),
@@ -124,7 +127,7 @@ _FLAVOR_QUOTAS: Final = fields(
     name=Field("Name of the ResourceFlavor.", OBJECT_NAME, required=True),
     resources=Field(
         "Quota of each resource on this flavor.",
-        ListOf(_QUOTA, MOST_RESOURCES, keys=("name",)),
+        ListOf(_QUOTA, MAX_RESOURCES, keys=("name",)),
         required=True,
     ),
 )
@@ -134,17 +137,17 @@ RESOURCE_GROUPS: Final = Field(
     ListOf(
         fields(
             coveredResources=Field(
-                "Resources that this group is about; none is in two groups.",
-                ListOf(RESOURCE, MOST_RESOURCES, unique=True),
+                "Resources of this group; none is in two groups.",
+                ListOf(RESOURCE, MAX_RESOURCES, unique=True),
                 required=True,
             ),
             flavors=Field(
-                "Flavors to take them from, tried in this order.",
+                "Flavors of these resources, tried in this order.",
                 ListOf(_FLAVOR_QUOTAS, MOST_FLAVORS, keys=("name",)),
                 required=True,
             ),
         ),
-        MOST_GROUPS,
+        MAX_GROUPS,
     ),
 )
 
@@ -152,23 +155,23 @@ WORKLOADS: Final = Whole(0)
 
 
 def usage(borrowed: bool) -> ListOf:
-    """By flavor and resource; queues of a namespace do not borrow themselves."""
+    """Usage by flavor and resource; LocalQueues have no `borrowed`."""
     resource = {
         "name": Field("Name of the resource.", RESOURCE, required=True),
-        "total": Field("All of it, borrowed or not.", Amount()),
+        "total": Field("The total, borrowed or not.", Amount()),
     }
     if borrowed:
-        resource["borrowed"] = Field("What of it is beyond the own quota.", Amount())
+        resource["borrowed"] = Field("The part beyond the own quota.", Amount())
     return ListOf(
         fields(
             name=Field("Name of the flavor.", OBJECT_NAME, required=True),
             resources=Field(
-                "By resource.",
-                ListOf(fields(**resource), MOST_RESOURCES, keys=("name",)),
+                "Amounts by resource.",
+                ListOf(fields(**resource), MAX_RESOURCES, keys=("name",)),
                 required=True,
             ),
         ),
-        MOST_FLAVORS * MOST_GROUPS,
+        MOST_FLAVORS * MAX_GROUPS,
         keys=("name",),
     )
 

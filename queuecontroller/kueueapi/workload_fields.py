@@ -1,4 +1,4 @@
-"""Workload: the pods that are let in together, and what has been decided about them.
+"""Workload: pods that are admitted together, and the decisions about them.
 
 By far the most written kind: its schema is kept small and has no CEL, which the API server would
 run at every write (docs/decisions/queue/0025-kueue-api.md).
@@ -31,20 +31,20 @@ from queuecontroller.kueueapi.fields import (
 from queuecontroller.kueueapi.shared_fields import CONDITIONS, OBJECT_NAME, STRING_MAP, TOLERATION
 from queuecontroller.scheduler.model.objects import CheckState
 
-MOST_POD_SETS: Final = 18
-MOST_CHECKS: Final = 8
-MOST_GATES: Final = 8
-MOST_LEVELS: Final = 16
+MAX_POD_SETS: Final = 18
+MAX_CHECKS: Final = 8
+MAX_GATES: Final = 8
+MAX_LEVELS: Final = 16
 MOST_SLICES: Final = 1000
-MOST_DOMAINS: Final = 100_000
+MAX_DOMAINS: Final = 100_000
 MOST_PLACES: Final = 4096
-"""Of the pods of one pod set on GPUs."""
+"""Limit of the GPU places of one pod set's pods."""
 LONGEST_PLACE: Final = 65_536
 OLD_CLASS_SOURCES: Final = {
     "kueue.x-k8s.io/workloadpriorityclass": ("kueue.x-k8s.io", "WorkloadPriorityClass"),
     "scheduling.k8s.io/priorityclass": ("scheduling.k8s.io", "PriorityClass"),
 }
-"""v1beta1's word for what v1beta2 says with a group and a kind."""
+"""v1beta1's name for a class that v1beta2 names by group and kind."""
 
 POD_SET_NAME: Final = Text(NAME, 63)
 COUNT: Final = Whole(0)
@@ -52,8 +52,10 @@ _LABEL: Final = Text(LABEL_KEY, 317)
 
 _TOPOLOGY_REQUEST: Final = fields(
     required=Field("All pods in one domain of this level.", _LABEL),
-    preferred=Field("All pods in one domain of this level if it can be, else wider.", _LABEL),
-    unconstrained=Field("Anywhere that there is room for each pod.", Flag()),
+    preferred=Field(
+        "All pods in one domain of this level if possible, else of a wider one.", _LABEL
+    ),
+    unconstrained=Field("Any domains with room for the pods.", Flag()),
     podIndexLabel=Field("Label of the pods that has their index.", _LABEL),
     subGroupIndexLabel=Field("Label of the pods that has the index of their group.", _LABEL),
     subGroupCount=Field("Groups that the pods are in.", COUNT),
@@ -77,20 +79,20 @@ _TOPOLOGY_REQUEST: Final = fields(
 _POD_SET: Final = fields(
     name=Field("Name of the pod set.", POD_SET_NAME, default="main"),
     count=Field("Pods.", COUNT, default=1),
-    minCount=Field("As many pods are enough to begin with.", Whole(1)),
-    template=Field("What each pod is.", PodTemplate(), required=True),
-    topologyRequest=Field("Where the pods may stand, seen from each other.", _TOPOLOGY_REQUEST),
+    minCount=Field("The fewest pods with which it may be admitted.", Whole(1)),
+    template=Field("Template of the pods.", PodTemplate(), required=True),
+    topologyRequest=Field("Topology constraints of the pods.", _TOPOLOGY_REQUEST),
 )
 
 _SPEC: Final = fields(
     podSets=Field(
         "Groups of equal pods; all start together.",
-        ListOf(_POD_SET, MOST_POD_SETS, keys=("name",)),
+        ListOf(_POD_SET, MAX_POD_SETS, keys=("name",)),
     ),
     queueName=Field("The LocalQueue that it waits in.", OBJECT_NAME),
-    priority=Field("Its priority; the higher goes first.", Whole()),
+    priority=Field("Its priority; higher ones are admitted first.", Whole()),
     priorityClassRef=Field(
-        "The class that its priority comes from.",
+        "The class of its priority.",
         fields(
             group=Field(
                 "Group of the class.",
@@ -107,52 +109,56 @@ _SPEC: Final = fields(
         versions=NEW,
     ),
     priorityClassName=Field(
-        "Name of the class that its priority comes from. v1beta2 has priorityClassRef.",
+        "Name of the class of its priority. v1beta2 has priorityClassRef.",
         OBJECT_NAME,
         versions=OLD,
     ),
     priorityClassSource=Field(
-        "Kind of the class that its priority comes from. v1beta2 has priorityClassRef.",
+        "Kind of the class of its priority. v1beta2 has priorityClassRef.",
         Text(choices=("", *OLD_CLASS_SOURCES)),
         versions=OLD,
     ),
-    active=Field("false: it is stopped, and waits until this is true again.", Flag(), default=True),
+    active=Field(
+        "false: it is evicted, and is not queued until this is true again.", Flag(), default=True
+    ),
     maximumExecutionTimeSeconds=Field(
-        "How long it may run; then it is stopped for good.", Whole(1)
+        "Seconds it may run; it is deactivated afterwards.", Whole(1)
     ),
     preemptionGates=Field(
-        "Gates that keep it from stopping others until they are open.",
+        "Gates that prevent it from preempting others until they are open.",
         ListOf(
             fields(name=Field("Name of the gate.", _LABEL, required=True)),
-            MOST_GATES,
+            MAX_GATES,
             keys=("name",),
         ),
     ),
 )
 
 _PLACES: Final = fields(
-    levels=Field("Labels of the levels, the widest first.", ListOf(_LABEL, MOST_LEVELS)),
+    levels=Field("Labels of the levels, the widest first.", ListOf(_LABEL, MAX_LEVELS)),
     domains=Field(
-        "Where pods stand: each domain by its value at every level. v1beta2 has slices.",
+        "Domains of the pods: each by its value at every level. v1beta2 has slices.",
         ListOf(
             fields(
-                values=Field("A value for each level.", ListOf(Text(), MOST_LEVELS), required=True),
-                count=Field("Pods there.", Whole(1), required=True),
+                values=Field("A value for each level.", ListOf(Text(), MAX_LEVELS), required=True),
+                count=Field("Number of pods in the domain.", Whole(1), required=True),
             ),
-            MOST_DOMAINS,
+            MAX_DOMAINS,
         ),
         versions=OLD,
     ),
     slices=Field(
-        "Where pods stand: domains, with what they have in common written once.",
+        "Domains of the pods, with common values written once.",
         ListOf(
             fields(
                 domainCount=Field("Domains of the slice.", Whole(1), required=True),
                 podCounts=Field(
                     "Pods of each domain.",
                     fields(
-                        universal=Field("The same in all.", Whole(1)),
-                        individual=Field("One number for each.", ListOf(Whole(1), MOST_DOMAINS)),
+                        universal=Field("The common value.", Whole(1)),
+                        individual=Field(
+                            "One number for each domain.", ListOf(Whole(1), MAX_DOMAINS)
+                        ),
                     ),
                     required=True,
                 ),
@@ -160,21 +166,21 @@ _PLACES: Final = fields(
                     "For each level, the domains' values.",
                     ListOf(
                         fields(
-                            universal=Field("The same in all.", Text()),
+                            universal=Field("The common value.", Text()),
                             individual=Field(
-                                "One for each: prefix, root, suffix.",
+                                "One value for each domain, without prefix and suffix.",
                                 fields(
-                                    prefix=Field("What all begin with.", Text()),
-                                    suffix=Field("What all end with.", Text()),
+                                    prefix=Field("The common prefix.", Text()),
+                                    suffix=Field("The common suffix.", Text()),
                                     roots=Field(
-                                        "What is between.",
-                                        ListOf(Text(), MOST_DOMAINS),
+                                        "The parts between prefix and suffix.",
+                                        ListOf(Text(), MAX_DOMAINS),
                                         required=True,
                                     ),
                                 ),
                             ),
                         ),
-                        MOST_LEVELS,
+                        MAX_LEVELS,
                     ),
                     required=True,
                 ),
@@ -188,16 +194,16 @@ _PLACES: Final = fields(
 _ADMISSION: Final = fields(
     clusterQueue=Field("The ClusterQueue whose quota it holds.", OBJECT_NAME, required=True),
     podSetAssignments=Field(
-        "What each pod set was given.",
+        "Assignment of each pod set.",
         ListOf(
             fields(
                 name=Field("Name of the pod set.", POD_SET_NAME, default="main"),
                 flavors=Field("The flavor of each resource.", MapOf(OBJECT_NAME, 64)),
-                resourceUsage=Field("What all its pods hold.", MapOf(Amount(), 64)),
-                count=Field("Pods that were let in.", COUNT),
-                topologyAssignment=Field("Where they stand.", _PLACES),
+                resourceUsage=Field("Resources of all its pods.", MapOf(Amount(), 64)),
+                count=Field("Number of admitted pods.", COUNT),
+                topologyAssignment=Field("Domains of its pods.", _PLACES),
                 gpuPlaces=Field(
-                    "Ours: the GPUs that are kept for its pods.",
+                    "GPUs reserved for its pods. Not a field of Kueue's.",
                     ListOf(
                         fields(
                             place=Field(
@@ -205,17 +211,19 @@ _ADMISSION: Final = fields(
                                 Text(longest=LONGEST_PLACE),
                                 required=True,
                             ),
-                            count=Field("Pods that have a place like it.", Whole(1), required=True),
+                            count=Field(
+                                "Number of pods with an equal place.", Whole(1), required=True
+                            ),
                         ),
                         MOST_PLACES,
                     ),
                 ),
                 delayedTopologyRequest=Field(
-                    "Whether it is yet to be decided where they stand.",
+                    "Pending while the domains are not assigned yet.",
                     Text(choices=("Pending", "Ready")),
                 ),
             ),
-            MOST_POD_SETS,
+            MAX_POD_SETS,
             keys=("name",),
         ),
     ),
@@ -223,13 +231,13 @@ _ADMISSION: Final = fields(
 
 _CHECK: Final = fields(
     name=Field("Name of the AdmissionCheck.", OBJECT_NAME, required=True),
-    state=Field("What the check says.", choices(CheckState), required=True),
-    message=Field("Why, for people.", Text(longest=32768), required=True),
-    lastTransitionTime=Field("When the state last changed.", Time(), required=True),
-    retryCount=Field("How often it was tried again.", COUNT),
-    requeueAfterSeconds=Field("How long to wait before it is tried again.", COUNT),
+    state=Field("State of the check.", choices(CheckState), required=True),
+    message=Field("Reason as text.", Text(longest=32768), required=True),
+    lastTransitionTime=Field("Time of the last change of the state.", Time(), required=True),
+    retryCount=Field("Number of retries.", COUNT),
+    requeueAfterSeconds=Field("Seconds before the next retry.", COUNT),
     podSetUpdates=Field(
-        "What the check adds to the pods when they start.",
+        "Fields that the check adds to the pods when they start.",
         ListOf(
             fields(
                 name=Field("Name of the pod set.", POD_SET_NAME, required=True),
@@ -238,66 +246,66 @@ _CHECK: Final = fields(
                 nodeSelector=Field("Labels of nodes.", STRING_MAP),
                 tolerations=Field("Tolerations.", ListOf(TOLERATION, 8)),
             ),
-            MOST_POD_SETS,
+            MAX_POD_SETS,
         ),
     ),
 )
 
 _STATUS: Final = fields(
-    admission=Field("What it was given; it holds this quota.", _ADMISSION),
+    admission=Field("Its admission; it holds this quota.", _ADMISSION),
     conditions=CONDITIONS,
     admissionChecks=Field(
-        "What the AdmissionChecks say.", ListOf(_CHECK, MOST_CHECKS, keys=("name",))
+        "States of the AdmissionChecks.", ListOf(_CHECK, MAX_CHECKS, keys=("name",))
     ),
     requeueState=Field(
-        "How it comes back after it was stopped.",
+        "Back-off after an eviction.",
         fields(
-            count=Field("How often it was stopped since it last ran well.", COUNT),
-            requeueAt=Field("When it may be let in again.", Time()),
+            count=Field("Number of evictions since its pods were last ready.", COUNT),
+            requeueAt=Field("Time at which it is queued again.", Time()),
         ),
     ),
     reclaimablePods=Field(
-        "Pods that need their quota no more.",
+        "Finished pods whose quota is released.",
         ListOf(
             fields(
                 name=Field("Name of the pod set.", POD_SET_NAME, required=True),
                 count=Field("Pods.", COUNT, required=True),
             ),
-            MOST_POD_SETS,
+            MAX_POD_SETS,
             keys=("name",),
         ),
     ),
     resourceRequests=Field(
-        "What each pod set asks for while it waits.",
+        "Requests of each pod set while it is pending.",
         ListOf(
             fields(
                 name=Field("Name of the pod set.", POD_SET_NAME, required=True),
-                resources=Field("Of all its pods.", MapOf(Amount(), 64)),
+                resources=Field("Requests of all its pods.", MapOf(Amount(), 64)),
             ),
-            MOST_POD_SETS,
+            MAX_POD_SETS,
             keys=("name",),
         ),
     ),
     accumulatedPastExecutionTimeSeconds=Field(
-        "How long it ran before it was last stopped.", COUNT, versions=NEW
+        "Seconds it ran before its last eviction.", COUNT, versions=NEW
     ),
     accumulatedPastExexcutionTimeSeconds=Field(
-        "How long it ran before it was last stopped. v1beta2 has it without the misspelling.",
+        "Seconds it ran before its last eviction. v1beta2 has it without the misspelling.",
         COUNT,
         versions=OLD,
     ),
     schedulingStats=Field(
-        "What happened to it.",
+        "Statistics of its scheduling.",
         fields(
             evictions=Field(
-                "How often it was stopped, by reason.",
+                "Number of evictions by reason.",
                 ListOf(
                     fields(
                         reason=Field("Why.", Text(longest=316), required=True),
                         underlyingCause=Field(
-                            "Why, more closely.", Text(longest=316), required=True, default=""
+                            "The underlying cause.", Text(longest=316), required=True, default=""
                         ),
-                        count=Field("How often.", COUNT, required=True),
+                        count=Field("Number of evictions.", COUNT, required=True),
                     ),
                     64,
                     keys=("reason", "underlyingCause"),
@@ -306,26 +314,26 @@ _STATUS: Final = fields(
         ),
     ),
     nominatedClusterNames=Field(
-        "Clusters that it may be sent to.", ListOf(Text(longest=256), 20, unique=True)
+        "Clusters to which it may be dispatched.", ListOf(Text(longest=256), 20, unique=True)
     ),
-    clusterName=Field("The cluster that it was sent to.", Text(longest=256)),
+    clusterName=Field("The cluster to which it was dispatched.", Text(longest=256)),
     unhealthyNodes=Field(
-        "Nodes that it stood on and that failed.",
+        "Failed nodes with pods of it.",
         ListOf(
             fields(name=Field("Name of the node.", OBJECT_NAME, required=True)), 8, keys=("name",)
         ),
     ),
     preemptionGates=Field(
-        "How the gates of the spec stand.",
+        "States of the spec's gates.",
         ListOf(
             fields(
                 name=Field("Name of the gate.", _LABEL, required=True),
                 position=Field(
-                    "Open: others may be stopped.", Text(choices=("Closed", "Open")), required=True
+                    "Open: it may preempt others.", Text(choices=("Closed", "Open")), required=True
                 ),
-                lastTransitionTime=Field("When it last changed.", Time(), required=True),
+                lastTransitionTime=Field("Time of the last change.", Time(), required=True),
             ),
-            MOST_GATES,
+            MAX_GATES,
             keys=("name",),
         ),
     ),
@@ -334,15 +342,25 @@ _STATUS: Final = fields(
 WORKLOAD: Final = Kind(
     "Workload",
     "workloads",
-    "Pods that wait for quota and are let in together.",
-    fields(spec=Field("What is wanted.", _SPEC), status=Field("What is.", _STATUS)),
+    "Pods that are queued and admitted together.",
+    fields(spec=Field("The desired state.", _SPEC), status=Field("The observed state.", _STATUS)),
     short_names=("kwl", "kueueworkload", "kueueworkloads"),
     namespaced=True,
     columns=(
         Column("Queue", ".spec.queueName", "The LocalQueue that it waits in"),
-        Column("Reserved in", ".status.admission.clusterQueue", "Whose quota it holds"),
-        Column("Admitted", ".status.conditions[?(@.type=='Admitted')].status", "Whether it runs"),
-        Column("Finished", ".status.conditions[?(@.type=='Finished')].status", "Whether it ended"),
+        Column(
+            "Reserved in", ".status.admission.clusterQueue", "The ClusterQueue whose quota it holds"
+        ),
+        Column(
+            "Admitted",
+            ".status.conditions[?(@.type=='Admitted')].status",
+            "True while it is admitted",
+        ),
+        Column(
+            "Finished",
+            ".status.conditions[?(@.type=='Finished')].status",
+            "True once it has finished",
+        ),
         AGE,
     ),
 )

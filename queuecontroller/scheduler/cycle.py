@@ -1,16 +1,20 @@
-"""One scheduling cycle: the head of every ClusterQueue, judged against the same state.
+"""One scheduling cycle: the head of every ClusterQueue, evaluated against the same state.
 
 1. Choose heads: of each cohort tree in which something changed, the head of each ClusterQueue.
-   Those that cannot be admitted for other reasons than quota are inadmissible at once.
-2. Nominate: each head gets its flavors, and its preemption targets where it needs any.
-3. Order the entries: see `entries`.
-4. Serve one by one: admit, preempt, or skip what no longer fits after an earlier entry. Whoever
-   preempts, or could not, keeps the quota it waits for reserved until the cycle ends, so that no
-   later entry takes it. Where the nodes are known, see `room`, an entry needs quota and room.
-5. Put back: all others stay in line, or are inadmissible until something changes.
+Heads that cannot be admitted for reasons other than quota become inadmissible at once.
 
-`Scheduler.cycle` runs the steps in this order. Steps 1 and 5 are the scheduler's, which has the
-lines of the ClusterQueues; the steps between them are here.
+2. Nominate: each head gets its flavors, and its preemption targets where it needs any.
+
+3. Order the entries: see `entries`.
+
+4. Serve one by one: admit, preempt, or skip what no longer fits after an earlier entry. An entry
+that preempts, or that found no targets, reserves the quota it waits for until the cycle ends, so
+that no later entry takes it. Where the nodes are known, see `room`, an entry needs quota and room.
+
+5. Requeue: all others stay pending, or are inadmissible until something changes.
+
+`Scheduler.cycle` runs the steps in this order. Steps 1 and 5 belong to the scheduler, which has the
+queues of the ClusterQueues; the steps between them are here.
 """
 
 from __future__ import annotations
@@ -51,7 +55,7 @@ from queuecontroller.scheduler.validation import Why
 
 _Usages = dict[QuotaNode, dict[Fr, int]]
 
-_DEFERRED = "Nodes were searched for other workloads; it is the turn of this one in the next cycle"
+_DEFERRED = "The search for room is deferred: the next cycle begins with this workload"
 
 Judgement = tuple[Assignment, Sequence[Target]]
 
@@ -74,19 +78,19 @@ class Cycle:
         steps = settings.room_steps_per_cycle
         self._search = RoomSearch(cache, room, now_ns, steps) if room is not None else None
         self._preempted: dict[QuotaNode, dict[WorkloadKey, WorkloadInfo]] = {}
-        """By root."""
+        """Victims of this cycle, by root of their cohort tree."""
         self._gone: dict[QuotaNode, _Usages] = {}
-        """By root: what the preempted of this cycle will give back, by ClusterQueue."""
+        """Usage that the victims of this cycle will release, by root and ClusterQueue."""
         self._simulated: _Usages | None = None
-        """The one of these that is taken out of its tree at the moment."""
+        """The entry of `_gone` that is currently subtracted from its tree."""
         self._reserved: dict[QuotaNode, _Usages] = {}
-        """By root: what is kept from others until the cycle ends, by ClusterQueue."""
+        """Usage reserved until the cycle ends, by root and ClusterQueue."""
         self.result = CycleResult()
 
     # -- 2. nominate ------------------------------------------------------------------------------
 
     def nominate(self, info: WorkloadInfo, changed: bool = True) -> Entry:
-        """`changed`: whether anything happened in the cohort tree since the last look at it."""
+        """Evaluate a head; `changed`: True if its cohort tree changed since the last one."""
         queue = self._cache.queues[info.cluster_queue]
         root = queue.node.path[-1]
         replaced = self._replaced(queue, info)
@@ -95,7 +99,7 @@ class Cycle:
             info.last_assignment = BEGIN
         resumes = bool(info.last_assignment.tried)
         memo = info.memo
-        # Both only grow, so that their sum tells any change of either.
+        # Both counters only grow, so their sum changes whenever either of them does.
         generation = root.generation + (self._room.generation if self._room else 0)
         if memo is None or memo.generation != generation:
             try:
@@ -126,7 +130,7 @@ class Cycle:
         return queue.workloads.get(key) if key is not None else None
 
     def inadmissible(self, info: WorkloadInfo, why: Why) -> Entry:
-        """An entry that is not looked at further."""
+        """Make an entry that is not evaluated further."""
         entry = Entry(info, self._cache.queues[info.cluster_queue], Assignment(), ())
         entry.inadmissible(*why, shape_is_to_blame=False)
         return entry
@@ -156,8 +160,8 @@ class Cycle:
             return full, targets
 
         def attempt(counts: Sequence[int]) -> Judgement | None:
-            smaller, who = judge(counts)
-            return (smaller, who) if smaller.mode is Mode.FIT or who else None
+            smaller, victims = judge(counts)
+            return (smaller, victims) if smaller.mode is Mode.FIT or victims else None
 
         counts = [one.count for one in info.pod_sets]
         return search_counts(info.workload.pod_sets, counts, attempt) or (full, ())
@@ -165,7 +169,7 @@ class Cycle:
     # -- 3. order ---------------------------------------------------------------------------------
 
     def order(self, entries: Sequence[Entry]) -> Iterable[Entry]:
-        """Under fair sharing each next one is chosen when the one before it has been served."""
+        """Order the entries; under fair sharing each is chosen after its predecessor was served."""
         return in_order(entries, self._settings, self._cache)
 
     # -- 4. serve ---------------------------------------------------------------------------------
@@ -174,7 +178,7 @@ class Cycle:
         for entry in ordered:
             self._serve(entry)
             if self._settings.fair_sharing:
-                self._simulate_removal(None)  # who is next depends on the shares
+                self._simulate_removal(None)  # the order depends on the shares as they are
         self._simulate_removal(None)
         for kept in self._reserved.values():
             _remove(kept)
@@ -184,7 +188,7 @@ class Cycle:
         mode = entry.assignment.mode
         if entry.deferred:
             entry.inadmissible(PendingReason.PENDING_EVALUATION, _DEFERRED, shape_is_to_blame=False)
-            self._reserve(entry.queue.node, self._worth_reserving(entry))
+            self._reserve(entry.queue.node, self._reservable(entry))
             return
         if mode is Mode.NO_FIT:
             entry.inadmissible(
@@ -197,7 +201,7 @@ class Cycle:
             entry.inadmissible(
                 PendingReason.WAITING_FOR_QUOTA, entry.assignment.message(), shape_is_to_blame=True
             )
-            self._keep_from_others(entry)
+            self._reserve_without_targets(entry)
             return
         if mode is Mode.PREEMPT and self._is_gated(entry):
             entry.inadmissible(
@@ -211,7 +215,7 @@ class Cycle:
         if overlaps and not self._resolve_overlap(entry, taken):
             return
         usage = entry.assignment.usage
-        # Targets chosen anew were found with everyone preempted gone: then it fits.
+        # Targets that were chosen anew assume that all victims are gone, so the entry fits.
         if not overlaps and not self._still_fits(entry):
             entry.skip("Workload no longer fits after processing another workload")
             if entry.assignment.mode is Mode.PREEMPT:
@@ -234,8 +238,9 @@ class Cycle:
             self._admit(entry)
 
     def _keeps_room(self, entry: Entry, *, waits: bool) -> bool:
-        """Whether there still is room, which nobody else gets from now on. Who waits for the
-        preempted has it where they still are, this cycle's and its own."""
+        """Check that there still is room and reserve it, so that no later entry takes it. An entry
+        that waits for victims gets the room that the victims of earlier cycles and of this one
+        still occupy."""
         if self._room is None:
             return True
         gone = set(gone_with(entry.info))
@@ -250,8 +255,8 @@ class Cycle:
         return not verdict.refusal
 
     def _simulate_removal(self, gone: _Usages | None) -> None:
-        """Has the preempted of one tree out of it, and of no other. Entries that overlap come one
-        after the other, so it is not put back before somebody needs to see it."""
+        """Subtract the victims of one tree from it, and of no other tree. Entries that overlap come
+        one after the other, so the usage is only added back when another entry needs it."""
         if self._simulated is gone:
             return
         if self._simulated is not None:
@@ -261,19 +266,19 @@ class Cycle:
         self._simulated = gone
 
     def _reserve(self, node: QuotaNode, usage: dict[Fr, int]) -> None:
-        """Until the end of the cycle only."""
+        """Reserve usage until the end of the cycle."""
         node.add_usage(usage)
         _note(self._reserved.setdefault(node.root, {}), node, usage)
 
-    def _keep_from_others(self, entry: Entry) -> None:
-        """It has to preempt and found nobody. Who can always take its quota back has no need to
-        block anyone."""
+    def _reserve_without_targets(self, entry: Entry) -> None:
+        """Reserve the quota of an entry that has to preempt and found no targets. A queue that can
+        always reclaim its quota has no need to block others."""
         if entry.queue.spec.preemption.reclaim_within_cohort is not PreemptionPolicy.ANY:
-            self._reserve(entry.queue.node, self._worth_reserving(entry))
+            self._reserve(entry.queue.node, self._reservable(entry))
 
-    def _worth_reserving(self, entry: Entry) -> dict[Fr, int]:
-        """What an entry that could not preempt keeps from others: no more than is its own, or
-        than it may borrow when it would."""
+    def _reservable(self, entry: Entry) -> dict[Fr, int]:
+        """Quota that an entry which could not preempt reserves: at most its own, or what it may
+        borrow if it would borrow."""
         self._simulate_removal(None)
         node = entry.queue.node
         kept: dict[Fr, int] = {}
@@ -294,7 +299,7 @@ class Cycle:
         skipped[entry.queue.name] = skipped.get(entry.queue.name, 0) + 1
 
     def _still_fits(self, entry: Entry) -> bool:
-        """Whether the entry fits once everyone preempted in this cycle is gone, itself included."""
+        """True if the entry fits once all victims of this cycle, also its own, have terminated."""
         node = entry.queue.node
         usage = entry.assignment.usage
         self._simulate_removal(None)
@@ -308,7 +313,7 @@ class Cycle:
         _add(mine)
         _add(gone)
         if fits and gone and entry.assignment.mode is Mode.FIT:
-            # It would start now, and the preempted still run: it must fit beside them too.
+            # The entry would start now while the victims still run, so it must fit beside them too.
             kept = self._reserved.get(node.root, {})
             _remove(kept)
             fits = node.fits(usage)
@@ -316,9 +321,9 @@ class Cycle:
         return fits
 
     def _resolve_overlap(self, entry: Entry, taken: Mapping[WorkloadKey, WorkloadInfo]) -> bool:
-        """Assigns anew as if everyone preempted in this cycle had gone, on the flavors it was
-        nominated with: others would be a second nomination, of which its rivals know nothing. True
-        to go on with it."""
+        """Assign flavors again as if all victims of this cycle were gone, only on the flavors the
+        entry was nominated with: others would be a second nomination which its competitors do not
+        know of. Returns True if the entry is to be served."""
         if not self._settings.recompute_overlapping_targets:
             entry.skip("Workload has overlapping preemption targets with another workload")
             self._count_skipped(entry)
@@ -359,7 +364,7 @@ class Cycle:
         entry.skip("Workload has overlapping preemption targets with another workload")
         self._count_skipped(entry)
         if assignment.mode is Mode.PREEMPT:
-            self._keep_from_others(entry)
+            self._reserve_without_targets(entry)
         return False
 
     def _preempt(self, entry: Entry) -> None:
@@ -374,7 +379,7 @@ class Cycle:
             if not target.info.evicted:
                 self._cache.mark_evicted(target.info)
                 self.result.preempted.append(Preempted(target.info, target.reason, info))
-        # Once the targets are gone every flavor is worth a look again.
+        # Once the targets are gone every flavor is worth another evaluation.
         info.last_assignment = BEGIN
         entry.status = Status.PREEMPTING
         entry.reason = PendingReason.WAITING_FOR_PREEMPTED_WORKLOADS
@@ -390,7 +395,7 @@ class Cycle:
         info.usage = assignment.usage
         replaced = self._replaced(entry.queue, info)
         if replaced is not None:
-            # Only the difference was asked for; the new slice holds all of it from here on.
+            # Only the difference was requested; the new slice holds all of it from here on.
             self._cache.remove_workload(replaced)
             held = set(replaced.usage) | set(assignment.usage)
             info.usage = {
@@ -415,8 +420,8 @@ class Cycle:
         )
 
     def report_pending(self, entry: Entry) -> None:
-        who = tuple(target.info.key for target in entry.targets)
-        waits = who if entry.status is Status.PREEMPTING else ()
+        victims = tuple(target.info.key for target in entry.targets)
+        waits = victims if entry.status is Status.PREEMPTING else ()
         frees = tuple(sorted(entry.assignment.frees))
         self.result.pending.append(
             StillPending(entry.info, entry.reason, entry.message, waits, frees)
@@ -440,7 +445,7 @@ def _add(usages: _Usages) -> None:
 
 
 def checks_ready(queue: ClusterQueueState, info: WorkloadInfo, assignment: Assignment) -> bool:
-    """Whether every admission check the queue asks for, with these flavors, is ready."""
+    """True if every admission check that the queue requires for these flavors is ready."""
     states = {one.name: one.state for one in info.workload.admission_checks}
     if any(state is not CheckState.READY for state in states.values()):
         return False

@@ -1,8 +1,9 @@
 """The entries of one scheduling cycle, one per ClusterQueue, and the order they are served in.
 
-Without fair sharing: those that borrow least, then by priority, then by age. With it: in each
-cohort the child whose share would be smallest with its entry admitted goes first, and what its own
-children decide among themselves comes before; shares are looked at anew after every entry.
+Without fair sharing the entries that borrow least come first, then the order is by priority, then
+by age. With it, in each cohort the child whose share would be smallest with its entry admitted goes
+first, after its own children were ordered in the same way; shares are computed again after every
+entry.
 """
 
 from __future__ import annotations
@@ -61,13 +62,13 @@ class Entry:
         self.message = ""
         self.requeue_at_once = False
         self.resumed = False
-        """Whether only the flavors after the last tried one were looked at."""
+        """True if only the flavors after the last one tried were evaluated."""
         self.has_pending_flavors = False
-        """Whether flavors are left that were not looked at."""
+        """True if some flavors have not been evaluated yet."""
         self.deferred = False
-        """Whether the cycle had no time to search room for it."""
+        """True if the cycle had no time left to search room for it."""
         self.shape_is_to_blame = True
-        """Whether everyone of the workload's shape would have ended like it."""
+        """True if every workload of the same shape would have had the same result."""
 
     def inadmissible(self, reason: PendingReason, message: str, *, shape_is_to_blame: bool) -> None:
         self.reason = reason
@@ -75,7 +76,7 @@ class Entry:
         self.shape_is_to_blame = shape_is_to_blame
 
     def skip(self, message: str) -> None:
-        """Something earlier in this cycle was in the way; it is tried again at once."""
+        """Skip the entry because of an earlier one in this cycle; it is requeued at once."""
         self.status = Status.SKIPPED
         self.reason = PendingReason.WAITING_FOR_QUOTA
         self.message = message
@@ -84,14 +85,14 @@ class Entry:
 
 @dataclass(slots=True)
 class Heads:
-    """Whom a cycle looks at."""
+    """The workloads that a cycle evaluates."""
 
     to_nominate: list[tuple[WorkloadInfo, bool]] = field(default_factory=list)
-    """And whether anything happened in its cohort tree since the last look."""
+    """Each head, and True if its cohort tree changed since its last evaluation."""
     inadmissible: list[Entry] = field(default_factory=list)
-    """For reasons that have nothing to do with quota."""
+    """Entries that are inadmissible for reasons other than quota."""
     mismatched: list[Entry] = field(default_factory=list)
-    """Of namespaces that their ClusterQueue does not serve."""
+    """Entries from namespaces that their ClusterQueue does not serve."""
 
 
 def in_classic_order(
@@ -106,9 +107,9 @@ def in_classic_order(
 
 
 def _by_usage(entries: list[Entry], cache: Cache) -> list[Entry]:
-    """Under a cohort whose admission scope goes by usage, those that borrow equally far change
-    places among themselves: the ClusterQueue that has used least first. Who is under no such
-    cohort, or another, keeps its place, since their usage cannot be compared."""
+    """Order entries that borrow equally far by the recorded usage of their ClusterQueues, least
+    first, under a cohort whose admissionScope is usage-based. An entry under no such cohort, or
+    under another one, keeps its position, since their usage cannot be compared."""
     places: dict[tuple[QuotaNode, int], list[int]] = {}
     for at, entry in enumerate(entries):
         scope = cache.scope_of(entry.queue) if entry.assignment.borrowing else None
@@ -139,7 +140,7 @@ class Tournament:
         self._below: dict[QuotaNode, list[QuotaNode]] = {}
         """For each cohort, its children with entries at or below them."""
         self._ranks: dict[tuple[QuotaNode, QuotaNode], _Rank] = {}
-        """By node and the queue of the entry; good while the node's usage stands."""
+        """Ranks by node and the queue of the entry; valid until the node's usage changes."""
         for node in self._waiting:
             for child, parent in zip(node.path, node.path[1:], strict=False):
                 children = self._below.setdefault(parent, [])
@@ -189,7 +190,7 @@ class Tournament:
         return (mine.order_ns, mine.key) < (theirs.order_ns, theirs.key)
 
     def _rank(self, at: QuotaNode, entry: Entry) -> _Rank:
-        """Whether the node would borrow what the entry uses, and its share, with it admitted."""
+        """True if the node would borrow with the entry admitted, and its share then."""
         queue = entry.queue.node
         known = self._ranks.get((at, queue))
         if known is not None:
@@ -205,7 +206,7 @@ class Tournament:
 
 
 def in_order(entries: Sequence[Entry], settings: EngineSettings, cache: Cache) -> Iterable[Entry]:
-    """Entries without any fit change nothing, so they are served first, out of competition."""
+    """Order the entries; those without any fit change nothing, so they are served first."""
     if not settings.fair_sharing:
         return in_classic_order(entries, settings, cache)
     hopeless = [entry for entry in entries if entry.assignment.mode is Mode.NO_FIT]

@@ -1,9 +1,9 @@
-"""Looks for flavors: which flavor of each resource group a workload's pod sets would run on.
+"""The flavor search: which flavor of each resource group a workload's pod sets would run on.
 
 Flavors are tried in the queue's order. Each is judged by its worst resource: fits, fits by
-preempting, does not fit; and by how high in the cohort tree it must borrow. FlavorFungibility says
-when a second-best flavor ends the search and which of two second-best ones is preferred. The search
-remembers where it ended, so that a workload put back goes on with the next flavor.
+preempting, does not fit; and by how high in the cohort tree it must borrow. FlavorFungibility
+decides when a second-best flavor ends the search and which of two second-best ones is preferred.
+The search remembers where it ended, so that a requeued workload continues with the next flavor.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from queuecontroller.scheduler.quota.cluster_queue import (
 )
 from sluicecommon.kubernetes.quantity import PODS, format_amount
 
-# How a flavor can be had, and how high it must borrow: lower is better for the second.
+# The mode in which a flavor is available, and the borrowing height, where lower is better.
 Price = tuple[PreemptionMode, int]
 
 Pins = Mapping[str, Mapping[str, str]]
-"""By pod set and resource: the one flavor it may be given. Empty: any."""
+"""The only flavor allowed, by pod set and resource. Empty: any flavor."""
 
 _WORST_BORROW: Final = 1 << 30
 _REFUSED: Final[Price] = (PreemptionMode.NO_FIT, 0)
@@ -50,7 +50,7 @@ _WORST: Final[Price] = (PreemptionMode.NO_FIT, _WORST_BORROW)
 
 
 class PreemptionOracle(Protocol):
-    """Says what preempting could achieve for one resource alone."""
+    """Estimates what preemption could achieve for one resource alone."""
 
     def simulate(
         self, queue: ClusterQueueState, info: WorkloadInfo, fr: Fr, amount: int
@@ -58,7 +58,7 @@ class PreemptionOracle(Protocol):
 
 
 def is_preferred(one: Price, other: Price, fungibility: FlavorFungibility) -> bool:
-    """Whether `one` is strictly better than `other`."""
+    """True if `one` is strictly better than `other`."""
     if one[0] is PreemptionMode.NO_FIT:
         return False
     if other[0] is PreemptionMode.NO_FIT:
@@ -66,7 +66,7 @@ def is_preferred(one: Price, other: Price, fungibility: FlavorFungibility) -> bo
     hopeless = PreemptionMode.NO_CANDIDATES
     if fungibility.preference is FungibilityPreference.PREEMPTION_OVER_BORROWING:
         if (one[0] is hopeless) != (other[0] is hopeless):
-            return other[0] is hopeless  # nobody to preempt there: no better than borrowing
+            return other[0] is hopeless  # no candidates there: no better than borrowing
         return (-one[1], one[0]) > (-other[1], other[0])
     return (one[0], -one[1]) > (other[0], -other[1])
 
@@ -103,7 +103,7 @@ class FlavorAssigner:
         )
 
     def assign(self, info: WorkloadInfo, counts: Sequence[int] | None = None) -> Assignment:
-        """Flavors for the whole workload, or for these counts of its pod sets."""
+        """Assign flavors for the whole workload, or for these counts of its pod sets."""
         pod_sets: Sequence[PodSetRequests] = info.pod_sets
         if counts is not None:
             pod_sets = [one.scaled_to(n) for one, n in zip(pod_sets, counts, strict=True)]
@@ -123,7 +123,7 @@ class FlavorAssigner:
     def refusal(
         self, info: WorkloadInfo, group: Sequence[int], choices: GroupChoices, choice: FlavorChoice
     ) -> str | None:
-        """Why the pod sets of a group cannot run on a flavor however much quota there is."""
+        """Reason why the pod sets of a group cannot run on a flavor with any amount of quota."""
         requests = _sum([self._requests(info.pod_sets[i]) for i in group])
         search = _Search(self, info, info.pod_sets, group, choices, requests, {})
         return search.refusal(choice)
@@ -135,7 +135,7 @@ class FlavorAssigner:
         group: Sequence[int],
         result: Assignment,
     ) -> bool:
-        """Gives the pod sets of one group their flavors; False when they get none."""
+        """Assign flavors to the pod sets of one group; False if none fits."""
         wanted = [self._requests(pod_sets[i]) for i in group]
         requests = wanted[0] if len(group) == 1 else _sum(wanted)
         found: dict[str, FlavorAssignment] = {}
@@ -160,7 +160,9 @@ class FlavorAssigner:
                 failure = search.pending_reason
                 break
             found.update(assigned)
-        if failure is None and (said := self._two_topologies(pod_sets, group, wanted, found)):
+        if failure is None and (
+            said := self._conflicting_topologies(pod_sets, group, wanted, found)
+        ):
             reasons.append(said)
             failure = PendingReason.NO_MATCHING_FLAVOR
         for i, mine in zip(group, wanted, strict=True):
@@ -172,15 +174,15 @@ class FlavorAssigner:
             self._append(result, one, i, info)
         return failure is None
 
-    def _two_topologies(
+    def _conflicting_topologies(
         self,
         pod_sets: Sequence[PodSetRequests],
         group: Sequence[int],
         wanted: Sequence[Mapping[str, int]],
         found: Mapping[str, FlavorAssignment],
     ) -> str | None:
-        """Why these flavors cannot be one pod set's: pods are put where one topology says, and the
-        flavors of its resources are in two."""
+        """Reason why one pod set cannot have these flavors: its pods are placed by one topology,
+        and the flavors of its resources have two; None if they can be combined."""
         for i, mine in zip(group, wanted, strict=True):
             pod_set = pod_sets[i].pod_set
             if pod_set is None or not (pod_set.wants_topology or self._queue.only_topology):
@@ -215,7 +217,8 @@ class FlavorAssigner:
     def price(
         self, info: WorkloadInfo, fr: Fr, resource: str, assumed: int, amount: int
     ) -> tuple[Price, str | None, PendingReason | None]:
-        """What `amount` more of one resource costs on top of `assumed`, and why not less."""
+        """Price of `amount` more of one resource on top of `assumed`, and the reason it is not
+        lower."""
         node = self._queue.node
         needed = assumed + amount
         most = node.potential_available(fr)
@@ -332,7 +335,7 @@ class _Search:
         return best
 
     def _is_open(self, flavor: str, resource: str) -> bool:
-        """Whether one of the pod sets may be given it, where flavors are pinned."""
+        """True if the flavor is allowed for one of the pod sets, where flavors are pinned."""
         pinned = self._assigner.pinned
         if not pinned:
             return True
@@ -385,7 +388,7 @@ class _Search:
         return _sum([replaces[i].requests for i in self._group if i < len(replaces)])
 
     def refusal(self, choice: FlavorChoice) -> str | None:
-        """Why pods of this group cannot run on the flavor at all, else None."""
+        """Reason why pods of this group cannot run on the flavor at all, else None."""
         flavor = choice.flavor
         if flavor is None:
             return f"flavor {choice.name} not found"
@@ -446,7 +449,7 @@ def _sum(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 
 def grouped(pod_sets: Sequence[PodSetRequests]) -> list[list[int]]:
-    """Indices of pod sets that get their flavors together, in order of first sight."""
+    """Indices of pod sets that get their flavors together, in order of first appearance."""
     groups: dict[object, list[int]] = {}
     for i, one in enumerate(pod_sets):
         name = one.pod_set.group if one.pod_set is not None else None

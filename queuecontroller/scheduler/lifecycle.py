@@ -1,9 +1,9 @@
-"""When a workload that holds quota has to stop on its own account, and when it may queue again.
+"""Evictions of workloads that hold quota for reasons of their own, and when they are requeued.
 
-Checked in this order, the first that applies decides: it was deactivated, an admission check
-rejected it or wants a retry, its queue is being drained, it ran for too long, its pods were not
-ready in time. Reasons are Kueue's. Back-off after a timeout doubles from a base up to a maximum;
-past a limit of attempts the workload is deactivated.
+The first of these that applies decides: the workload was deactivated, an admission check rejected
+it or requires a retry, its queue is drained, it exceeded its maximum execution time, its pods were
+not ready in time. Reasons are Kueue's. Back-off after a timeout doubles from a base up to a
+maximum; past a limit of attempts the workload is deactivated.
 """
 
 from __future__ import annotations
@@ -35,38 +35,38 @@ SECOND_NS: Final = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class PodsReadySettings:
-    """Kueue's waitForPodsReady. Off without a timeout."""
+    """Kueue's waitForPodsReady; disabled without a timeout."""
 
     timeout_s: int | None = None
-    """From admission until the pods must be ready."""
+    """Seconds from admission until the pods must be ready."""
     recovery_timeout_s: int | None = None
-    """From the moment ready pods stop being ready; None waits for ever."""
+    """Seconds until pods that stopped being ready must be ready again; None: no limit."""
     backoff_base_s: int = 60
-    """Before the first requeue; Kueue's default."""
+    """Seconds before the first requeue; Kueue's default."""
     backoff_max_s: int = 3600
-    """Kueue's default."""
+    """Longest back-off in seconds; Kueue's default."""
     backoff_limit_count: int | None = None
-    """Requeues before the workload is deactivated; None never does."""
+    """Requeues before the workload is deactivated; None: never."""
 
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """The workload has to stop. Deactivated, it does not queue again until somebody says so."""
+    """The workload has to stop. A deactivated one is not requeued until a user activates it."""
 
     reason: EvictionReason
     message: str
     deactivates: bool = False
     requeue: RequeueState | None = None
-    """Its new requeue state, where the reason counts attempts."""
+    """New requeue state, where the reason counts attempts."""
     cause: str = ""
-    """What stands behind the reason; what is in the reason itself is not said again."""
+    """Kueue's underlying cause of the reason; empty if the reason contains it."""
 
 
 def backoff_ns(attempt: int, key: str, settings: PodsReadySettings) -> int:
-    """How long the n-th requeue waits, from 1.
+    """Back-off before requeue number `attempt`, counted from 1, in ns.
 
-    Up to a ten-thousandth is added, from the workload's name and not from chance, so that
-    workloads evicted together do not come back together and a replay stays a replay.
+    Up to a ten-thousandth is added, derived from the workload's name instead of a random number, so
+    that workloads evicted together are not requeued together and a replay stays deterministic.
     """
     # The exponent is bounded: 2**60 seconds are more than any maximum.
     seconds = min(settings.backoff_base_s << min(attempt - 1, 60), settings.backoff_max_s)
@@ -81,7 +81,7 @@ def due_eviction(
     cluster_queue: ClusterQueue | None = None,
     local_queue: LocalQueue | None = None,
 ) -> Eviction | None:
-    """Why the workload has to stop now, else None."""
+    """Reason why the workload has to stop now, else None."""
     if not workload.active:
         return Eviction(EvictionReason.DEACTIVATED, "The workload is deactivated", True)
     for check in workload.admission_checks:
@@ -104,7 +104,7 @@ def due_eviction(
 
 
 def _after_checks(workload: Workload, now_ns: int) -> RequeueState | None:
-    """When it may be tried again, by the check that wants it latest; None: at once."""
+    """Requeue state with the latest retry time of its checks; None: requeue at once."""
     every = workload.admission_checks
     pauses = [one.retry_after_s or 0 for one in every if one.state is CheckState.RETRY]
     longest_s = max(pauses, default=0)
@@ -114,13 +114,13 @@ def _after_checks(workload: Workload, now_ns: int) -> RequeueState | None:
 
 
 def due_at_ns(workload: Workload, settings: PodsReadySettings) -> int | None:
-    """When `due_eviction` may change its answer with nothing but time passing."""
+    """Time at which the result of `due_eviction` may change without any event, in ns."""
     times = (execution_ends_ns(workload), _must_be_ready_ns(workload, settings))
     return min((time for time in times if time is not None), default=None)
 
 
 def execution_ends_ns(workload: Workload) -> int | None:
-    """When it has run for its maximumExecutionTimeSeconds; None where nothing says so."""
+    """Time at which maximumExecutionTimeSeconds is reached, in ns; None without a limit."""
     admitted = workload.condition(ADMITTED)
     if workload.max_execution_s is None or admitted is None or not admitted.status:
         return None

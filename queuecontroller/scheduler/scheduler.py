@@ -1,11 +1,11 @@
-"""The scheduler: objects and workloads come in as events, decisions come out of cycles.
+"""The scheduler: objects and workloads are its events, and each cycle returns decisions.
 
-No clock and no I/O: every call that needs the time is given it. The shell submits workloads, runs
-`cycle` whenever something changed (or `next_wake_ns` has come), carries the decisions out and says
-when a workload finished or a preempted one has stopped.
+No clock and no I/O: every call that needs the time gets it as an argument. The shell submits
+workloads, runs `cycle` whenever something changed (or at `next_wake_ns`), carries the decisions out
+and reports when a workload has finished or a victim has stopped.
 
-Longer than a file should be: events and the steps of the cycle that touch the lines change the same
-few tables, and who reads one needs the other.
+Longer than a file should be: events and the steps of the cycle that use the pending queues change
+the same few tables, and a reader of one needs the other.
 """
 
 from __future__ import annotations
@@ -56,35 +56,35 @@ class Scheduler:
         self.pending: dict[str, PendingQueue] = {}
         self._local_queues: dict[str, LocalQueue] = {}
         self._unqueued: dict[WorkloadKey, tuple[Workload, str]] = {}
-        """Workloads no queue takes, and why."""
+        """Workloads in no ClusterQueue, and the reason."""
         self._holding: dict[WorkloadKey, WorkloadInfo] = {}
         self._yielding = Yielding()
         self.validation = Validation(self.settings, self._yielding)
         self._queue_of: dict[WorkloadKey, str] = {}
-        """The ClusterQueue a pending workload stands in."""
+        """The ClusterQueue of each pending workload."""
         self._round = Round()
         self._cycles = 0
         self._heard: list[WorkloadKey] = []
         """See `CycleResult.heard`."""
         self._inactive: dict[str, str] = {}
-        """ClusterQueues nothing is admitted through, and why."""
+        """ClusterQueues that admit nothing, and the reason."""
         self._changed_local_queues: set[str] = set()
         """LocalQueues that changed since the last `settle`."""
-        self._all_anew = False
-        """Whether something changed that concerns every ClusterQueue."""
+        self._all_changed = False
+        """True if something changed that concerns every ClusterQueue."""
 
     # -- objects ----------------------------------------------------------------------------------
 
     def put_namespace(self, name: str, labels: Mapping[str, str]) -> None:
         if self.validation.put_namespace(name, labels):
-            self._look_again_at(name)
+            self._requeue_namespace(name)
 
     def put_limit_ranges(self, namespace: str, limits: Sequence[LimitRange]) -> None:
         if self.validation.put_limit_ranges(namespace, limits):
-            self._look_again_at(namespace)
+            self._requeue_namespace(namespace)
 
-    def _look_again_at(self, namespace: str) -> None:
-        """At the ClusterQueues that workloads of the namespace may stand in."""
+    def _requeue_namespace(self, namespace: str) -> None:
+        """Requeue inadmissible workloads in the ClusterQueues that the namespace may use."""
         queues = [one for one in self._local_queues.values() if one.namespace == namespace]
         for name in {one.cluster_queue for one in queues} & self.pending.keys():
             self.pending[name].requeue_inadmissible()
@@ -97,7 +97,7 @@ class Scheduler:
         self._local_queues[queue.key] = queue
         if self.history is not None:
             self.history.put_queue(queue.key, queue.fair_weight_milli, queue.cluster_queue)
-            if queue.cluster_queue in self.pending:  # its weight may change who is next
+            if queue.cluster_queue in self.pending:  # its weight may change the head
                 self._tree_of(queue.cluster_queue).pending_changed = True
 
     def drop_local_queue(self, key: str) -> None:
@@ -108,12 +108,12 @@ class Scheduler:
 
     @property
     def history(self) -> UsageHistory | None:
-        """What LocalQueues have used; None where admission fair sharing is off."""
+        """Usage of LocalQueues; None where admission fair sharing is disabled."""
         return self.cache.history
 
     def share_admission(self, settings: AdmissionFairSharing | None, now_ns: int) -> None:
-        """Switches admission fair sharing on, over or off. Call `settle` then."""
-        self._all_anew = True
+        """Enable, change or disable admission fair sharing. Call `settle` afterwards."""
+        self._all_changed = True
         history = self.cache.history
         if settings is None:
             self.cache.history = None
@@ -128,14 +128,14 @@ class Scheduler:
             history.restore(())
 
     def settle(self, now_ns: int = 0) -> None:
-        """Takes changed objects into effect: rebuilds the cohort trees they touch, requeues the
-        inadmissible of those trees, and resubmits everyone whose LocalQueue changed. Workloads in
-        other trees are not evaluated again."""
+        """Apply changed objects: rebuild the cohort trees they touch, requeue the inadmissible
+        workloads of those trees, and submit again all workloads whose LocalQueue changed. Workloads
+        in other trees are not evaluated again."""
         touched = self.cache.settle()
-        if self._all_anew:
+        if self._all_changed:
             touched |= self.cache.queues.keys()
         if touched:
-            self._all_anew = False
+            self._all_changed = False
             new = {name for name in touched if name not in self.pending}
             self._renew(touched)
         else:
@@ -185,7 +185,7 @@ class Scheduler:
         return trees
 
     def _to_submit_again(self, new: Collection[str]) -> list[Workload]:
-        """Those whose LocalQueue changed, and those that waited for a ClusterQueue."""
+        """Workloads whose LocalQueue changed, and those that waited for a ClusterQueue."""
         changed, self._changed_local_queues = self._changed_local_queues, set()
         opened = {one.key for one in self._local_queues.values() if one.cluster_queue in new}
         changed |= opened
@@ -206,7 +206,7 @@ class Scheduler:
     # -- workloads --------------------------------------------------------------------------------
 
     def submit(self, workload: Workload, now_ns: int = 0) -> None:
-        """A workload, new or changed, pending or already holding quota."""
+        """Add or update a workload that is pending or holds quota already."""
         key = workload.key
         self._unqueued.pop(key, None)
         if workload.is_true(FINISHED):
@@ -290,13 +290,13 @@ class Scheduler:
         self._note_usage(info, now_ns)
 
     def _note_usage(self, info: WorkloadInfo, now_ns: int, penalized: Amounts = NOTHING) -> None:
-        """From now on its LocalQueue uses what it holds."""
+        """Record its usage in its LocalQueue's history from now on."""
         if self.history is not None:
             usage = self.cache.numbers.by_resource(info.usage)
             self.history.hold(info.key, info.workload.local_queue, usage, now_ns, penalized)
 
     def release(self, key: WorkloadKey, now_ns: int = 0) -> WorkloadInfo | None:
-        """The workload holds quota no longer: it finished, or stopped after its eviction."""
+        """Release the workload's quota: it finished, or stopped after its eviction."""
         if self.room is not None:
             self.room.release(key)
         return self._release(key, now_ns)
@@ -318,15 +318,15 @@ class Scheduler:
         self._unqueued.pop(key, None)
 
     def protect(self, protection: PreemptionProtection) -> None:
-        """From now on; who found nobody to preempt looks again."""
+        """Change the protection at once; requeues workloads that had no preemption candidates."""
         if self.cache.protection != protection:
             self.cache.protection = protection
             for tree in self._round:
-                if tree.told >= 0:  # somebody has waited in it
+                if tree.seen_freed >= 0:  # the tree had pending workloads
                     tree.protected_ns = 0
 
     def admitted(self, key: WorkloadKey, now_ns: int) -> None:
-        """Its admission checks are ready: it begins only now."""
+        """Record that its admission checks are ready: its execution time counts from now on."""
         info = self._holding.get(key)
         if info is not None:
             info.admitted_ns = now_ns
@@ -339,16 +339,16 @@ class Scheduler:
         return found[1] if found else None
 
     def why_like_others(self, key: WorkloadKey) -> Why | None:
-        """Why another of its shape could not start, when one was looked at last."""
+        """Reason why another workload of its shape could not start at the last evaluation."""
         queue = self.pending.get(self._queue_of.get(key, ""))
         return queue.why(key) if queue is not None else None
 
     def queue_of(self, key: WorkloadKey) -> str:
-        """The ClusterQueue a pending workload stands in; empty for none."""
+        """The ClusterQueue of a pending workload; empty for none."""
         return self._queue_of.get(key, "")
 
     def local_queue(self, key: str) -> LocalQueue | None:
-        """By NAMESPACE/NAME."""
+        """The LocalQueue with this NAMESPACE/NAME."""
         return self._local_queues.get(key)
 
     def preemption_turns(self, one: WorkloadKey, other: WorkloadKey) -> int:
@@ -356,26 +356,26 @@ class Scheduler:
         return self._yielding.turns(one, other)
 
     def next_wake_ns(self) -> int | None:
-        """When a cycle may decide something although no event came, if ever."""
+        """Time at which a cycle may decide something without any event, in ns; None: never."""
         return self._round.next_wake_ns()
 
     # -- the cycle --------------------------------------------------------------------------------
 
     def cycle(self, now_ns: int) -> CycleResult:
-        """One scheduling cycle, in the steps that `engine.cycle` numbers."""
+        """Run one scheduling cycle, in the steps that `cycle` numbers."""
         self._sample_usage(now_ns)
         cycle = Cycle(self.cache, self.settings, now_ns, self.room, self._yielding)
         heads = self._choose_heads(cycle, now_ns)
         entries = self._nominate(cycle, heads)
         cycle.serve(cycle.order(entries))
-        self._put_back(cycle, heads, entries, now_ns)
+        self._requeue_rest(cycle, heads, entries, now_ns)
         self._note_protected()
         cycle.result.heard = self._heard[:]
         self._heard.clear()
         return cycle.result
 
     def _choose_heads(self, cycle: Cycle, now_ns: int) -> Heads:
-        """Step 1: the heads of the trees that changed, and of those that had more to try."""
+        """Step 1: the heads of the trees that changed, and of those with flavors left to try."""
         heads = Heads()
         for tree in self._round.in_turn():
             changed = tree.has_changed(now_ns)
@@ -402,14 +402,17 @@ class Scheduler:
                 heads.to_nominate.append((info, changed))
 
     def _nominate(self, cycle: Cycle, heads: Heads) -> list[Entry]:
-        """Step 2: flavors for each head, and whom it would preempt."""
+        """Step 2: flavors for each head, and its victims."""
         entries = [cycle.nominate(info, changed) for info, changed in heads.to_nominate]
         self._note_deferred(entries)
         cycle.result.heads = len(entries) + len(heads.inadmissible) + len(heads.mismatched)
         return entries
 
-    def _put_back(self, cycle: Cycle, heads: Heads, entries: Sequence[Entry], now_ns: int) -> None:
-        """Step 5: who was admitted leaves the line, all others stay in it or are inadmissible."""
+    def _requeue_rest(
+        self, cycle: Cycle, heads: Heads, entries: Sequence[Entry], now_ns: int
+    ) -> None:
+        """Step 5: admitted workloads leave their queue; all others stay pending or are
+        inadmissible."""
         self._end_replaced(cycle.result.replaced, now_ns)
         inadmissible = [entry.queue.name for entry in heads.mismatched]
         for entry in heads.mismatched:
@@ -424,12 +427,13 @@ class Scheduler:
             elif not self._requeue(cycle, entry):
                 inadmissible.append(entry.queue.name)
         if inadmissible:
-            # Those skipped may only have met what was reserved for one that is inadmissible now.
+            # Skipped entries may only have collided with what an entry reserved that is
+            # inadmissible now.
             cycle.result.more |= any(entry.status is Status.SKIPPED for entry in entries)
         cycle.result.more |= self._has_other_heads(inadmissible, now_ns)
 
     def _note_protected(self) -> None:
-        """Who found nobody to preempt looks again when the first is protected no longer."""
+        """Requeue workloads without candidates when the protection of the first candidate ends."""
         for root, until_ns in self.cache.protected_until.items():
             tree = self._round.trees.get(root)
             if tree is not None:
@@ -451,16 +455,16 @@ class Scheduler:
             self._note_admission(entry, now_ns)
 
     def _has_other_heads(self, names: Sequence[str], now_ns: int) -> bool:
-        """Whether ClusterQueues whose head became inadmissible have another one now."""
+        """True if ClusterQueues whose head became inadmissible have another head now."""
         found = False
         for name in names:
             tree = self._tree_of(name)
             tree.pending_changed = True
-            found |= self.pending[name].head(tree.told, now_ns) is not None
+            found |= self.pending[name].head(tree.seen_freed, now_ns) is not None
         return found
 
     def _note_deferred(self, entries: Sequence[Entry]) -> None:
-        """The next cycle begins with the tree of the one that was deferred first."""
+        """Let the next cycle begin with the tree of the workload that was deferred first."""
         self._cycles += 1
         longest: WorkloadInfo | None = None
         for entry in entries:
@@ -477,19 +481,20 @@ class Scheduler:
     def _note_admission(self, entry: Entry, now_ns: int) -> None:
         penalized: Amounts = NOTHING
         if self.cache.is_by_usage(entry.queue):
-            # A slice that took another's place pays for the difference, which is all it asked for.
+            # A slice that replaced another is charged for the difference, which is all it
+            # requested.
             penalized = self.cache.numbers.by_resource(entry.assignment.usage)
         self._note_usage(entry.info, now_ns, penalized)
 
     def _sample_usage(self, now_ns: int) -> None:
-        """Where histories were sampled anew, who is next may differ, and whom it would preempt."""
+        """Sample the usage histories; a new sample may change the heads and their victims."""
         if self.history is not None and self.history.sample(now_ns):
             for tree in self._round:
                 if tree.by_usage:
                     tree.root.generation += 1
 
     def _requeue(self, cycle: Cycle, entry: Entry) -> bool:
-        """Whether it stays in line; False: it is inadmissible until something changes."""
+        """True if the entry stays pending; False: it is inadmissible until something changes."""
         cycle.report_pending(entry)
         queue, info = self.pending[entry.queue.name], entry.info
         if entry.reason in HOPELESS and not entry.resumed:
@@ -514,7 +519,7 @@ class Scheduler:
             if entry.resumed:  # its next pass begins with the first flavor again
                 self._note_look_again(cycle, queue, at_once=False)
             return True
-        info.memo = None  # it is looked at again only when something has changed
+        info.memo = None  # it is evaluated again only after a change
         if entry.shape_is_to_blame:
             queue.mark_shape_inadmissible(info, (str(entry.reason), entry.message))
         else:
@@ -530,7 +535,7 @@ class Scheduler:
 
 
 def _leads_to(queue: LocalQueue) -> tuple[str, StopPolicy]:
-    """All of it that concerns who waits in it."""
+    """All of a LocalQueue that concerns its pending workloads."""
     return queue.cluster_queue, queue.stop_policy
 
 
@@ -540,7 +545,7 @@ def _new_line(
     before: PendingQueue | None,
     heard: list[WorkloadKey],
 ) -> PendingQueue:
-    """For a ClusterQueue that has none yet, or whose admission mode changed."""
+    """A pending queue for a ClusterQueue that has none yet, or whose admission mode changed."""
     strategy = state.spec.queueing_strategy
     if history is not None:
         made: PendingQueue = FairPendingQueue(state.name, strategy, history, heard)

@@ -1,4 +1,5 @@
-"""Why a head cannot be admitted whatever quota there is, as Kueue's scheduler validates it."""
+"""Reasons why a head cannot be admitted with any amount of quota, as Kueue's scheduler validates
+it."""
 
 from __future__ import annotations
 
@@ -35,13 +36,13 @@ class Validation:
         self._limit_ranges: dict[str, Sequence[LimitRange]] = {}
 
     def put_namespace(self, name: str, labels: Mapping[str, str]) -> bool:
-        """Whether that changes anything."""
+        """Set a namespace's labels; True if that changes anything."""
         changed = self._namespaces.get(name) != labels
         self._namespaces[name] = labels
         return changed
 
     def put_limit_ranges(self, namespace: str, limits: Sequence[LimitRange]) -> bool:
-        """Whether that changes anything."""
+        """Set a namespace's LimitRanges; True if that changes anything."""
         changed = self._limit_ranges.get(namespace, ()) != tuple(limits)
         self._limit_ranges[namespace] = tuple(limits)
         return changed
@@ -50,18 +51,18 @@ class Validation:
         return self._namespaces.get(name, {})
 
     def namespace_matches(self, queue: ClusterQueueState, info: WorkloadInfo) -> bool:
-        """Whether the ClusterQueue serves the workload's namespace."""
+        """True if the ClusterQueue serves the workload's namespace."""
         selector = queue.spec.namespace_selector
         if selector is None:
             return self._settings.missing_selector_admits_all
         return selector.matches(self.namespace_labels(info.workload.namespace))
 
     def mismatch(self, queue: ClusterQueueState) -> Why:
-        """Why it does not serve a namespace."""
+        """Reason why the ClusterQueue does not serve the workload's namespace."""
         return NO_SELECTOR if queue.spec.namespace_selector is None else NAMESPACE_MISMATCH
 
     def why_inadmissible(self, info: WorkloadInfo) -> Why | None:
-        """None: nothing but quota and room decide."""
+        """Reason why the workload is inadmissible; None: only quota and room decide."""
         workload = info.workload
         preemptor = self._yielding.preemptor_of(info.key)
         if preemptor is not None:

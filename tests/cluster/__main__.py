@@ -1,6 +1,6 @@
-"""A cluster to play with: `make cluster-up`, `make cluster-down`, and `tests/cluster/in COMMAND…` on its node.
+"""A cluster to play with: `make cluster-up`, `make cluster-down`, and `tests/cluster/exec COMMAND…` on its node.
 
-    python -m tests.cluster up | down | reboot | status | in COMMAND…
+    python -m tests.cluster up | down | reboot | status | exec COMMAND…
 
 SLUICE_CLUSTER_DIR: its directory (default build/cluster/default); another one is another cluster beside it.
 SLUICE_KUBERNETES: the minor (1.36, 1.30). SLUICE_CLUSTER_GPUS: the simulated GPUs, empty for a node without.
@@ -20,7 +20,7 @@ from tests.kit.places import BUILD
 
 def main(arguments: list[str]) -> int:
     verb, rest = (arguments or ["help"])[0], arguments[1:]
-    if verb not in ("up", "down", "reboot", "status", "in") or bool(rest) != (verb == "in"):
+    if verb not in ("up", "down", "reboot", "status", "exec") or bool(rest) != (verb == "exec"):
         print(__doc__, file=sys.stderr)
         return 2
     gpus = os.environ.get("SLUICE_CLUSTER_GPUS", GPUS)
@@ -56,7 +56,7 @@ def up(cluster: Cluster) -> int:
             cluster.down()
             raise
     print(
-        f"Kubernetes {cluster.programs.version}, up in {time.monotonic() - begin_s:.0f} s: tests/cluster/in kubectl get nodes"
+        f"Kubernetes {cluster.programs.version}, up in {time.monotonic() - begin_s:.0f} s: tests/cluster/exec kubectl get nodes"
     )
     return 0
 

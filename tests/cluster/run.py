@@ -25,7 +25,7 @@ from tests.cluster.programs.build import Unbuildable
 from tests.kit.places import REPO
 
 HERE = REPO / "tests" / "cluster"
-WITHOUT_A_NODE = HERE / "without_a_node"
+API_ONLY = HERE / "api_only"
 """All else is in the node's lane."""
 NICE = 5
 """A third of a processor for each that the node's lane wants. At the lowest priority, and two processors that others want,
@@ -43,8 +43,8 @@ def main(arguments: list[str]) -> int:
         else:
             print(f"test-cluster: {what}: {time.monotonic() - begin_s:.0f} s", flush=True)
     files = sorted(HERE.rglob("test_*.py"))
-    beside = [str(one) for one in files if WITHOUT_A_NODE in one.parents]
-    here = [str(one) for one in files if WITHOUT_A_NODE not in one.parents]
+    beside = [str(one) for one in files if API_ONLY in one.parents]
+    here = [str(one) for one in files if API_ONLY not in one.parents]
     lane = Beside([*beside, "-m", "cluster", *arguments])
     try:
         status = pytest.main([*here, "-m", "cluster", *arguments], [lane])

@@ -142,17 +142,9 @@ def resize(node: Node, report: Report) -> None:
 
 def quota_back(node: Node, report: Report) -> None:
     heading("A job is killed with SIGKILL while it holds memory")
-    uuid = gpu(node, 1)
-    job = node.run_tenant(
-        "victim",
-        "--launches",
-        "100",
-        "--hold",
-        str(20 * GIB),
-        "--idle",
-        "600",
-        flags=("--gpu-uuid", uuid, "--gpumem", "60Gi", "--cores", "90"),
-    )
+    flags = ("--gpu-uuid", gpu(node, 1), "--gpumem", "60Gi", "--cores", "90")
+    holds = ("--launches", "100", "--hold", str(20 * GIB), "--idle", "600")
+    job = node.run_tenant("victim", *holds, flags=flags)
     assert job.process.stdout is not None
     job.process.stdout.readline()
     assert node.grant("victim") is not None
@@ -161,27 +153,13 @@ def quota_back(node: Node, report: Report) -> None:
     # The proof is another job that needs the same quota, not a number on a screen.
     refused = 0
     while True:
-        next_job = node.run_tenant(
-            "successor",
-            "--launches",
-            "1",
-            flags=("--gpu-uuid", uuid, "--gpumem", "60Gi", "--cores", "90", "--wait", "5"),
-        )
+        next_job = node.run_tenant("successor", "--launches", "1", flags=(*flags, "--wait", "5"))
         if next_job.process.wait() == 0 or refused > 10:
             break
         refused += 1
     whole_s = time.monotonic() - began
     began = time.monotonic()
-    job = node.run_tenant(
-        "victim-2",
-        "--launches",
-        "100",
-        "--hold",
-        str(20 * GIB),
-        "--idle",
-        "600",
-        flags=("--gpu-uuid", uuid, "--gpumem", "60Gi", "--cores", "90"),
-    )
+    job = node.run_tenant("victim-2", *holds, flags=flags)
     assert job.process.stdout is not None
     job.process.stdout.readline()
     began = time.monotonic()

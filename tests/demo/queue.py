@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from tests.kit.node import Node, Tenant, running, until
 from tests.kit.places import SLUICE, TENANT
-from tests.kit.pond import Pond, serving
+from tests.kit.queue.controller import QueueController, serving
 
 MS = "1000000"
 HALF = ("--gpumem", "20Gi", "--cores", "50")
@@ -25,15 +25,19 @@ class Rows(Protocol):
 def the_queue(directory: Path, report: Rows) -> None:
     with serving(
         directory / "queue", settings=["nodes.report_s=0.5", "workloads.grace_s=2"]
-    ) as pond:
-        pond.apply((Path(__file__).parent / "teams.yaml").read_text())
-        settings = f'[queue]\nserver = "{pond.address}"\nnode_name = "demo-1"\n'
+    ) as controller:
+        controller.apply((Path(__file__).parent / "teams.yaml").read_text())
+        settings = f'[queue]\nserver = "{controller.address}"\nnode_name = "demo-1"\n'
         with running(directory / "node", gpus="2xh100-80gb", settings=settings) as node:
-            until("the node is in the queue", lambda: "Ready" in pond.cli("get", "nodes").stdout)
+            until(
+                "the node is in the queue", lambda: "Ready" in controller.cli("get", "nodes").stdout
+            )
             try:
-                _scene(pond, node, report)
+                _scene(controller, node, report)
             except BaseException:
-                print((directory / "node" / "daemon.log").read_text()[-3000:], pond.log[-3000:])
+                print(
+                    (directory / "node" / "daemon.log").read_text()[-3000:], controller.log[-3000:]
+                )
                 raise
 
 
@@ -67,7 +71,7 @@ def _said(node: Node, name: str) -> str:
     return (node.directory / f"{name}.err").read_text()
 
 
-def _scene(pond: Pond, node: Node, report: Rows) -> None:
+def _scene(controller: QueueController, node: Node, report: Rows) -> None:
     jobs = {}
     for number in (1, 2, 3):
         name = f"vision-{number}"
@@ -75,8 +79,8 @@ def _scene(pond: Pond, node: Node, report: Rows) -> None:
         until(f"{name} runs", lambda name=name: _runs(node, name))  # type: ignore[misc]
     jobs["speech-1"] = submit(node, "speech-1", "speech", LONG)
     until("speech-1 runs", lambda: _runs(node, "speech-1"))
-    print(pond.cli("get", "cq", "-o", "wide").stdout)
-    borrowed = _used(pond, "vision") - 2
+    print(controller.cli("get", "cq", "-o", "wide").stdout)
+    borrowed = _used(controller, "vision") - 2
     report.row(
         "vision: 3 jobs on a quota of 2", "1 borrowed", f"{borrowed} borrowed", borrowed == 1
     )
@@ -88,7 +92,7 @@ def _scene(pond: Pond, node: Node, report: Rows) -> None:
         lambda: (said := _said(node, "vision-4").strip()) and "insufficient" in said and said,
     )
     print(f"    {waits.splitlines()[-1]}")
-    explained = pond.cli("explain", _workload(pond, "vision", "Pending")).stdout.strip()
+    explained = controller.cli("explain", _workload(controller, "vision", "Pending")).stdout.strip()
     print("    " + explained.replace("\n", "\n    "))
     told = "number 1 in line" in waits and "insufficient" in waits and "why:" in explained
     report.row("a fourth job of vision", "waits and says why", "said" if told else waits[:60], told)
@@ -100,7 +104,7 @@ def _scene(pond: Pond, node: Node, report: Rows) -> None:
     paused = [g["name"] for g in node.grants() if g["state"] == "paused"]
     victim = paused[0] if paused else ""
     before = node.grant(victim) if victim else None
-    for line in pond.cli("get", "workloads", "-o", "wide").stdout.splitlines():
+    for line in controller.cli("get", "workloads", "-o", "wide").stdout.splitlines():
         print(f"    {line[:150]}")
     report.row(
         "an urgent job of speech",
@@ -125,12 +129,15 @@ def _scene(pond: Pond, node: Node, report: Rows) -> None:
         "all jobs, the paused one too", "do all their work", f"exit {exits}", exits == [0] and whole
     )
     assert after is None
-    until("the queue has heard", lambda: pond.metric("kueue_finished_workloads_total") == len(jobs))
+    until(
+        "the queue has heard",
+        lambda: controller.metric("kueue_finished_workloads_total") == len(jobs),
+    )
     counts = {
         "submitted": len(jobs),
-        "admitted": int(pond.metric("kueue_admitted_workloads_total")),
-        "preempted": int(pond.metric("kueue_preempted_workloads_total")),
-        "finished": int(pond.metric("kueue_finished_workloads_total")),
+        "admitted": int(controller.metric("kueue_admitted_workloads_total")),
+        "preempted": int(controller.metric("kueue_preempted_workloads_total")),
+        "finished": int(controller.metric("kueue_finished_workloads_total")),
         "borrowed": borrowed,
         "paused": len(paused),
         "waiting_reason": waits.splitlines()[0],
@@ -146,15 +153,15 @@ def _scene(pond: Pond, node: Node, report: Rows) -> None:
     report.row("the queue's own count", "7 admitted, 1 preempted, 6 finished", shown, sound)
 
 
-def _workload(pond: Pond, namespace: str, phase: str) -> str:
+def _workload(controller: QueueController, namespace: str, phase: str) -> str:
     name = next(
         one["metadata"]["name"]
-        for one in pond.workloads()
+        for one in controller.workloads()
         if one["metadata"]["namespace"] == namespace and one["status"]["phase"] == phase
     )
     return f"{namespace}/{name}"
 
 
-def _used(pond: Pond, queue: str) -> int:
-    usage = pond.get("cq", queue)["status"]["flavorsUsage"]
+def _used(controller: QueueController, queue: str) -> int:
+    usage = controller.get("cq", queue)["status"]["flavorsUsage"]
     return sum(int(resource["total"]) for flavor in usage for resource in flavor["resources"])

@@ -37,7 +37,7 @@ from nodeagent.adapters.ebpf import host as ebpf_host
 from tests.kit.driver_memory import driver_memory
 from tests.kit.node import Node, until
 from tests.kit.places import AT_REST, SLUICE, TENANT
-from tests.kit.pond import Pond
+from tests.kit.queue.controller import QueueController
 from tests.kit.workplace import workplace
 from tests.queue.serving.puppet import Puppet
 from tests.queue.serving.puppet import until as eventually
@@ -256,9 +256,11 @@ def on_a_node(kills: dict[str, int], seed: int, result: Result) -> None:
             under.end()
 
 
-async def _jobs(pond: Pond, kills: int, chance: random.Random, result: Result) -> None:
+async def _jobs(
+    controller: QueueController, kills: int, chance: random.Random, result: Result
+) -> None:
     stop = asyncio.Event()
-    async with Puppet(pond.address) as node:
+    async with Puppet(controller.address) as node:
 
         async def work(name: str) -> None:
             number = 0
@@ -272,10 +274,10 @@ async def _jobs(pond: Pond, kills: int, chance: random.Random, result: Result) -
         workers = [asyncio.create_task(work(f"w{index}")) for index in range(3)]
         for _ in range(kills):
             await asyncio.sleep(chance.uniform(0, 0.3))
-            assert pond.process is not None
-            pond.process.send_signal(signal.SIGKILL)
-            await asyncio.to_thread(pond.process.wait)
-            pond.launch()
+            assert controller.process is not None
+            controller.process.send_signal(signal.SIGKILL)
+            await asyncio.to_thread(controller.process.wait)
+            controller.launch()
             result.kills["controller"] += 1
             before = result.jobs
             await eventually("jobs start again", lambda least=before: result.jobs > least, 120)
@@ -297,19 +299,19 @@ def on_a_queue(kills: dict[str, int], seed: int, result: Result) -> None:
         return
     with workplace() as directory:
         settings = ["nodes.lease_s=4", "nodes.report_s=0.3", "server.log_level=warning"]
-        pond = Pond(directory / "queue", settings=settings)
+        controller = QueueController(directory / "queue", settings=settings)
         try:
-            pond.start()
-            pond.apply(TEAMS)
-            asyncio.run(_jobs(pond, count, random.Random(seed), result))
-            until("it answers", pond.is_ready)
-            for one in pond.workloads():
+            controller.start()
+            controller.apply(TEAMS)
+            asyncio.run(_jobs(controller, count, random.Random(seed), result))
+            until("it answers", controller.is_ready)
+            for one in controller.workloads():
                 if (one["status"]["phase"], one["status"]["attempt"]) != ("Finished", 1):
                     result.lost.append(f"{one['metadata']['name']}: {one['status']['phase']}")
-            if pond.get("cq", "a")["status"]["reservingWorkloads"]:
+            if controller.get("cq", "a")["status"]["reservingWorkloads"]:
                 result.lost.append("quota is held by nobody")
         finally:
-            pond.stop()
+            controller.stop()
 
 
 def run(kills: dict[str, int], seed: int) -> Result:

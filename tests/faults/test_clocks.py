@@ -26,7 +26,7 @@ from tests.faults.programs import build
 from tests.kit import measure
 from tests.kit.node import Node, Tenant, running, until
 from tests.kit.places import TENANT, preloaded
-from tests.kit.pond import Pond
+from tests.kit.queue.controller import QueueController
 from tests.kit.workplace import workplace
 from tests.queue.state.world import TEAMS
 
@@ -123,7 +123,7 @@ def test_c1_the_queue_goes_by_clocks_that_do_not_step(steps: tuple[int, ...]) ->
     """Leases, order and quota, with the controller and the node led."""
     with workplace() as directory:
         clock = Clock(directory)
-        pond = Pond(
+        controller = QueueController(
             directory / "queue",
             settings=["nodes.lease_s=4", "nodes.report_s=0.5"],
             environment=clock.variables,
@@ -131,13 +131,13 @@ def test_c1_the_queue_goes_by_clocks_that_do_not_step(steps: tuple[int, ...]) ->
         node = NodeByAClock(
             directory / "node",
             gpus="1xh100-80gb",
-            settings=f'[queue]\nserver = "{pond.address}"\nnode_name = "n1"\nnamespace = "team-a"\n',
+            settings=f'[queue]\nserver = "{controller.address}"\nnode_name = "n1"\nnamespace = "team-a"\n',
             led=clock.variables,
         )
         flags = ("--queue", "q", "--gpumem", "4Gi", "--cores", "20")
         try:
-            pond.start()
-            pond.apply(TEAMS)
+            controller.start()
+            controller.apply(TEAMS)
             node.start()
             job = node.run("steady", "sleep", "600", flags=flags)
             until("it runs", lambda: node.grant("steady"))
@@ -146,14 +146,16 @@ def test_c1_the_queue_goes_by_clocks_that_do_not_step(steps: tuple[int, ...]) ->
                 late = node.run(f"late-{number}", "true", flags=flags)
                 assert late.process.wait(60) == 0, f"after a step of {step} s"
                 assert job.process.poll() is None
-                assert pond.http("/readyz")[0] == 200
-            rows = {w["metadata"]["name"].rsplit("-", 1)[0]: w["status"] for w in pond.workloads()}
+                assert controller.http("/readyz")[0] == 200
+            rows = {
+                w["metadata"]["name"].rsplit("-", 1)[0]: w["status"] for w in controller.workloads()
+            }
             assert rows["steady"]["phase"] == "Running"
             assert {row["attempt"] for row in rows.values()} == {1}, "nobody started twice"
-            assert "Restored" not in pond.log
+            assert "Restored" not in controller.log
         finally:
             node.stop()
-            pond.stop()
+            controller.stop()
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ import pytest
 
 from queuecontroller.state.access import Caller
 from tests.kit.node import Node, until
-from tests.kit.pond import SLUICE_QUEUE, Pond
+from tests.kit.queue.controller import SLUICE_QUEUE, QueueController
 from tests.kit.workplace import workplace
 from tests.queue.server.callers import Party, callers, message
 from tests.queue.server.certificates import Authority, Pair
@@ -33,10 +33,10 @@ pytestmark = [pytest.mark.root, pytest.mark.faults]
 
 @pytest.mark.parametrize("deaf", [0, 1], ids=["the controller's words", "the node's words"])
 def test_g2_one_direction_alone_is_as_good_as_none(
-    cable: Cable, both: tuple[Pond, NodeInSpace], deaf: int
+    cable: Cable, both: tuple[QueueController, NodeInSpace], deaf: int
 ) -> None:
     """Work goes on, nothing starts after the lease, and what waited starts once the other direction is back."""
-    pond, node = both
+    controller, node = both
     flags = ("--queue", "q", "--gpumem", "8Gi", "--cores", "30")
     first = node.run("first", "sleep", "600", flags=flags)
     until("first runs", lambda: node.grant("first"))
@@ -52,7 +52,7 @@ def test_g2_one_direction_alone_is_as_good_as_none(
     _ip("-n", cable.spaces[deaf], "route", "del", "blackhole", f"{far}/32")
     until("late runs, soon after it is back", lambda: node.grant("late"), 120)
     assert late.process.poll() is None
-    assert [one["status"]["attempt"] for one in pond.workloads()] == [1, 1]
+    assert [one["status"]["attempt"] for one in controller.workloads()] == [1, 1]
 
 
 # --- a cable that is slow, and one that loses ------------------------------------------------------
@@ -168,15 +168,17 @@ def test_g3_a_bad_network_starts_nothing_twice_and_piles_nothing_up(bad: dict[st
     meanwhile is not promised: that they go on, what runs undisturbed, what waits once the network is well again and each
     of them once."""
     with workplace() as place:
-        pond = Pond(place / "queue", settings=["nodes.lease_s=4", "nodes.report_s=0.5"])
-        wire = Wire(place / "wire.sock", pond.socket)
+        controller = QueueController(
+            place / "queue", settings=["nodes.lease_s=4", "nodes.report_s=0.5"]
+        )
+        wire = Wire(place / "wire.sock", controller.socket)
         section = f'[queue]\nserver = "unix:{wire.path}"\nnode_name = "n1"\nnamespace = "team-a"\n'
         node = Node(place / "node", gpus="1xh100-80gb", settings=section)
         flags = ("--queue", "q", "--gpumem", "2Gi", "--cores", "10")
         names = ["first", *(f"late-{i}" for i in range(3))]
         try:
-            pond.start()
-            pond.apply(TEAMS)
+            controller.start()
+            controller.apply(TEAMS)
             node.start()
             jobs = [node.run(names[0], "sleep", "600", flags=flags)]
             until("first runs", lambda: node.grant("first"))
@@ -185,35 +187,38 @@ def test_g3_a_bad_network_starts_nothing_twice_and_piles_nothing_up(bad: dict[st
             jobs += [node.run(name, "sleep", "600", flags=flags) for name in names[1:]]
             time.sleep(15)  # the time that it is bad for is the input
             assert wire.late_bytes > 0, "nothing passed while it was bad: nothing was tried"
-            assert pond.http("/readyz")[0] == 200
+            assert controller.http("/readyz")[0] == 200
             wire.heal()
             until("all run", lambda: all(map(node.grant, names)), 120)
-            until("the controller knows", lambda: phases(pond) == dict.fromkeys(names, "Running"))
+            until(
+                "the controller knows",
+                lambda: phases(controller) == dict.fromkeys(names, "Running"),
+            )
             assert [one.process.poll() for one in jobs] == [None] * 4, "what runs does not notice"
-            assert {s["attempt"] for s in rows(pond).values()} == {1}, "nobody started twice"
+            assert {s["attempt"] for s in rows(controller).values()} == {1}, "nobody started twice"
             assert sorted(one["name"] for one in node.grants()) == sorted(names)
             log = (node.directory / "daemon.log").read_text()
             assert log.count(": made for pid ") == 4, "each got one grant, ever"
             assert wire.most_open <= 8, "connections do not pile up"
-            assert "Traceback" not in pond.log + log
+            assert "Traceback" not in controller.log + log
         except BaseException:
-            print(pond.log, (node.directory / "daemon.log").read_text(), sep="\n---\n")
+            print(controller.log, (node.directory / "daemon.log").read_text(), sep="\n---\n")
             raise
         finally:
             node.stop()
-            pond.stop()
+            controller.stop()
             wire.close()
 
 
-def rows(pond: Pond) -> dict[str, dict[str, Any]]:
+def rows(controller: QueueController) -> dict[str, dict[str, Any]]:
     """Of all that the controller has: the name its user gave it, and what stands there of it."""
-    found = [(one["metadata"]["name"][:-9], one["status"]) for one in pond.workloads()]
+    found = [(one["metadata"]["name"][:-9], one["status"]) for one in controller.workloads()]
     assert len(dict(found)) == len(found), f"one row for each submission, not {found}"
     return dict(found)
 
 
-def phases(pond: Pond) -> dict[str, str]:
-    return {name: status["phase"] for name, status in rows(pond).items()}
+def phases(controller: QueueController) -> dict[str, str]:
+    return {name: status["phase"] for name, status in rows(controller).items()}
 
 
 # --- a leader that slept ------------------------------------------------------------------------
@@ -223,8 +228,10 @@ def test_g4_a_controller_that_slept_through_its_successor_writes_nothing_any_mor
     """Both processes are real; the second has the first one's database, as after a takeover. The first wakes up, the
     node's next word proves that there was another, and it ends by itself."""
     with workplace() as place:
-        first = Pond(place / "first", settings=["nodes.lease_s=4", "nodes.report_s=0.3"])
-        second = Pond(place / "second", settings=["nodes.lease_s=4", "nodes.report_s=0.3"])
+        first = QueueController(place / "first", settings=["nodes.lease_s=4", "nodes.report_s=0.3"])
+        second = QueueController(
+            place / "second", settings=["nodes.lease_s=4", "nodes.report_s=0.3"]
+        )
         wire = Wire(place / "wire.sock", first.socket)
 
         async def scene() -> None:
@@ -295,8 +302,8 @@ def test_g9_certificates_that_are_not_good_are_refused(tmp_path: Path) -> None:
         assert "has no role here" in said
         admin = mine.issue("carol", "URI:sluice:admin:carol")
         for what, server, authority in (
-            ("another name", f"127.0.0.1:{service.pond.port}", mine.ca),
-            ("another authority", service.pond.tcp_address, foreign.ca),
+            ("another name", f"127.0.0.1:{service.controller.port}", mine.ca),
+            ("another authority", service.controller.tcp_address, foreign.ca),
         ):
             flags = ("--certificate", admin.certificate, "--key", admin.key, "--ca", authority)
             words = (SLUICE_QUEUE, "get", "nodes", "--server", server, *flags)
@@ -306,7 +313,7 @@ def test_g9_certificates_that_are_not_good_are_refused(tmp_path: Path) -> None:
             assert server in done.stderr, "it says whom it did not reach"
         carol = service.party("carol", "admin:carol")
         assert carol.call("Queues/GetServer", message("GetServerRequest"))[0] == "OK"
-        assert "Traceback" not in service.pond.log
+        assert "Traceback" not in service.controller.log
 
 
 def still_good(certificate: Path) -> bool:

@@ -1,4 +1,4 @@
-"""`make fuzz`: every target in C under libFuzzer for its part of the time, corpora merged back into the tree; then the
+"""`make fuzz`: every target in C under libFuzzer for its part of the time, corpora merged back into their archives; then the
 readers in Python (readers.py, queue_readers.py, shares/) for theirs.
 
 Exits non-zero at the first finding and leaves the input that shows it in build/fuzz/. How much was tried is in build/fuzz.json.
@@ -16,7 +16,7 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tests.fuzz import mutation, queue_readers, readers
+from tests.fuzz import corpus, mutation, queue_readers, readers
 from tests.fuzz.shares import claims
 from tests.fuzz.shares import readers as shares
 from tests.kit.places import BUILD, REPO
@@ -72,7 +72,9 @@ def fuzz(target: str, program: Path, seconds: int, directory: Path) -> Result:
     """Raises SystemExit on a finding."""
     found = directory / f"corpus-{target}"
     found.mkdir(exist_ok=True)
-    corpus = HERE / "corpus" / target
+    packed = directory / f"packed-{target}"
+    shutil.rmtree(packed, ignore_errors=True)
+    corpus.unpack(target, packed)
     done = subprocess.run(
         [
             program,
@@ -81,7 +83,7 @@ def fuzz(target: str, program: Path, seconds: int, directory: Path) -> Result:
             f"-artifact_prefix={directory}/finding-{target}-",
             "-print_final_stats=1",
             found,
-            corpus,
+            packed,
         ],
         capture_output=True,
         text=True,
@@ -96,12 +98,11 @@ def fuzz(target: str, program: Path, seconds: int, directory: Path) -> Result:
     shutil.rmtree(merged, ignore_errors=True)
     merged.mkdir()
     subprocess.run(
-        [program, "-merge=1", f"-max_len={TARGETS[target].longest}", merged, corpus, found],
+        [program, "-merge=1", f"-max_len={TARGETS[target].longest}", merged, packed, found],
         check=True,
         capture_output=True,
     )
-    shutil.rmtree(corpus)
-    shutil.copytree(merged, corpus)
+    corpus.write(target, [path.read_bytes() for path in merged.iterdir()])
     return result
 
 
@@ -121,7 +122,7 @@ def main() -> int:
         program = build(target, compiler, directory)
         name = f"{target} (C)"
         results[name] = fuzz(target, program, each, directory)
-        kept = len(list((HERE / "corpus" / target).iterdir()))
+        kept = len(corpus.read(target))
         say(name, results[name], "edges", f"{kept} kept in the corpus")
     seed = int(time.time())
     every = [*readers.targets(directory / "node"), *queue_readers.targets()]

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the container hook reads as root: the runtime's state and config.json, and the image's own /etc/ld.so.preload.
+ * The inputs that the container hook reads as root: the runtime's state and config.json, and the image's own
+ * /etc/ld.so.preload.
  *
- * Bit 0 of the first byte says which, the rest is the text. JSON: what is found lies within the text and is what the key
- * names; what was decoded and is written down again decodes to the same. The list: compared with a second reading of
- * glibc's rule, written another way.
+ * Bit 0 of the first byte selects the reader, the rest is the text. JSON: a found value lies within the text and
+ * belongs to the key; a decoded string that is encoded again decodes to the same. The list: compared with a second
+ * implementation of glibc's rule, written differently.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -26,7 +27,7 @@ static void expect(int truth)
 		abort();
 }
 
-/* Of exactly the size that the hook's read_all() promises: a read or a write past it is found. */
+/* Exactly of the size that the hook's read_all() promises: a sanitizer finds any read or write beyond it. */
 static char *text_of(const uint8_t *data, size_t size, size_t room)
 {
 	char *text = malloc(size + 1 + room);
@@ -84,7 +85,7 @@ static void read_list(const uint8_t *data, size_t size)
 	as_glibc_reads_it(given, wanted);
 	normalize(list, OURS);
 	expect(strcmp(list, wanted) == 0);
-	normalize(list, OURS); /* as the next start of the same container would */
+	normalize(list, OURS); /* as at the next start of the same container */
 	expect(strcmp(list, wanted) == 0);
 	free(given);
 	free(wanted);
@@ -98,7 +99,7 @@ static bool is_space(char c)
 	return c == ' ' || c == '\t' || c == '\r' || c == '\n';
 }
 
-/* Before `at` stand the key and a colon. */
+/* The key and a colon precede `at`. */
 static void expect_key(const char *json, const char *at, const char *key)
 {
 	size_t length = strlen(key);

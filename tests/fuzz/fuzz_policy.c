@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Any bytes at all as a policy page: what the check lets pass can be used, limits and turns included, without a division
- * by zero, an overflow that matters or a read outside of it. The first eight bytes choose the clock.
+ * Arbitrary bytes as a policy page: a page that passes the check can be used, limits and turns included, without a
+ * division by zero, a harmful overflow or a read outside of it. The first eight bytes choose the clock.
  */
 #include <stdint.h>
 #include <stdlib.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A region that a tenant, or a broken daemon, has scribbled over: whatever the words say, readers stay inside it and a
- * reservation that is allowed keeps to the limit.
+ * A region that a tenant, or a broken daemon, has overwritten: whatever the words contain, readers stay inside it and
+ * an allowed reservation keeps to the limit.
  *
- * Input: records of 13 bytes, (file and what to do, offset, value). Each writes a word into a good region and then asks
- * one of the reader's questions.
+ * Input: records of 13 bytes, (file and operation, offset, value). Each writes a word into a good region and then runs
+ * one of the read operations.
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -22,7 +22,7 @@ struct record {
 
 static void *fresh(size_t bytes)
 {
-	void *memory = calloc(1, bytes); /* of the exact size: a read past the end is found */
+	void *memory = calloc(1, bytes); /* of the exact size: a read past the end is detected */
 
 	if (!memory)
 		abort();

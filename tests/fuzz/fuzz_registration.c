@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whatever stands at the other end of the registration socket, and whatever /proc says of this process: a slot is
- * taken only from a whole and good answer, nothing is written otherwise, and nobody waits past the deadline.
+ * Any peer at the other end of the registration socket, and any contents of /proc: a slot is taken only from a complete
+ * and valid answer, nothing is written otherwise, and no thread waits past the deadline.
  *
- * The first byte says which reader; see the three below for the rest. The system calls of attach.c are these here: no
- * file, socket or clock is touched, so the same input does the same.
+ * The first byte selects the reader; see the three below for the rest. The system calls of attach.c are replaced here:
+ * no file, socket or clock is touched, so the same input has the same result.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -25,7 +25,7 @@
 #include "interpose/attach/settings.h"
 #include "proto/register.h"
 
-#define FD 1000000 /* nobody's: what is not replaced here fails */
+#define FD 1000000 /* not a real descriptor: calls that are not replaced here fail */
 #define AGAIN 0xff
 #define INTERRUPTED 0xfe
 #define ENDED 0xfd
@@ -95,7 +95,7 @@ static ssize_t fuzz_send(int fd, const void *data, size_t bytes, int flags)
 	return (ssize_t)bytes;
 }
 
-/* One packet: a byte of length, or of what went wrong, and as many bytes. None left: nothing has come. */
+/* One packet: a byte with its length or its error, and as many bytes. At the end of the input no packet comes. */
 static ssize_t fuzz_recv(int fd, void *into, size_t most, int flags)
 {
 	uint8_t length = AGAIN, packet[256];
@@ -109,7 +109,7 @@ static ssize_t fuzz_recv(int fd, void *into, size_t most, int flags)
 		return -1;
 	}
 	n = take(packet, length);
-	if (n > most) /* a packet is cut to the room there is */
+	if (n > most) /* a packet is cut to the size of the buffer */
 		n = most;
 	memcpy(into, packet, n);
 	return (ssize_t)n;
@@ -137,7 +137,7 @@ static int fuzz_close(int fd)
 #define connect fuzz_connect
 #define send fuzz_send
 #define recv fuzz_recv
-#define poll(fds, count, timeout_ms) fuzz_poll(fds, count, timeout_ms) /* and not struct pollfd's name */
+#define poll(fds, count, timeout_ms) fuzz_poll(fds, count, timeout_ms) /* does not replace the name of struct pollfd */
 #define close fuzz_close
 #include "interpose/attach/attach.c"
 
@@ -176,7 +176,7 @@ static void boot(void)
 	uint8_t id[16];
 	size_t digits = 0;
 	const uint8_t *text = input;
-	size_t most = left < 39 ? left : 39; /* as many as it reads */
+	size_t most = left < 39 ? left : 39; /* as many as the reader takes */
 
 	for (size_t i = 0; i < most && digits < 32; i++) {
 		if (text[i] == '-')

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Any text as SLUICE_GRANT_DIR: it is taken whole when it is an absolute path that fits, and not at all otherwise. */
+/* Any text as SLUICE_GRANT_DIR: it is used whole when it is an absolute path that fits, and ignored otherwise. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	static char variable[1024] = NAME; /* setenv() would keep every value it ever had */
+	static char variable[1024] = NAME; /* setenv() would leak every value that it ever had */
 	char *text = variable + sizeof(NAME) - 1;
 	const char *dir;
 	size_t length;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Any counters at all in the lines of a grant's other processes: who reads them is held up by a bounded time, whatever
- * they say and however they jump from look to look.
+ * Any counters in the lines of a grant's other processes: they delay their reader by a bounded time, whatever their
+ * values and however they jump from round to round.
  *
- * Input: the first byte is how many processes there are, the second which of them is ours; then readings of 24 bytes,
- * one for each process and look, with 8 bytes of time before each look.
+ * Input: the first byte is the number of processes, the second the index of ours; then readings of 24 bytes, one for
+ * each process and round, with 8 bytes of time before each round.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -42,7 +42,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 		memcpy(&step_ns, data, sizeof(step_ns));
 		memcpy(reading, data + sizeof(step_ns), count * sizeof(reading[0]));
-		now_ns += step_ns % 1000000000; /* our own clock: it goes on */
+		now_ns += step_ns % 1000000000; /* our own clock always advances */
 		ahead_ns = fair_look(account, reading, count, self, now_ns, &largest_ns);
 		expect(largest_ns <= (uint64_t)FAIR_LEAD_NS);
 		expect(ahead_ns <= (uint64_t)FAIR_LAG_NS + 2 * largest_ns);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Stands in the place of libFuzzer where there is none: runs each file named once. */
+/* Replaces libFuzzer where it is not available: runs each given file once. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,16 +1,14 @@
-"""Writes the first inputs of the corpora: good regions and near misses that a random search would hardly meet."""
+"""Adds the first inputs to the corpora: good regions and near misses that a random search would hardly meet."""
 
 from __future__ import annotations
 
 import ctypes
 import struct
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 from nodeagent.adapters.region import layout as c
+from tests.fuzz import corpus
 from tests.interpose.regions import library
-
-HERE = Path(__file__).parent / "corpus"
 
 
 def page(devices: int = 2) -> c.Policy:
@@ -167,10 +165,7 @@ MADE: Mapping[str, Callable[[], dict[str, bytes]]] = {
 
 def main() -> None:
     for target, make in MADE.items():
-        directory = HERE / target
-        directory.mkdir(parents=True, exist_ok=True)
-        for name, data in make().items():
-            (directory / name.replace(" ", "-")).write_bytes(data)
+        corpus.write(target, [*corpus.read(target), *make().values()])
 
 
 if __name__ == "__main__":

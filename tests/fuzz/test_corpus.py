@@ -1,4 +1,4 @@
-"""The checked-in corpora, replayed under ASan and UBSan."""
+"""The checked-in corpora, replayed under ASan and UBSan; and the archives that they are kept in."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz import seeds
+from tests.fuzz import corpus, seeds
 from tests.fuzz.__main__ import TARGETS
 from tests.kit.places import MESON, REPO
-
-CORPUS = REPO / "tests" / "fuzz" / "corpus"
 
 
 def replayer(target: str) -> Path:
@@ -27,16 +25,37 @@ def replayer(target: str) -> Path:
 def test_the_targets_are_the_files_here() -> None:
     here = REPO / "tests" / "fuzz"
     files = {path.stem.removeprefix("fuzz_") for path in here.glob("fuzz_*.c")}
-    assert files == set(TARGETS) == set(seeds.MADE) == {path.name for path in CORPUS.iterdir()}
+    assert files == set(TARGETS) == set(seeds.MADE) == corpus.targets()
 
 
 @pytest.mark.parametrize("target", sorted(seeds.MADE))
 def test_no_input_of_the_corpus_is_a_finding(target: str, tmp_path: Path) -> None:
-    inputs = sorted((CORPUS / target).iterdir())
+    inputs = corpus.unpack(target, tmp_path / "packed")
     assert inputs, "an empty corpus proves nothing"
+    made = tmp_path / "made"
+    made.mkdir()
     for name, data in seeds.MADE[target]().items():
-        (tmp_path / name).write_bytes(data)
-    inputs += sorted(tmp_path.iterdir())
+        (made / name).write_bytes(data)
+    inputs += sorted(made.iterdir())
     done = subprocess.run([replayer(target), *inputs], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stdout == f"{len(inputs)} inputs\n"
+
+
+@pytest.mark.parametrize("target", sorted(seeds.MADE))
+def test_an_archive_is_in_its_canonical_form(target: str) -> None:
+    inputs = corpus.read(target)
+    assert corpus.path_of(target).read_bytes() == corpus.canonical(inputs)
+
+
+def test_an_input_is_added_once_and_the_order_does_not_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(corpus, "CORPUS", tmp_path)
+    assert corpus.read("one") == []
+    corpus.write("one", [b"b", b"a", b"b"])
+    corpus.write("other", [b"a", b"b"])
+    assert corpus.path_of("one").read_bytes() == corpus.path_of("other").read_bytes()
+    assert sorted(corpus.read("one")) == [b"a", b"b"]
+    unpacked = corpus.unpack("one", tmp_path / "unpacked")
+    assert [path.read_bytes() for path in unpacked] == corpus.read("one")

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A check that says what it saw, for C test programs: the first failure ends them with status 1. */
+/* Checks that print the values they compared, for C test programs: the first failure ends them with status 1. */
 #ifndef SLUICE_CHECK_H
 #define SLUICE_CHECK_H
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from tests.interpose import regions
 from tests.interpose.regions import GIB, Region
 
+Ask = Callable[[str], dict[str, Any]]
 PROGRAM = """
 import ctypes as c
 GIB, MIB = 1 << 30, 1 << 20
@@ -102,5 +104,11 @@ def region(tmp_path: Path, machine: dict[str, str]) -> Region:
     return Region(tmp_path / "grant", limits=(4 * GIB,), uuids=(uuid,), driver=regions.SIM)
 
 
-def ask(region: Region, machine: dict[str, str], code: str) -> dict[str, Any]:
-    return regions.tenant(region, PROGRAM + code, machine)
+@pytest.fixture
+def ask(region: Region, machine: dict[str, str]) -> Ask:
+    """Runs code in the grant and returns what it answered."""
+
+    def run(code: str) -> dict[str, Any]:
+        return regions.tenant(region, PROGRAM + code, machine)
+
+    return run

@@ -1,7 +1,8 @@
-"""The Helm chart as tests look at it: rendered by helm, and as the one file that is checked in."""
+"""The Helm chart rendered, by helm and by the script for an install without it."""
 
 from __future__ import annotations
 
+import functools
 import shutil
 import subprocess
 from collections.abc import Iterable
@@ -14,7 +15,6 @@ import yaml
 from tests.kit.places import BUILD, REPO
 
 CHART = REPO / "packaging" / "helm" / "sluice"
-STATIC = REPO / "packaging" / "kubernetes" / "sluice.yaml"
 HELM = shutil.which("helm") or (
     str(BUILD / "tools" / "helm") if (BUILD / "tools" / "helm").is_file() else None
 )
@@ -54,8 +54,16 @@ def rendered(*values: str, kubernetes: str = "1.31", files: Iterable[Path] = ())
     return [one for one in yaml.safe_load_all(done.stdout) if one]
 
 
+@functools.cache
+def static_text() -> str:
+    """The file that `make chart` writes for `kubectl apply`."""
+    assert HELM is not None
+    script = REPO / "packaging" / "generate" / "static.sh"
+    return subprocess.run([script, HELM], capture_output=True, text=True, check=True).stdout
+
+
 def static() -> list[Any]:
-    return [one for one in yaml.safe_load_all(STATIC.read_text()) if one]
+    return [one for one in yaml.safe_load_all(static_text()) if one]
 
 
 def of(objects: Iterable[Any], kind: str, name: str = "") -> Any:

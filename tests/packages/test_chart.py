@@ -1,4 +1,4 @@
-"""The chart as it is checked in: no more than it needs, and our own services accept what it configures."""
+"""The chart and its rendering: no more than it needs, and our own services accept what it configures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import yaml
 from nodeagent.settings import daemon as node_config
 from queuecontroller.server import config as queue_config
 from tests.kit.places import REPO
-from tests.packages.chart import CHART, of, rights, static
+from tests.packages.chart import CHART, needs_helm, of, rights, static
 
 
 def test_versions_are_those_of_the_file_version() -> None:
@@ -81,6 +81,7 @@ def test_every_value_says_what_it_is() -> None:
     ] == []
 
 
+@needs_helm
 def test_the_daemonset_never_has_two_on_a_node_and_mounts_what_it_needs_and_no_more() -> None:
     spec = of(static(), "DaemonSet")["spec"]
     assert spec["updateStrategy"] == {
@@ -111,6 +112,7 @@ def test_the_daemonset_never_has_two_on_a_node_and_mounts_what_it_needs_and_no_m
     assert pod["tolerations"]
 
 
+@needs_helm
 def test_the_controller_is_one_without_root_or_capabilities() -> None:
     spec = of(static(), "Deployment")["spec"]
     assert (spec["replicas"], spec["strategy"]["type"]) == (1, "Recreate")
@@ -144,6 +146,7 @@ RIGHTS = {
 """What each may ask the API server: (group, resource, verbs). A wider role is a decision, made here."""
 
 
+@needs_helm
 def test_each_has_the_rights_that_are_listed_and_no_more() -> None:
     objects = static()
     found = {
@@ -161,12 +164,14 @@ def test_each_has_the_rights_that_are_listed_and_no_more() -> None:
             assert pod["automountServiceAccountToken"] is has_role
 
 
+@needs_helm
 def test_no_rule_has_a_star() -> None:
     for one in static():
         if one["kind"] in ("Role", "ClusterRole"):
             assert "*" not in json.dumps(one["rules"])
 
 
+@needs_helm
 def test_our_services_accept_the_settings_they_are_given() -> None:
     objects = static()
     node = node_config.parse(
@@ -183,6 +188,7 @@ def test_our_services_accept_the_settings_they_are_given() -> None:
     assert node.queue.token
 
 
+@needs_helm
 def test_each_agent_has_an_identity_of_its_own() -> None:
     """A token bound to its pod, for the controller alone; no key that another agent has too."""
     objects = static()
@@ -201,6 +207,7 @@ def test_each_agent_has_an_identity_of_its_own() -> None:
     )
 
 
+@needs_helm
 def test_services_select_the_pods_of_their_own_component() -> None:
     objects = static()
     for name, kind in (("agent", "DaemonSet"), ("queue", "Deployment")):
@@ -224,6 +231,4 @@ def test_what_the_chart_reads_itself_is_a_copy_of_the_one_source() -> None:
     copies = {path.name: path.read_bytes() for path in (CHART / "files").iterdir()}
     assert made <= copies.keys()
     copies = {name: text for name, text in copies.items() if name not in made}
-    assert copies == {path.name: path.read_bytes() for path in sources}, (
-        "packaging/generate/monitoring.sh"
-    )
+    assert copies == {path.name: path.read_bytes() for path in sources}, "make chart"

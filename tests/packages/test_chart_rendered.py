@@ -21,18 +21,17 @@ from nodeagent.settings import daemon as node_config
 from queuecontroller.gpushares.vendors import ROWS
 from queuecontroller.server import config as queue_config
 from queuecontroller.server.hami_file import rules_of
-from tests.kit.places import REPO
 from tests.packages.chart import (
     ALL,
     CHART,
-    HELM,
     KUBERNETES,
     SECRETS,
-    STATIC,
     helm,
     needs_helm,
     of,
     rendered,
+    static,
+    static_text,
     template,
 )
 
@@ -47,13 +46,15 @@ def test_helm_finds_nothing_wrong() -> None:
 
 @needs_helm
 def test_the_static_file_is_what_the_chart_renders() -> None:
-    made = subprocess.run(
-        [REPO / "packaging" / "generate" / "static.sh", str(HELM)],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    assert STATIC.read_text() == made
+    assert "sluice-queue --from-file=tls.crt" in static_text()
+    done = helm(
+        *("template", "sluice", CHART, "-n", "sluice", "--kube-version", "1.31.0"),
+        *("--set", "queue.tlsSecret=sluice-queue"),
+    )
+    objects = [one for one in yaml.safe_load_all(done.stdout) if one]
+    assert static() == [
+        one for one in objects if "helm.sh/hook" not in one["metadata"].get("annotations", {})
+    ]
 
 
 @needs_helm
@@ -292,7 +293,7 @@ def test_every_object_is_valid_for_kubernetes(version: str, mode: str) -> None:
         if one["apiVersion"].startswith("monitoring.coreos.com/"):
             continue  # not of Kubernetes; see the next test
         if one["kind"] == "CustomResourceDefinition":
-            continue  # a real API server takes them: tests/cluster/without_a_node/test_queueing_chart.py
+            continue  # a real API server takes them: tests/cluster/api_only/test_queueing_chart.py
         validate.validate(one, version, strict=True)
         checked += 1
     assert checked >= 11

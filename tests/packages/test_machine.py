@@ -15,6 +15,7 @@ import pytest
 from nodeagent.adapters.ebpf import host as ebpf_host
 from tests.ebpf.live import needs_ebpf
 from tests.kit.places import REPO
+from tests.kit.queue import queues
 from tests.packages.bpf import exists
 from tests.packages.debs import NEXT, VERSION, built
 from tests.packages.machine import Machine, machine, until
@@ -28,31 +29,12 @@ SERVICES = ("sluice", "sluice-queue")
 TENANT = (
     "sluice run --gpumem 8Gi --cores 30 --name {name} -- sluice-sim-job --seconds 600 --report 1"
 )
-QUEUES = """\
-apiVersion: kueue.x-k8s.io/v1beta1
-kind: ResourceFlavor
-metadata: {name: any}
----
-apiVersion: kueue.x-k8s.io/v1beta1
-kind: ClusterQueue
-metadata: {name: team}
-spec:
-  namespaceSelector: {}
-  resourceGroups:
-  - coveredResources: [nvidia.com/gpu]
-    flavors:
-    - name: any
-      resources: [{name: nvidia.com/gpu, nominalQuota: 4}]
----
-apiVersion: v1
-kind: Namespace
-metadata: {name: default}
----
-apiVersion: kueue.x-k8s.io/v1beta1
-kind: LocalQueue
-metadata: {name: train, namespace: default}
-spec: {clusterQueue: team}
-"""
+QUEUES = queues.manifests(
+    queues.flavor("any"),
+    queues.cluster_queue("team", "any", {queues.GPU: 4}),
+    queues.namespace("default"),
+    queues.local_queue("train", "default", "team"),
+)
 
 STAND_IN, STAND_IN_PATH = "1:7", "/dev/full"
 """In the place of a GPU's device node; nobody else opens it."""

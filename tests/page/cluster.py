@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.kit.pond import Pond
+from tests.kit.queue.controller import QueueController
 from tests.page.fleet import Channels, Fleet, by_certificate, by_socket
 from tests.queue.server.callers import callers
 
@@ -90,15 +90,15 @@ def job(name: str, team: str, memory_mib: int = 24 << 10, cores: int = 30) -> di
 
 @dataclass
 class Cluster:
-    pond: Pond
+    controller: QueueController
     fleet: Fleet
 
     def url(self) -> str:
         """One that works once."""
-        return self.pond.cli("web").stdout.strip()
+        return self.controller.cli("web").stdout.strip()
 
     def submit(self, *jobs: dict[str, Any]) -> None:
-        self.pond.apply("\n---\n".join(json.dumps(one) for one in jobs))
+        self.controller.apply("\n---\n".join(json.dumps(one) for one in jobs))
 
 
 @contextlib.contextmanager
@@ -113,8 +113,8 @@ def cluster(directory: Path, nodes: int = 50, jobs: int = 220) -> Iterator[Clust
     ]
     width = len(str(nodes - 1))
     names_of_nodes = [f"gpu-{n:0{width}}" for n in range(nodes)]
-    with service(directory, settings, names_of_nodes) as (pond, channel):
-        pond.apply(
+    with service(directory, settings, names_of_nodes) as (controller, channel):
+        controller.apply(
             QUEUES
             + "".join(
                 TEAM.format(name=name, cohort=cohort, quota=quota * max(1, nodes // 50))
@@ -122,7 +122,7 @@ def cluster(directory: Path, nodes: int = 50, jobs: int = 220) -> Iterator[Clust
             )
         )
         with Fleet(channel, names_of_nodes, report_s=report_s) as fleet:
-            made = Cluster(pond, fleet)
+            made = Cluster(controller, fleet)
             names = list(TEAMS)
             for start in range(0, jobs, 1000):
                 some = range(start, min(jobs, start + 1000))
@@ -133,15 +133,18 @@ def cluster(directory: Path, nodes: int = 50, jobs: int = 220) -> Iterator[Clust
 @contextlib.contextmanager
 def service(
     directory: Path, settings: list[str], nodes: list[str]
-) -> Iterator[tuple[Pond, Channels]]:
+) -> Iterator[tuple[QueueController, Channels]]:
     """Few nodes come over the socket; many with a certificate each, as nobody may have so many streams."""
     if len(nodes) > MOST_BY_SOCKET:
         with callers(directory, *settings) as made:
-            yield made.pond, by_certificate(made.pond.tcp_address, made.authority, nodes)
+            yield (
+                made.controller,
+                by_certificate(made.controller.tcp_address, made.authority, nodes),
+            )
         return
-    pond = Pond(directory / "queue", settings=settings)
-    pond.start()
+    controller = QueueController(directory / "queue", settings=settings)
+    controller.start()
     try:
-        yield pond, by_socket(pond.socket)
+        yield controller, by_socket(controller.socket)
     finally:
-        pond.stop()
+        controller.stop()

@@ -165,7 +165,9 @@ def test_holding_takes_a_confirmation_and_leaves_a_row(stage: Stage) -> None:
         await page.says("hold by root over the page")
 
     stage.play(scene)
-    found = json.loads(stage.cluster.pond.cli("explain", f"search/{name}", "-o", "json").stdout)
+    found = json.loads(
+        stage.cluster.controller.cli("explain", f"search/{name}", "-o", "json").stdout
+    )
     assert "ByPage" in {one["kind"] for one in found["events"]}
     assert found["status"]["phase"] == "Held"
 

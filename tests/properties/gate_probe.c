@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The inline functions of gate.h and the cost table as a library, so that Python can state properties of them. */
+/* The inline functions of gate.h and the cost table as a library, so that Python can test their properties. */
 #include "interpose/compute/rules/gate.h"
 
 #include "interpose/compute/rules/cost.c"

@@ -1,7 +1,8 @@
-"""One object of Kueue's against the table of its fields: everything that is not as the table says.
+"""Check of one object of Kueue's against the table of its fields: every deviation is a problem.
 
-The table is the only list of fields. What a builder reads for the engine is looked at a second
-time here; the words are the reader's own, so that what both find is told once.
+The table is the only list of fields. Fields that a builder reads for the engine are checked a
+second time here; the messages are the reader's own, so that a problem which both find is reported
+once.
 """
 
 from __future__ import annotations
@@ -38,11 +39,9 @@ _KUBERNETES_OWN: Final = ("apiVersion", "kind", "metadata")
 
 
 def read_kind(build: Callable[[Reader], T], kind: str, value: object, path: str) -> T:
-    """Runs one builder over a whole object and raises everything that it and the table found.
-
-    Where both found something at one field, the table's word counts: it knows which of a type's
-    values the field has.
-    """
+    """Run one builder over a whole object and raise everything that it and the table found. Where
+    both found a problem of one field, the table's message counts: it knows which of a type's values
+    the field has."""
     reader = Reader(value, path)
     result = build(reader)
     by_table: dict[str, list[Problem]] = {}
@@ -67,7 +66,8 @@ def problems_as_api(value: object, kind: Kind) -> list[Problem]:
 
 
 def _checked(value: object, path: str, kind: Kind, as_api: bool = False) -> list[Problem]:
-    """Of `status` nothing is told: it is what a controller wrote, and no one's to mend."""
+    """Problems of an object. `status` is not checked, since a controller wrote it and a user cannot
+    correct it."""
     reader = Reader(value, path)
     wanted = {name: one for name, one in kind.fields.of.items() if name != "status"}
     _Checking(_version_of(value), as_api).rows(reader, wanted, (*_KUBERNETES_OWN, "status"))
@@ -75,7 +75,7 @@ def _checked(value: object, path: str, kind: Kind, as_api: bool = False) -> list
 
 
 def _version_of(value: object) -> Version | None:
-    """None: it does not say, or says what somebody else refuses."""
+    """The version of an object; None: it has none, or one that is rejected elsewhere."""
     written = value.get("apiVersion") if isinstance(value, Mapping) else None
     version = str(written)[:200].rpartition("/")[2]
     return Version(version) if version in set(Version) else None
@@ -85,9 +85,9 @@ def _version_of(value: object) -> Version | None:
 class _Checking:
     version: Version | None
     as_api: bool
-    """As the API server has it: names have a form, no list that is required is left out, and only
-    the version's own fields are known. What is read from files may say less, and in the words of
-    any version: nothing is made of it but a decision."""
+    """True: check as the API server does: names must match their patterns, required lists may not
+    be omitted, and only the version's own fields are valid. Files may omit these and may mix
+    versions, since they are only used for decisions."""
 
     def rows(
         self, reader: Reader, rows: Mapping[str, Field], besides: tuple[str, ...] = ()
@@ -158,7 +158,7 @@ class _Checking:
         if count > list_.most:
             what = f"has {count} entries, more than {list_.most}"
             reader.problem(key, what, "take some out")
-            return  # one mistake, told once
+            return  # one error, reported once
         if count < list_.least:
             reader.missing(key)
         if not isinstance(list_.item, Fields):
@@ -195,7 +195,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def _key(entry: Reader, keys: tuple[str, ...], item: Fields) -> str:
-    """What must tell an entry apart; empty where it is missing, which is told already."""
+    """The key of an entry; empty where it is missing, which is reported already."""
     found = [entry.raw(one) or item.of[one].default or "" for one in keys]
     return " ".join(map(str, found)) if all(found) else ""
 
@@ -206,4 +206,4 @@ def _no_two(reader: Reader, key: str, names: list[str]) -> None:
         first = seen.setdefault(name, i)
         if name and first != i:
             what = f"{shown(name)} is given twice (the first is [{first}])"
-            reader.problem(f"{key}[{i}]", what, "take one out")
+            reader.problem(f"{key}[{i}]", what, "remove one")

@@ -1,4 +1,4 @@
-"""Kueue's Configuration: those parts that change what workloads count for, and whose are next."""
+"""Kueue's Configuration: those parts that change what workloads count for, and their order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sluicecommon.reader import Reader, read, shown
 
 DEFAULT_SAMPLING: Final = "5m"
 """Kueue's."""
-MOST_WEIGHT: Final = 10**9
+MAX_WEIGHT: Final = 10**9
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +33,16 @@ class MinAdmitDurations:
 class Configuration:
     transformations: Transformations = field(default_factory=Transformations)
     admission_fair_sharing: AdmissionFairSharing | None = None
-    """None: off, whatever the admission scopes say."""
+    """Settings of admission fair sharing; None: disabled, even with admission scopes."""
     protection: MinAdmitDurations | None = None
-    """None: what the service's own settings say."""
+    """Protection from preemption; None: the service's own settings apply."""
     device_classes: DeviceClasses = field(default_factory=dict)
-    """Whose claims count; none: claims count for nothing."""
+    """DeviceClasses whose claims count; empty: no claims count."""
 
 
 def read_configuration(value: object, path: str = "Configuration") -> Configuration:
-    """Only `resources`, `admissionFairSharing` and `preemptionProtection` are read; the rest
-    configures Kueue's own processes."""
+    """Read a Configuration: only `resources`, `admissionFairSharing` and `preemptionProtection`;
+    the rest configures Kueue's own processes."""
     return read(_configuration, value, path)
 
 
@@ -108,7 +108,7 @@ def _duration_ns(reader: Reader, key: str, default: str) -> int:
 
 
 def _weight(reader: Reader, name: str) -> int:
-    """In billionths, rounded up. Kueue takes any number that is not negative."""
+    """A weight in billionths, rounded up. Kueue accepts any number that is not negative."""
     given = reader.raw(name)
     try:
         if isinstance(given, bool) or not isinstance(given, int | float | str):
@@ -116,8 +116,8 @@ def _weight(reader: Reader, name: str) -> int:
         weight = Decimal(str(given))  # a float by its shortest decimal text
     except (InvalidOperation, ValueError):
         weight = Decimal("NaN")
-    if not weight.is_finite() or not 0 <= weight <= MOST_WEIGHT:
-        reader.problem(name, f"must be a number from 0 to {MOST_WEIGHT}, not {shown(given)}")
+    if not weight.is_finite() or not 0 <= weight <= MAX_WEIGHT:
+        reader.problem(name, f"must be a number from 0 to {MAX_WEIGHT}, not {shown(given)}")
         return WEIGHT_UNIT
     return int((weight * WEIGHT_UNIT).to_integral_value(ROUND_CEILING))
 

@@ -1,4 +1,4 @@
-"""Whole files of manifests: every object of a YAML or JSON text, sorted by what it is.
+"""Whole files of manifests: every object of a YAML or JSON text, sorted by kind.
 
 Problems of all objects are collected, each with its file, line and field. Of two objects of one
 kind and name the last counts, as if they were applied one after the other. Kinds that have nothing
@@ -45,16 +45,16 @@ KUEUE_VERSIONS: Final = frozenset({"v1alpha1", "v1alpha2", "v1beta1", "v1beta2"}
 KINDS: Final = frozenset(
     {*CLUSTER_WIDE, *SUBMITTED, "LocalQueue", "LimitRange", "Workload", "Node"}
 )
-"""What decides anything here."""
+"""Kinds that affect queueing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Misread:
-    """Something that cannot be taken as it is written."""
+    """A problem of one object in a file."""
 
     source: Source
     line: int
-    """In the file, from 1; 0: not known."""
+    """Line in the file, from 1; 0: unknown."""
     field: str
     message: str
     fix: str
@@ -72,12 +72,12 @@ def misread_of(source: Source, problem: Problem) -> Misread:
 
 @dataclass(slots=True)
 class Documents:
-    """What one or several texts hold."""
+    """All objects of one or several texts."""
 
     sources: list[Source] = field(default_factory=list)
-    """Every object that counts, with its place."""
+    """Every object that counts, with its position."""
     replaced: list[tuple[Source, Source]] = field(default_factory=list)
-    """Those that do not, each with the later one of the same kind and name."""
+    """Objects that do not count, each with the later one of the same kind and name."""
     flavors: list[ResourceFlavor] = field(default_factory=list)
     topologies: dict[str, tuple[str, ...]] = field(default_factory=dict)
     cohorts: list[Cohort] = field(default_factory=list)
@@ -95,12 +95,12 @@ class Documents:
 
 
 def load(texts: Mapping[str, str]) -> Documents:
-    """Reads texts by file name. Wrong documents are left out and told in `problems`."""
+    """Read texts by file name. Invalid documents are left out and reported in `problems`."""
     return _Loading(texts).result
 
 
 class _Loading:
-    """Configuration and priorities are read before what they change, wherever they stand."""
+    """Configuration and priorities are read before the objects that they change, in any order."""
 
     def __init__(self, texts: Mapping[str, str]) -> None:
         self.result = Documents()
@@ -204,7 +204,7 @@ class _Loading:
 
 
 def _head(body: Mapping[str, object]) -> tuple[str, dict[str, str]]:
-    """Name and labels of an object of which nothing else counts."""
+    """Name and labels of an object whose other fields are not used."""
     head = Reader(body).child("metadata")
     found = head.required("name"), head.labels("labels")
     if head.problems:

@@ -1,8 +1,6 @@
-"""Workloads made of what users submit: jobs of every kind in the frameworks' table, Pods, and
-Deployments and the like, whose pods queue one by one.
-
-Only what carries a queue name is queued; the rest is none of our business.
-"""
+"""Workloads made from submitted objects: jobs of every kind in the frameworks' table, Pods, and
+Deployments and the like, whose pods are queued one by one. Only objects with a queue name are
+queued; all others are ignored."""
 
 from __future__ import annotations
 
@@ -29,14 +27,14 @@ FRAMEWORKS: Final[Mapping[str, Framework]] = {
     **{
         kind: one
         for kind, one in BY_KIND.items()
-        # Without an API server nobody knows the runtime, nor makes a LeaderWorkerSet's pods.
+        # A TrainJob needs its runtime and a LeaderWorkerSet its pods, which only an API server has.
         if not isinstance(one.pods, OfRuntime) and (one.holding is not Holding.PODS)
     },
     "Deployment": BY_KIND["Deployment"],
     "StatefulSet": BY_KIND["StatefulSet"],
     "ReplicaSet": BY_KIND["Deployment"],
 }
-"""By kind; all of the others are passed over."""
+"""Frameworks by kind; all other kinds are passed over."""
 SUBMITTED: Final = frozenset(FRAMEWORKS)
 
 
@@ -49,7 +47,8 @@ class Priorities:
     default: int = 0
 
     def of(self, workload_class: str | None, pod_class: str | None) -> int:
-        """WorkloadPriorityClass decides over PriorityClass; an unknown class counts as none."""
+        """The value of a WorkloadPriorityClass, or else of a PriorityClass; an unknown class counts
+        as none."""
         if workload_class is not None and workload_class in self.workload_classes:
             return self.workload_classes[workload_class]
         if pod_class is not None and pod_class in self.pod_classes:
@@ -66,7 +65,7 @@ def workloads_of(
     change: Transformations = AS_GIVEN,
     priorities: Priorities = NO_PRIORITIES,
 ) -> list[Workload]:
-    """The workloads one object stands for; none when it names no queue. Raises ManifestError."""
+    """The workloads of one object; empty when it names no queue. Raises ManifestError."""
     reader = Reader(manifest, path)
     head = reader.child("metadata")
     labels = head.labels("labels")
@@ -108,8 +107,7 @@ def workloads_of(
 
 
 def copies_of(manifest: Mapping[str, Any]) -> int:
-    """How many workloads an object stands for, without making them; mistakes in it are
-    `workloads_of`'s to tell."""
+    """Number of workloads of an object, without making them; `workloads_of` reports its errors."""
     reader = Reader(manifest, "")
     if QUEUE_NAME not in reader.child("metadata").labels("labels"):
         return 0

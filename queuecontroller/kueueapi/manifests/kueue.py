@@ -2,7 +2,7 @@
 
 Names that changed between versions are both read: `cohort` became `cohortName`, the fungibility
 values Borrow and Preempt became MayStopSearch. Which fields there are is for the table to say
-(kueue_api/table.py), so that a misspelt one is found whether or not it decides anything here.
+(kueueapi/table.py), so that a misspelt one is found whether or not it decides anything here.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def read_local_queue(value: object, path: str = "LocalQueue") -> LocalQueue:
 
 
 def read_limit_range(value: object, path: str = "LimitRange") -> tuple[str, LimitRange]:
-    """Its namespace, and its bounds."""
+    """Namespace and bounds of a LimitRange."""
     return read(_limit_range, value, path)
 
 
@@ -77,7 +77,7 @@ def read_topology_levels(value: object, path: str = "Topology") -> tuple[str, tu
 
 
 def _head(reader: Reader) -> Reader:
-    """Metadata of an object; what is ours in it is asked for by the caller."""
+    """A reader of an object's metadata; the caller reads the fields it needs."""
     return reader.child("metadata")
 
 
@@ -100,7 +100,7 @@ def _weight_milli(spec: Reader) -> int:
 
 
 def _admission_mode(spec: Reader) -> AdmissionMode:
-    """Of `admissionScope`; without one a source is like any other."""
+    """The mode in `admissionScope`; without one recorded usage does not count."""
     if not spec.has("admissionScope"):
         return AdmissionMode.NONE
     scope = spec.child("admissionScope")

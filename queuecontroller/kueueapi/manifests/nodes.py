@@ -1,8 +1,8 @@
-"""Nodes and their GPUs: a Kubernetes Node whose labels or annotation say what GPUs it has.
+"""Nodes and their GPUs: a Kubernetes Node whose labels or annotation describe its GPUs.
 
-`sluice.dev/gpus`, a JSON list of kinds of GPUs, says all there is to say; else the labels that
-NVIDIA's GPU feature discovery sets (`nvidia.com/gpu.count`, `.memory` in MiB, `.product`) do.
-`sluice.dev/capacity` is what a node's agent reported, to the byte: how a what-if tells `simulate`.
+`sluice.dev/gpus`, a JSON list of kinds of GPUs, is complete by itself; without it the labels of
+NVIDIA's GPU feature discovery (`nvidia.com/gpu.count`, `.memory` in MiB, `.product`) are used.
+`sluice.dev/capacity` is the exact report of a node's agent, as a what-if passes it to `simulate`.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ PRODUCT: Final = "nvidia.com/gpu.product"
 MIB: Final = 1 << 20
 MOST_GPUS: Final = 64
 DEFAULT_SLOTS: Final = 10
-"""Shares a GPU gives at most, where it is not said; the node agent's default too."""
+"""Most shares of a GPU by default; the node agent's default too."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """Some equal GPUs of a node."""
+    """A number of equal GPUs of a node."""
 
     count: int
     model: str
@@ -49,8 +49,8 @@ class _Kind:
 
 
 def read_node(body: Mapping[str, object], path: str = "") -> NodeCapacity:
-    """A Kubernetes Node. Its `gpus` are empty where neither annotation nor labels say enough.
-    Raises ManifestError."""
+    """Read a Kubernetes Node. Its `gpus` are empty where neither annotation nor labels are
+    complete. Raises ManifestError."""
     reader = Reader(body, path)
     head, spec, status = reader.child("metadata"), reader.child("spec"), reader.child("status")
     name = head.required("name")
@@ -80,18 +80,18 @@ def read_node(body: Mapping[str, object], path: str = "") -> NodeCapacity:
 
 
 def _reported(annotations: Reader) -> NodeCapacity:
-    """The annotation's capacity; where it is none, that is a problem."""
+    """The annotation's capacity; an invalid one is a problem."""
     try:
         found: NodeCapacity = read_plain(NodeCapacity, json.loads(annotations.text(CAPACITY)))
     except (ValueError, TypeError, RecursionError) as error:
         said = f"is not what a node reports: {str(error)[:200]}"
-        annotations.problem(CAPACITY, said, f"leave it away and write {GPUS}")
+        annotations.problem(CAPACITY, said, f"remove it and write {GPUS}")
         return NOTHING
     return found
 
 
 def read_report(given: Mapping[str, object], name: str) -> NodeCapacity:
-    """The same, of an object with `gpus`, `labels`, `taints` and `unschedulable` alone. Raises
+    """Read a report with `gpus`, `labels`, `taints` and `unschedulable` alone. Raises
     ManifestError."""
     reader = Reader(given)
     kinds = _kinds(reader)
@@ -107,7 +107,7 @@ def _listed(annotations: Reader) -> Reader:
     try:
         given = json.loads(annotations.text(GPUS))
     except (ValueError, RecursionError):
-        annotations.problem(GPUS, "is no JSON", 'write a list such as [{"memory": "80Gi"}]')
+        annotations.problem(GPUS, "is not valid JSON", 'write a list such as [{"memory": "80Gi"}]')
         given = []
     return Reader({"gpus": given}, annotations.path, annotations.problems)
 
@@ -130,7 +130,7 @@ def _kinds(reader: Reader) -> list[_Kind]:
         )
         for profile in kind.mig:
             if not known_spans(profile, kind.mig):
-                one.problem("mig", f"{profile!r} is no profile", "write such as 1g.10gb")
+                one.problem("mig", f"{profile!r} is not a MIG profile", "write such as 1g.10gb")
         one.done()
         found.append(kind)
     return found
@@ -169,7 +169,7 @@ def _capacity(
 
 
 def _profiles(kind: _Kind) -> tuple[MigProfile, ...]:
-    """Of the GPU's memory each has its part of the slices."""
+    """MIG profiles, each with its slices' part of the GPU's memory."""
     spans = {name: known_spans(name, kind.mig) for name in kind.mig}
     slices = max((s.start + s.size for found in spans.values() for s in found), default=1)
     return tuple(

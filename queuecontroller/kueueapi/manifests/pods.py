@@ -1,8 +1,8 @@
-"""What a pod template asks for: requests per pod, and where its pods may run.
+"""Requests and node constraints of a pod template.
 
-A pod template is Kubernetes' own and much larger than what queueing needs, so fields outside this
-reading are let through here. Totals follow the Kubernetes page on sidecar containers: containers
-and restartable init containers run together, other init containers one at a time before them.
+A pod template is Kubernetes' own and much larger than what queueing needs, so unknown fields are
+accepted here. Totals follow the Kubernetes page on sidecar containers: containers and restartable
+init containers run together, other init containers one at a time before them.
 """
 
 from __future__ import annotations

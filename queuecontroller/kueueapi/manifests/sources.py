@@ -1,8 +1,8 @@
-"""Texts as documents that know their place: YAML or JSON, many documents a text, Lists opened.
+"""Texts as documents with positions: YAML or JSON, many documents a text, Lists expanded.
 
-PyYAML keeps a mark for each node, so that a complaint about a field can name its line. What YAML
-allows and Kubernetes' objects cannot hold is refused here: aliases (a few of them make 300 bytes
-expand without end), keys that are no text or come twice, deep nesting.
+PyYAML keeps a mark for each node, so that an error in a field can name its line. Features of YAML
+that Kubernetes' objects cannot hold are rejected here: aliases (a few of them make 300 bytes expand
+without end), keys that are not text or are repeated, deep nesting.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _NO_NAMESPACE: Final = frozenset({*CLUSTER_WIDE, "Node", "List"})
 
 
 def _without_dates(loader: Any) -> Any:
-    """A date is text to Kubernetes, whose YAML becomes JSON before anybody looks at it."""
+    """A loader that reads a date as text, as Kubernetes does, which converts YAML to JSON first."""
     resolvers = {
         first: [(tag, pattern) for tag, pattern in known if tag != "tag:yaml.org,2002:timestamp"]
         for first, known in loader.yaml_implicit_resolvers.items()
@@ -55,11 +55,11 @@ _MERGE: Final = "tag:yaml.org,2002:merge"
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One object and where it stands."""
+    """One object and its position."""
 
     file: str
     first_line: int
-    """0: not known."""
+    """Line of its first field; 0: unknown."""
     kind: str = ""
     namespace: str = ""
     """`default` where a namespaced object names none."""
@@ -73,16 +73,16 @@ class Source:
         return f"{self.kind}/{where}{self.name}" if self.kind else self.file
 
     def line(self, path: str = "") -> int:
-        """Of a field such as `spec.resourceGroups[0].flavors[h100].resources`, counted from 1: an
-        item by number or by its name, or any item where none is given. Of what is around it where
-        the field is not there."""
+        """Line of a field such as `spec.resourceGroups[0].flavors[h100].resources`, counted from 1:
+        an item by number or by its name, or any item where none is given. Where the field is
+        missing, the line of its nearest parent."""
         if self.node is None:
             return self.first_line
         return _seek(self.node, path, self.first_line)[1]
 
 
 def sources_of(texts: Mapping[str, str]) -> tuple[list[Source], list[tuple[Source, Problem]]]:
-    """Every object of all texts (by file name), and what is none."""
+    """Every object of all texts (by file name), and the problems of those that are not objects."""
     found: list[Source] = []
     wrong: list[tuple[Source, Problem]] = []
     generated: dict[tuple[str, str, str], int] = {}
@@ -123,12 +123,12 @@ def _documents(file: str, text: str, wrong: list[tuple[Source, Problem]]) -> Ite
 
 def _no_yaml(what: str) -> Problem:
     return Problem(
-        "", f"is no YAML: {what}", "correct it; `kubectl apply --dry-run` shows the same"
+        "", f"is not valid YAML: {what}", "correct it; `kubectl apply --dry-run` shows the same"
     )
 
 
 def _check_keys(node: Any, path: str) -> list[Problem]:
-    """Keys of mappings, which have to be text and different ones."""
+    """Problems of keys of mappings, which have to be text and unique."""
     if isinstance(node, yaml.SequenceNode):
         items = enumerate(node.value)
         return [one for i, item in items for one in _check_keys(item, f"{path}[{i}]")]
@@ -140,7 +140,7 @@ def _check_keys(node: Any, path: str) -> list[Problem]:
         line = key.start_mark.line + 1
         if not isinstance(key, yaml.ScalarNode) or key.tag not in (_TEXT, _MERGE):
             shown = key.value if isinstance(key, yaml.ScalarNode) else "a list or mapping"
-            what = f"line {line}: key {str(shown)[:64]} is no text"
+            what = f"line {line}: key {str(shown)[:64]} is not text"
             found.append(Problem(path, what, f'put it in quotes: "{str(shown)[:64]}"'))
             continue
         if len(key.value) > LONGEST_KEY:
@@ -167,14 +167,14 @@ def _construct(loader: Any, at: Source, wrong: list[tuple[Source, Problem]]) -> 
         culprit = _culprit(at.node) or at.node
         shown = str(culprit.value)[:64] if isinstance(culprit, yaml.ScalarNode) else "a value"
         place = Source(at.file, culprit.start_mark.line + 1)
-        # Python's own advice, how to read longer numbers, is no help to who wrote a manifest.
+        # Python's own hint, how to read longer numbers, is of no use in a manifest.
         said = "is a number of thousands of digits" if "digits" in str(error) else str(error)
         wrong.append((place, Problem("", f"{shown}: {said}", "put it in quotes, if it is text")))
         return None
 
 
 def _culprit(node: Any) -> Any:
-    """The first scalar that cannot be built."""
+    """The first scalar that cannot be constructed."""
     if isinstance(node, yaml.ScalarNode):
         loader = _LOADER("")
         try:
@@ -243,7 +243,7 @@ def _object(
     name, prefix = head.get("name"), head.get("generateName")
     name = name if isinstance(name, str) else ""
     if not name and isinstance(prefix, str) and prefix:
-        # The API server makes up a new one for each; ours have to be the same in every run.
+        # The API server generates another name for each; here they must be equal in every run.
         name = prefix.rstrip("-")
         count = generated[kind, namespace, name] = generated.get((kind, namespace, name), 0) + 1
         name = name if count == 1 else f"{name}-{count}"
@@ -264,7 +264,7 @@ def _object(
 
 
 def _seek(node: Any, path: str, line: int) -> tuple[int, int]:
-    """How much of the path is left where it ends, and the line there."""
+    """Length of the remaining path where it ends, and the line there."""
     if not path:
         return 0, line
     best = len(path), line
@@ -283,7 +283,7 @@ def _seek(node: Any, path: str, line: int) -> tuple[int, int]:
 
 
 def _after(path: str, key: str) -> str | None:
-    """What follows the key at the front of a path."""
+    """The rest of the path after the key; None if it does not begin with the key."""
     if not path.startswith(key):
         return None
     rest = path[len(key) :]

@@ -1,7 +1,8 @@
-"""Whether an object may be stored: what the API server is answered about Kueue's kinds.
+"""Validation of Kueue's kinds for the API server.
 
-What a file would be refused for is refused here in the same words; besides it what only the API
-can say (the form of names, required lists) and what may not change while a Workload holds quota.
+An object is rejected here for the same problems and with the same messages as in a file; besides
+for rules of the API alone (the form of names, required lists) and for changes that are not allowed
+while a Workload holds quota.
 """
 
 from __future__ import annotations
@@ -33,27 +34,27 @@ _READERS: Final[Mapping[str, Callable[[object, str], object]]] = MappingProxyTyp
         "Workload": read_workload,
     }
 )
-_TOPOLOGY_WISHES: Final = ("required", "preferred", "unconstrained")
+_TOPOLOGY_FIELDS: Final = ("required", "preferred", "unconstrained")
 _FIXED_WHILE_RESERVED: Final = ("podSets", "queueName", "priorityClassRef", "priorityClassName")
 
 
 def problems_of(document: Mapping[str, Any], old: Mapping[str, Any] | None = None) -> list[Problem]:
-    """Everything for which it must be refused; `old` is what it replaces."""
+    """All problems for which it must be rejected; `old` is the object it replaces."""
     kind = document.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
         what = f"{shown(kind)} is none of {GROUP}"
         return [Problem("kind", what, f"write one of {', '.join(KINDS)}")]
-    if old is not None and _same_wishes(document, old, kind):
+    if old is not None and _same_spec(document, old, kind):
         return []
     found = problems_as_api(document, KINDS[kind])
-    told = {one.field for one in found}
+    reported = {one.field for one in found}
     try:
         if kind in _READERS:
             _READERS[kind](document, "")
         else:
             check_kind(kind, document)
     except ManifestError as error:
-        found += [one for one in error.problems if one.field not in told]
+        found += [one for one in error.problems if one.field not in reported]
     if not found:  # these look only at what is as it should be
         if kind in ("ClusterQueue", "Cohort"):
             found += _in_two_groups(document)
@@ -63,11 +64,11 @@ def problems_of(document: Mapping[str, Any], old: Mapping[str, Any] | None = Non
     return found
 
 
-def _same_wishes(document: Mapping[str, Any], old: Mapping[str, Any], kind: str) -> bool:
-    """What was stored before a rule was made must still lose its finalizers, or nobody could ever
-    delete it."""
-    wishes = [name for name in KINDS[kind].fields.of if name != "status"]
-    return all(document.get(name) == old.get(name) for name in wishes)
+def _same_spec(document: Mapping[str, Any], old: Mapping[str, Any], kind: str) -> bool:
+    """True if the spec is unchanged: an object stored before a rule existed must still lose its
+    finalizers, or it could never be deleted."""
+    spec_fields = [name for name in KINDS[kind].fields.of if name != "status"]
+    return all(document.get(name) == old.get(name) for name in spec_fields)
 
 
 def _spec(document: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -102,8 +103,8 @@ def _pod_sets(document: Mapping[str, Any]) -> Iterator[Problem]:
         least, count = one.get("minCount"), one.get("count", 1)
         if least is not None and least > count:
             yield Problem(f"{at}.minCount", f"{least} is more than count ({count})", "write less")
-        wishes = one.get("topologyRequest") or {}
-        if len(given := [name for name in _TOPOLOGY_WISHES if wishes.get(name)]) > 1:
+        request = one.get("topologyRequest") or {}
+        if len(given := [name for name in _TOPOLOGY_FIELDS if request.get(name)]) > 1:
             what = f"{' and '.join(given)} are given together"
             yield Problem(f"{at}.topologyRequest", what, "leave one of them")
 
@@ -120,7 +121,7 @@ def _changes(document: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[Pr
 
 
 def _shrinks(document: Mapping[str, Any], old: Mapping[str, Any]) -> bool:
-    """The Workload of an elastic job may lose pods while they run."""
+    """True if an elastic job's Workload only loses pods, which it may while they run."""
     annotations = (document.get("metadata") or {}).get("annotations") or {}
     if annotations.get(ELASTIC) != "true":
         return False

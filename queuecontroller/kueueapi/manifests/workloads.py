@@ -40,11 +40,11 @@ REPLACEMENT_FOR: Final = "kueue.x-k8s.io/workload-slice-replacement-for"
 ALLOWED_FLAVORS: Final = "kueue.x-k8s.io/workload-allowed-resource-flavors"
 REQUIRED_TOPOLOGY: Final = "kueue.x-k8s.io/podset-required-topology"
 PREFERRED_TOPOLOGY: Final = "kueue.x-k8s.io/podset-preferred-topology"
-"""Of the pod template, where a job says what a Workload says in topologyRequest."""
+"""Annotations of the pod template, where a job has what a Workload has in topologyRequest."""
 More: TypeAlias = Callable[[Reader], Mapping[str, int]]
-"""What a pod counts for besides, by its spec."""
+"""Additional requests of a pod, by its spec."""
 GPU_ANNOTATIONS: Final = ("nvidia.com/", "hami.io/", "sluice.dev/")
-"""Prefixes of those that placement reads."""
+"""Prefixes of the annotations that placement reads."""
 
 
 def read_workload(
@@ -53,7 +53,7 @@ def read_workload(
     change: Transformations = AS_GIVEN,
     claims: Known | None = None,
 ) -> Workload:
-    """`claims`: what the claims of its pods count by; None: for nothing."""
+    """Read a Workload. `claims`: requests of its pods' claims; None: claims do not count."""
 
     def build(reader: Reader) -> Workload:
         namespace = reader.child("metadata").text("namespace")
@@ -64,8 +64,8 @@ def read_workload(
 
 
 def read_workload_again(value: object, path: str, known: Workload) -> Workload:
-    """Of an object that was read before and has the same generation: its spec is as it was, which
-    is the most of the work. Raises ManifestError."""
+    """Read an object again whose generation is unchanged: its spec is reused, which saves most of
+    the work. Raises ManifestError."""
     reader = Reader(value, path)
     result = _workload(reader, lambda spec: known.pod_sets)
     if reader.problems:
@@ -153,7 +153,7 @@ def _assignment(reader: Reader) -> PodSetAssignment:
 
 
 def _topology(reader: Reader) -> TopologyAssignment | None:
-    """In either version's words."""
+    """The assignment in either version's form."""
     if not reader.has("topologyAssignment"):
         return None
     given = reader.child("topologyAssignment")

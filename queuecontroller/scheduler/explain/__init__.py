@@ -1,4 +1,4 @@
-"""Why a workload waits and what would have to change. Looks, and changes nothing."""
+"""Explanations why a workload is pending and what would have to change; read-only."""
 
 from queuecontroller.scheduler.explain.explanation import Explanation, explain
 from queuecontroller.scheduler.explain.shortages import Candidate, Shortage

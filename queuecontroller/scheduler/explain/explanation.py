@@ -1,4 +1,4 @@
-"""What stands between a workload and its start, and every change that would be enough."""
+"""Everything that a pending workload lacks, and every change that would be enough to start it."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _QUOTA: Final = frozenset({*HOPELESS, PendingReason.WAITING_FOR_QUOTA})
 @dataclass(frozen=True, slots=True)
 class Explanation:
     ways: tuple[str, ...]
-    """Each of them is enough, and completes "it would start if …"; the likeliest first."""
+    """Changes, each of which is enough and completes "it would start if …"; the likeliest first."""
     waiting_helps: bool
-    """False where nothing happens until somebody changes something."""
+    """False if nothing happens until the workload, a queue or a node is changed."""
     shortages: tuple[Shortage, ...] = ()
-    """All of them have to be mended."""
+    """Shortages; the workload starts once all of them are resolved."""
     flavors: tuple[Candidate, ...] = ()
-    """What each flavor lacks, for the pod sets that do not fit."""
+    """Each flavor and what it lacks, for the pod sets that do not fit."""
     turn: Turn | None = None
-    """Where what LocalQueues have used decides whose turn it is."""
+    """Position by usage, where admission fair sharing orders the LocalQueues."""
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -57,8 +57,8 @@ def explain(
     now_ns: int,
     ahead: int = 0,
 ) -> Explanation:
-    """`cluster_queue` is where it stands, empty for nowhere; `reason` and `message` what the engine
-    last said of it; `ahead` how many stand before it."""
+    """Explain a pending workload. `cluster_queue` is where it is queued, empty for none; `reason`
+    and `message` are those of its last evaluation; `ahead` is the number of workloads before it."""
     turn = turn_of(scheduler.pending.get(cluster_queue), workload.local_queue)
     found = _explain(scheduler, workload, cluster_queue, reason, message, now_ns, ahead, turn)
     return replace(found, turn=turn)
@@ -91,7 +91,7 @@ def _explain(
         return _stuck(wording.namespace_mismatch(workload.namespace, state.spec, labels))
     inadmissible = scheduler.validation.why_inadmissible(info)
     if inadmissible is not None:
-        return _stuck(f"this were mended: {inadmissible[1]}")
+        return _stuck(f"this were corrected: {inadmissible[1]}")
     found = needs(state, info, scheduler.settings)
     if found.uncovered:
         return _stuck(wording.uncovered(cluster_queue, found.uncovered))
@@ -139,7 +139,7 @@ def _short(scheduler: Scheduler, info: WorkloadInfo, found: Needs, now_ns: int) 
 
 
 def _holders(scheduler: Scheduler, info: WorkloadInfo, fr: Fr) -> list[tuple[str, int]]:
-    """Who of the cohort tree holds most of it, own queue first."""
+    """The largest users of the quota in the cohort tree, own queue first."""
     cache = scheduler.cache
     mine = cache.queues[info.cluster_queue]
 
@@ -155,8 +155,8 @@ def _holders(scheduler: Scheduler, info: WorkloadInfo, fr: Fr) -> list[tuple[str
 def _all_ended(
     scheduler: Scheduler, info: WorkloadInfo, found: Needs
 ) -> tuple[int | None, list[str]]:
-    """By when so many of its ClusterQueue have reached their maximumExecutionTimeSeconds that it
-    fits, and who they are; None where that never is enough."""
+    """Time at which enough workloads of its ClusterQueue have reached their
+    maximumExecutionTimeSeconds for it to fit, and their names; None if that is never enough."""
     state = scheduler.cache.queues[info.cluster_queue]
     scratch = Scratch(state, scheduler.settings)
     holding = state.workloads.values()

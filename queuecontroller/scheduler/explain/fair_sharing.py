@@ -1,4 +1,4 @@
-"""Whose LocalQueues are served before a workload's, where what they have used decides."""
+"""LocalQueues that are served before a workload's under admission fair sharing."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from queuecontroller.scheduler.quota.usage_history import usage_of
 class Turn:
     local_queue: str
     usage: float
-    """Its figure, see `usage_history`; infinite for a LocalQueue of weight 0."""
+    """The usage figure, see `usage_history`; infinite for a LocalQueue of weight 0."""
     before: tuple[tuple[str, float], ...] = ()
-    """Those with work waiting that have used less, the least first."""
+    """LocalQueues with pending workloads and less usage, the least first."""
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -27,12 +27,12 @@ class Turn:
 
 
 def shown(usage: float) -> float | str:
-    """JSON has no infinity; as Kueue writes it."""
+    """The figure as JSON, which has no infinity; written as Kueue does."""
     return "+Inf" if usage == float("inf") else round(usage, 6)
 
 
 def turn_of(line: PendingQueue | None, local_queue: str) -> Turn | None:
-    """None where usage decides nothing."""
+    """The LocalQueue's position by usage; None if usage does not order this ClusterQueue."""
     if not isinstance(line, FairPendingQueue):
         return None
     own = line.history.figure(local_queue)

@@ -1,8 +1,8 @@
-"""Which limits of the cohort tree a request runs into, and by how much at each.
+"""The limits of the cohort tree that a request exceeds, and by how much.
 
-The walk is that of `QuotaNode.available`: what a ClusterQueue asks above what it keeps for itself
-is asked of its parent, and every node on the way may say no by its borrowing limit, the root by its
-quota. Each says on its own how much it lacks; all of them have to be satisfied.
+The walk is that of `QuotaNode.available`: what a ClusterQueue requests above its guaranteed quota
+is requested from its parent, and every node on the way may refuse by its borrowing limit, the root
+by its quota. Each limit states its own shortage; all of them have to be satisfied.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ class LimitKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """One place that says no. Amounts in the engine's integers."""
+    """One limit that refuses the request. Amounts are the engine's integers."""
 
     kind: LimitKind
     holder: str
     """Name of the ClusterQueue or cohort."""
     is_cohort: bool
     allowed: int
-    """What may be used there, with all that may be borrowed."""
+    """Usage allowed there, with everything that may be borrowed."""
     used: int
-    """By everybody below it, as far as it counts there."""
+    """Usage by all queues below it, as far as it counts there."""
     missing: int
 
     @property
@@ -46,7 +46,7 @@ def limits(node: QuotaNode, fr: Fr, needed: int) -> list[Limit]:
     found: list[Limit] = []
     cell: Cell = node.cell(fr)
     kept = 0
-    """Unused and not lent, on the way so far: so much of what is needed is not asked further up."""
+    """Unused guaranteed quota on the path so far, which need not be requested further up."""
     for at in node.path[:-1]:
         above = cell.used - cell.guaranteed
         if above < 0:

@@ -1,10 +1,7 @@
-"""A ClusterQueue to try things on: its path through the cohort tree is copied with all figures, so
-that the live tree is only read.
-
-What it is asked is answered by the engine's own flavor search, so an explanation cannot differ from
-the decision. Preemption is left out: the question is what a workload lacks without anybody having
-to make way.
-"""
+"""A copy of one ClusterQueue for what-if questions: its path through the cohort tree is copied with
+all figures, so the live tree is only read. Questions are answered by the engine's own flavor
+search, so an explanation cannot differ from the decision. Preemption is left out: the question is
+what a workload lacks without any victims."""
 
 from __future__ import annotations
 
@@ -20,8 +17,8 @@ from queuecontroller.scheduler.quota.cluster_queue import ClusterQueueState
 from queuecontroller.scheduler.quota.tree import QuotaNode
 
 
-class _NobodyGoes:
-    """Stands in for preemption."""
+class _NoCandidates:
+    """Preemption oracle that finds no candidates."""
 
     def simulate(
         self, queue: ClusterQueueState, info: WorkloadInfo, fr: Fr, amount: int
@@ -33,7 +30,7 @@ class Scratch:
     def __init__(self, live: ClusterQueueState, settings: EngineSettings) -> None:
         self.queue = copy(live)
         self.queue.node = self.node = _copied(live.node)
-        self.assigner = FlavorAssigner(self.queue, _NobodyGoes(), settings)
+        self.assigner = FlavorAssigner(self.queue, _NoCandidates(), settings)
 
     def assign(self, info: WorkloadInfo, counts: Sequence[int] | None = None) -> Assignment:
         fresh = copy(info)
@@ -41,12 +38,12 @@ class Scratch:
         return self.assigner.assign(fresh, counts)
 
     def release(self, usage: Usage) -> None:
-        """As if a workload of the ClusterQueue had ended."""
+        """Release the usage of a workload, as if it had finished."""
         self.node.remove_usage(usage)
 
     def give(self, fr: Fr, amount: int) -> None:
-        """As if the ClusterQueue had so much more nominal quota: what it can get then, and how
-        high it has to borrow for it, is the same as with so much less in use."""
+        """Raise the nominal quota of the ClusterQueue by this amount. The available quota and the
+        borrowing height are then the same as with so much less in use."""
         self.node.add(fr, -amount)
         self.node.cell(fr).potential += amount
 

@@ -1,8 +1,8 @@
-"""What a workload lacks: per pod set and resource group the flavor that is nearest, what is missing
-of it, and why the other flavors are further away.
+"""Shortages of a workload: for each pod set and resource group the nearest flavor, what it lacks,
+and why the other flavors are further away.
 
-What is missing is given to a scratch tree and the engine is asked again, until it says that the
-workload fits: so what is found here is enough, by the engine's own word.
+The missing quota is added to a scratch tree and the engine evaluates the workload again until it
+fits: so the shortages found are sufficient by the engine's own decision.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from queuecontroller.scheduler.quota.tree import QuotaNode
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """One resource of one flavor that is not there. Amounts in the engine's integers."""
+    """A shortage of one resource in one flavor. Amounts are the engine's integers."""
 
     flavor: str
     resource: str
     fr: Fr
     asked: int
-    """With what the pod sets before take of it."""
+    """Requested amount, with what the pod sets before this one take."""
     available: int
-    """Now, with what may be borrowed; negative where quotas shrank below what is in use."""
+    """Available now, borrowing included; negative where quotas were lowered below the usage."""
     potential: int
-    """If nobody else used anything."""
+    """Available if nothing else used the quota."""
     limits: tuple[Limit, ...]
 
     @property
@@ -51,39 +51,41 @@ class Shortage:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One flavor as one pod set finds it."""
+    """One flavor as evaluated for one pod set."""
 
     pod_set: str
     flavor: str
     refusal: str | None = None
-    """Why its pods cannot run there however much quota there is."""
+    """Reason why its pods cannot run on the flavor with any amount of quota."""
     shortages: tuple[Shortage, ...] = ()
 
     @property
     def distance(self) -> tuple[bool, bool, int]:
-        """Never before later, then by how much of what is asked is missing."""
+        """Sort key: a flavor that can never fit comes last, then by the missing part of the
+        request."""
         worst = max((s.missing * 1_000_000 // max(1, s.asked) for s in self.shortages), default=0)
         return self.refusal is not None, any(s.hopeless for s in self.shortages), worst
 
 
 @dataclass(slots=True)
 class Needs:
-    """Everything between a workload and its quota."""
+    """All that a workload lacks to get its quota."""
 
     counts: Sequence[int] | None = None
-    """The pod counts this is about, where the workload may start with fewer than it asks for."""
+    """Pod counts that were evaluated, where the workload may start with fewer pods than requested.
+    """
     candidates: list[Candidate] = field(default_factory=list)
-    """Every flavor that was looked at for a pod set that does not fit."""
+    """Every flavor that was evaluated for a pod set that does not fit."""
     shortages: list[Shortage] = field(default_factory=list)
-    """Those of the nearest flavors: given all of these, it fits."""
+    """Shortages of the nearest flavors; the workload fits once all of them are resolved."""
     uncovered: list[str] = field(default_factory=list)
     """Resources no group of the ClusterQueue covers."""
     refused: str = ""
-    """The pod set no flavor takes, however much quota there is."""
+    """Message of the pod set that no flavor fits, with any amount of quota."""
 
 
 def least_counts(info: WorkloadInfo, settings: EngineSettings) -> list[int] | None:
-    """The fewest pods it may start with; None where that is all of them."""
+    """The fewest pods the workload may start with; None if it needs all of them."""
     if not settings.partial_admission or not info.can_be_partially_admitted:
         return None
     return [
@@ -102,7 +104,7 @@ def needs(live: ClusterQueueState, info: WorkloadInfo, settings: EngineSettings)
     scratch, as_is = Scratch(live, settings), Scratch(live, settings)
     lacking: dict[Fr, Shortage] = {}
     fits = False
-    # Every round settles a pod set, or makes it fit on one more flavor it would rather have.
+    # Every round completes a pod set, or makes it fit on one more flavor that it prefers.
     flavors = sum(len(group.flavors) for group in live.groups)
     for _ in range(1 + len(info.pod_sets) * max(1, flavors)):
         result = scratch.assign(info, counts)
@@ -122,7 +124,7 @@ def needs(live: ClusterQueueState, info: WorkloadInfo, settings: EngineSettings)
 
 
 def _seen_from(as_is: Scratch, one: Shortage, asked: int) -> Shortage:
-    """The shortage as things are, without what the scratch was given before."""
+    """The shortage in the live state, without what was added to the scratch tree before."""
     available = as_is.node.available(one.fr)
     where = tuple(limits(as_is.node, one.fr, asked))
     return replace(one, asked=asked, available=available, limits=where)
@@ -135,8 +137,8 @@ def _take_back(
     lacking: dict[Fr, Shortage],
     counts: Sequence[int] | None,
 ) -> None:
-    """Less will do where a pod set moves to what was given for another: the least is found by
-    bisection, one shortage after the other."""
+    """Reduce the shortages to the least that is needed, by bisection one after the other: a pod set
+    may use what was added for another."""
     as_is = Scratch(live, settings)
     for fr, one in list(lacking.items()):
         low, high = 0, one.missing  # it does not fit with low, and does with high
@@ -155,7 +157,7 @@ def _take_back(
 def _next_lack(
     scratch: Scratch, as_is: Scratch, info: WorkloadInfo, result: Assignment, found: Needs
 ) -> list[Shortage]:
-    """What the first pod set that does not fit lacks of the flavors nearest to it."""
+    """Shortages of the nearest flavors of the first pod set that does not fit."""
     taken: dict[Fr, int] = {}
     by_name = {one.name: one for one in result.pod_sets}
     for group in grouped(info.pod_sets):
@@ -175,22 +177,22 @@ def _next_lack(
         for choices in scratch.queue.groups:
             wanted = {r: n for r, n in requests.items() if r in choices.covered and n > 0}
             rather = {one.flavors[r].flavor for one in mine for r in wanted if r in one.flavors}
-            asks = _Asks(group, "+".join(one.name for one in mine), wanted, taken, rather)
+            asks = _GroupRequest(group, "+".join(one.name for one in mine), wanted, taken, rather)
             lacks += _nearest(scratch, as_is, info, choices, asks, found) if wanted else ()
         return lacks
     return []
 
 
 @dataclass(frozen=True, slots=True)
-class _Asks:
-    """What a group of pod sets asks of one resource group."""
+class _GroupRequest:
+    """Requests of a group of pod sets from one resource group."""
 
     group: Sequence[int]
     pod_set: str
     wanted: Mapping[str, int]
     taken: Mapping[Fr, int]
     rather: Collection[str]
-    """The flavor the engine would take, although it does not fit now."""
+    """Flavors the engine prefers although they do not fit now."""
 
 
 def _nearest(
@@ -198,7 +200,7 @@ def _nearest(
     as_is: Scratch,
     info: WorkloadInfo,
     choices: GroupChoices,
-    asks: _Asks,
+    asks: _GroupRequest,
     found: Needs,
 ) -> Sequence[Shortage]:
     assigner = scratch.assigner
@@ -215,7 +217,7 @@ def _nearest(
         shown_as.append(Candidate(asks.pod_set, choice.name, refusal, shown))
     best = min(candidates, key=lambda one: one.distance, default=None)
     if best is not None and best.refusal is None and not best.shortages:
-        # Where borrowing is worse than preempting, it would rather wait for another flavor.
+        # Where borrowing is worse than preempting, it would wait for another flavor.
         preferred = [c for c in candidates if c.flavor in asks.rather and c.shortages]
         if not preferred:
             return ()  # this group is not what is in the way
@@ -227,7 +229,7 @@ def _nearest(
     return best.shortages
 
 
-def _lacks(node: QuotaNode, choice: FlavorChoice, asks: _Asks) -> tuple[Shortage, ...]:
+def _lacks(node: QuotaNode, choice: FlavorChoice, asks: _GroupRequest) -> tuple[Shortage, ...]:
     lacks = []
     for resource, amount in sorted(asks.wanted.items()):
         fr = choice.frs.get(resource)

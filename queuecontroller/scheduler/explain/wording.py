@@ -1,4 +1,4 @@
-"""Amounts, places and ways in words. Every way completes "it would start if …"."""
+"""Amounts, queues and required changes as text. Every change completes "it would start if …"."""
 
 from __future__ import annotations
 
@@ -77,13 +77,13 @@ def _said(one: Shortage, limit: Limit) -> str:
 
 
 def free(needs: Needs, holders: Mapping[Fr, Sequence[tuple[str, int]]]) -> str:
-    """`holders` says who has it."""
+    """Text for quota to be released; `holders` lists the largest users."""
     parts = []
     for one in needs.shortages:
         where = " and ".join(_freed(one, limit) for limit in one.limits)
         asks = (
-            f"it asks for {format_amount(one.resource, one.asked)},"
-            f" {format_amount(one.resource, max(0, one.available))} can be had now"
+            f"it requests {format_amount(one.resource, one.asked)},"
+            f" {format_amount(one.resource, max(0, one.available))} available now"
         )
         who = [f"{key} {format_amount(one.resource, n)}" for key, n in holders.get(one.fr, ())]
         parts.append(f"{where} ({asks}{f'; held by {listed(who)}' if who else ''})")
@@ -115,17 +115,17 @@ def raise_nominal(cluster_queue: str, needs: Needs, nominal: Mapping[Fr, int]) -
 
 
 def borrow_more(needs: Needs) -> str:
-    """Where only borrowing limits say no."""
+    """Text where only borrowing limits refuse the request."""
     return " and ".join(
         f"{limit.label} might borrow {format_amount(one.resource, limit.missing)} more"
-        f" {one.resource} of flavor {one.flavor} (its borrowingLimit is in the way)"
+        f" {one.resource} of flavor {one.flavor} (its borrowingLimit prevents it)"
         for one in needs.shortages
         for limit in one.limits
     )
 
 
 def ask_less(info: WorkloadInfo, needs: Needs) -> str | None:
-    """Only where one pod set and one flavor are all there is to it."""
+    """Text for a smaller request; None unless it concerns a single pod set and flavor."""
     if len(info.pod_sets) != 1 or any(one.available <= 0 for one in needs.shortages):
         return None
     if len({one.flavor for one in needs.shortages}) != 1:
@@ -134,11 +134,11 @@ def ask_less(info: WorkloadInfo, needs: Needs) -> str | None:
         f"no more than {format_amount(one.resource, one.available)} {one.resource}"
         for one in needs.shortages
     ]
-    return f"it asked for {' and '.join(parts)} in all"
+    return f"it requested {' and '.join(parts)} in all"
 
 
 def maximum_time(seconds: float, names: Sequence[str]) -> str:
-    """`names` have all ended by then."""
+    """Text for workloads, `names`, that will all have reached their maximum execution time."""
     return (
         f"{seconds:.0f} s went by: then {listed(names)} reached"
         f" {'its' if len(names) == 1 else 'their'} maximumExecutionTimeSeconds, if not before"
@@ -150,8 +150,8 @@ def maximum_time(seconds: float, names: Sequence[str]) -> str:
 
 def uncovered(cluster_queue: str, names: Sequence[str]) -> str:
     return (
-        f"ClusterQueue {cluster_queue} covered {' and '.join(names)} (or the workload did not ask"
-        " for it, or resources.excludeResourcePrefixes left it out)"
+        f"ClusterQueue {cluster_queue} covered {' and '.join(names)} (or the workload did not"
+        " request it, or resources.excludeResourcePrefixes left it out)"
     )
 
 
@@ -171,33 +171,33 @@ def backing_off(seconds: float, count: int) -> str:
 
 
 def its_turn(ahead: int, cluster_queue: str, turn: Turn | None = None) -> str:
-    who = "1 workload stands" if ahead == 1 else f"{ahead} workloads stand"
-    way = f"its turn came: there is quota for it, and {who} before it in {cluster_queue}"
+    who = "1 workload is" if ahead == 1 else f"{ahead} workloads are"
+    way = f"it became the head: there is quota for it, and {who} before it in {cluster_queue}"
     if turn is None or not turn.before:
         return way
     before = listed([f"{name} {used:.4g}" for name, used in turn.before])
     return (
-        f"{way} (its LocalQueue {turn.local_queue} has used {turn.usage:.4g} of late, those served"
-        f" before it less: {before})"
+        f"{way} (its LocalQueue {turn.local_queue} has a recorded usage of {turn.usage:.4g}, those"
+        f" served before it less: {before})"
     )
 
 
 def kept(cohort: str) -> str:
     return (
-        f"those of cohort {cohort} that go before it had started: there is quota for it, and it is"
-        " kept for them"
+        f"the workloads of cohort {cohort} before it had started: there is quota for it, and it is"
+        " reserved for them"
     )
 
 
 def unqueued(workload: Workload, local: LocalQueue | None) -> str:
-    """What a workload that stands in no queue needs."""
+    """Change needed by a workload that is in no queue."""
     if workload.admission is not None:
         return f"there were a ClusterQueue {workload.admission.cluster_queue}"
     if not workload.active:
         return f"it were active again (sluice-queue resume workload {workload.key})"
     if local is None:
         name = f"{workload.namespace}/{workload.queue_name}"
-        return f"there were a LocalQueue {name}, or it named one that is there"
+        return f"there were a LocalQueue {name}, or it named an existing one"
     if local.stop_policy is not StopPolicy.NONE:
         return (
             f"LocalQueue {local.key} were resumed: it is stopped, {local.stop_policy}"
@@ -217,19 +217,19 @@ def inactive(state: ClusterQueueState, why: str) -> str:
             f"ClusterQueue {state.name} were resumed: it is stopped, {policy}"
             f" (sluice-queue resume cq {state.name})"
         )
-    return f"this were mended: {why}"
+    return f"this were corrected: {why}"
 
 
 def namespace_mismatch(namespace: str, queue: ClusterQueue, labels: Mapping[str, str]) -> str:
     selector = queue.namespace_selector
     if selector is None:
         return (
-            f"ClusterQueue {queue.name} had a namespaceSelector: without one it takes no namespace"
+            f"ClusterQueue {queue.name} had a namespaceSelector: without one it serves no namespace"
         )
     wanted = [_wanted(one) for one in selector.requirements if not holds(one, labels)]
     return (
         f"namespace {namespace} had {' and '.join(wanted)} among its labels, as the"
-        f" namespaceSelector of ClusterQueue {queue.name} asks"
+        f" namespaceSelector of ClusterQueue {queue.name} requires"
     )
 
 

@@ -1,1 +1,1 @@
-"""What the engine is told and what it says: objects, amounts, matching rules, decisions."""
+"""Input and output of the scheduler: objects, amounts, matching rules, decisions, reasons."""

@@ -1,4 +1,4 @@
-"""The outcome of looking for flavors: what each pod set would get, and at what price."""
+"""The outcome of the flavor search: what each pod set would get, and at what price."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from queuecontroller.scheduler.model.reasons import PendingReason
 
 
 class Mode(IntEnum):
-    """How an assignment can be had; higher is better."""
+    """Mode in which an assignment is available; higher is better."""
 
     NO_FIT = 0
     PREEMPT = 1
@@ -21,7 +21,7 @@ class Mode(IntEnum):
 
 
 class PreemptionMode(IntEnum):
-    """The same in finer steps, by what preemption would achieve; higher is better."""
+    """Mode in finer steps, by what preemption would achieve; higher is better."""
 
     NO_FIT = 0
     NO_CANDIDATES = 1
@@ -46,9 +46,9 @@ HOPELESS: Final = frozenset(
         PendingReason.MISCONFIGURED,
     }
 )
-"""Reasons that time alone does not mend: somebody has to change something."""
+"""Reasons that do not resolve with time: the workload, a queue or a flavor must be changed."""
 
-# Of several flavors tried, the reason of the one nearest to running is the pod set's reason.
+# The pod set's reason is that of the flavor, among those tried, which is nearest to fitting.
 NEARNESS: Mapping[PendingReason, int] = {
     PendingReason.NO_MATCHING_FLAVOR: 0,
     PendingReason.EXCEEDS_MAX_QUOTA: 1,
@@ -58,7 +58,7 @@ NEARNESS: Mapping[PendingReason, int] = {
 
 @dataclass(slots=True)
 class FlavorAssignment:
-    """One resource's flavor."""
+    """The flavor of one resource."""
 
     flavor: str
     mode: Mode
@@ -66,12 +66,12 @@ class FlavorAssignment:
     """Height in the cohort tree of the quota borrowed from; 0 is the own quota."""
     tried_index: int = -1
     fr: Fr | None = None
-    """None where the flavor does not limit the resource."""
+    """None if the flavor does not limit the resource."""
 
 
 @dataclass(slots=True)
 class Attempt:
-    """One flavor that was looked at."""
+    """One flavor that was evaluated."""
 
     flavor: str
     preemption_mode: PreemptionMode
@@ -106,18 +106,18 @@ class Assignment:
     tried: list[dict[str, int]] = field(default_factory=list)
     mode: Mode = Mode.NO_FIT
     no_room: str = ""
-    """Why no node takes it, where that is what it lacks."""
+    """Reason why no node has room; empty if room is not what is missing."""
     no_room_reason: PendingReason = PendingReason.WAITING_FOR_PLACEMENT
     topology: Mapping[str, TopologyAssignment] = field(default_factory=dict)
-    """By pod set: the domains kept for it."""
+    """Reserved domains, by pod set."""
     places: Mapping[str, tuple[PlacedPods, ...]] = field(default_factory=dict)
-    """The same: the devices."""
+    """Reserved devices, by pod set."""
     frees: frozenset[WorkloadKey] = frozenset()
-    """Paused workloads without quota that have to be stopped for the sake of its room."""
+    """Paused workloads without quota that must be stopped because their memory is needed."""
 
     @property
     def pending_reason(self) -> PendingReason:
-        """Why nothing was found: the reason of the pod set the search ended at."""
+        """Reason why nothing was found: that of the pod set at which the search ended."""
         if self.no_room:
             return self.no_room_reason
         for one in reversed(self.pod_sets):

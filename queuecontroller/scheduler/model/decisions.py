@@ -1,4 +1,4 @@
-"""What a scheduling cycle decided, for the shell to carry out and report."""
+"""Decisions of a scheduling cycle, for the shell to carry out and report."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class QuotaReserved:
     info: WorkloadInfo
     assignment: Assignment
     checks_ready: bool
-    """Whether it is admitted at once: all admission checks are ready, or there are none."""
+    """True if it is admitted at once: all admission checks are ready, or there are none."""
 
     def admission(self) -> Admission:
         return admission_of(self.info.cluster_queue, self.assignment)
@@ -25,7 +25,7 @@ class QuotaReserved:
 
 @dataclass(frozen=True, slots=True)
 class Preempted:
-    """The target has to stop; it holds its quota until the shell says that it did."""
+    """The target has to stop; it holds its quota until the shell reports that it has stopped."""
 
     target: WorkloadInfo
     reason: PreemptionReason
@@ -38,9 +38,9 @@ class StillPending:
     reason: PendingReason
     message: str
     preempting: tuple[WorkloadKey, ...] = ()
-    """Whom it waits for, those newly told to stop and those told before."""
+    """Victims it waits for, of this cycle and of earlier ones."""
     frees: tuple[WorkloadKey, ...] = ()
-    """Paused workloads without quota whose memory it waits for: they have to stop for good."""
+    """Paused workloads without quota whose memory it waits for; they have to be stopped."""
 
 
 @dataclass(slots=True)
@@ -51,15 +51,16 @@ class CycleResult:
     replaced: list[WorkloadInfo] = field(default_factory=list)
     """Slices of elastic jobs that ended because a larger one took their place."""
     skipped_preemptions: dict[str, int] = field(default_factory=dict)
-    """By ClusterQueue: entries that could have preempted but for an earlier entry."""
+    """Number of entries by ClusterQueue that could have preempted but for an earlier entry."""
     circling: list[WorkloadInfo] = field(default_factory=list)
-    """Whose search for flavors came back to where it was, and was ended for it."""
+    """Workloads whose flavor search returned to where it was and was ended."""
     heard: list[WorkloadKey] = field(default_factory=list)
-    """Who is like one that cannot start, which nobody has told them: they are not looked at."""
+    """Workloads of the same shape as one that cannot start, not yet reported; they are not
+    evaluated."""
     heads: int = 0
     more: bool = False
-    """Whether another cycle at once may decide more though this one decided nothing: trees were
-    left for it, or another workload is the head now that one became inadmissible."""
+    """True if another cycle at once may decide more though this one decided nothing: trees were
+    left for it, or another workload became the head after one became inadmissible."""
 
 
 def admission_of(cluster_queue: str, assignment: Assignment) -> Admission:

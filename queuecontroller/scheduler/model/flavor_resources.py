@@ -1,4 +1,4 @@
-"""(flavor, resource) pairs by number: what trees, usages and assignments speak in."""
+"""(flavor, resource) pairs by number, as trees, usages and assignments refer to them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Usage = Mapping[Fr, int]
 
 
 class FlavorResources:
-    """Numbers for (flavor, resource) pairs, given out in the order of first sight."""
+    """Numbers for (flavor, resource) pairs, assigned in the order of first use."""
 
     __slots__ = ("_numbers", "_pairs")
 
@@ -36,7 +36,7 @@ class FlavorResources:
         return self._pairs[fr][1]
 
     def by_resource(self, usage: Usage) -> dict[str, int]:
-        """Over all flavors."""
+        """Usage by resource, summed over all flavors."""
         total: dict[str, int] = {}
         for fr, amount in usage.items():
             if amount:

@@ -1,8 +1,8 @@
 """Kubernetes' LimitRange: bounds a namespace sets on every container or pod.
 
 The API server would refuse the pods only after the workload was admitted; a workload whose pods
-cannot be created must not hold quota, so it is refused before. Defaults that a LimitRange fills in
-are not applied here: they are part of the pods by the time a workload is made of them.
+cannot be created must not hold quota, so it is refused before. Defaults of a LimitRange are not
+applied here: the pods contain them by the time a workload is made of them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sluicecommon.kubernetes.quantity import format_amount
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """`type` is Container or Pod; others mean nothing here."""
+    """Bounds of one `type`, Container or Pod; other types are ignored."""
 
     type: str
     minimum: Mapping[str, int] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class LimitRange:
     bounds: tuple[Bounds, ...]
 
     def violation(self, pod_sets: Iterable[PodSet]) -> str | None:
-        """The first bound a pod set breaks, as text, else None."""
+        """The first bound that a pod set violates, as text, else None."""
         for pod_set in pod_sets:
             for bounds in self.bounds:
                 for requests in _what_is_bound(bounds, pod_set):

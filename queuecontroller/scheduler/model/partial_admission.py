@@ -1,4 +1,4 @@
-"""Shrinks pod sets that may be shrunk until a workload fits: minCount of Kueue's pod sets."""
+"""Partial admission: shrinks pod sets with a minCount until a workload fits."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def search_counts(
     counts: Sequence[int],
     attempt: Callable[[Sequence[int]], T | None],
 ) -> T | None:
-    """The outcome of the largest counts that succeed, found by bisection.
+    """Result of the largest counts that succeed, found by bisection.
 
-    All pod sets shrink in proportion: step i of n takes i/n of each one's room between its count
-    and its minimum, rounded down. That success is monotone in the step is taken for granted, as
-    Kueue does; where it is not, some success is found, not the largest.
+    All pod sets shrink in proportion: step i of n takes i/n of each one's range between its count
+    and its minimum, rounded down. Success is assumed to be monotone in the step, as in Kueue; where
+    it is not, some successful step is found, not the largest.
     """
     room = [
         max(0, count - one.min_count) if one.min_count is not None else 0

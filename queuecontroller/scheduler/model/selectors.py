@@ -33,7 +33,7 @@ class LabelSelector:
 
 @dataclass(frozen=True, slots=True)
 class NodeSelectorTerm:
-    """Requirements that must hold together; a term without any matches nothing."""
+    """Requirements that must all hold; a term without any matches nothing."""
 
     expressions: tuple[Requirement, ...] = ()
 
@@ -81,7 +81,7 @@ def _compares(one: Requirement, labels: Mapping[str, str], greater: bool) -> boo
 
 Test = Callable[[Requirement, Mapping[str, str]], bool]
 
-# A missing label satisfies NotIn: None is in no list of texts.
+# A missing label satisfies NotIn, because None is in no list of values.
 OPERATORS: Final[Mapping[str, Test]] = MappingProxyType(
     {
         "In": lambda one, labels: labels.get(one.key) in one.values,
@@ -99,12 +99,12 @@ def holds(one: Requirement, labels: Mapping[str, str]) -> bool:
     return test is not None and test(one, labels)
 
 
-# PreferNoSchedule never keeps a pod away, so it does not count against a flavor.
+# PreferNoSchedule never excludes a pod, so it does not count against a flavor.
 _HARD_EFFECTS: Final = frozenset({"NoSchedule", "NoExecute"})
 
 
 def untolerated(taints: tuple[Taint, ...], tolerations: tuple[Toleration, ...]) -> Taint | None:
-    """The first taint that keeps the pods away, else None."""
+    """The first taint that excludes the pods, else None."""
     for taint in taints:
         if taint.effect in _HARD_EFFECTS and not any(t.tolerates(taint) for t in tolerations):
             return taint
@@ -117,11 +117,11 @@ def node_affinity_matches(
     node_labels: Mapping[str, str],
     known_keys: frozenset[str],
 ) -> bool:
-    """Whether pods may run on nodes with these labels, looking only at `known_keys`.
+    """True if pods may run on nodes with these labels, evaluating only `known_keys`.
 
-    A selector entry or an expression about a key outside `known_keys` is dropped: such a label
-    tells nothing about the flavor. A term that loses all its expressions could match any node, so
-    the whole affinity then holds.
+    A selector entry or an expression about a key outside `known_keys` is dropped: the flavor does
+    not define such a label. A term that loses all its expressions could match any node, so the
+    whole affinity then holds.
     """
     for key, wanted in node_selector.items():
         if key in known_keys and node_labels.get(key) != wanted:

@@ -34,7 +34,7 @@ class Transformations:
     excluded_prefixes: tuple[str, ...] = ()
 
     def of_container(self, requests: Mapping[str, int]) -> dict[str, int]:
-        """What one container counts for."""
+        """Requests of one container after the transformations."""
         given = {
             name: amount
             for name, amount in requests.items()
@@ -58,5 +58,5 @@ class Transformations:
 
 
 def _product(resource: str, amount: int, factor: int) -> int:
-    """amount x factor where the amount of CPU is in thousandths; rounded up."""
+    """amount x factor, where an amount of CPU is in thousandths; rounded up."""
     return -(-amount * factor // 1000) if resource == CPU else amount * factor

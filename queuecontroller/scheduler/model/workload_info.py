@@ -1,4 +1,4 @@
-"""A workload as the engine works on it: totals computed once, and what it holds by number."""
+"""A workload as the engine works on it: totals computed once, and its usage by number."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from queuecontroller.scheduler.model.reasons import (
 )
 from sluicecommon.kubernetes.quantity import PODS, saturate
 
-# Keeps it behind a preemptor that was created in the very same moment.
+# Keeps it behind a preemptor that was created in the same nanosecond.
 _A_MOMENT_NS: Final = 1_000_000
 
 # Eviction reasons after which a workload queues by its eviction time instead of its creation time.
@@ -29,7 +29,7 @@ _REQUEUED_BY_EVICTION: Final = frozenset(
 
 
 class PodSetRequests:
-    """One pod set's total: `requests` is for all `count` pods. `flavors` is set when admitted."""
+    """Total of one pod set: `requests` is for all `count` pods. `flavors` is set when admitted."""
 
     __slots__ = ("_with_pods", "count", "flavors", "name", "pod_set", "requests")
 
@@ -65,12 +65,12 @@ class PodSetRequests:
 
 
 Tried = Sequence[Mapping[str, int]]
-"""Per pod set, per resource: index of the last flavor tried, -1 after the last of all."""
+"""Index of the last flavor tried, by pod set and resource; -1 after the last of all."""
 
 
 class LastAssignment:
-    """Which flavors the last attempt ended at, so that the next one goes on from there: also after
-    quota was freed, since a scan that begins anew at each change never comes to its last flavor
+    """The flavors at which the last attempt ended, so that the next one continues from there, even
+    after quota was freed: a scan that starts over at each change never reaches its last flavor
     where there are many."""
 
     __slots__ = ("seen", "tried")
@@ -78,8 +78,9 @@ class LastAssignment:
     def __init__(self, tried: Tried, seen: frozenset[str] = frozenset()) -> None:
         self.tried = tried
         self.seen = seen
-        """Where attempts have ended since something happened. One that ends there again goes round
-        in circles: it is over, or nobody behind it would ever be looked at."""
+        """Positions at which attempts have ended since the last change. An attempt that ends at one
+        of them again is circling and is ended; otherwise no workload behind it would be evaluated.
+        """
 
     def next_flavor(self, pod_set: int, resource: str) -> int:
         if pod_set >= len(self.tried):
@@ -87,8 +88,8 @@ class LastAssignment:
         return self.tried[pod_set].get(resource, -1) + 1
 
     def after(self, tried: Tried, changed: bool) -> LastAssignment | None:
-        """Where the next attempt begins; None: there is nothing left to try. `changed`: something
-        happened since the last attempt."""
+        """Position where the next attempt begins; None: no flavor is left to try. `changed` is True
+        if something changed since the last attempt."""
         if not has_flavors_left(tried):
             return None
         place = repr(tried)
@@ -101,14 +102,14 @@ def has_flavors_left(tried: Tried) -> bool:
 
 
 BEGIN: Final = LastAssignment(())
-"""Nothing tried yet."""
+"""Position before the first flavor."""
 
 
 Shape = tuple[object, ...]
 
 
 class Memo:
-    """The last evaluation, good until something in the cohort tree changes."""
+    """The last evaluation, valid until something in the cohort tree changes."""
 
     __slots__ = ("assignment", "generation", "targets")
 
@@ -163,15 +164,15 @@ class WorkloadInfo:
         self.order_ns = queue_order_ns(workload, priority_sorting)
         self.last_assignment: LastAssignment = BEGIN
         self.assignment: Assignment | None = None
-        """What the scheduler gave it, once it did."""
+        """Assignment by the scheduler; None before that."""
         self.memo: Memo | None = None
         self.deferrals = 0
-        """How many cycles in a row had no time to search room for it."""
+        """Number of consecutive cycles without time to search room for it."""
         self.deferred_since = 0
-        """The number of the first of them."""
+        """Number of the first of these cycles."""
         self._shape: Shape | None = None
         self.room_shape: Hashable = None
-        """What else decides whether there is room for it, see `room`."""
+        """Anything else that decides about room for it, see `room`."""
         self.replaces: Sequence[PodSetRequests] | None = None
         """The admitted slice this workload grows out of; only the difference is new usage."""
         self.pod_sets = (
@@ -186,8 +187,8 @@ class WorkloadInfo:
 
     @property
     def shape(self) -> Shape:
-        """Everything the outcome of an evaluation depends on besides age. Workloads of one shape
-        in one queue share their fate: when the oldest cannot start, none can."""
+        """Everything the outcome of an evaluation depends on besides age. Workloads of one shape in
+        one queue have the same outcome: when the oldest cannot start, none can."""
         if self._shape is None:
             workload = self.workload
             self._shape = (
@@ -202,7 +203,7 @@ class WorkloadInfo:
         return self._shape
 
     def share_shape(self, shape: Shape) -> None:
-        """Keeps this equal one instead of its own, so that it is in memory once."""
+        """Use this equal shape instead of its own, so that it is in memory once."""
         self._shape = shape
         self.room_shape = shape[-1]
 
@@ -250,8 +251,8 @@ def _live_counts(workload: Workload, reclaimable: bool) -> dict[str, int]:
 
 
 _totals: dict[tuple[int, int], PodSetRequests] = {}
-"""Of pod sets that many workloads have in common, by identity and count: each is in memory once."""
-_MOST_TOTALS: Final = 4096
+"""Totals of pod sets that many workloads share, by identity and count, to save memory."""
+_MAX_TOTALS: Final = 4096
 
 
 def _pending_totals(workload: Workload, reclaimable: bool) -> list[PodSetRequests]:
@@ -263,7 +264,7 @@ def _total(one: PodSet, count: int) -> PodSetRequests:
     known = _totals.get((id(one), count))
     if known is None or known.pod_set is not one:
         requests = {name: saturate(amount * count) for name, amount in sorted(one.requests.items())}
-        if len(_totals) >= _MOST_TOTALS:
+        if len(_totals) >= _MAX_TOTALS:
             _totals.clear()
         known = _totals[id(one), count] = PodSetRequests(one.name, count, requests, one)
     return known
@@ -284,10 +285,11 @@ def _admitted_totals(workload: Workload, reclaimable: bool) -> list[PodSetReques
 
 
 def queue_order_ns(workload: Workload, priority_sorting: bool = True) -> int:
-    """The time that decides FIFO order.
+    """The time that decides FIFO order, in ns.
 
-    Where a cohort is not sorted by priority, a workload that had to give lent quota back queues
-    behind the one it gave it to; else the older would take it again at once, and so for ever.
+    Where a cohort is not sorted by priority, a workload that was preempted to return lent quota is
+    ordered behind its preemptor; otherwise the older one would take the quota again at once, and so
+    on without end.
     """
     evicted = workload.condition(EVICTED)
     if evicted and evicted.status and evicted.reason in _REQUEUED_BY_EVICTION:
@@ -302,7 +304,7 @@ def queue_order_ns(workload: Workload, priority_sorting: bool = True) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A workload that has to go, and why it may be made to."""
+    """A victim of preemption, and the reason."""
 
     info: WorkloadInfo
     reason: PreemptionReason

@@ -1,1 +1,1 @@
-"""Who waits, in the order of each ClusterQueue, and which cohort trees to look at again."""
+"""Pending workloads in the order of each ClusterQueue, and the cohort trees to evaluate again."""

@@ -1,12 +1,13 @@
-"""The pending workloads of a ClusterQueue that serves its LocalQueues by what they have used.
+"""The pending workloads of a ClusterQueue that orders its LocalQueues by recorded usage.
 
-One line for each LocalQueue. The head is the head of the line whose LocalQueue has used least;
-among equals, priority and time decide as everywhere. Only a workload that waits for those it
-preempted goes first whatever its LocalQueue has used. (In Kueue one that used less may take what
-was freed for it; it would preempt that one again, and so on until usage has turned.)
+There is one queue for each LocalQueue. The head is the head of the queue whose LocalQueue has used
+least; among equals, priority and time decide as everywhere. Only a workload that waits for its
+victims goes first regardless of usage. (In Kueue a workload of a LocalQueue with less usage may
+take what was freed for it; it would preempt that one again, and so on until the order of usage has
+changed.)
 
-A shape that cannot start in one line cannot in another, as in `pending`: of those that are no older
-than one that failed none is looked at until quota is freed, whatever namespace it is of.
+A shape that cannot start in one queue cannot start in another, as in `pending`: workloads of any
+namespace that are no older than one that failed are not evaluated until quota is freed.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from queuecontroller.scheduler.model.workload_info import Shape, WorkloadInfo
 from queuecontroller.scheduler.pending.fifo import Order, PendingQueue, Why, order_of
 from queuecontroller.scheduler.quota.usage_history import UsageHistory
 
-_MOST_KINDS: Final = 1000
+_MAX_KINDS: Final = 1000
 _SETTLED_HALF_LIVES: Final = 256
-"""After that many no history moves any more, see `decay`."""
+"""Number of half-lives after which no history changes any more, see `decay`."""
 
 
 class FairPendingQueue(PendingQueue):
@@ -50,24 +51,24 @@ class FairPendingQueue(PendingQueue):
         super().__init__(name, strategy, heard)
         self.history: UsageHistory = history
         self._lines_of: dict[str, PendingQueue] = {}
-        """By LocalQueue; only of those in which somebody waits."""
+        """Queues by LocalQueue; only those with pending workloads."""
         self._local_queue_of: dict[WorkloadKey, str] = {}
         self._first: WorkloadKey | None = None
-        """Who waits for those it preempted."""
+        """The workload that waits for its victims."""
         self._kinds: dict[Shape, int] = {}
-        """A number for each shape, namespaces left out."""
+        """A number for each shape, without its namespace."""
         self._kind_of: dict[WorkloadKey, int] = {}
         self._failed: dict[int, tuple[int, Why]] = {}
-        """By kind: since quota was freed last, the oldest that could not start, by its time, and
-        why."""
+        """The oldest workload by kind that could not start since quota was freed last: its time and
+        reason."""
         self._idle: set[str] = set()
-        """Lines without a head since then."""
+        """Queues without a head since then."""
         self._told = -1
         self._sorted: list[str] = []
-        """LocalQueues in the order they are served."""
+        """LocalQueues in the order in which they are served."""
         self._sorted_at = (-1, 0)
         self._comings = 0
-        """Grows when a line comes or goes."""
+        """Counter that grows when a queue is added or removed."""
 
     def __len__(self) -> int:
         return len(self._local_queue_of)
@@ -95,7 +96,7 @@ class FairPendingQueue(PendingQueue):
         line.push(info, not_before_ns, now_ns)
 
     def _kind(self, info: WorkloadInfo) -> int:
-        if len(self._kinds) > _MOST_KINDS + 4 * len(self):  # most of them are of the past
+        if len(self._kinds) > _MAX_KINDS + 4 * len(self):  # most of them are of the past
             self._kinds.clear()
             self._failed.clear()
             for line in self._lines_of.values():
@@ -172,13 +173,12 @@ class FairPendingQueue(PendingQueue):
         return min((due for due in found if due is not None), default=None)
 
     def _reorders_at_ns(self) -> int | None:
-        """When another LocalQueue comes before that of a head that keeps its place, if ever.
-
-        The difference of two histories moves on a straight line in 2**-(time / half-life), so it
-        changes its sign once at most: not at all when it has the same sign at the end of time.
-        """
+        """Time at which another LocalQueue precedes that of a head that keeps its place, in ns;
+        None: never. The difference of two histories is a straight line in 2**-(time / half-life),
+        so it changes its sign once at most: not at all when it has the same sign at the end of
+        time."""
         if self.strategy is not QueueingStrategy.STRICT_FIFO:
-            return None  # who cannot start is out of the way
+            return None  # a head that cannot start blocks no other
         figure, in_the_end = self.history.figure, self.history.figure_in_the_end
         lines = self._lines_of.items()
         heads = ((name, head) for name, line in lines if (head := line.head(line.freed, 0)))
@@ -194,7 +194,7 @@ class FairPendingQueue(PendingQueue):
     def _overtakes_at_ns(
         self, first: tuple[int, Order, str], other: tuple[int, Order, str]
     ) -> int | None:
-        """The first sampling moment at which the other comes before the first."""
+        """The first sampling moment at which `other` precedes `first`, in ns."""
         history = self.history
 
         def overtaken(samples: int) -> bool:
@@ -267,7 +267,7 @@ class FairPendingQueue(PendingQueue):
         return failed is not None and info.order_ns >= failed[0] and self._first != info.key
 
     def local_queues(self) -> Iterator[tuple[str, int]]:
-        """LocalQueues in which somebody waits, those served first first, and their figures."""
+        """LocalQueues with pending workloads in the order they are served, and their figures."""
         figure = self.history.figure
         return (
             (name, figure(name)) for name in sorted(self._lines_of, key=lambda n: (figure(n), n))

@@ -1,8 +1,8 @@
 """The workloads one ClusterQueue still has to start, in the order it would start them.
 
-Order is priority, then time. Workloads of one shape (see `WorkloadInfo.shape`) stand in one line,
-and the lines compete by their first. When the first of a line cannot start under BestEffortFIFO,
-the whole line is inadmissible until quota may have become free: nobody behind it could start
+Order is priority, then time. Workloads of one shape (see `WorkloadInfo.shape`) form one line, and
+the lines compete by their first. When the first of a line cannot start under BestEffortFIFO, the
+whole line is inadmissible until quota may have become free: no workload behind it could start
 either, so nothing is evaluated that cannot have changed. Under StrictFIFO the head stays.
 """
 
@@ -29,7 +29,7 @@ def order_of(info: WorkloadInfo) -> Order:
 
 
 class Line:
-    """Workloads of one shape. Those that left are dropped when they come to the front."""
+    """Workloads of one shape. Removed ones are dropped when they reach the front."""
 
     __slots__ = ("heap", "inadmissible_since", "shape", "unheard", "why")
 
@@ -37,22 +37,22 @@ class Line:
         self.shape = shape
         self.heap: list[tuple[Order, int, WorkloadInfo]] = []
         self.inadmissible_since = _NEVER
-        """The round in which it became inadmissible; over when the next round begins."""
+        """The round in which it became inadmissible; a new round makes it pending again."""
         self.why: Why | None = None
-        """Why its first could not start, as of the last look."""
+        """Reason why its first workload could not start at the last evaluation."""
         self.unheard: list[WorkloadKey] = []
-        """Who came since, also some who left."""
+        """Workloads added since then, some of which may have been removed."""
 
 
 _NEVER: Final = -1
 
 _Entry = tuple[Order, int, Line]
-"""Stale when the line has moved on, or stands elsewhere now."""
+"""A heap entry; stale when the line has changed its first workload or its heap."""
 
 
 class PendingQueue:
     history: UsageHistory | None = None
-    """What orders its LocalQueues, where something does, see `pending.fair`."""
+    """Usage that orders the LocalQueues, where admission fair sharing does, see `pending.fair`."""
 
     __slots__ = (
         "_active",
@@ -75,31 +75,34 @@ class PendingQueue:
     def __init__(
         self, name: str, strategy: QueueingStrategy, heard: list[WorkloadKey] | None = None
     ) -> None:
-        """`heard` gets who is like one that could not start, and had not heard of it."""
+        """`heard` collects workloads of the same shape as one that could not start, not yet
+        reported."""
         self.name = name
         self.strategy = strategy
         self.heard: list[WorkloadKey] = heard if heard is not None else []
         self._by_key: dict[WorkloadKey, WorkloadInfo] = {}
         self._places: Places | None = None
-        """None until somebody asks: the engine needs none."""
+        """Positions of the workloads; None until they are requested, since the engine needs none.
+        """
         self._lines: dict[Shape, Line] = {}
         self._active: list[_Entry] = []
-        """Heap of lines by their first."""
+        """Heap of lines by their first workload."""
         self._inadmissible_lines: list[_Entry] = []
         """Heap of the lines that became inadmissible in this round, so that a new round begins
-        without a walk through all of them."""
+        without a scan of all lines."""
         self._round = 0
-        """Grows when all inadmissible workloads are requeued."""
+        """Counter that grows when all inadmissible workloads are requeued."""
         self._inadmissible: dict[WorkloadKey, WorkloadInfo] = {}
-        """One by one, for reasons that are not their shape's."""
+        """Workloads that are inadmissible for reasons other than their shape."""
         self._waiting: list[tuple[int, int, WorkloadInfo]] = []
-        """Heap of workloads in back-off, by when it ends."""
+        """Heap of workloads in back-off, by the time it ends."""
         self._resting: set[WorkloadKey] = set()
-        """Who is in back-off."""
+        """Keys of the workloads in back-off."""
         self._sticky: WorkloadKey | None = None
         self._freed = _NEVER
         self._count = 0
-        """Makes every heap entry distinct, since a stale one may have the order of a live one."""
+        """Counter that makes every heap entry distinct, since a stale one may have a live one's
+        order."""
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -113,7 +116,7 @@ class PendingQueue:
     # -- coming and going -------------------------------------------------------------------------
 
     def push(self, info: WorkloadInfo, not_before_ns: int = 0, now_ns: int = 0) -> None:
-        """Adds a workload, or takes its new version; it stands in line once its back-off ends."""
+        """Add a workload or its new version; it is pending once its back-off ends."""
         old = self._by_key.get(info.key)
         if old is not None:
             self.remove(info.key)
@@ -151,8 +154,8 @@ class PendingQueue:
         if len(line.unheard) > 2 * len(line.heap) + _MANY:
             line.unheard = [key for key in line.unheard if key in self._by_key]
         self._drop_gone(line)
-        # An older workload of a shape that could not start may have candidates to preempt that
-        # the younger one had not, so it is looked at; a younger one cannot fare better.
+        # An older workload of a shape that could not start may have preemption candidates that the
+        # younger one had not, so it is evaluated; a younger one cannot have a better result.
         if line.heap[0][2] is info:
             line.inadmissible_since = _NEVER
             self._announce(line)
@@ -166,7 +169,7 @@ class PendingQueue:
     # -- the head ---------------------------------------------------------------------------------
 
     def head(self, freed: int, now_ns: int) -> WorkloadInfo | None:
-        """Who is next. `freed` tells whether quota may have become free since the last call."""
+        """The next workload. `freed` is the counter of freed quota, see `QuotaNode.freed`."""
         if self._waiting:
             self._wake(now_ns)
         if freed != self._freed:
@@ -196,7 +199,7 @@ class PendingQueue:
 
     @property
     def freed(self) -> int:
-        """What `head` was told last."""
+        """The value of `freed` at the last call of `head`."""
         return self._freed
 
     def _drop_gone(self, line: Line) -> None:
@@ -216,13 +219,13 @@ class PendingQueue:
                 self._stand(info)
 
     def wakes_at_ns(self) -> int | None:
-        """When the next back-off ends."""
+        """Time at which the next back-off ends, in ns; None without any."""
         return self._waiting[0][0] if self._waiting else None
 
     # -- after an evaluation ----------------------------------------------------------------------
 
     def mark_shape_inadmissible(self, info: WorkloadInfo, why: Why) -> None:
-        """The workload cannot start, and none of its shape can, until quota is freed."""
+        """Mark the workload and all others of its shape inadmissible until quota is freed."""
         line = self._lines.get(info.shape)
         if line is None:
             return
@@ -233,26 +236,28 @@ class PendingQueue:
         line.unheard, line.why = [], why
 
     def why(self, key: WorkloadKey) -> Why | None:
-        """Why none of its shape could start when one was looked at last; None: none was."""
+        """Reason why a workload of its shape could not start at the last evaluation; None without
+        one."""
         info = self._by_key.get(key)
         line = self._lines.get(info.shape) if info is not None else None
         return line.why if line is not None else None
 
     def mark_inadmissible(self, info: WorkloadInfo) -> None:
-        """This workload alone cannot start until something about it or its queue changes."""
+        """Mark this workload inadmissible until it or its queue changes."""
         self._inadmissible[info.key] = info
 
     def keep_first(self, info: WorkloadInfo) -> None:
-        """The workload waits for those it preempted, so nobody may pass it: what is freed for it
-        would go to another, and it would preempt again. Also when it became inadmissible meanwhile,
-        since somebody else took what was freed: once it is requeued, it is the first."""
+        """Keep the workload ahead of all others while it waits for its victims: otherwise another
+        one takes what is freed for it, and it preempts again. This also holds if it became
+        inadmissible meanwhile, because another queue's workload took the quota: once it is
+        requeued, it is the first."""
         self._sticky = info.key
 
     def keep_none_first(self) -> None:
         self._sticky = None
 
     def requeue_inadmissible(self) -> None:
-        """All inadmissible workloads are back in line."""
+        """Requeue all inadmissible workloads."""
         self._round += 1
         fewer, more = sorted((self._active, self._inadmissible_lines), key=len)
         for entry in fewer:
@@ -271,11 +276,11 @@ class PendingQueue:
         return sorted(self._by_key.values(), key=order_of)
 
     def unordered(self) -> Iterator[WorkloadInfo]:
-        """All of them, as it comes: they are many, and sorting takes time."""
+        """All pending workloads in any order: they are many, and sorting takes time."""
         return iter(list(self._by_key.values()))
 
     def place(self, key: WorkloadKey) -> int:
-        """In queue order, from 1; 0 for who is not there."""
+        """Position in queue order, from 1; 0 if it is not pending."""
         if self._places is None:
             self._places = Places((one.key, order_of(one)) for one in self._by_key.values())
         return self._places.of(key)

@@ -1,5 +1,5 @@
-"""The cohort trees in the order in which cycles look at them: each cycle begins where the last one
-stopped, so that every tree is looked at however many there are."""
+"""The cohort trees in the order in which cycles evaluate them: each cycle begins where the last one
+stopped, so that every tree is evaluated however many there are."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from queuecontroller.scheduler.quota.tree import QuotaNode
 class Round:
     def __init__(self) -> None:
         self.trees: dict[QuotaNode, Tree] = {}
-        """By root."""
+        """Trees by root."""
         self._order: list[Tree] = []
         self._next = 0
 
@@ -32,11 +32,11 @@ class Round:
             self._next = (self._next + 1) % len(self._order)
 
     def begin_with(self, tree: Tree) -> None:
-        """The next cycle does."""
+        """Make the tree the first one of the next cycle."""
         self._next = self._order.index(tree)
 
     def next_wake_ns(self) -> int | None:
-        """When a cycle may decide something although no event came, if ever."""
+        """Time at which a cycle may decide something without any event, in ns; None: never."""
         soonest = min((tree.wakes_ns for tree in self._order), default=NEVER_NS)
         for tree in self._order:
             if tree.due_ns is not None and tree.due_ns < soonest:

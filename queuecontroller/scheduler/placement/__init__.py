@@ -1,5 +1,5 @@
-"""Which GPUs of which nodes a workload gets: a model of what is free, and the choice among it.
+"""Choice of the GPUs and nodes for a workload, on a model of what is free.
 
-Pure: no I/O, no clock, integers only. `Stock` is fed by the nodes' reports and by what is held;
-`place` answers for all pods of a workload or for none.
+Pure: no I/O, no clock, integers only. `Stock` is updated by the nodes' reports and by what is held;
+`place` places all pods of a workload or none.
 """

@@ -1,4 +1,4 @@
-"""What a node reports it has: GPUs as shares can be given of them, and what is in use by others."""
+"""Capacity that a node reports: GPUs that can be shared, and what is in use outside the queue."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from queuecontroller.scheduler.model.selectors import Taint
 from queuecontroller.scheduler.placement.mig import Span, known_spans
 
 TAKES_WORK: Final = frozenset({"healthy", "suspect"})
-"""Health states in which a GPU gets new work; the node agent's own rule."""
+"""Health states in which a GPU gets new work, as in the node agent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class MigProfile:
     free: int
     memory_bytes: int
     spans: tuple[Span, ...] = ()
-    """Where an instance may be, in memory slices; empty: as its name says."""
+    """Possible places of an instance, in memory slices; empty: those of its profile's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,19 +29,19 @@ class GpuCapacity:
     index: int
     type: str
     memory_bytes: int
-    """Grantable."""
+    """Memory that can be granted."""
     share_ppm: int = 1_000_000
     slots: int = 10
     numa_node: int | None = None
     nvlinks: Mapping[str, int] = field(default_factory=dict)
-    """Links by the UUID of the peer."""
+    """NVLinks by the UUID of the peer."""
     mig_enabled: bool = False
     mig_profiles: tuple[MigProfile, ...] = ()
     health: str = "healthy"
     pci_bus_id: str | None = None
     sm_count: int | None = None
     outside_memory_bytes: int = 0
-    """In use by what the queue did not start."""
+    """Memory in use by processes that the queue did not start."""
     outside_share_ppm: int = 0
     outside_slots: int = 0
     outside_spans: tuple[Span, ...] = ()
@@ -49,13 +49,13 @@ class GpuCapacity:
     used_memory_bytes: int | None = None
     utilization_ratio: float | None = None
     parent_uuid: str = ""
-    """This is a MIG instance of that card: a GPU in MIG mode with one profile and one place."""
+    """UUID of the card, for a MIG instance: a GPU in MIG mode with one profile and one place."""
     mig_profile: str = ""
     mig_span: Span | None = None
-    """Of an instance: where it is on its card."""
+    """Place of a MIG instance on its card."""
 
     def mig_spans(self, profile: str) -> tuple[Span, ...]:
-        """Where an instance of the profile may be; empty: the GPU does not offer it."""
+        """Places where an instance of the profile may be; empty: the GPU does not offer it."""
         for one in self.mig_profiles:
             if one.name == profile:
                 return one.spans or known_spans(profile, (p.name for p in self.mig_profiles))
@@ -70,14 +70,14 @@ class PodShare:
     uuid: str
     memory_bytes: int
     share_ppm: int
-    """Promised; 0: a weight."""
+    """Promised time in ppm; 0: a weight."""
     alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class PodGpus:
-    """What the containers of one pod have, that the kubelet started and no decision of the queue's;
-    it is also in what the GPUs have in use outside."""
+    """GPU shares of one pod's containers that the kubelet started without a decision of the queue;
+    they are also counted in the GPUs' use outside."""
 
     uid: str
     namespace: str
@@ -92,7 +92,7 @@ class NodeCapacity:
     taints: tuple[Taint, ...] = ()
     unschedulable: bool = False
     other: Mapping[str, int] = field(default_factory=dict)
-    """CPU in milli, memory in bytes, others in base units."""
+    """CPU in milli, memory in bytes, other resources in base units."""
     pods: tuple[PodGpus, ...] = ()
 
 

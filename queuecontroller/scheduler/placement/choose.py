@@ -1,4 +1,4 @@
-"""The choice: a node for a pod, nodes for all pods of a workload; `gpus` is that within a node."""
+"""Choice of a node for a pod, and of nodes for all pods of a workload; see `gpus` for one node."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from queuecontroller.scheduler.placement.stock import NodeRoom, Share, Stock
 
 REASONS_SHOWN = 4
 FEW_NODES = 8
-"""So many are looked at one by one for the sake of an exact reason."""
+"""Up to this number, nodes are evaluated one by one to give an exact reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Where the pods of a workload must, or should, be together: a node label. Both empty:
+    """Node label by which the pods of a workload must, or should, be together. Both empty:
     anywhere."""
 
     required: str | None = None
     preferred: tuple[str, ...] = ()
-    """Narrowest first."""
+    """Labels, the narrowest level first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +36,15 @@ class PodToPlace:
     pod: str
     request: GpuRequest
     node: str = ""
-    """Only there."""
+    """The only node allowed; empty: any."""
     labels: tuple[tuple[str, str], ...] = ()
-    """The node has all of these."""
+    """Labels that the node must have, all of them."""
     affinity: tuple[NodeSelectorTerm, ...] | None = None
-    """And fulfils one of these, if given."""
+    """Terms of which the node must fulfil one, if given."""
     tolerations: tuple[Toleration, ...] = ()
     avoid: frozenset[str] = frozenset()
     again: tuple[Share, ...] = ()
-    """What it keeps from before, on `node`: it goes on there, or nowhere."""
+    """Shares it holds on `node` from an earlier run: it continues on them, or nowhere."""
 
     def where_it_was(self, node: str, shares: tuple[Share, ...]) -> PodToPlace:
         return replace(self, node=node, again=shares)
@@ -64,7 +64,7 @@ class NoPlace:
 
 @dataclass(slots=True)
 class _Why:
-    """Reasons, counted: a thousand nodes full for the same reason are one line."""
+    """Reasons with counts: a thousand nodes that are full for the same reason are one line."""
 
     counts: Counter[str] = field(default_factory=Counter)
 
@@ -81,8 +81,8 @@ class _Why:
 def place(
     stock: Stock, pods: Sequence[PodToPlace], topology: Topology | None = None
 ) -> list[Chosen] | NoPlace:
-    """All pods or none; the stock is as before. Required: all within one value of the label.
-    Preferred: within one of the narrowest level that has room, else anywhere."""
+    """Place all pods or none; the stock is unchanged. Required: all within one value of the label.
+    Preferred: within one value of the narrowest level that has room, else anywhere."""
     topology = topology or Topology()
     levels = [topology.required] if topology.required else [*topology.preferred, None]
     last: NoPlace = NoPlace("no node is connected")
@@ -100,8 +100,8 @@ def place(
 
 
 def _domains(stock: Stock, level: str | None) -> list[frozenset[str] | None]:
-    """Sets of nodes with one value of the label, the smallest first so that large ones stay
-    whole; None: every node."""
+    """Sets of nodes with one value of the label, the smallest first so that large ones stay whole;
+    None: every node."""
     if level is None:
         return [None]
     members: dict[str, list[str]] = {}
@@ -138,7 +138,7 @@ def _place_within(
 
 
 def _large_first(pod: PodToPlace) -> tuple[bool, int, int, int]:
-    """Who has no choice, then large ones: a small one fits into what they leave."""
+    """Sort key: pods bound to a node first, then large ones; a small pod fits beside them."""
     request = pod.request
     return (
         not pod.again,
@@ -158,7 +158,7 @@ def _place_one(stock: Stock, pod: PodToPlace, domain: frozenset[str] | None) -> 
     why = _Why()
     named = request.gpu_uuids or request.use_uuids
     if named and all(stock.node_of(uuid) is None for uuid in named):
-        return NoPlace(f"GPU {', '.join(named)} is on no node that is connected")
+        return NoPlace(f"GPU {', '.join(named)} is on no connected node")
     for room in rooms_for(stock, pod):
         shares = _on_node(room, pod, domain, why)
         if shares is not None:
@@ -178,7 +178,7 @@ def _place_one(stock: Stock, pod: PodToPlace, domain: frozenset[str] | None) -> 
 
 
 def rooms_for(stock: Stock, pod: PodToPlace) -> Iterable[NodeRoom]:
-    """Nodes that may do, in the order of its policy."""
+    """Nodes that may have room, in the order of the request's policy."""
     request = pod.request
     if pod.node:
         return [stock.nodes[pod.node]]
@@ -200,7 +200,7 @@ def rooms_for(stock: Stock, pod: PodToPlace) -> Iterable[NodeRoom]:
 
 
 def _for_want_of_room(stock: Stock, request: GpuRequest) -> str:
-    """Why nodes that were not even looked at have no room, in short: they are many."""
+    """Summary of the reasons why nodes that were not evaluated have no room: they are many."""
     if request.mig:
         return "no room for such MIG instances"
     what = "GPU" if request.count == 1 else f"{request.count} GPUs"
@@ -209,13 +209,13 @@ def _for_want_of_room(stock: Stock, request: GpuRequest) -> str:
     least = request.memory_bytes or 1
     if stock.index.most_bytes(request.count, 0, request.exclusive) < least:
         if request.exclusive and stock.index.most_bytes(request.count, 0, False) >= least:
-            return f"no {what} without company"
+            return f"no idle {what} for exclusive use"
         return f"no {what} {have} the memory free"
     return f"no {what} {have} {share // 10_000} % of the time free beside the memory"
 
 
 def _place_again(stock: Stock, pod: PodToPlace) -> Chosen | NoPlace:
-    """On the same parts of the same GPUs, if they are still free."""
+    """Place on the same parts of the same GPUs, if they are still free."""
     room = stock.nodes[pod.node]
     for share in pod.again:
         gpu = room.gpus.get(share.uuid)
@@ -247,7 +247,7 @@ def _on_node(
 
 
 def why_infeasible(room: NodeRoom, pod: PodToPlace, domain: frozenset[str] | None) -> str | None:
-    """Why the node will not do, whatever is free on it; None: it may."""
+    """Reason why the node is unsuitable, whatever is free on it; None: it is suitable."""
     capacity = room.capacity
     if domain is not None and room.name not in domain:
         return "is outside of the topology domain"
@@ -261,6 +261,6 @@ def why_infeasible(room: NodeRoom, pod: PodToPlace, domain: frozenset[str] | Non
     if pod.affinity is not None and not any(
         all(holds(one, capacity.labels) for one in term.expressions) for term in pod.affinity
     ):
-        return "is not one the pod's node affinity takes"
+        return "does not match the pod's node affinity"
     taint = untolerated(capacity.taints, pod.tolerations)
     return None if taint is None else f"has the taint {taint.key}={taint.value}"

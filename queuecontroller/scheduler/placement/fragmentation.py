@@ -1,14 +1,15 @@
-"""How much of what is free is of use.
+"""Fragmentation of the free GPU memory and time.
 
-Of a typical request, the *usable* part of what is free is what would be taken if nothing but such
-requests came until none fits any more. The rest are fragments: it is there, and nobody who asks can
-have it. Memory and time are counted apart: memory on a GPU whose time is all promised is a fragment
-as much as time on a GPU whose memory is full. Ratios are in parts per million of what is free, 0
-when nothing is.
+For a typical request, the *usable* part of what is free is what would be taken if only such
+requests came until none fits any more. The rest are fragments, which no such request can have.
 
-Free is what GPUs that take new work have left, GPUs whose slots are all taken among them; not those
-that somebody has for himself. GPUs in MIG mode are counted for requests for their instances only,
-in memory slices, and have no time to share.
+Memory and time are counted separately: memory on a GPU whose time is all promised is a fragment as
+much as time on a GPU whose memory is full. Ratios are in parts per million of what is free, 0 when
+nothing is.
+
+Free is what remains on GPUs that take new work, GPUs whose slots are all taken among them, but not
+exclusive ones. GPUs in MIG mode are counted for requests for their instances only, in memory
+slices, and have no time to share.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ REFERENCES: Final[Mapping[str, GpuRequest]] = MappingProxyType(
         "100%": _part(WHOLE_PPM),
     }
 )
-"""An eighth, a quarter, a half and the whole of one GPU, memory and time alike; by the name they
-have in metrics and reports."""
+"""Reference requests by their name in metrics and reports: an eighth, a quarter, a half and the
+whole of one GPU, memory and time alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,19 +46,19 @@ class Fragmentation:
     free_bytes: int
     usable_bytes: int
     free_time_ppm: int = 0
-    """Over all GPUs: 3,000,000 is the time of three."""
+    """Sum over all GPUs: 3,000,000 is the time of three."""
     usable_time_ppm: int = 0
     fits: int = 0
-    """How many such requests still find room."""
+    """Number of such requests that still have room."""
 
     @property
     def ppm(self) -> int:
-        """Of the free memory."""
+        """Ratio of fragments in the free memory."""
         return _lost(self.free_bytes, self.usable_bytes)
 
     @property
     def time_ppm(self) -> int:
-        """Of the free time."""
+        """Ratio of fragments in the free time."""
         return _lost(self.free_time_ppm, self.usable_time_ppm)
 
 
@@ -73,14 +74,14 @@ def of_stock(stock: Stock, request: GpuRequest) -> Fragmentation:
 
 
 class Gauge:
-    """The fragmentation of a stock for the reference sizes, and for the MIG profiles it offers;
-    only nodes that changed since the last time are looked at."""
+    """Fragmentation of a stock for the reference sizes, and for the MIG profiles it offers; only
+    nodes that changed since the last call are evaluated."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, tuple[int, dict[str, Fragmentation]]] = {}
 
     def measure(self, stock: Stock) -> dict[str, Fragmentation]:
-        """By the reference's name, MIG profiles by their resource without its prefix."""
+        """Fragmentation by the reference's name; MIG profiles by resource without prefix."""
         total = dict.fromkeys(REFERENCES, NOTHING)
         for name in self._nodes.keys() - stock.nodes.keys():
             del self._nodes[name]
@@ -102,9 +103,9 @@ def _of_references(room: NodeRoom) -> dict[str, Fragmentation]:
 
 
 def of_node(room: NodeRoom, request: GpuRequest) -> Fragmentation:
-    """A request for several GPUs takes one part of each: the count that fits is found by pairing
-    the GPUs with most room, which is exact for equal parts. Of MIG requests the first profile is
-    what is asked."""
+    """Fragmentation of one node. A request for several GPUs takes one part of each: the count that
+    fits is found by pairing the GPUs with most room, which is exact for equal parts. For MIG
+    requests the first profile is counted."""
     if request.mig:
         return _sum(_of_mig(gpu, request.mig[0]) for gpu in room.gpus.values())
     open_ = [gpu for gpu in room.gpus.values() if _is_open(gpu)]
@@ -147,8 +148,8 @@ def _of_mig(gpu: GpuRoom, profile: str) -> Fragmentation:
 
 
 def in_words(stock: Stock, request: GpuRequest) -> str:
-    """For somebody who waits for room: how much is free in all, and how much of that such requests
-    could have. Empty where nothing is lost."""
+    """Text for a workload that waits for room: how much is free in all, and how much of that such
+    requests could have. Empty where nothing is lost."""
     found = of_stock(stock, request)
     lost = found.free_bytes - found.usable_bytes
     if lost <= 0:
@@ -167,7 +168,7 @@ def in_words(stock: Stock, request: GpuRequest) -> str:
 
 
 def _times(gpu: GpuRoom, request: GpuRequest) -> int:
-    """How many such parts this GPU can still give."""
+    """Number of such parts this GPU can still give."""
     if request.wants(gpu.gpu) is not None:
         return 0
     share_ppm = request.share_ppm if request.hard else 0
@@ -175,8 +176,8 @@ def _times(gpu: GpuRoom, request: GpuRequest) -> int:
 
 
 def _whole_requests(times: Sequence[int], count: int) -> int:
-    """The most requests of `count` different GPUs each: r is possible if the GPUs can give
-    r * count parts with none giving more than r."""
+    """The most requests of `count` different GPUs each: r is possible if the GPUs can give r *
+    count parts with none giving more than r."""
     low, high = 0, sum(times) // max(1, count)
     while low < high:
         middle = (low + high + 1) // 2

@@ -1,4 +1,4 @@
-"""The choice within one node: which of its GPUs, or which places for MIG instances on them."""
+"""Choice within one node: its GPUs, or the places for MIG instances on them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from queuecontroller.scheduler.placement.stock import GpuRoom, NodeRoom, Share
 def choose_gpus(
     room: NodeRoom, request: GpuRequest, why: Callable[[str], None]
 ) -> tuple[Share, ...] | None:
-    """The GPUs of one node, or None and the reason to `why`."""
+    """The GPUs of one node, or None with the reason appended to `why`."""
     fitting: list[GpuRoom] = []
     obstacle = "has too few GPUs"
     for gpu in room.gpus.values():
@@ -64,7 +64,7 @@ def _full(gpu: GpuRoom, request: GpuRequest) -> str | None:
 
 
 def _together(fitting: Sequence[GpuRoom], request: GpuRequest) -> list[GpuRoom] | None:
-    """The wanted number of them: linked ones first, then of one NUMA node, by the policy else."""
+    """The requested number of them: linked ones first, then one NUMA node's, else by policy."""
     sign = 1 if request.gpu_policy is Policy.BINPACK else -1
 
     def fullness(gpu: GpuRoom) -> tuple[float, int, int]:
@@ -76,14 +76,14 @@ def _together(fitting: Sequence[GpuRoom], request: GpuRequest) -> list[GpuRoom] 
     count = request.count
     if (
         count == 1 and request.by_links
-    ):  # the well linked ones stay together for those who need them
+    ):  # well linked GPUs stay together for requests that need them
         return [min(ordered, key=lambda gpu: sum(gpu.gpu.nvlinks.values()))]
     if count == 1:
         return ordered[:1]
     groups = [*_linked(ordered), *_numa_groups(ordered)]
     if request.by_links or request.by_numa:
-        wished = _linked(ordered) if request.by_links else _numa_groups(ordered)
-        groups = [group for group in wished if len(group) >= count] or groups
+        preferred = _linked(ordered) if request.by_links else _numa_groups(ordered)
+        groups = [group for group in preferred if len(group) >= count] or groups
     if request.one_numa_node:
         groups = [
             group for group in groups if len({gpu.gpu.numa_node for gpu in group[:count]}) == 1
@@ -92,13 +92,14 @@ def _together(fitting: Sequence[GpuRoom], request: GpuRequest) -> list[GpuRoom] 
     if enough and request.by_links:
         return max((group[:count] for group in enough), key=_links)
     if enough:
-        # The smallest group that does: larger ones stay whole for those who need them.
+        # The smallest sufficient group is taken: larger ones stay whole for requests that need
+        # them.
         return min(enough, key=len)[:count]
     return None if request.one_numa_node else ordered[:count]
 
 
 def _free(gpu: GpuRoom, weights: Sequence[int]) -> float:
-    """Slots, time and memory, each as a part of the whole card's, by weight."""
+    """Free slots, time and memory, each as a part of the whole card's, by weight."""
     card = gpu.gpu
     parts = (
         gpu.slots / max(1, card.slots),
@@ -109,7 +110,7 @@ def _free(gpu: GpuRoom, weights: Sequence[int]) -> float:
 
 
 def _linked(gpus: Sequence[GpuRoom]) -> list[list[GpuRoom]]:
-    """Sets in which every two have links, grown around each GPU, most links first."""
+    """Sets in which every two GPUs have links, grown around each GPU, most links first."""
     groups = []
     for start in gpus:
         group = [start]
@@ -123,7 +124,7 @@ def _linked(gpus: Sequence[GpuRoom]) -> list[list[GpuRoom]]:
 
 
 def _links(gpus: Sequence[GpuRoom]) -> int:
-    """Among them."""
+    """Number of links among the GPUs."""
     uuids = [gpu.gpu.uuid for gpu in gpus]
     return sum(gpu.gpu.nvlinks.get(uuid, 0) for gpu in gpus for uuid in uuids)
 
@@ -139,7 +140,7 @@ def _numa_groups(gpus: Sequence[GpuRoom]) -> list[list[GpuRoom]]:
 def choose_instances(
     room: NodeRoom, request: GpuRequest, why: Callable[[str], None]
 ) -> tuple[Share, ...] | None:
-    """MIG instances on the GPUs of one node, or None and the reason to `why`."""
+    """MIG instances on the GPUs of one node, or None with the reason appended to `why`."""
     wanted = Counter(request.mig)
     reasons = {
         gpu.gpu.uuid: request.wants(gpu.gpu) or _no_instances(gpu, wanted)

@@ -1,9 +1,9 @@
-"""Where MIG instances can go on a GPU.
+"""Places of MIG instances on a GPU.
 
-A GPU's memory comes in slices (8 on A100 and H100 class cards, 4 on A30), and an instance of a
-profile takes a run of them that may begin only at certain places; instances never overlap. Where
-each profile may begin is what NVML's possible placements say; the tables are those of NVIDIA's MIG
-user guide, for reports that name a profile without its placements.
+A GPU's memory consists of slices (8 on A100 and H100 class cards, 4 on A30), and an instance of a
+profile takes a run of them that may begin only at certain places; instances never overlap. The
+places of each profile are NVML's possible placements; the tables are those of NVIDIA's MIG user
+guide, for reports that name a profile without its placements.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 RESOURCE: Final = "nvidia.com/mig-"
-"""What comes before a profile in a resource name; there a `+` is a dot (`1g.10gb+me` is
-`nvidia.com/mig-1g.10gb.me`), as NVIDIA's device plugin has it."""
+"""Prefix of a profile in a resource name; a `+` in the profile is written as a dot (`1g.10gb+me` is
+`nvidia.com/mig-1g.10gb.me`), as in NVIDIA's device plugin."""
 _PROFILE: Final = re.compile(r"(\d+)g\.(\d+)gb(?:\+[\w.]*)?")
-_MOST_STEPS: Final = 2_000
-"""Of one search for places on a node; far more than a pod of one profile needs."""
+_MAX_STEPS: Final = 2_000
+"""Limit of one search for places on a node; far more than a pod of one profile needs."""
 
 
 class Span(NamedTuple):
@@ -37,7 +37,7 @@ _SEVEN: Final[Mapping[int, tuple[Span, ...]]] = {
     4: (Span(0, 4),),
     7: (Span(0, 8),),
 }
-"""By compute slices of the profile."""
+"""Places by compute slices of the profile."""
 _FOUR: Final[Mapping[int, tuple[Span, ...]]] = {
     1: tuple(Span(at, 1) for at in range(4)),
     2: tuple(Span(at, 2) for at in (0, 2)),
@@ -46,7 +46,7 @@ _FOUR: Final[Mapping[int, tuple[Span, ...]]] = {
 
 
 def profile_of(resource: str) -> str | None:
-    """The profile a resource name asks for; None for one that is no MIG resource."""
+    """The profile that a resource name requests; None if it is not a MIG resource."""
     if not resource.startswith(RESOURCE):
         return None
     compute, _, rest = resource.removeprefix(RESOURCE).partition(".")
@@ -59,13 +59,13 @@ def resource_of(profile: str) -> str:
 
 
 def compute_slices(profile: str) -> int:
-    """Of seven, or of four; 0 for an unknown name."""
+    """Compute slices, out of seven or four; 0 for an unknown name."""
     found = _PROFILE.fullmatch(profile)
     return int(found[1]) if found else 0
 
 
 def known_spans(profile: str, others: Iterable[str]) -> tuple[Span, ...]:
-    """Where the profile may be on a card that offers it and `others`; empty for an unknown name."""
+    """Places of the profile on a card that offers it and `others`; empty for an unknown name."""
     parsed = {name: _PROFILE.fullmatch(name) for name in (profile, *others)}
     mine = parsed[profile]
     if mine is None:
@@ -85,8 +85,8 @@ def free_spans(spans: Sequence[Span], taken: Sequence[Span]) -> list[Span]:
 
 
 def most(spans: Sequence[Span], taken: Sequence[Span]) -> int:
-    """How many instances of one profile still fit: from the front, the earliest end first, which
-    is the most for spans of one size."""
+    """Number of instances of one profile that still fit: from the front, the earliest end first,
+    which is the most for spans of one size."""
     count, end = 0, -1
     for span in sorted(free_spans(spans, taken), key=lambda one: (one.start + one.size, one.start)):
         if span.start >= end:
@@ -97,8 +97,8 @@ def most(spans: Sequence[Span], taken: Sequence[Span]) -> int:
 def best_first(
     spans: Sequence[Span], taken: Sequence[Span], profiles: Iterable[Sequence[Span]]
 ) -> list[Span]:
-    """The places that are free, those first that leave most places to all profiles, so that large
-    ones stay possible; of equal ones the last."""
+    """The free places, those first that leave most places to all profiles, so that large ones stay
+    possible; among equal ones the last."""
     every = list(profiles)
 
     def left(span: Span) -> int:
@@ -110,17 +110,17 @@ def best_first(
 
 
 class Card(NamedTuple):
-    """A GPU in MIG mode, as a search sees it."""
+    """A GPU in MIG mode as the search represents it."""
 
     profiles: Mapping[str, Sequence[Span]]
     taken: Sequence[Span]
 
 
 def arrange(cards: Sequence[Card], wanted: Sequence[str]) -> list[tuple[int, Span]] | None:
-    """A card and a place for each profile wanted, the first cards first; None where they cannot
-    all be. Large ones are set before small ones, and what was set is taken back where it leaves a
-    later one nothing; the search is given up after `_MOST_STEPS`, which takes a pod with a mixture
-    of many profiles."""
+    """A card and a place for each requested profile, the first cards first; None if they do not all
+    fit. Large profiles are placed before small ones, and a placement is undone where it leaves no
+    place for a later one; the search is given up after `_MAX_STEPS`, which only a pod with a
+    mixture of many profiles reaches."""
     sizes = {
         name: max((s.size for card in cards for s in card.profiles.get(name, ())), default=0)
         for name in wanted
@@ -142,7 +142,7 @@ def arrange(cards: Sequence[Card], wanted: Sequence[str]) -> list[tuple[int, Spa
             return True
         for at, span in places(wanted[order[position]]):
             steps += 1
-            if steps > _MOST_STEPS:
+            if steps > _MAX_STEPS:
                 return False
             taken[at].append(span)
             found[order[position]] = (at, span)

@@ -1,11 +1,11 @@
-"""Nodes in order of room, so that a choice looks at few of them.
+"""Nodes in order of room, so that a choice evaluates few of them.
 
-Nodes with the same kinds of GPUs make a pool. In each pool there is one sorted list per number of
-GPUs (1, 2, 4, 8) and per least free time of each (`TIMES`, and last: GPUs that nobody uses): a node
-stands in it by the memory that so many of its GPUs have free each, among those with so much time
-free. A request looks at the list just below it and only at its end with enough memory; what it then
-finds on a node is exact. A change moves one node within the lists whose figure changed.
-GPUs in MIG mode stand in none of them, see `Stock.with_instances`.
+Nodes with the same kinds of GPUs form a pool. In each pool there is one sorted list per number of
+GPUs (1, 2, 4, 8) and per least free time of each (`TIMES`, and last: idle GPUs): a node's key in it
+is the memory that so many of its GPUs have free each, among those with so much time free. A request
+searches the list just below it and only at its end with enough memory; what it then finds on a node
+is exact. A change moves one node within the lists whose figure changed. GPUs in MIG mode are in
+none of them, see `Stock.with_instances`.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from typing import Final
 
 SIZES: Final = (1, 2, 4, 8)
 NONE: Final = -(1 << 62)
-"""Below all other figures: that of a node with fewer such GPUs."""
+"""Figure below all others, for a node with fewer such GPUs."""
 TIMES: Final = (NONE, 100_000, 250_000, 500_000, 750_000, 1_000_000)
-"""Parts per million; the first: whatever is free, be it nothing."""
+"""Free time in parts per million; the first stands for any free time, even none."""
 IDLE: Final = len(TIMES)
 
 Pool = tuple[tuple[str, int], ...]
-"""Model and grantable memory of each kind of GPU there is."""
+"""Model and grantable memory of each kind of GPU in the pool."""
 NodeKeys = tuple[int, ...]
-"""A node's figure in each list: by size, then by time."""
+"""Figures of a node in each list: by size, then by time."""
 
 
 def level_of(gpus: Iterable[tuple[int, int, bool]]) -> NodeKeys:
-    """From free memory, free time and idleness of each usable GPU."""
+    """Keys from free memory, free time and idleness of each usable GPU."""
     rooms: list[list[int]] = [[] for _ in range(IDLE + 1)]
     for memory, time, idle in sorted(gpus, reverse=True):
         for room in rooms[: bisect_right(TIMES, time)]:
@@ -76,7 +76,7 @@ class NodeIndex:
         idle: bool,
         emptiest_first: bool,
     ) -> Iterator[str]:
-        """Nodes that may do, in order of room."""
+        """Nodes that may have room, in order of room."""
         parts = []
         for pool in self._pools:
             least = least_bytes(pool)
@@ -88,7 +88,7 @@ class NodeIndex:
         return (name for _, name in merge(*parts, reverse=emptiest_first))
 
     def members_without(self, least_bytes: Callable[[Pool], int | None]) -> int:
-        """Nodes none of whose GPUs will do, whatever is free."""
+        """Number of nodes none of whose GPUs is suitable, whatever is free."""
         return sum(count for pool, count in self._members.items() if least_bytes(pool) is None)
 
     def most_bytes(self, gpus: int, share_ppm: int, idle: bool) -> int:

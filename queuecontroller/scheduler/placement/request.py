@@ -1,4 +1,4 @@
-"""What one pod asks of the GPUs it gets, with HAMi's names for it."""
+"""The GPU request of one pod, with HAMi's names for it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MODES: Final = ("hami-core", "mig", "mps")
 NODE_POLICY: Final = "hami.io/node-scheduler-policy"
 GPU_POLICY: Final = "hami.io/gpu-scheduler-policy"
 SHARE_POLICY: Final = "sluice.dev/share-policy"
-"""Ours: hard, elastic or exclusive."""
+"""Annotation with the values hard, elastic or exclusive; not HAMi's."""
 
 
 class Policy(StrEnum):
@@ -36,64 +36,65 @@ class Policy(StrEnum):
 
 
 BY_TOPOLOGY: Final = "topology"
-"""Ours, as a policy for nodes: for schedulers, those on which the pod's GPUs are linked or of one
-NUMA node. The queue takes a node as its default says."""
+"""A policy for nodes, not HAMi's: schedulers prefer nodes on which the pod's GPUs are linked or of
+one NUMA node. The queue takes a node by its default policy."""
 TOPOLOGY: Final = "topology-aware"
 MUTEX: Final = "mutex"
 NUMA: Final = "numa"
 GPU_POLICIES: Final = (*Policy, TOPOLOGY, MUTEX, NUMA)
-"""HAMi's; several may be given, separated by commas."""
+"""HAMi's policies; several may be given, separated by commas."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuRequest:
-    """One pod. Of memory one of the two is given."""
+    """GPU request of one pod. For memory one of the two fields is given."""
 
     gpus: int = 1
     memory_bytes: int | None = None
     memory_ppm: int | None = None
-    """Of whatever GPU is chosen."""
+    """Memory in ppm of the GPU that is chosen."""
     share_ppm: int = WHOLE_PPM
     hard: bool = True
-    """The share is a promise; else a weight, and weights may add up to more than the GPU."""
+    """True if the share is guaranteed; else it is a weight, and weights may exceed the GPU in sum.
+    """
     exclusive: bool = False
-    """GPUs that hold nothing else."""
+    """True if the GPUs may hold nothing else."""
     mig: tuple[str, ...] = ()
-    """The profile of each MIG instance it wants, on GPUs in MIG mode, instead of shares; all else
-    about memory and time is then the profile's."""
+    """The profile of each requested MIG instance, on GPUs in MIG mode, instead of shares; memory
+    and time are then the profile's."""
     gpu_uuids: tuple[str, ...] = ()
-    """Exactly these."""
+    """UUIDs of the only GPUs allowed."""
     use_types: tuple[str, ...] = ()
-    """A part of the model's name, whatever the case; any of them."""
+    """Parts of the model's name in any case, of which one must match."""
     nouse_types: tuple[str, ...] = ()
     use_uuids: tuple[str, ...] = ()
     nouse_uuids: tuple[str, ...] = ()
     use_indexes: tuple[int, ...] = ()
-    """By the driver's number on the node."""
+    """Numbers of the driver on the node that are allowed."""
     nouse_indexes: tuple[int, ...] = ()
     modes: tuple[str, ...] = ()
-    """Of MODES, those that a GPU may be in; empty: any."""
+    """Modes out of MODES that the GPU may be in; empty: any."""
     weights: tuple[int, ...] = ()
-    """How much slots, time and memory count where the fullest or the emptiest is looked for, in the
-    order of `weighing.WEIGHED`; empty: memory first, then time."""
+    """Weights of slots, time and memory for the fullest or emptiest GPU, in the order of
+    `weights.WEIGHED`; empty: memory first, then time."""
     one_numa_node: bool = False
     node_policy: Policy = Policy.BINPACK
     gpu_policy: Policy = Policy.BINPACK
     by_links: bool = False
-    """topology-aware: the best linked GPUs, and a single one from among the worst linked."""
+    """topology-aware: the best linked GPUs, and a single one from the worst linked."""
     idle_only: bool = False
-    """mutex: GPUs that hold nothing when they are chosen; others may join later."""
+    """mutex: GPUs that are idle when they are chosen; other pods may be added later."""
     by_numa: bool = False
     """numa: GPUs of one NUMA node before linked ones."""
 
     @property
     def count(self) -> int:
-        """GPUs, or MIG instances."""
+        """Number of GPUs or MIG instances."""
         return len(self.mig) or len(self.gpu_uuids) or self.gpus
 
     @property
     def picks(self) -> tuple[tuple[object, ...], ...]:
-        """What makes one GPU do and another one not, whatever is free."""
+        """Everything that decides which GPUs are suitable, independent of what is free."""
         return (
             self.use_types,
             self.nouse_types,
@@ -112,8 +113,8 @@ class GpuRequest:
         return gpu.memory_bytes * part // WHOLE_PPM
 
     def least_bytes(self, kinds: Iterable[tuple[str, int]]) -> int | None:
-        """The least memory it takes of any GPU, by model and memory of those there are; None if
-        none of them is of a model it takes."""
+        """The least memory it takes of any GPU, by model and memory of those there are; None if no
+        model is suitable."""
         wanted = [memory for model, memory in kinds if self.wants_type(model)]
         if not wanted:
             return None
@@ -129,9 +130,9 @@ class GpuRequest:
         ) and not any(part.lower() in low for part in self.nouse_types)
 
     def wants(self, gpu: GpuCapacity) -> str | None:
-        """Why this GPU is not one the pod would take at all; None: it is."""
+        """Reason why this GPU is unsuitable for the pod in any state; None: it is suitable."""
         if self.gpu_uuids and gpu.uuid not in self.gpu_uuids:
-            return "is not one of those named"
+            return "is not one of the requested GPUs"
         if self.use_uuids and gpu.uuid not in self.use_uuids:
             return f"is not in {USE_UUID}"
         if gpu.uuid in self.nouse_uuids:
@@ -162,7 +163,7 @@ class GpuRequest:
             part = WHOLE_PPM if self.memory_ppm is None else self.memory_ppm
             memory = f"{part / 10_000:g} % of the memory"
         plural = "s" if self.count > 1 else ""
-        alone = ", without company" if self.exclusive else ""
+        alone = ", exclusive" if self.exclusive else ""
         return (
             f"{self.count} GPU{plural} with {memory} and {self.share_ppm / 10_000:g} % of the"
             f" time{alone}"
@@ -170,20 +171,20 @@ class GpuRequest:
 
 
 def mode_of(gpu: GpuCapacity) -> str:
-    """Of MODES."""
+    """The mode of a GPU, one of MODES."""
     return "mig" if gpu.mig_enabled else "hami-core"
 
 
 class AskError(ValueError):
-    """What is asked of GPUs cannot be; the text names it and what would do."""
+    """An impossible GPU request; the text names it and the way to correct it."""
 
 
 class AnnotationError(AskError):
-    """The text names the annotation and what it takes."""
+    """An invalid annotation; the text names the annotation and its valid values."""
 
 
 def annotated(annotations: Mapping[str, str]) -> dict[str, object]:
-    """Fields of GpuRequest that annotations decide. Raises AnnotationError."""
+    """Fields of GpuRequest that annotations set. Raises AnnotationError."""
 
     def listed(name: str) -> tuple[str, ...]:
         return tuple(part.strip() for part in annotations.get(name, "").split(",") if part.strip())
@@ -220,7 +221,7 @@ def _indexes(what: str, parts: Iterable[str]) -> tuple[int, ...]:
     found = []
     for part in parts:
         if not (part.isascii() and part.isdigit() and len(part) < 5):
-            raise AnnotationError(f"{what}: {part[:40]!r} is no number of a GPU on its node")
+            raise AnnotationError(f"{what}: {part[:40]!r} is not the index of a GPU on its node")
         found.append(int(part))
     return tuple(found)
 
@@ -235,7 +236,7 @@ def _modes(parts: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def gpu_policies(what: str, names: Iterable[str]) -> dict[str, object]:
-    """Fields of GpuRequest for HAMi's policies. Raises AnnotationError, which says of `what`."""
+    """Fields of GpuRequest for HAMi's policies. Raises AnnotationError, with `what` in its text."""
     fields: dict[str, object] = {}
     for name in names:
         if name in tuple(Policy):

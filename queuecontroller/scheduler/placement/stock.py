@@ -1,8 +1,8 @@
-"""What is free: the nodes' reports less what is held.
+"""Free resources: the nodes' reports less what is held.
 
 Every change is a hold or its release, and releasing restores exactly what was there; a what-if is
 `without`, whose undo puts everything back. `index` keeps the nodes in order of room, so that a
-choice looks at few of them.
+choice evaluates few of them.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class Share(NamedTuple):
     uuid: str
     memory_bytes: int
     share_ppm: int
-    """0: a weight only, nothing of the promised time."""
+    """Guaranteed time in ppm; 0: a weight only."""
     alone: bool = False
-    """Its holder wants no company."""
+    """Exclusive: nothing else may be placed on this GPU."""
     mig: str = ""
-    """The profile of the MIG instance it is, and where that is."""
+    """Profile and place of the MIG instance, if it is one."""
     span: Span | None = None
 
 
@@ -39,19 +39,19 @@ class GpuRoom:
     share_ppm: int
     slots: int
     holders: int = 0
-    """Shares of ours, and 1 for anything that is not ours."""
+    """Number of the queue's shares, and 1 for any use outside the queue."""
     alone: int = 0
-    """Of them, those that want no company."""
+    """Number of exclusive shares among them."""
     spans: list[Span] = field(default_factory=list)
     """Memory slices taken by MIG instances."""
     gives_shares: bool = field(init=False)
-    """At all, whatever is free; a GPU in MIG mode gives instances instead."""
+    """True if the GPU gives shares; one in MIG mode gives instances instead."""
 
     def __post_init__(self) -> None:
         self.gives_shares = not self.gpu.mig_enabled and self.gpu.health in TAKES_WORK
 
     def mig_free(self, profile: str) -> int:
-        """Instances of the profile that still fit."""
+        """Number of instances of the profile that still fit."""
         if not self.gpu.mig_enabled or self.gpu.health not in TAKES_WORK:
             return 0
         return most(self.gpu.mig_spans(profile), self.spans)
@@ -65,11 +65,11 @@ class NodeRoom:
     pool: Pool = ()
     keys: NodeKeys = ()
     version: int = 0
-    """Another one after every change, and of no other node."""
+    """A number that differs after every change and is never that of another node."""
     best_share_ppm: int = 0
     free_bytes: int = 0
     mig: dict[str, int] = field(default_factory=dict)
-    """Instances that still fit, by profile."""
+    """Number of instances that still fit, by profile."""
 
     def summarise(self) -> None:
         self.version = next(_VERSIONS)
@@ -94,7 +94,7 @@ class NodeRoom:
 
 class Holding(NamedTuple):
     owner: Hashable
-    """Who leaves as a whole: a workload."""
+    """The workload; all its holds are released together."""
     node: str
     shares: tuple[Share, ...]
 
@@ -106,7 +106,7 @@ Owner = TypeVar("Owner", bound=Hashable)
 
 @dataclass(slots=True)
 class Trial:
-    """Holds that are all released by `undo`, `freed` and `changes` then as if nothing had been."""
+    """Holds that `undo` releases; `freed` and `changes` are then as before."""
 
     _stock: Stock
     _before: tuple[int, int]
@@ -127,21 +127,21 @@ class Stock:
     nodes: dict[str, NodeRoom] = field(default_factory=dict)
     index: NodeIndex = field(default_factory=NodeIndex)
     freed: int = 0
-    """Grows when something may fit that did not."""
+    """Counter that grows when a request may fit that did not."""
     changes: int = 0
-    """Grows with every change."""
+    """Counter that grows with every change."""
     _held: dict[Hashable, Holding] = field(default_factory=dict)
     _of_node: dict[str, set[Hashable]] = field(default_factory=dict)
     _of_owner: dict[Hashable, dict[Hashable, None]] = field(default_factory=dict)
     _node_of: dict[str, str] = field(default_factory=dict)
-    """By GPU."""
+    """Node names by GPU."""
     _with_mig: dict[str, NodeRoom] = field(default_factory=dict)
-    """Those with GPUs in MIG mode."""
+    """Nodes with GPUs in MIG mode."""
 
     # --- what the nodes say ---
 
     def report(self, name: str, capacity: NodeCapacity) -> None:
-        """A node's whole report; what is held there stays held."""
+        """Apply a node's complete report; what is held there stays held."""
         known = self.nodes.get(name)
         if known is not None and known.capacity == capacity:
             return
@@ -169,7 +169,7 @@ class Stock:
         self._note(freed=True)
 
     def forget(self, name: str) -> None:
-        """The node is gone; what it holds counts again when it comes back."""
+        """Remove a node; what it holds counts again when the node is reported again."""
         room = self.nodes.pop(name, None)
         if room is None:
             return
@@ -181,7 +181,7 @@ class Stock:
         self._note(freed=False)
 
     def note_freed(self) -> None:
-        """Something that is not counted here, and was in the way, is no more."""
+        """Record that an obstacle which is not counted here is gone."""
         self._note(freed=True)
 
     def node_of(self, uuid: str) -> NodeRoom | None:
@@ -193,13 +193,13 @@ class Stock:
     def hold(
         self, key: Hashable, node: str, shares: Sequence[Share], owner: Hashable = None
     ) -> None:
-        """Raises ValueError when the key holds something already."""
+        """Hold shares under a key. Raises ValueError if the key holds something already."""
         if key in self._held:
             raise ValueError(f"{key!r} is held already")
-        who = key if owner is None else owner
-        self._held[key] = Holding(who, node, tuple(shares))
+        holder = key if owner is None else owner
+        self._held[key] = Holding(holder, node, tuple(shares))
         self._of_node.setdefault(node, set()).add(key)
-        self._of_owner.setdefault(who, {})[key] = None
+        self._of_owner.setdefault(holder, {})[key] = None
         self._change(node, shares, 1)
         self._note(freed=False)
 
@@ -215,7 +215,7 @@ class Stock:
         return held
 
     def rename(self, before: Hashable, key: Hashable) -> None:
-        """The same holding under another key. Raises KeyError, ValueError."""
+        """Move a hold to another key. Raises KeyError, ValueError."""
         if key in self._held:
             raise ValueError(f"{key!r} is held already")
         held = self._held[key] = self._held.pop(before)
@@ -230,7 +230,7 @@ class Stock:
         return [self._held[key] for key in self._of_owner.get(owner, ())]
 
     def shares_at(self, node: str) -> dict[Hashable, tuple[Share, ...]]:
-        """By owner, what is held on the node."""
+        """Shares held on the node, by owner."""
         found: dict[Hashable, tuple[Share, ...]] = {}
         for key in self._of_node.get(node, ()):
             owner, _, shares = self._held[key]
@@ -239,7 +239,7 @@ class Stock:
         return found
 
     def owners_on(self, owners: Collection[Owner], uuids: Collection[str]) -> set[Owner]:
-        """Which of them hold a part of any of these GPUs."""
+        """Owners, among these, that hold a part of any of these GPUs."""
         wanted = set(uuids)
         return {
             owner
@@ -255,9 +255,9 @@ class Stock:
         owners: Iterable[Hashable],
         keeps: Callable[[Any], bool] = lambda owner: False,
     ) -> Undo:
-        """As if these had gone, until the undo is called; everything asked meanwhile must be
-        undone before it. Those for whom `keeps` holds only stop computing: their memory and slots
-        stay theirs."""
+        """Remove these owners until the returned undo is called; everything done meanwhile must be
+        undone before it. Owners for which `keeps` is True only stop computing and keep their memory
+        and slots."""
         moved: dict[str, tuple[list[Share], list[Share]]] = {}
         for owner in owners:
             stays = keeps(owner)
@@ -311,7 +311,8 @@ class Stock:
         emptiest_first: bool,
     ) -> Iterator[NodeRoom]:
         """Nodes that may have so many GPUs with so much memory and time free each, in order of
-        room; `least_bytes` says how much that is among such GPUs, None if none of them will do."""
+        room; `least_bytes` gives the memory for a kind of GPUs, None if none of them is suitable.
+        """
         for name in self.index.candidates(gpus, least_bytes, share_ppm, idle, emptiest_first):
             yield self.nodes[name]
 
@@ -320,8 +321,8 @@ class Stock:
         return self._with_mig.values()
 
     def with_instances(self, wanted: Counter[str], emptiest_first: bool) -> list[NodeRoom]:
-        """Nodes on which so many MIG instances of each profile fit, each profile looked at by
-        itself, in order of room for them."""
+        """Nodes on which so many MIG instances of each profile fit, each profile counted on its
+        own, in order of room for them."""
         found = [
             (sum(room.mig.get(name, 0) for name in wanted), room.name)
             for room in self._with_mig.values()
@@ -348,7 +349,7 @@ def _take(room: NodeRoom, shares: Sequence[Share], sign: int) -> None:
 
 
 class Free(Protocol):
-    """What is left of one GPU."""
+    """Free memory, time and slots of one GPU."""
 
     memory_bytes: int
     share_ppm: int
@@ -358,7 +359,7 @@ class Free(Protocol):
 
 
 def parts_on(gpu: Free, memory_bytes: int, share_ppm: int, exclusive: bool) -> int:
-    """How many parts of so much memory and promised time it can still give."""
+    """Number of parts of so much memory and guaranteed time it can still give."""
     if gpu.alone > 0 or gpu.slots < 1 or gpu.memory_bytes < memory_bytes:
         return 0
     if exclusive:

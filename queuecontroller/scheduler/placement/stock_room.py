@@ -1,8 +1,7 @@
-"""The engine's port for room, over a stock: who may go where, and what is kept for whom.
+"""The engine's port for room, over a stock: placements and reservations of workloads.
 
-A workload's own holdings count as free for itself. What is kept for somebody lies over what those
-who have to leave for it still hold: the stock is overdrawn there until they are gone, so nobody
-else gets it.
+A workload's own holds count as free for itself. A reservation overlaps what its victims still hold:
+the stock is overdrawn there until they have terminated, so no other workload gets it.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from queuecontroller.scheduler.preemption.room import Opening, SearchBudget, Ver
 
 @dataclass(frozen=True, slots=True)
 class GivenPods:
-    """Of one pod set, what the engine gave: how many, and each resource's flavor."""
+    """Count and flavor of each resource that the engine gave one pod set."""
 
     name: str
     count: int
@@ -34,7 +33,7 @@ class GivenPods:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """All pods of a workload that need a place; `wrong`: why there cannot be one at all."""
+    """All pods of a workload that need a place; `wrong` is the error if they cannot have one."""
 
     pods: tuple[PodToPlace, ...] = ()
     topology: Topology = field(default_factory=Topology)
@@ -42,18 +41,18 @@ class Wish:
 
 
 class Wishes(Protocol):
-    """What a room has to know of workloads, and cannot see in the stock."""
+    """Properties of workloads that a room needs and the stock does not have."""
 
     def wish(self, workload: Workload, given: Iterable[GivenPods]) -> Wish: ...
 
     def shape(self, workload: Workload) -> Hashable:
-        """See `engine.room.Room`."""
+        """Everything else that decides about room, see `preemption.room.Room`."""
 
     def pauses(self, key: WorkloadKey) -> bool:
-        """Whether it is only paused when it is preempted: memory and slots stay its own."""
+        """True if preemption only pauses it: it keeps its memory and slots."""
 
     def yields(self, key: WorkloadKey, priority: int) -> bool:
-        """Whether one of this priority may have the memory it keeps while it is paused."""
+        """True if a workload of this priority may have the memory it keeps while it is paused."""
 
     def resting(self, priority: int) -> Collection[WorkloadKey]:
         """Paused workloads without quota that yield to this priority."""
@@ -61,7 +60,7 @@ class Wishes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Key of what is kept for a pod; of a class of its own, equal to no other key."""
+    """Key of a reservation for a pod; equal to no key of another class."""
 
     workload: WorkloadKey
     pod: str
@@ -69,12 +68,12 @@ class Kept:
 
 Found = tuple[list[Chosen], Verdict]
 Placed = tuple[str, tuple[Share, ...]]
-"""Node, and what of it."""
+"""Node, and shares on it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What was found, and what was asked when the stock was as `changes` says."""
+    """Result of a `look`, and its arguments and stock at that time, by `changes`."""
 
     workload: Workload
     given: list[GivenPods]
@@ -89,7 +88,7 @@ class StockRoom:
         self._wishes = wishes
         self._kept: dict[WorkloadKey, list[Chosen]] = {}
         self._last_look: _Look | None = None
-        """Most who are looked at are the next that something is kept for."""
+        """The last result, since a workload is usually looked up right before its reservation."""
         self._holders_by_node = HoldersByNode(stock)
 
     @property
@@ -148,8 +147,8 @@ class StockRoom:
     def _at_most(
         self, info: WorkloadInfo
     ) -> tuple[set[WorkloadKey], Callable[[WorkloadKey], bool]]:
-        """What may be taken for its sake beside those who leave: paused workloads, and who else
-        would keep memory and slots."""
+        """Workloads that may be removed for it besides the victims (paused ones), and a test for
+        those that would keep memory and slots."""
         key, priority = info.key, info.priority
         resting = set(self._wishes.resting(priority)) - {key}
 
@@ -160,7 +159,7 @@ class StockRoom:
         return resting, time_only
 
     def restored(self, workload: Workload) -> None:
-        """Its pods are in the stock, or will be placed: an admission says nothing of GPUs."""
+        """Ignored: its pods are in the stock, or will be placed; an admission has no GPUs."""
 
     def moved(self, key: WorkloadKey) -> None:
         self._holders_by_node.moved(key)
@@ -180,11 +179,11 @@ class StockRoom:
     def claim(
         self, workload: Workload, given: Iterable[GivenPods], gone: Collection[WorkloadKey] = ()
     ) -> Verdict:
-        """`keep`, for a workload the engine has dealt with before."""
+        """`keep` for a workload that the engine has handled before."""
         return self._keep(workload, self._find(workload, given, gone))
 
     def forget_look(self) -> None:
-        """To be called when something has changed that the stock does not show."""
+        """Drop the cached result, after a change that the stock does not have."""
         self._last_look = None
 
     def _keep(self, workload: Workload, found: Found) -> Verdict:
@@ -205,8 +204,8 @@ class StockRoom:
         return self._kept.get(key)
 
     def take_over(self, workload: WorkloadKey, pod: str, key: Hashable, place: Placed) -> bool:
-        """What is kept for a workload's only pod is from now on held under `key`, if that is just
-        the place; nothing else changes. False: it is not."""
+        """Hold the reservation of a workload's only pod under `key` from now on, if it is exactly
+        this place; nothing else changes. Returns False if it is another place."""
         kept = self._kept.get(workload, ())
         if [(one.pod, one.node, one.shares) for one in kept] != [(pod, *place)]:
             return False

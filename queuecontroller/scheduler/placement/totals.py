@@ -1,4 +1,4 @@
-"""What nodes report they have for the queue, in the resource names quotas use.
+"""Capacity that nodes report for the queue, in the resource names of quotas.
 
 Shares of a GPU are counted as HAMi does: `nvidia.com/gpu` in slots, `gpumem` in MiB, `gpucores` in
 percent; a `total-` before the last two is the same, for Configurations that multiply requests.
@@ -18,8 +18,8 @@ PPM_PER_PERCENT: Final = 10_000
 
 
 def reported(nodes: Iterable[NodeCapacity], labels: Mapping[str, str], resource: str) -> int:
-    """Over the nodes with these labels: what they have, less what is used outside of the queue, in
-    the engine's integers."""
+    """Sum over the nodes with these labels: capacity less use outside the queue, in the engine's
+    integers."""
     total = 0
     for node in nodes:
         if node.unschedulable or any(node.labels.get(k) != v for k, v in labels.items()):
@@ -35,8 +35,8 @@ def reported(nodes: Iterable[NodeCapacity], labels: Mapping[str, str], resource:
 def followed(
     group: ResourceGroup, nodes: Sequence[NodeCapacity], labels: Mapping[str, Mapping[str, str]]
 ) -> ResourceGroup:
-    """With every `nominalQuota: auto` set to what these nodes report; `labels` are those of the
-    flavors."""
+    """The group with every `nominalQuota: auto` set to what these nodes report; `labels` are those
+    of the flavors."""
 
     def now(quota: ResourceQuota, flavor: str) -> ResourceQuota:
         if not quota.auto:

@@ -1,4 +1,4 @@
-"""HAMi's weights for how full a device is: slots, cores and memory, whoever made it."""
+"""HAMi's weights of slots, cores and memory for how full a device is, for all vendors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ EVEN: Final = (1, 1, 1)
 
 
 def weights(text: str) -> tuple[int, ...]:
-    """In the order of WEIGHED; what is not named counts 1. Raises ValueError."""
+    """Weights in the order of WEIGHED; those not named are 1. Raises ValueError."""
     found = dict.fromkeys(WEIGHED, 1)
     for part in text.split(","):
         key, equals, value = (one.strip() for one in part.partition("="))

@@ -1,1 +1,1 @@
-"""Who has to go so that a pending workload fits: for quota, and for room on the nodes."""
+"""Choice of victims so that a pending workload fits: for quota, and for room on the nodes."""

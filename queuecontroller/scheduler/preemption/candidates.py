@@ -1,9 +1,10 @@
-"""Who may be made to go so that a workload finds room, and in which order: one question's view of
-those who hold quota.
+"""Candidates for preemption so that a workload finds room, in order: one search's view of the
+workloads that hold quota.
 
-Of the own queue withinClusterQueue says who may go, of others that borrow reclaimWithinCohort, and
-those only while the workload stays within the queue's own quota. The order is that of preemption.
-Nobody is collected or sorted: whoever looks at a node asks for those who hold a part of it.
+withinClusterQueue selects candidates of the workload's own queue, reclaimWithinCohort those of
+other queues that borrow, the latter only while the workload stays within its queue's own quota. The
+order is that of preemption. Candidates are not collected or sorted: the search reads those that
+hold a part of a node.
 """
 
 from __future__ import annotations
@@ -26,15 +27,14 @@ from queuecontroller.scheduler.quota.holders import Rank, Ranked
 from queuecontroller.scheduler.quota.tree import QuotaNode
 
 Turn = tuple[bool, bool, int, Rank]
-"""A candidate's place in the order of preemption, the smallest first:
-0. False for one that is evicted already: it goes in any case;
-1. False for one of another ClusterQueue: what is borrowed is reclaimed first;
-2. minus the usage of its LocalQueue, where admission fair sharing counts it, else 0;
-3. its rank among all who hold quota: lowest priority, then latest reservation.
-A plain tuple, since a search makes and compares thousands of them."""
+"""A candidate's place in the order of preemption, the smallest first: 0. False for one that is
+evicted already: it leaves in any case; 1. False for one of another ClusterQueue: borrowed quota is
+reclaimed first; 2. minus the usage of its LocalQueue, where admission fair sharing counts it, else
+0; 3. its rank among all that hold quota: lowest priority, then latest reservation. A plain tuple,
+since a search makes and compares thousands of them."""
 _FIRST: Final = -(1 << 80)
 AT_ONCE: Final[Turn] = (False, False, _FIRST, (False, _FIRST, _FIRST, "", ""))
-"""Before everybody's turn: nobody has to go."""
+"""Turn before all others: no workload has to leave."""
 _ANY_PRIORITY: Final = 1 << 40
 """Above every priority, which has 32 bits."""
 
@@ -59,17 +59,17 @@ class Candidates:
         removed: Sequence[WorkloadInfo],
         gone: Collection[WorkloadKey],
     ) -> None:
-        """`removed` go for the quota in any case; they and others are `gone` already."""
+        """`removed` are victims for the quota in any case; they and others are `gone` already."""
         self._context = context
         self.gone = gone
         self.by_rank = context.cache.history is None
-        """Whether, of one kind, they go in the order of their ranks."""
+        """True if candidates of one kind leave in the order of their ranks."""
         protection = context.cache.protection
         self._protected = {
             True: context.protects(protection.within_queue_ns),
             False: context.protects(protection.reclaim_ns),
         }
-        """Of the own queue, and of others."""
+        """Protection test for candidates of the own queue, and of others."""
         self._own: ClusterQueueState = context.queue
         own = context.queue.node
         preemption = context.queue.spec.preemption
@@ -90,14 +90,14 @@ class Candidates:
             for info in removed:
                 context.put_back(info)
         self.below = context.info.priority + (within is not PreemptionPolicy.LOWER_PRIORITY)
-        """Nobody of this priority or a higher one is among them."""
+        """Exclusive upper bound of the candidates' priority."""
         if self._lenders and reclaim is PreemptionPolicy.ANY:
             self.below = _ANY_PRIORITY
         nodes = list(self._lenders.values())
         if within is not PreemptionPolicy.NEVER:
             nodes.append(own)
         self.queues = frozenset(node.name for node in nodes if self._has_some(node))
-        """ClusterQueues whose workloads may be among them."""
+        """ClusterQueues that may have candidates."""
 
     def _has_some(self, node: QuotaNode) -> bool:
         lowest = self._context.cache.holders.lowest(node, self._context.frs)
@@ -108,11 +108,11 @@ class Candidates:
         return self._context.frs
 
     def ranked_of(self, key: Hashable) -> Ranked | None:
-        """Its rank among all who hold quota; None: it holds none, or is no workload."""
+        """Rank of a workload among all that hold quota; None: it holds none, or is no workload."""
         return self._context.cache.holders.at(key)
 
     def turn(self, ranked: Ranked) -> Turn | None:
-        """When it is its turn to go; None: it may not be made to, or is gone already."""
+        """The candidate's turn; None: it is not a candidate, or is gone already."""
         rank, info = ranked
         if info.key in self.gone or info.cluster_queue not in self.queues:
             return None
@@ -127,8 +127,7 @@ class Candidates:
         return (rank[0], mine, used, rank)
 
     def no_sooner_than(self, rank: Rank) -> Turn:
-        """A turn that is no later than that of any that has this rank or a higher one, where they
-        go by rank."""
+        """A turn no later than that of any with this rank or a higher one, in rank order."""
         return (rank[0], not self._lenders, 0, rank)
 
     def target(self, info: WorkloadInfo) -> Target:
@@ -139,8 +138,8 @@ class Candidates:
     # -- others go only as long as their queue borrows --------------------------------------------
 
     def look_until(self, turn: Turn, helps: Callable[[WorkloadKey], bool]) -> None:
-        """Finds out which queues have given back what they borrowed before this turn; `helps` says
-        who makes room anywhere by leaving: only they count."""
+        """Find the queues that have returned what they borrowed before this turn; `helps` is True
+        for candidates that make room by leaving, the only ones that count."""
         for name, borrower in self._borrowers.items():
             if name not in self._cuts and (cut := borrower.cut(turn, helps)) is not None:
                 self._cuts[name] = cut
@@ -151,11 +150,11 @@ class Candidates:
 
     @property
     def ended(self) -> int:
-        """How many queues are known to borrow no more."""
+        """Number of queues known to borrow no more."""
         return len(self._cuts)
 
     def ranked(self, node: QuotaNode) -> Iterator[Ranked]:
-        """Everybody in the queue, in the order they would go."""
+        """All workloads in the queue, in the order they would leave."""
         cache, frs = self._context.cache, self._context.frs
         if self.by_rank:
             return cache.holders.one_by_one(node, frs)
@@ -167,8 +166,7 @@ class Candidates:
 
 
 class _Borrower:
-    """A queue with quota of its own that borrows: its workloads in the order they would go, as far
-    as looked at."""
+    """A queue that borrows, with its evaluated candidates in the order they would leave."""
 
     __slots__ = ("_candidates", "_next", "_over", "_ranked")
 
@@ -176,12 +174,12 @@ class _Borrower:
         self._candidates = candidates
         self._ranked = candidates.ranked(node)
         self._next: tuple[Turn, WorkloadInfo] | None = None
-        """Looked at, and not due yet."""
+        """The candidate that was read last and is not due yet."""
         self._over = {fr: node.used(fr) - node.cell(fr).quota for fr in candidates.frs}
-        """What it uses beyond its own, with those gone who were looked at."""
+        """Usage beyond its own quota, without the candidates that were evaluated."""
 
     def cut(self, until: Turn, helps: Callable[[WorkloadKey], bool]) -> Turn | None:
-        """The turn from which on it has given back all that it borrowed; None: later than that."""
+        """The turn at which it has returned all that it borrowed; None: later than `until`."""
         over = self._over
         while (coming := self._next or self._look_on()) is not None:
             self._next = coming

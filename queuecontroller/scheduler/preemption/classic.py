@@ -1,9 +1,9 @@
 """Preemption without fair sharing: own lower priorities, and quota lent to others.
 
-Candidates of other queues come in two kinds. Where the wanted usage fits the quota of a subtree
-the queue belongs to, whoever borrows from that subtree has to give way (hierarchical reclaim).
-Elsewhere only lower priorities do, and only under borrowWithinCohort while borrowing oneself.
-Candidates are looked at one by one, as the search goes on: most searches end after a few.
+Candidates of other queues come in two kinds. Where the requested usage fits the quota of a subtree
+the queue belongs to, all that borrow from that subtree are candidates (hierarchical reclaim).
+Elsewhere only lower priorities are, and only under borrowWithinCohort while borrowing oneself.
+Candidates are evaluated one by one, as the search goes on: most searches end after a few.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def classic_targets(context: PreemptionContext, settings: EngineSettings) -> lis
 def _one_by_one(
     context: PreemptionContext, offers: Iterator[Removed], may_borrow: bool
 ) -> list[Removed]:
-    """Who has to go, taken out of the tree; nobody when it takes more than there are."""
+    """Victims, removed from the tree; empty if all candidates are not enough."""
     removed: list[Removed] = []
     for one in offers:
         one.node.remove_usage(one.info.usage)
@@ -61,14 +61,14 @@ def _one_by_one(
 
 
 def _own_first(context: PreemptionContext, candidates: _Candidates) -> list[Removed]:
-    """What `_one_by_one` finds without borrowing, sooner; nobody where that is not certain.
+    """The result of `_one_by_one` without borrowing, found sooner; empty where that is not certain.
 
     While the workload is too large for what its queue has left of its own quota, no other queue's
-    workload helps: the search in order would take out all of them before the first own one, and
-    put most back. Who of the own queue has to go is up to the own quota alone, if the rest can be
-    had at all; and with them gone, those of others that the search in order would keep out are the
-    ones it finds from the front. (More room never makes it fit less, and whether others borrow
-    does not depend on the own queue.)
+    workload helps: the search in order would remove all of them before the first own one, and put
+    most back. The own quota alone decides about victims of the own queue, if the rest is available
+    at all; and with them removed, the victims of other queues that the search in order would keep
+    are the ones it finds from the front. (More room never makes it fit less, and other queues'
+    borrowing does not depend on the own queue.)
     """
     node = context.queue.node
     if any(info.evicted for info in candidates.own):
@@ -76,7 +76,7 @@ def _own_first(context: PreemptionContext, candidates: _Candidates) -> list[Remo
     offers = candidates.own_offers(evicted=False)
     own: list[Removed] = []
     while context.borrows():
-        one = next(offers)  # that there are enough was looked at before
+        one = next(offers)  # it was checked before that there are enough
         node.remove_usage(one.info.usage)
         own.append(one)
     if not own:
@@ -101,7 +101,7 @@ def _own_first(context: PreemptionContext, candidates: _Candidates) -> list[Remo
 
 
 def _attempts(context: PreemptionContext, candidates: _Candidates) -> tuple[bool, ...]:
-    """Whether the workload may borrow, by attempt."""
+    """Values of `may_borrow` for each attempt."""
     forbidden = not context.queue.spec.preemption.may_borrow_while_preempting
     node = context.queue.node
     if forbidden and any(node.used(fr) >= node.nominal.get(fr, 0) for fr in context.frs):
@@ -117,7 +117,7 @@ def _attempts(context: PreemptionContext, candidates: _Candidates) -> tuple[bool
 
 
 class _Source:
-    """Another queue that borrows, and those of its holders who may be asked, by rank."""
+    """Another queue that borrows, and its candidates by rank."""
 
     __slots__ = ("advantaged", "between", "node", "parts", "ranked")
 
@@ -130,13 +130,13 @@ class _Source:
     ) -> None:
         self.node = node
         self.between: list[QuotaNode] | None = None
-        """Cohorts over it, below the meeting, if any."""
+        """Cohorts above it and below the meeting point, if any."""
         meeting = node.path[1]
         if meeting not in levels:
             at = next(at for at, above in enumerate(node.path) if above in levels)
             self.between, meeting = list(node.path[1:at]), node.path[at]
         self.advantaged = levels[meeting]
-        """Whether the workload has the advantage over it, where they meet in the tree."""
+        """True if the workload has the advantage over it at their meeting point in the tree."""
         ranked = self.ranked = context.cache.holders.of(node, context.frs)
         if ranked and context.cache.is_by_usage(context.cache.queues[node.name]):
             lower = [one for one in ranked if below is None or one[0][1] < below]
@@ -144,17 +144,17 @@ class _Source:
             self.ranked = ranked
         split, size = 0, len(ranked)
         if ranked and not ranked[0][0][0]:
-            split = bisect_left(ranked, True, key=_note_look_again)
+            split = bisect_left(ranked, True, key=_is_not_evicted)
         first, last = split, size
         if below is not None:
             first = bisect_left(ranked, below, 0, split, key=_priority)
             last = bisect_left(ranked, below, split, size, key=_priority)
         self.parts = ((split, last), (0, first))
-        """Begin and end in the list: of the others, then of the evicted."""
+        """Begin and end in the list: of the candidates not evicted yet, then of the evicted."""
 
 
 class _Candidates:
-    """Who may go, in order: the evicted of each kind first, then the others of each."""
+    """Candidates in order: the evicted of each kind first, then the others of each."""
 
     __slots__ = ("_below", "_borrowers", "_context", "_kinds", "_protected", "own")
 
@@ -163,7 +163,7 @@ class _Candidates:
         self._protected = context.protects(context.cache.protection.reclaim_ns)
         self.own = _own_candidates(context)
         self._kinds: dict[bool, list[_Source]] = {True: [], False: []}
-        """By whether the workload has the advantage over the queue."""
+        """Sources by the advantage of the workload over the queue."""
         self._below = _goes_while_borrowing_below(context)
         self._borrowers = context.queue.node.root.borrowers
         levels = _levels(context)
@@ -180,8 +180,8 @@ class _Candidates:
                 self._kinds[source.advantaged].append(source)
 
     def _borrows(self, source: _Source) -> bool:
-        """Whether the queue and every cohort between it and the meeting use more than their own of
-        something that is wanted."""
+        """True if the queue and every cohort between it and the meeting point use more than their
+        own quota of a requested resource."""
         frs = self._context.frs
         for fr in frs:
             if source.node in self._borrowers.get(fr, ()):
@@ -192,8 +192,8 @@ class _Candidates:
         return not between or not any(cohort.is_within_nominal(frs) for cohort in between)
 
     def may_make_room_within_quota(self) -> bool:
-        """Whether enough of the own queue's may go for the workload not to borrow at all. If not,
-        there is no point in counting what others could give back."""
+        """True if the own queue has enough candidates for the workload not to borrow at all.
+        Otherwise what others could return need not be counted."""
         node = self._context.queue.node
         return not any(
             node.borrowing_with(fr, amount - sum(info.usage.get(fr, 0) for info in self.own))
@@ -211,7 +211,7 @@ class _Candidates:
         )
 
     def offers(self, may_borrow: bool) -> Iterator[Removed]:
-        """Each is checked when its turn comes: earlier ones may have ended the borrowing."""
+        """Candidates, checked when they are reached: earlier ones may have ended the borrowing."""
         for evicted in (True, False):
             yield from self.others_offers(evicted, may_borrow)
             yield from self.own_offers(evicted)
@@ -236,8 +236,8 @@ class _Candidates:
                 return  # all others of this kind have this priority or a higher one
 
     def _others(self, evicted: bool, advantaged: bool) -> Iterator[tuple[QuotaNode, WorkloadInfo]]:
-        """Of all queues of one kind, by rank. A queue that borrows no longer is dropped: nothing
-        that a search does makes it borrow again."""
+        """Candidates of all queues of one kind, by rank. A queue that borrows no longer is dropped:
+        nothing that a search does makes it borrow again."""
         heap = []
         for source in self._kinds[advantaged]:
             begin, end = source.parts[evicted]
@@ -257,7 +257,7 @@ class _Candidates:
                 yield source.node, info
 
 
-def _note_look_again(entry: Ranked) -> bool:
+def _is_not_evicted(entry: Ranked) -> bool:
     """The first part of a rank: not evicted yet."""
     return entry[0][0]
 
@@ -284,14 +284,14 @@ def _own_candidates(context: PreemptionContext) -> list[WorkloadInfo]:
 
 
 def _by_usage(context: PreemptionContext, ranked: Sequence[Ranked]) -> list[Ranked]:
-    """Those of the LocalQueue that used most first, of the evicted and of the others."""
+    """Candidates of the LocalQueue that used most first, among the evicted and among the others."""
     has_used = context.cache.has_used
     return sorted(ranked, key=lambda one: (one[0][0], -has_used(one[1])))
 
 
 def _levels(context: PreemptionContext) -> dict[QuotaNode, bool]:
-    """The cohorts over the queue, and whether what it wants fits the quota below each: then it has
-    the advantage over everyone who meets it there. Empty when it reclaims nothing."""
+    """The cohorts over the queue, and True if its request fits the quota below: it then has the
+    advantage over all queues that meet it there. Empty when it reclaims nothing."""
     node = context.queue.node
     reclaim = context.queue.spec.preemption.reclaim_within_cohort
     if node.parent is None or reclaim is PreemptionPolicy.NEVER:
@@ -306,15 +306,15 @@ def _levels(context: PreemptionContext) -> dict[QuotaNode, bool]:
 
 
 def _fits_quota(node: QuotaNode, usage: Mapping[Fr, int]) -> tuple[bool, dict[Fr, int]]:
-    """Whether the usage is within the subtree's quota, and what is left to find higher up."""
+    """True if the usage is within the subtree's quota, and the rest that must come from above."""
     fits = not any(node.borrowing_with(fr, amount) for fr, amount in usage.items())
     rest = {fr: max(0, amount - node.local_available(fr)) for fr, amount in usage.items()}
     return fits, rest
 
 
 def _goes_while_borrowing_below(context: PreemptionContext) -> int:
-    """The priority below which those without borrowed advantage go even while the workload
-    borrows; all others only make room for it within its own quota."""
+    """The priority below which candidates without borrowed advantage are removed even while the
+    workload borrows; all others only make room for it within its own quota."""
     policy = context.queue.spec.preemption.borrow_within_cohort
     if policy.policy is PreemptionPolicy.NEVER:
         return _NO_PRIORITY

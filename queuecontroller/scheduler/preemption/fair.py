@@ -1,7 +1,7 @@
-"""Preemption under fair sharing: whoever has the largest share gives way first.
+"""Preemption under fair sharing: queues with the largest share lose workloads first.
 
 Queues are visited from the root of the cohort tree down, always into the child with the largest
-share. Whether its workload goes is up to a strategy that compares the two children of the lowest
+share. A strategy decides if its workload is a victim: it compares the two children of the lowest
 common cohort, one over the preemptor and one over the target, as if the workload already ran. A
 preemptor that stays within its nominal quota reclaims without comparison.
 """
@@ -75,7 +75,7 @@ def _candidates(context: PreemptionContext, settings: EngineSettings) -> Iterato
 
 
 def _stays_within_nominal(context: PreemptionContext) -> bool:
-    """With the workload running."""
+    """True if the queue is within its nominal quota with the workload running."""
     node = context.queue.node
     node.add_usage(context.usage)
     within = node.is_within_nominal(context.frs)
@@ -84,7 +84,7 @@ def _stays_within_nominal(context: PreemptionContext) -> bool:
 
 
 class _Visits:
-    """Which queue gives the next candidate."""
+    """Decides which queue gives the next candidate."""
 
     def __init__(self, context: PreemptionContext, candidates: Iterable[WorkloadInfo]) -> None:
         self._context = context
@@ -162,7 +162,7 @@ class _FairSearch:
         self.removed: list[Removed] = []
 
     def first(self, candidates: Iterable[WorkloadInfo]) -> bool:
-        """By the first strategy; what it spares is kept for the second."""
+        """Apply the first strategy; the second gets what it spares. True if it fits."""
         context = self._context
         node = context.queue.node
         within_nominal = self._reclaims and node.is_within_nominal(context.frs)
@@ -189,8 +189,8 @@ class _FairSearch:
         return False
 
     def second(self) -> bool:
-        """By LessThanInitialShare; it does not look at the workload, so one of a queue is
-        enough."""
+        """Apply LessThanInitialShare; it does not depend on the candidate, so one of a queue is
+        enough. True if it fits."""
         visits = _Visits(self._context, self._retry)
         for visited in visits:
             mine, theirs = self._below_meeting(visited)
@@ -217,7 +217,7 @@ class _FairSearch:
         return new_share <= final_share
 
     def _take(self, info: WorkloadInfo, reason: PreemptionReason) -> bool:
-        """Removes the workload; whether the preemptor fits now."""
+        """Remove the workload; True if the preemptor fits now."""
         context = self._context
         node = context.cache.queues[info.cluster_queue].node
         node.remove_usage(info.usage)

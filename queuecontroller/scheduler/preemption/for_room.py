@@ -1,14 +1,16 @@
-"""Whether a workload that can have quota finds room too, and who would have to leave for that.
+"""Room for a workload that can have quota, and the victims that it takes.
 
-Preempting is only worth it if there is room afterwards. So the targets chosen for quota are checked
-against the nodes; where they free too little, or quota was there but no room, more are added.
+Preempting is only useful if there is room afterwards. So the victims chosen for quota are checked
+against the nodes; where they free too little, or quota was available but no room, more are added.
 
 1. Candidates: as for quota, of the own queue by withinClusterQueue; of others that borrow by
-   reclaimWithinCohort, and those only while the workload stays within the queue's own quota. They
-   are in the order of preemption. Who makes no room by leaving is left out.
+reclaimWithinCohort, and those only while the workload stays within the queue's own quota. They are
+in the order of preemption. Candidates that make no room by leaving are left out.
+
 2. Prefix: the shortest beginning of that order with which gone there is room.
-3. Minimal set: of the prefix, those on the GPUs where the workload would go, less everybody whom
-   the fill-back finds not to be needed.
+
+3. Minimal set: of the prefix, those on the GPUs that the workload would get, without all that the
+fill-back finds unnecessary.
 """
 
 from __future__ import annotations
@@ -31,14 +33,15 @@ Judgement = tuple[Assignment, Sequence[Target]]
 
 
 _LOOK_STEPS: Final = 50
-"""For each pod."""
-_MOST_TIMES: Final = 8
-"""A search deferred so often is ended in one go: the nodes change faster than it looks."""
+"""Steps for each pod."""
+_MAX_TIMES: Final = 8
+"""A search that was deferred this often runs to its end at once: the nodes change faster than it
+progresses."""
 
 
 class RoomSearch:
     def __init__(self, cache: Cache, room: Room, now_ns: int, steps: int) -> None:
-        """`steps`: of search, after which no other is begun in this cycle."""
+        """`steps`: limit of search steps, after which no other search begins in this cycle."""
         self._cache = cache
         self._room = room
         self._now_ns = now_ns
@@ -46,9 +49,9 @@ class RoomSearch:
         self._may_search = True
 
     def begin(self, info: WorkloadInfo) -> None:
-        """From here on it is the workload's turn: all its searches, or none."""
+        """Begin the evaluation of a workload: all its searches run, or none."""
         self._may_search = not self._budget.is_over
-        self._budget.begin(may_stop=info.deferrals < _MOST_TIMES)
+        self._budget.begin(may_stop=info.deferrals < _MAX_TIMES)
 
     def judge(
         self,
@@ -57,8 +60,8 @@ class RoomSearch:
         assignment: Assignment,
         targets: Sequence[Target],
     ) -> Judgement:
-        """The assignment, and who has to go for it with room in mind; NO_FIT when nothing helps.
-        Raises SearchDeferred when that has to be searched and the cycle has searched enough."""
+        """The assignment, and its victims once room is considered; NO_FIT when nothing helps.
+        Raises SearchDeferred when a search is necessary and the cycle has used up its steps."""
         question = _Question(self._cache, self._room, queue, info, assignment, self._budget)
         verdict = question.look(targets)
         if not verdict.refusal:
@@ -103,7 +106,7 @@ class _Question:
         )
 
     def targets(self, first: Sequence[Target], now_ns: int) -> list[Target]:
-        """`first`, who go for the quota, and the fewest others; nobody when all are too few."""
+        """`first`, the victims for the quota, and the fewest others; empty when all are too few."""
         run, verdict = self._shortest_run(first, now_ns)
         if not run:
             return []
@@ -121,7 +124,7 @@ class _Question:
         self, chosen: Sequence[Target], may_stay: Callable[[Target, Collection[Target]], bool]
     ) -> list[Target]:
         """The fill-back: `chosen` without those that need not leave, the last one tried first.
-        `may_stay` is told who else goes then."""
+        `may_stay` is called with each of them."""
         nodes = [self._cache.queues[one.info.cluster_queue].node for one in chosen]
         rest = dict(enumerate(chosen))
         for node, one in zip(nodes, chosen, strict=True):
@@ -140,8 +143,8 @@ class _Question:
         return [rest[at] for at in sorted(rest)]
 
     def _shortest_run(self, first: Sequence[Target], now_ns: int) -> tuple[list[Target], Verdict]:
-        """The fewest in the order of preemption with whom gone there is room, without those who
-        stand where nothing is won, and what was found with them gone; nobody if there is none."""
+        """The fewest in the order of preemption without which there is room, less those on
+        unsuitable nodes, and the verdict without them; empty if there is none."""
         usage = self._assignment.usage
         context = PreemptionContext(
             self._cache, self._queue, self._info, frozenset(usage), usage, now_ns
@@ -153,14 +156,14 @@ class _Question:
             return nothing
         too_few: Turn | None = None
         for opening in self._room.openings(self._info, self._assignment, candidates, self._budget):
-            run = [candidates.target(info) for _, info in opening.who]
+            run = [candidates.target(info) for _, info in opening.candidates]
             verdict = self.look([*first, *run]) if run else None
             if verdict is None or verdict.refusal:
                 too_few = opening.turn
                 continue
             if too_few is None:
                 return run, verdict  # before the first opening there is no room
-            low = bisect_right(opening.who, too_few, key=itemgetter(0)) + 1
+            low = bisect_right(opening.candidates, too_few, key=itemgetter(0)) + 1
             high = len(run)
             while low < high:  # the shortest run that does is in [low, high]
                 middle = (low + high) // 2
@@ -174,6 +177,6 @@ class _Question:
 
 
 def gone_with(info: WorkloadInfo) -> frozenset[WorkloadKey]:
-    """Who leaves when it starts: the slice it grows out of."""
+    """Workloads that end when it starts: the slice it replaces."""
     replaces = info.workload.replaces
     return frozenset((replaces,)) if replaces is not None else frozenset()

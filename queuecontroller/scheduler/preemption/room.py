@@ -1,8 +1,8 @@
-"""The port through which a cycle asks whether there is room on the nodes, and takes it.
+"""The port through which a cycle checks and reserves room on the nodes.
 
-Without one, quota alone decides, as in Kueue. What is behind it, and in what detail it knows the
-nodes, is none of the engine's business: it says which workload, with which flavors and counts, and
-who is to be thought gone.
+Without one, quota alone decides, as in Kueue. The engine does not depend on how an implementation
+models the nodes: it passes the workload, with its flavors and counts, and the workloads that are
+assumed to be gone.
 """
 
 from __future__ import annotations
@@ -26,48 +26,47 @@ from queuecontroller.scheduler.preemption.candidates import Candidates, Turn
 @dataclass(frozen=True, slots=True)
 class Verdict:
     refusal: str = ""
-    """Why there is no room now; empty: there is."""
+    """Reason why there is no room now; empty: there is."""
     in_the_way: frozenset[WorkloadKey] = frozenset()
-    """Of those thought gone, who holds a part of the GPUs where it would go."""
+    """Workloads, among those assumed gone, that hold a part of the GPUs it would get."""
     frees: frozenset[WorkloadKey] = frozenset()
-    """Those without quota, paused, whose memory it takes: they have to be stopped for good."""
+    """Paused workloads without quota whose memory it takes; they have to be stopped."""
     preempting_helps: bool = True
-    """False where it only has to wait, for such memory."""
+    """False if it only has to wait, for such memory."""
     reason: PendingReason = PendingReason.WAITING_FOR_PLACEMENT
-    """Of a refusal."""
+    """Reason of a refusal."""
     topology: Mapping[str, TopologyAssignment] = field(default_factory=dict)
-    """By pod set: where its pods go, in a topology's words; told when it is kept."""
+    """Topology assignments by pod set, set when the room is reserved."""
     places: Mapping[str, tuple[PlacedPods, ...]] = field(default_factory=dict)
-    """The same of devices."""
+    """Device places by pod set, set when the room is reserved."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """There may be room once everybody has gone whose turn is no later."""
+    """There may be room once all candidates have left whose turn is no later."""
 
     turn: Turn
-    who: tuple[tuple[Turn, WorkloadInfo], ...]
-    """Of them those who stand where the workload could be, in order."""
+    candidates: tuple[tuple[Turn, WorkloadInfo], ...]
+    """Those of them on suitable nodes, in order."""
 
 
 _LEAST_STEPS: Final = 500
-"""Every search that is begun takes so many, so that it gets on."""
+"""Every search that begins gets so many steps, so that it progresses."""
 _FOR_EVER: Final = 1 << 62
 
 
 class SearchDeferred(Exception):
-    """The cycle has searched as much as it may; the next one goes on."""
+    """The cycle has used up its search steps; the next one continues."""
 
     def __init__(self, assignment: Assignment | None = None) -> None:
         super().__init__()
         self.assignment = assignment
-        """What there is quota for."""
+        """The assignment that there is quota for."""
 
 
 @dataclass(slots=True)
 class SearchBudget:
-    """What a cycle spends on searches, in steps: one is what a bound for one node takes, a few
-    microseconds."""
+    """Search steps of a cycle: one is the cost of a bound for one node, a few microseconds."""
 
     limit: int
     spent: int = 0
@@ -78,8 +77,8 @@ class SearchBudget:
         return self.spent >= self.limit
 
     def begin(self, *, may_stop: bool) -> None:
-        """A search begins. Whether it may be given up in the middle: what it has found out about
-        nodes is kept, but it has to end some day."""
+        """Begin a search. With `may_stop` it may be interrupted: what it found about nodes is
+        cached, but it has to end at some time."""
         least = self.spent + _LEAST_STEPS
         self._goes_until = max(self.limit, least) if may_stop else _FOR_EVER
 
@@ -87,35 +86,35 @@ class SearchBudget:
         self.spent += steps
 
     def pause(self) -> None:
-        """Called where a search may be given up. Raises SearchDeferred."""
+        """Called where a search may be interrupted. Raises SearchDeferred."""
         if self.spent >= self._goes_until:
             raise SearchDeferred
 
 
 class FillBack(Protocol):
     def may_stay(self, key: WorkloadKey) -> bool:
-        """Whether there may be room without its leaving too, as things are. From then on it stays.
-        False: there surely is none."""
+        """True if there may be room without this victim leaving, given the earlier answers; it then
+        stays. False: there surely is none."""
 
 
 class Room(Protocol):
     @property
     def generation(self) -> int:
-        """Grows with every change of what is where."""
+        """Counter that grows with every change of the nodes or of what they hold."""
 
     @property
     def freed(self) -> int:
-        """Grows when what found no room may find some now."""
+        """Counter that grows when a request that found no room may find some."""
 
     def shape(self, workload: Workload) -> Hashable:
-        """All that decides about its room and is not in its pod sets: workloads that are equal in
-        both share their fate."""
+        """Everything that decides about room and is not in the pod sets: workloads that are equal
+        in both have the same outcome."""
 
     def look(
         self, info: WorkloadInfo, assignment: Assignment, gone: Collection[WorkloadKey]
     ) -> Verdict:
-        """Whether there is room for all its pods, with `gone` out of the way. What the workload
-        itself keeps already counts as free. Changes nothing."""
+        """Check for room for all its pods, with `gone` removed. What the workload itself holds
+        counts as free. Changes nothing."""
 
     def openings(
         self,
@@ -124,9 +123,9 @@ class Room(Protocol):
         candidates: Candidates,
         budget: SearchBudget,
     ) -> Iterator[Opening]:
-        """Until which turns those who may be made to go have to go, for there to be room: sooner
-        ones first, before the first of which there surely is none. Changes nothing; to be used up
-        before anything changes. Raises SearchDeferred where the search may be given up."""
+        """Turns up to which candidates have to leave for there to be room: sooner ones first, and
+        before the first there surely is none. Changes nothing; to be used up before anything
+        changes. Raises SearchDeferred where the search may be interrupted."""
 
     def fill_back(
         self,
@@ -135,20 +134,21 @@ class Room(Protocol):
         gone: Collection[WorkloadKey],
         who: Collection[WorkloadKey],
     ) -> FillBack:
-        """Minimises `who`. Precondition: room(gone + who) and not room(gone). Changes nothing; to
-        be used up before anything changes."""
+        """Minimise `who`. Precondition: room(gone + who) and not room(gone). Changes nothing; to be
+        used up before anything changes."""
 
     def restored(self, workload: Workload) -> None:
-        """It holds quota as was stored somewhere: what its admission says of its room is taken."""
+        """Restore a workload that holds quota from a store: take the room in its admission."""
 
     def moved(self, key: WorkloadKey) -> None:
-        """It got or lost its quota, or its place in the order of those who have some."""
+        """Record that a workload got or lost its quota, or changed its position in the order."""
 
     def keep(
         self, info: WorkloadInfo, assignment: Assignment, gone: Collection[WorkloadKey]
     ) -> Verdict:
-        """The same, and the room is kept for it from now on, in place of what it kept before.
-        With `gone` it is where they still are: nobody else gets it when they leave."""
+        """Check as `look` does, and reserve the room in place of an earlier reservation. With
+        `gone` the reservation overlaps what the victims still hold: no other workload gets it when
+        they leave."""
 
     def release(self, key: WorkloadKey) -> None:
-        """It needs what was kept for it no longer, if anything was."""
+        """Release the reservation of the workload, if it has one."""

@@ -1,9 +1,9 @@
-"""Chooses which admitted workloads must go so that a pending one fits.
+"""Search for victims: admitted workloads that are preempted so that a pending one fits.
 
-Targets are removed from the cohort tree one after the other until the workload fits; then each is
-tried to be put back, in reverse order, so that the set is minimal. The tree is left as it was
-found: every removal is undone before returning. `candidates` finds and orders who may go without
-fair sharing, `fair_preemption` with it.
+Victims are removed from the cohort tree one after the other until the workload fits; then each is
+put back if possible, in reverse order, so that the set is minimal. The tree is left as it was
+found: every removal is undone before returning. `candidates` finds and orders the candidates
+without fair sharing, `fair` with it.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from queuecontroller.scheduler.quota.tree import QuotaNode
 
 @dataclass(frozen=True, slots=True)
 class PreemptionContext:
-    """One question: who must go for `info` to use `usage` more in `queue`?"""
+    """One search: victims so that `info` can use `usage` more in `queue`."""
 
     cache: Cache
     queue: ClusterQueueState
     info: WorkloadInfo
     frs: frozenset[Fr]
-    """What the usage lacks quota for; only workloads that use any of it are candidates."""
+    """Flavor resources that lack quota; only workloads that use any of them are candidates."""
     usage: Mapping[Fr, int]
     now_ns: int
 
@@ -41,8 +41,7 @@ class PreemptionContext:
         self.cache.queues[info.cluster_queue].node.add_usage(info.usage)
 
     def protects(self, for_ns: int) -> Callable[[WorkloadInfo], bool] | None:
-        """Says of a workload whether it is protected, `for_ns` from its admission; None: nobody
-        is."""
+        """A test for protected workloads, `for_ns` from their admission; None: there are none."""
         classes = self.cache.protection.classes
         if not for_ns and not classes:
             return None
@@ -61,7 +60,7 @@ class PreemptionContext:
         return is_protected
 
     def borrows(self) -> bool:
-        """Whether the usage exceeds what the queue has left of its own quota."""
+        """True if the usage exceeds what the queue has left of its own quota."""
         node = self.queue.node
         return any(node.borrowing_with(fr, amount) for fr, amount in self.usage.items())
 
@@ -83,7 +82,7 @@ OrderKey = tuple[bool, bool, int, int, str]
 
 
 def order_key(info: WorkloadInfo, queue: str, now_ns: int) -> OrderKey:
-    """Who goes first: the already evicted, then other queues' workloads, the lowest priority, the
+    """Order of victims: the already evicted, then other queues' workloads, the lowest priority, the
     most recently admitted; equal ones by UID."""
     reserved = now_ns if info.reserved_ns is None else info.reserved_ns
     return (not info.evicted, info.cluster_queue == queue, info.priority, -reserved, info.uid)
@@ -92,8 +91,8 @@ def order_key(info: WorkloadInfo, queue: str, now_ns: int) -> OrderKey:
 def ordered(
     infos: Iterable[WorkloadInfo], queue: str, now_ns: int, cache: Cache
 ) -> list[WorkloadInfo]:
-    """In a ClusterQueue that goes by usage, those of the LocalQueue that used most go first of
-    their kind."""
+    """Sort candidates; in a usage-based ClusterQueue those of the LocalQueue that used most come
+    first of their kind."""
 
     def key(info: WorkloadInfo) -> tuple[bool, bool, int, OrderKey, str]:
         order = order_key(info, queue, now_ns)
@@ -124,7 +123,7 @@ def may_reclaim(context: PreemptionContext, other: WorkloadInfo) -> bool:
 
 
 class Removed:
-    """A workload taken out of the tree to see whether the preemptor fits without it."""
+    """A workload removed from the tree to check that the preemptor fits without it."""
 
     __slots__ = ("info", "node", "reason")
 
@@ -137,8 +136,8 @@ class Removed:
 def fill_back(
     context: PreemptionContext, removed: Sequence[Removed], may_borrow: bool
 ) -> list[Removed]:
-    """Puts back who need not go, from the end, and returns the others. The last one always has to
-    go: without it nothing fitted."""
+    """Put back victims that need not leave, from the end, and return the others. The last one
+    always has to leave: without it nothing fitted."""
     kept = [removed[-1]]
     for one in removed[-2::-1]:
         one.node.add_usage(one.info.usage)
@@ -153,7 +152,7 @@ Algorithm = Callable[[PreemptionContext, EngineSettings], Sequence[Target]]
 
 
 class Preemptor:
-    """Finds targets; also the flavor search's oracle."""
+    """Finds victims; also the flavor search's oracle."""
 
     def __init__(
         self,
@@ -171,7 +170,7 @@ class Preemptor:
         self._last_targets: Sequence[Target] = ()
 
     def forget(self) -> None:
-        """To be called when usage or candidates changed since the last search."""
+        """Drop cached results; called when usage or candidates changed since the last search."""
         self._last = None
 
     def _search(self, context: PreemptionContext) -> Sequence[Target]:
@@ -192,7 +191,7 @@ class Preemptor:
     def simulate(
         self, queue: ClusterQueueState, info: WorkloadInfo, fr: Fr, amount: int
     ) -> tuple[PreemptionMode, int]:
-        """What preempting for one resource alone would achieve, and how high it then borrows."""
+        """Result of preempting for one resource alone, and the borrowing height then."""
         context = PreemptionContext(
             self._cache, queue, info, frozenset((fr,)), {fr: amount}, self.now_ns
         )

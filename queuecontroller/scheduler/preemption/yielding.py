@@ -1,9 +1,11 @@
-"""Who is preempted for whom again and again, and then has to let the other one start first.
+"""Rule for workloads that preempt each other repeatedly: the victim waits until its preemptor has
+started.
 
-Without that rule a third may take what was freed for the preemptor, the victim preempts the third
-and is preempted itself, and so on for ever. At first it is let be, as in Kueue: most often the
-preemptor starts at once, and the victim finds another place. The rule cannot lock: who is preempted
-held quota, so it yields to nobody, and who yields to somebody preempts nobody.
+Without that rule a third workload may take what was freed for the preemptor, the victim preempts
+the third and is preempted itself, and so on without end. At first the rule does not apply, as in
+Kueue: most often the preemptor starts at once, and the victim finds another place. The rule cannot
+deadlock: a victim held quota, so it yields to no other, and a workload that yields preempts no
+other.
 """
 
 from __future__ import annotations
@@ -13,20 +15,20 @@ from typing import Final
 from queuecontroller.scheduler.model.objects import WorkloadKey
 
 TOO_OFTEN: Final = 3
-"""Times. Twice happens without any loop: what was preempted for ends, and comes again."""
+"""Number of preemptions. Two happen without a loop: the preemptor ends, and is submitted again."""
 
 
 class Yielding:
     def __init__(self) -> None:
         self._times: dict[WorkloadKey, dict[WorkloadKey, int]] = {}
-        """By preemptor and victim, as long as the preemptor is there: how often."""
+        """Number of preemptions by preemptor and victim, while the preemptor exists."""
         self._preemptors: dict[WorkloadKey, set[WorkloadKey]] = {}
-        """The same by victim, so that nobody is looked for among all when one goes."""
+        """Preemptors by victim, so that removing a victim needs no scan."""
         self._preemptor_of: dict[WorkloadKey, WorkloadKey] = {}
-        """Of those who have to wait for it."""
+        """Preemptors by the workload that has to wait for it."""
 
     def preempted(self, victim: WorkloadKey, preemptor: WorkloadKey) -> int:
-        """How often the one was preempted for the other, this time too."""
+        """Count a preemption; returns how often this preemptor has preempted this victim."""
         victims = self._times.setdefault(preemptor, {})
         times = victims[victim] = victims.get(victim, 0) + 1
         self._preemptors.setdefault(victim, set()).add(preemptor)
@@ -35,7 +37,7 @@ class Yielding:
         return times
 
     def preemptor_of(self, victim: WorkloadKey) -> WorkloadKey | None:
-        """Who has to start before it does."""
+        """The workload that has to start before this victim does."""
         return self._preemptor_of.get(victim)
 
     def turns(self, one: WorkloadKey, other: WorkloadKey) -> int:
@@ -45,12 +47,12 @@ class Yielding:
         return there + back if there and back else 0
 
     def spares(self, preemptor: WorkloadKey, target: WorkloadKey) -> bool:
-        """Whether the two have taken turns in preempting each other for long enough: the one that
-        made way so often does not take it back again."""
+        """True if the two have preempted each other often enough: the one that was the victim so
+        often does not preempt again."""
         return self._times.get(target, {}).get(preemptor, 0) >= TOO_OFTEN
 
     def let_pass(self, preemptor: WorkloadKey) -> list[WorkloadKey]:
-        """It started, or cannot start at all. Those who waited for it."""
+        """Workloads that waited for this one, which started or cannot start at all."""
         victims = self._times.get(preemptor, {})
         free = [one for one in victims if self._preemptor_of.get(one) == preemptor]
         for victim in free:
@@ -58,7 +60,7 @@ class Yielding:
         return free
 
     def gone(self, key: WorkloadKey) -> list[WorkloadKey]:
-        """It waits and preempts no more. Those who waited for it."""
+        """Workloads that waited for this one, which waits and preempts no more."""
         free = self.let_pass(key)
         for victim in self._times.pop(key, ()):
             preemptors = self._preemptors[victim]

@@ -1,1 +1,1 @@
-"""Quota: the cohort tree, what each queue holds of it, and what LocalQueues have used over time."""
+"""Quota: the cohort tree, the usage of each queue, and the usage of LocalQueues over time."""

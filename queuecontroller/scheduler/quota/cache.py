@@ -1,8 +1,8 @@
-"""Everything that holds or gives quota: flavors, ClusterQueues, cohorts and the workloads in them.
+"""All objects that hold or give quota: flavors, ClusterQueues, cohorts and the workloads in them.
 
-Objects may come and go in any order, so changes are only noted, and the cohort trees they touch are
-built anew on the next `settle`; all others stay as they are. Workloads that come and go change the
-built trees in place.
+Objects may be added and removed in any order, so changes are only recorded, and the cohort trees
+they touch are rebuilt on the next `settle`; all others stay as they are. Workloads that start and
+end change the built trees in place.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ class Cache:
         self.queues: dict[str, ClusterQueueState] = {}
         self.holders = Holders()
         self.set_apart: Mapping[WorkloadKey, WorkloadInfo] = {}
-        """Who is no candidate for preemption at the moment, as if it had gone already."""
+        """Workloads excluded from preemption for the moment, as if they were gone already."""
         self.protection = PreemptionProtection()
         self.protected_until: dict[QuotaNode, int] = {}
-        """By root of a cohort tree: when the first is a candidate who was passed over in it for
-        being admitted so lately, ns."""
+        """Time at which the first protected candidate, passed over in a tree, becomes a candidate,
+        by root, in ns."""
         self.history: UsageHistory | None = None
-        """What LocalQueues have used, where admission fair sharing is on."""
+        """Usage of LocalQueues, where admission fair sharing is enabled."""
         self._flavors: dict[str, ResourceFlavor] = {}
         self._topologies: dict[str, tuple[str, ...]] = {}
         self._queue_specs: dict[str, ClusterQueue] = {}
@@ -90,7 +90,7 @@ class Cache:
             self._touched.queue(spec.name, before, spec)
 
     def touch(self, cluster_queue: str) -> None:
-        """Something about it changed that is none of the spec."""
+        """Record a change of a ClusterQueue that is not in its spec."""
         spec = self._queue_specs.get(cluster_queue)
         if spec is not None:
             self._touched.queue(cluster_queue, spec)
@@ -121,14 +121,14 @@ class Cache:
 
     @property
     def topologies(self) -> Mapping[str, tuple[str, ...]]:
-        """Their levels, the widest first."""
+        """Levels of each topology, the widest first."""
         return self._topologies
 
     # -- the trees ------------------------------------------------------------------------------
 
     def settle(self) -> frozenset[str]:
-        """Builds the trees that changed objects touch. Names of the ClusterQueues in them, and of
-        those that are gone."""
+        """Rebuild the trees that changed objects touch. Returns the names of the ClusterQueues in
+        them, and of those that were removed."""
         if not self._touched:
             return frozenset()
         names, cohort_names = self._reach()
@@ -163,8 +163,8 @@ class Cache:
         return frozenset(names)
 
     def _reach(self) -> tuple[set[str], set[str]]:
-        """The ClusterQueues and the cohorts of all trees that are touched: they may have hung
-        together before, or do so now."""
+        """The ClusterQueues and the cohorts of all touched trees, both as connected before and as
+        connected now."""
         touched = self._touched
         flavors = touched.flavors | {
             one.name for one in self._flavors.values() if one.topology_name in touched.topologies
@@ -194,7 +194,7 @@ class Cache:
         return names, cohorts
 
     def _cohort_nodes(self, among: set[str]) -> dict[str, QuotaNode]:
-        """A node for each of these that is defined or named by anyone."""
+        """A node for each of these cohorts that is defined or referenced."""
         specs = {name: spec for name, spec in self._cohort_specs.items() if name in among}
         names = dict.fromkeys(specs)
         names.update(dict.fromkeys(one.parent for one in specs.values() if one.parent))
@@ -218,7 +218,7 @@ class Cache:
         return nodes
 
     def why_inactive(self, name: str) -> str | None:
-        """Why nothing is admitted through this ClusterQueue at all, else None."""
+        """Reason why this ClusterQueue admits nothing at all, else None."""
         queue = self.queues.get(name)
         if queue is None:
             return f"ClusterQueue {name} doesn't exist"
@@ -235,11 +235,11 @@ class Cache:
     # -- admission fair sharing -------------------------------------------------------------------
 
     def is_by_usage(self, queue: ClusterQueueState) -> bool:
-        """Whether its LocalQueues are served by what they have used."""
+        """True if its LocalQueues are ordered by their recorded usage."""
         return self.history is not None and queue.spec.admission_mode is AdmissionMode.BY_USAGE
 
     def scope_of(self, queue: ClusterQueueState) -> QuotaNode | None:
-        """The topmost cohort over it whose borrowers are served by what they have used."""
+        """The topmost cohort over it whose borrowers are ordered by their recorded usage."""
         if self.history is None:
             return None
         for cohort in reversed(queue.node.path[1:]):
@@ -255,8 +255,8 @@ class Cache:
         return self.history.figure_of(queue.name, queue.spec.fair_weight_milli)
 
     def has_used(self, info: WorkloadInfo) -> int:
-        """The figure of its LocalQueue, to be compared within its ClusterQueue; 0 where that does
-        not go by usage."""
+        """The figure of its LocalQueue, to be compared within its ClusterQueue; 0 where usage does
+        not order that."""
         if self.history is None:
             return 0
         queue = self.queues[info.cluster_queue]
@@ -272,7 +272,7 @@ class Cache:
         queue.node.root.generation += 1
 
     def remove_workload(self, info: WorkloadInfo) -> None:
-        """Gives its quota back, so that every queue of the tree may look again."""
+        """Release its quota, so that every queue of the tree may be evaluated again."""
         queue = self.queues[info.cluster_queue]
         if queue.workloads.pop(info.key, None) is None:
             return
@@ -283,7 +283,7 @@ class Cache:
         root.freed += 1
 
     def mark_evicted(self, info: WorkloadInfo) -> None:
-        """It holds its quota until it has stopped, but is the first to count as gone."""
+        """Mark as evicted: it holds its quota until it has stopped, but is the first candidate."""
         node = self.queues[info.cluster_queue].node
         self.holders.remove(node, info)
         info.evicted = True

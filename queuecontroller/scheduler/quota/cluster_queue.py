@@ -1,5 +1,5 @@
-"""A ClusterQueue at work: its place in the cohort tree, its flavors by group, and who holds
-quota."""
+"""Runtime state of a ClusterQueue: its node in the cohort tree, its flavors by group, and its
+workloads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from queuecontroller.scheduler.quota.tree import QuotaNode
 
 
 class FlavorChoice:
-    """One flavor as one resource group offers it."""
+    """One flavor of a resource group."""
 
     __slots__ = ("flavor", "frs", "label_keys", "name", "open_to_all")
 
@@ -35,7 +35,8 @@ class FlavorChoice:
         """Numbers of the resources the flavor has quota for."""
         self.label_keys: frozenset[str] = frozenset()
         self.open_to_all = False
-        """No label, taint or topology: every pod set matches, so nothing needs to be looked at."""
+        """True without labels, taints and a topology: every pod set matches, so no check is needed.
+        """
         if flavor is not None:
             self.label_keys = frozenset(flavor.node_labels) | frozenset(topology_levels)
             self.open_to_all = not (
@@ -92,11 +93,11 @@ class ClusterQueueState:
 
     @property
     def freed(self) -> int:
-        """Grows when quota may have become free; remembered flavors are then forgotten."""
+        """Counter that grows when quota may be free; remembered flavors are then dropped."""
         return self.node.path[-1].freed
 
     def missing_flavors(self) -> list[str]:
-        """Flavors named but not known; a ClusterQueue with any is inactive."""
+        """Flavors that are referenced but missing; a ClusterQueue with any is inactive."""
         return sorted(
             {
                 choice.name

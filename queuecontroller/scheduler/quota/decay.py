@@ -1,7 +1,7 @@
-"""What is left after some time of a value that halves every half-life, in whole numbers.
+"""Exponential decay in whole numbers: a value that halves every half-life.
 
-Floating point would round differently from one library to the next, and a replay has to come out
-the same. A ratio is counted in units of 2**-64. The power is put together from its binary digits,
+Floating point would round differently from one library to the next, and a replay has to give the
+same result. A ratio is counted in units of 2**-64. The power is composed from its binary digits,
 out of roots of two: 2**-(b1/2 + b2/4 + ...) is the product of 2**-(1/2**k) for each digit that is
 set. That is done with 128 bits and cut to 64 at the end, so a ratio is exact to one unit and never
 grows with time. Everything is rounded down.
@@ -32,8 +32,8 @@ _ROOTS: Final = _roots()
 
 @lru_cache(maxsize=1024)
 def remaining(elapsed_ns: int, half_life_ns: int) -> int:
-    """2**-(elapsed / half-life) in units of 2**-64. Nothing is left at once when the half-life
-    is 0; time before the begin counts as none."""
+    """2**-(elapsed / half-life) in units of 2**-64. The result is 0 at once when the half-life is
+    0; a negative time counts as none."""
     if half_life_ns <= 0:
         return 0
     halvings, rest = divmod(max(0, elapsed_ns), half_life_ns)

@@ -1,6 +1,6 @@
-"""Who holds quota of each (flavor, resource) in each ClusterQueue, in the order they would go.
+"""Holders of quota of each (flavor, resource) in each ClusterQueue, in the order of preemption.
 
-Kept sorted as workloads come and go, so that a search for preemption targets reads the front of a
+Sorted incrementally as workloads start and end, so that a search for victims reads the front of a
 few lists instead of collecting and sorting a whole cohort's workloads. The order is that of
 candidates of one kind: the already evicted first, the lowest priority, the most recently admitted,
 by UID.
@@ -21,7 +21,7 @@ from queuecontroller.scheduler.quota.tree import QuotaNode
 Rank = tuple[bool, int, int, str, str]
 Ranked = tuple[Rank, WorkloadInfo]
 
-# Who has no reservation time yet counts as admitted just now, after all others.
+# A workload without a reservation time yet counts as admitted just now, after all others.
 _JUST_NOW = 1 << 62
 
 
@@ -41,7 +41,7 @@ class Holders:
         self._lists: dict[QuotaNode, dict[Fr, list[Ranked]]] = {}
         self._all: dict[Hashable, Ranked] = {}
         self.listener: Callable[[WorkloadKey], None] | None = None
-        """Told of everyone who comes, goes, or moves in the order."""
+        """Called with each workload that is added, removed, or moved in the order."""
 
     def add(self, queue: QuotaNode, info: WorkloadInfo) -> None:
         lists = self._lists.setdefault(queue, {})
@@ -53,7 +53,7 @@ class Holders:
             self.listener(info.key)
 
     def remove(self, queue: QuotaNode, info: WorkloadInfo) -> None:
-        """To be called before anything that makes the rank changes."""
+        """Remove a workload; to be called before anything that makes the rank changes."""
         lists = self._lists.get(queue, {})
         rank = rank_of(info)
         for fr in info.usage:
@@ -64,7 +64,7 @@ class Holders:
         self._forget(info)
 
     def drop(self, queue: QuotaNode) -> None:
-        """The node is gone from the tree."""
+        """Remove a node that is no longer in the tree."""
         for ranked in self._lists.pop(queue, {}).values():
             for _, info in ranked:
                 self._forget(info)
@@ -80,7 +80,7 @@ class Holders:
         return self._all.get(key)
 
     def lowest(self, queue: QuotaNode, frs: Iterable[Fr]) -> int | None:
-        """The lowest priority of those in the queue who hold any of these; None: nobody does."""
+        """The lowest priority of the holders of any of these in the queue; None without any."""
         lists = self._lists.get(queue, {})
         found = []
         for ranked in (lists[fr] for fr in frs if lists.get(fr)):
@@ -89,7 +89,7 @@ class Holders:
         return min(found, default=None)
 
     def of(self, queue: QuotaNode, frs: Iterable[Fr]) -> Sequence[Ranked]:
-        """Everyone in the queue who holds any of these. Not to be changed, nor kept."""
+        """All holders of any of these in the queue. The result must not be changed, nor kept."""
         lists = self._lists.get(queue)
         if not lists:
             return ()
@@ -97,13 +97,13 @@ class Holders:
         return found[0] if len(found) == 1 else list(_merged(found))
 
     def one_by_one(self, queue: QuotaNode, frs: Iterable[Fr]) -> Iterator[Ranked]:
-        """The same for those who look at the first only."""
+        """The holders one by one, for callers that read the first only."""
         lists = self._lists.get(queue, {})
         return _merged([lists[fr] for fr in frs if fr in lists])
 
 
 def _merged(lists: Sequence[Sequence[Ranked]]) -> Iterator[Ranked]:
-    """Everybody once: ranks are unique."""
+    """Merge without duplicates: ranks are unique."""
     last: Rank | None = None
     for entry in merge(*lists, key=_by_rank):
         if entry[0] != last:

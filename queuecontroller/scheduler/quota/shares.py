@@ -1,8 +1,8 @@
-"""Dominant resource share: how much more than its own a queue or cohort uses, weighed.
+"""Dominant resource share: a queue's or cohort's usage above its own quota, weighed.
 
-For each resource, what is used above the subtree's quota is set against what the parent could use
-at most; the largest such ratio, divided by the weight, is the share. Shares are compared as exact
-fractions: rounding them would turn near ties into ties that priority then decides.
+For each resource, usage above the subtree's quota is divided by what the parent could use at most;
+the largest such ratio, divided by the weight, is the share. Shares are compared as exact fractions:
+rounding them would turn near ties into ties that priority then decides.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Share:
         return self.compare(other) <= 0
 
     def per_mille(self) -> int:
-        """As Kueue's metrics show it; the largest integer when the weight is 0."""
+        """The share as Kueue's metrics show it; the largest integer when the weight is 0."""
         if self._unbounded:
             return 2**63 - 1
         return self.borrowed * 1_000_000 // (self.lendable * max(1, self.weight_milli))
@@ -62,7 +62,7 @@ NO_SHARE: Final = Share(0, 1, 1000)
 
 
 def dominant_share(node: QuotaNode, numbers: FlavorResources) -> Share:
-    """The share as usage stands. A node without a parent borrows from nobody."""
+    """The share with the current usage. A node without a parent borrows nothing."""
     if node.parent is None:
         return NO_SHARE
     borrowed: dict[str, int] = {}
@@ -84,7 +84,8 @@ def dominant_share(node: QuotaNode, numbers: FlavorResources) -> Share:
 
 
 def lendable_by_resource(node: QuotaNode, numbers: FlavorResources) -> dict[str, int]:
-    """What the node could use at most of each resource, over all flavors. Kept until rebuilt."""
+    """The most that the node could use of each resource, over all flavors. Cached until the tree is
+    rebuilt."""
     if node.lendable is None:
         total: dict[str, int] = {}
         for fr in node.root.subtree_quota:

@@ -1,4 +1,4 @@
-"""The cohort tree: what each ClusterQueue may still use of each (flavor, resource).
+"""The cohort tree: the quota each ClusterQueue may still use of each (flavor, resource).
 
 A node keeps `guaranteed` (its subtree's quota minus the lending limit, never below 0) for itself
 and lends the rest to its parent; usage above `guaranteed` therefore counts at the parent too. Every
@@ -6,9 +6,9 @@ change of usage is its own inverse when repeated with the opposite sign, in any 
 parent's usage is always the sum over its children of max(0, usage - guaranteed): what-if simulation
 is a list of additions to take back and never a copy.
 
-(flavor, resource) pairs are numbered once in a `FlavorResources`; trees and usages speak in these
-numbers. What a node knows of one pair is a `Cell`, linked to the parent's: every question below is
-asked millions of times, and then walks up a few objects instead of looking into many tables.
+(flavor, resource) pairs are numbered once in a `FlavorResources`; trees and usages refer to these
+numbers. A node's data for one pair is a `Cell`, linked to the parent's: every query below runs
+millions of times, and so walks up a few objects instead of looking into many tables.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sluicecommon.kubernetes.quantity import MAX_AMOUNT
 
 
 class Cell:
-    """One (flavor, resource) of one node: its quotas as they are, its usage as it goes."""
+    """One (flavor, resource) of one node: its quotas and its current usage."""
 
     __slots__ = ("borrowers", "guaranteed", "lent", "limit", "potential", "quota", "up", "used")
 
@@ -33,7 +33,7 @@ class Cell:
         self.limit = node.borrowing_limit.get(fr)
         self.potential = self.quota
         self.borrowers: dict[QuotaNode, None] | None = None
-        """Of the whole tree, kept by the cells of its ClusterQueues."""
+        """Borrowers of the whole tree; the cells of its ClusterQueues maintain it."""
         if up is not None:
             self.potential = up.potential + self.guaranteed
             if self.limit is not None:
@@ -80,9 +80,9 @@ class QuotaNode:
         self.borrowers: dict[Fr, dict[QuotaNode, None]] = {}
         """Kept at roots: the ClusterQueues that use more than their own quota, by pair."""
         self.lendable: dict[str, int] | None = None
-        """By resource: what this node could use at most; see `shares`. None until asked for."""
+        """The most this node could use by resource, see `shares`. None until computed."""
         self.path: tuple[QuotaNode, ...] = (self,)
-        """From this node up to the root."""
+        """Nodes from this one up to the root."""
         self.height = 0
         """ClusterQueues have 0, a cohort one more than its highest child cohort."""
         self.generation = 0
@@ -124,7 +124,7 @@ class QuotaNode:
 
     @property
     def usage(self) -> dict[Fr, int]:
-        """What is in use here, or lent from here; without zeros. For those who show it."""
+        """Usage here or lent from here, without zeros; for display."""
         return {fr: cell.used for fr, cell in self.cells.items() if cell.used}
 
     def used(self, fr: Fr) -> int:
@@ -134,7 +134,7 @@ class QuotaNode:
     # -- what is left -----------------------------------------------------------------------
 
     def available(self, fr: Fr) -> int:
-        """What this node may still use; negative when quotas shrank below the usage.
+        """The amount this node may still use; negative when quotas were lowered below the usage.
 
         From the root down each node passes on min(what is left above it, the rest of its borrowing
         limit) plus what it does not lend. Walking up instead, `own` and `most` are that function of
@@ -157,7 +157,7 @@ class QuotaNode:
         return left if most is None or left < most else most
 
     def potential_available(self, fr: Fr) -> int:
-        """What this node could use if nobody used anything."""
+        """The amount this node could use if nothing else used any."""
         return (self.cells.get(fr) or self.cell(fr)).potential
 
     def local_available(self, fr: Fr) -> int:
@@ -178,7 +178,7 @@ class QuotaNode:
         return True
 
     def borrowing(self, frs: Iterable[Fr]) -> Sequence[QuotaNode]:
-        """Of a root: the ClusterQueues that use more than their own quota of any of these."""
+        """At a root: the ClusterQueues that use more than their own quota of any of these."""
         found = [self.borrowers[fr] for fr in frs if self.borrowers.get(fr)]
         if len(found) == 1:
             return list(found[0])
@@ -188,11 +188,9 @@ class QuotaNode:
         return all(amount <= max(0, self.available(fr)) for fr, amount in usage.items())
 
     def borrow_height(self, fr: Fr, amount: int) -> tuple[int, bool]:
-        """How high in the tree `amount` more must borrow, and whether that place has a parent.
-
-        0 means within the own quota. The second value says that preempting could help without
-        borrowing from beyond: the subtree that fits is a proper part of the tree.
-        """
+        """The height in the tree at which `amount` more must borrow, and True if that node has a
+        parent. 0 means within the own quota. The second value means that preempting could help
+        without borrowing from beyond: the subtree that fits is a proper part of the tree."""
         if self.parent is None or not self.borrowing_with(fr, amount):
             return 0, self.parent is not None
         rest = amount - self.local_available(fr)
@@ -254,10 +252,8 @@ def would_cycle(child: QuotaNode, parent: QuotaNode) -> bool:
 
 
 def settle(root: QuotaNode, own_usage: Mapping[str, Usage]) -> None:
-    """Computes quotas, heights and usage of a whole tree after its shape or its quotas changed.
-
-    `own_usage` is what each ClusterQueue uses, by name.
-    """
+    """Compute quotas, heights and usage of a whole tree after its shape or its quotas changed.
+    `own_usage` is the usage of each ClusterQueue, by name."""
     root.borrowers = {}
     usage = _settle(root, (), own_usage, {})
     for node in root.subtree():  # parents first, whose cells the others' link to

@@ -1,16 +1,15 @@
-"""What each LocalQueue has used, with time forgotten: the figure admission fair sharing orders by.
+"""The decayed usage of each LocalQueue, by which admission fair sharing orders them.
 
-As in Kueue, the history of a resource moves from its old value towards what is in use now,
-`history = history * r + usage * (1 - r)` with r = 2**-(time / half-life), and every reservation of
-quota adds at once what it would have added had it run for one sampling interval before (the entry
+As in Kueue, the history of a resource moves from its old value towards the current usage, `history
+= history * r + usage * (1 - r)` with r = 2**-(time / half-life), and every reservation of quota
+adds at once what it would have added had it run for one sampling interval before (the entry
 penalty), so that a burst of admissions counts before it has lasted.
 
-A history is kept as it was when the usage last changed. What it is at any other time follows from
-that and the usage since: nothing is written because time passes, no rounding adds up, and a
-restart goes on as if there had been none. Order follows what the histories were at the last
-sampling moment (multiples of the interval since the epoch), or at the last change if that is later.
-
-Amounts are in units of 2**-64 of what `quantities` counts, rounded down.
+A history is stored as it was when the usage last changed. Its value at any other time follows from
+that and the usage since: nothing is written because time passes, no rounding accumulates, and a
+restart changes nothing. The order follows the histories at the last sampling moment (multiples of
+the interval since the epoch), or at the last change if that is later. Amounts are in units of
+2**-64 of what `quantity` counts, rounded down.
 """
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ LAST: Final = 1 << 512
 
 @dataclass(frozen=True, slots=True)
 class UsageRecord:
-    """One LocalQueue's history, to be kept across restarts."""
+    """The history of one LocalQueue, as stored across restarts."""
 
     queue: str
     """`namespace/name`."""
     updated_ns: int
-    """The history is of this moment."""
+    """Time of the history, in ns."""
     consumed: Amounts
-    """By resource, in units of 2**-64."""
+    """History by resource, in units of 2**-64."""
 
 
 @dataclass(slots=True)
@@ -53,7 +52,7 @@ class _History:
     updated_ns: int
     consumed: dict[str, int] = field(default_factory=dict)
     usage: dict[str, int] = field(default_factory=dict)
-    """In use since, in the engine's integers."""
+    """Usage since then, in the engine's integers."""
 
 
 class UsageHistory:
@@ -65,11 +64,11 @@ class UsageHistory:
         self._histories: dict[str, _History] = {}
         self._holds: dict[WorkloadKey, tuple[str, Amounts]] = {}
         self._figures: dict[str, int] = {}
-        """As of the last sampling; those that changed since are not in it."""
+        """Figures at the last sampling, without those that changed since."""
         self._changed: set[str] = set()
         self.sampled_ns = 0
         self.version = 0
-        """Grows whenever a figure may have changed."""
+        """Counter that grows whenever a figure may have changed."""
 
     # -- queues -----------------------------------------------------------------------------------
 
@@ -84,7 +83,7 @@ class UsageHistory:
             members.discard(queue)
 
     def drop_queue(self, queue: str) -> None:
-        """Its history is forgotten once nothing runs from it, as Kueue forgets it."""
+        """Remove a LocalQueue; its history is dropped once it has no usage, as in Kueue."""
         self._weights.pop(queue, None)
         self._leave(queue)
         self._forget_if_unused(queue)
@@ -106,7 +105,7 @@ class UsageHistory:
         now_ns: int,
         penalized: Amounts = NOTHING,
     ) -> None:
-        """The workload uses this much from now on; `penalized` is what the entry penalty is for,
+        """Set a workload's usage from now on; `penalized` are the requests of the entry penalty,
         where its ClusterQueue admits by usage."""
         self.release(key, now_ns)
         found = self._fold(queue, now_ns)
@@ -138,7 +137,7 @@ class UsageHistory:
         return {resource: amount * part for resource, amount in requests.items() if amount}
 
     def _fold(self, queue: str, now_ns: int) -> _History:
-        """Its history brought up to this moment, because the usage is about to change."""
+        """The history brought up to this moment, because the usage is about to change."""
         found = self._histories.get(queue)
         if found is None:
             found = self._histories[queue] = _History(now_ns)
@@ -169,7 +168,7 @@ class UsageHistory:
         return (at_ns // interval_ns + samples) * interval_ns
 
     def sample(self, now_ns: int) -> bool:
-        """Renews what order follows, if a sampling moment has passed; whether one had."""
+        """Renew the order, if a sampling moment has passed; True if one had."""
         sampled_ns = self.sampling_after_ns(now_ns, 0)
         if sampled_ns <= self.sampled_ns:
             return False
@@ -186,15 +185,15 @@ class UsageHistory:
         self.version += 1
 
     def figure(self, queue: str) -> int:
-        """Who has the least goes first: the sum over resources of history times weight, divided
-        by the LocalQueue's weight, in FIGURE_UNIT, rounded down."""
+        """The figure of a LocalQueue, of which the least goes first: the sum over resources of
+        history times weight, divided by the LocalQueue's weight, in FIGURE_UNIT, rounded down."""
         known = self._figures.get(queue)
         if known is None:
             known = self._figures[queue] = self.figure_at(queue, self.sampled_ns)
         return known
 
     def figure_of(self, cluster_queue: str, weight_milli: int) -> int:
-        """The same of all LocalQueues of a ClusterQueue together, by its own weight."""
+        """The figure of all LocalQueues of a ClusterQueue together, by its own weight."""
         total = sum(
             self._total(self._now(found))
             for queue in self._members.get(cluster_queue, ())
@@ -206,13 +205,13 @@ class UsageHistory:
         return self._at(found, max(self.sampled_ns, found.updated_ns))
 
     def figure_at(self, queue: str, at_ns: int) -> int:
-        """What the figure will be at a later moment if the usage stays as it is."""
+        """The figure at a later moment if the usage stays as it is."""
         found = self._histories.get(queue)
         values = self._at(found, max(at_ns, found.updated_ns)) if found is not None else {}
         return self._weighed(queue, values)
 
     def figure_in_the_end(self, queue: str) -> int:
-        """What it comes to if the usage stays as it is for ever."""
+        """The limit of the figure over time if the usage stays as it is."""
         found = self._histories.get(queue)
         if found is None or self.settings.half_life_ns == 0:
             return self._weighed(queue, {})
@@ -238,7 +237,7 @@ class UsageHistory:
         return self._histories.keys() | self._weights.keys()
 
     def consumed(self, queue: str) -> tuple[dict[str, int], int]:
-        """By resource in units of 2**-64, and the moment they are of, ns."""
+        """History by resource in units of 2**-64, and its time in ns."""
         found = self._histories.get(queue)
         if found is None:
             return {}, self.sampled_ns
@@ -247,7 +246,7 @@ class UsageHistory:
     # -- keeping ----------------------------------------------------------------------------------
 
     def configure(self, settings: AdmissionFairSharing, now_ns: int) -> None:
-        """New settings count from now on; until now the old ones did."""
+        """Apply new settings from now on; the time until now counts by the old ones."""
         if settings.half_life_ns != self.settings.half_life_ns:
             for queue in self._histories:
                 self._fold(queue, now_ns)
@@ -256,8 +255,9 @@ class UsageHistory:
         self.sampled_ns = 0
 
     def restore(self, records: Iterable[UsageRecord]) -> None:
-        """To be called when all are in that hold quota. A LocalQueue without a record counts as
-        if it had used for ever what it uses now, as when fair sharing is switched on."""
+        """Restore histories once all workloads that hold quota are added. A LocalQueue without a
+        record counts as if its current usage had always been the same, as when fair sharing is
+        enabled."""
         known = {one.queue: one for one in records}
         for queue, found in self._histories.items():
             record = known.pop(queue, None)
@@ -279,7 +279,7 @@ class UsageHistory:
         return bool(self._changed)
 
     def take_changed(self) -> dict[str, UsageRecord | None]:
-        """Histories that have to be written since the last call; None to delete."""
+        """Histories to be written since the last call; None: to be deleted."""
         changed: dict[str, UsageRecord | None] = {}
         for queue in sorted(self._changed):
             found = self._histories.get(queue)
@@ -291,7 +291,7 @@ class UsageHistory:
 
 
 def usage_of(figure: int) -> float:
-    """A figure in CPUs, bytes and pieces, by their weights; infinite for weight 0."""
+    """A figure in CPUs, bytes and units, by their weights; infinite for weight 0."""
     return float("inf") if figure >= LAST else figure / FIGURE_UNIT
 
 

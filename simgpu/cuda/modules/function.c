@@ -238,12 +238,12 @@ SIM_API CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *grid, int *block
 	if (limit > 0 && limit < most)
 		most = limit;
 	for (int threads = (most + 31) / 32 * 32; threads > 0; threads -= 32) {
-		int candidate = threads < most ? threads : most;
-		uint32_t blocks = blocks_of_sm(m, function, (uint32_t)candidate, shared_of ? shared_of(candidate) : shared);
+		int width = threads < most ? threads : most;
+		uint32_t blocks = blocks_of_sm(m, function, (uint32_t)width, shared_of ? shared_of(width) : shared);
 
-		if (blocks * (uint32_t)candidate > best_threads) {
-			best_threads = blocks * (uint32_t)candidate;
-			*block = candidate;
+		if (blocks * (uint32_t)width > best_threads) {
+			best_threads = blocks * (uint32_t)width;
+			*block = width;
 			*grid = (int)(blocks * m->sm_count);
 		}
 	}

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the hooks cost: the same calls through the shim and straight into the driver beneath it, in one process, in
- * alternating batches (A B B A), so that a machine whose speed drifts harms both alike. Prints one JSON object with the
- * nanoseconds per call of every batch. Run inside a grant; SLUICE_BENCH_SHIM and SLUICE_BENCH_DRIVER name the libraries.
+ * Measures the cost of the hooks: the same calls through the shim and directly into the driver beneath it, in one
+ * process, in alternating batches (A B B A), so that a drifting machine speed affects both equally. Prints one JSON
+ * object with the nanoseconds per call of every batch. Run inside a grant; SLUICE_BENCH_SHIM and SLUICE_BENCH_DRIVER
+ * name the libraries.
  */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -69,7 +70,7 @@ static double batch(const struct side *side)
 	if (mode[0] == 'l') {
 		for (int i = 0; i < BATCH; i++)
 			r |= side->launch(kernel, 1, 1, 1, 32, 1, 1, 0, NULL, params, NULL);
-	} else if (mode[0] == 'm') { /* no launch like the one before it, as in a training step */
+	} else if (mode[0] == 'm') { /* no launch equals the one before it, as in a training step */
 		for (unsigned i = 0; i < BATCH; i++)
 			r |= side->launch(kernel, 1 + i % shapes, 1, 1, 32, 1, 1, 0, NULL, params, NULL);
 	} else if (mode[0] == 'a') {
@@ -90,7 +91,7 @@ static double batch(const struct side *side)
 	if (r != CUDA_SUCCESS)
 		die(mode, r);
 	if (mode[0] == 'l' || mode[0] == 'm')
-		ctx_sync(); /* straight to the driver: the queue is empty before the next batch, nothing is timed */
+		ctx_sync(); /* straight to the driver: the queue is empty before the next batch, without being timed */
 	return per_call_ns;
 }
 

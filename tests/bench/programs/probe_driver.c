@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A driver of two calls, for what a probe at them costs: the kernel's watch takes a library for one by what it exports. */
+/* A driver with two calls, to measure probes at its entry points: the audit recognises a driver library by its
+ * exports. */
 #include <stdint.h>
 
 #define API __attribute__((visibility("default")))
@@ -12,7 +13,7 @@ API int cuInit(unsigned flags)
 	return (int)flags;
 }
 
-/* As a real one begins: with saving registers. */
+/* Begins like a real one: by saving registers. */
 API int cuLaunchKernel(uint64_t *launches)
 {
 	++*launches;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What stands before probe_driver.c: our probe on the way into it, and the same way without. */
+/* Stands in front of probe_driver.c: one way into it with our probe, and the same way without. */
 #include <stdint.h>
 
 #include "interpose/compute/probe.h"
@@ -13,7 +13,7 @@ API int launch_without_probe(uint64_t *launches);
 API int sluice_interposer_major = 1;
 API int (*probe_driver)(uint64_t *launches);
 
-/* As the interposer keeps its own: no call to find it. */
+/* Kept as in the interposer: no call is needed to find it. */
 static __thread struct sluice_launch_event event __attribute__((tls_model("initial-exec"))) = { .cost_ns = 1000 };
 
 API int cuInit(unsigned flags)

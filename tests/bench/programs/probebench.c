@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What probes cost, in the CPU time of this thread, so that neighbours on the machine do not matter.
+ * Measures the cost of probes in the CPU time of this thread, so that other load on the machine does not matter.
  *
  *   probebench DRIVER SHIM pairs N       for each line of input: N pairs of batches, with our probe and without
  *   probebench DRIVER SHIM pace SECONDS  100,000 launches a second of CPU time; a line per 20 ms slice

@@ -21,7 +21,7 @@ BEGUN_S = 2.0
 def run(quick: bool) -> list[Entry]:
     count = 100 if quick else 400
     with tempfile.TemporaryDirectory() as directory, callers(Path(directory)) as service:
-        service.pond.apply(TEAMS)
+        service.controller.apply(TEAMS)
         alone = submits(service, count)
         found = [_entry("honest submit, alone", alone, alone)]
         for kind in KINDS:
@@ -33,7 +33,7 @@ def run(quick: bool) -> list[Entry]:
 def _beside(service: Callers, kind: str, count: int) -> list[float]:
     with hostile(service, kind, certificates(service, kind)):
         if kind != "silent":  # those are never proven, so never more than a few
-            until("all of them are there", lambda: service.pond.metric(CONNECTIONS) >= PEERS)
+            until("all of them are there", lambda: service.controller.metric(CONNECTIONS) >= PEERS)
             time.sleep(BEGUN_S)
         return submits(service, count)
 

@@ -89,8 +89,8 @@ async def _told(page: Page, made: Cluster, jobs: int) -> float:
 
 async def _viewers(made: Cluster, seconds: float) -> tuple[float, float]:
     """Processor time of the controller per second, without a viewer and with fifty."""
-    assert made.pond.process is not None
-    process = psutil.Process(made.pond.process.pid)
+    assert made.controller.process is not None
+    process = psutil.Process(made.controller.process.pid)
 
     async def busy() -> float:
         def used() -> float:

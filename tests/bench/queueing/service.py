@@ -22,7 +22,7 @@ from typing import Any
 from tests.bench.entries import Entry, entry
 from tests.bench.queueing.stored import QUEUES, store
 from tests.kit.places import REPO
-from tests.kit.pond import Pond
+from tests.kit.queue.controller import QueueController
 from tests.queue.server.certificates import Authority
 
 NODES = 100
@@ -42,7 +42,7 @@ def load(kind: str, target: str, *more: object) -> dict[str, Any]:
 
 
 @contextmanager
-def served(directory: Path, pki: Path, database: Path | None = None) -> Iterator[Pond]:
+def served(directory: Path, pki: Path, database: Path | None = None) -> Iterator[QueueController]:
     directory.mkdir()
     if database is not None:
         for file in database.parent.glob(f"{database.name}*"):
@@ -51,11 +51,11 @@ def served(directory: Path, pki: Path, database: Path | None = None) -> Iterator
         *(f"tls.certificate={pki}/queue.pem", f"tls.key={pki}/queue.key"),
         *(f"tls.client_ca={pki}/ca.pem", "workloads.max_per_user=1000000"),
     ]
-    pond = Pond(directory, host="localhost", both=True, settings=settings)
+    controller = QueueController(directory, host="localhost", both=True, settings=settings)
     try:
-        yield pond
+        yield controller
     finally:
-        pond.stop()
+        controller.stop()
 
 
 def certificates(pki: Path) -> None:
@@ -93,23 +93,23 @@ def bare_sqlite(directory: Path, seconds: float) -> float:
         return rows / (time.perf_counter() - began)
 
 
-def restart(pond: Pond) -> float:
+def restart(controller: QueueController) -> float:
     """Seconds from its launch until it says that it is ready."""
     began = time.perf_counter()
-    pond.launch()
+    controller.launch()
     while time.perf_counter() < began + 120:
         try:
-            if pond.http("/readyz")[0] == 200:
+            if controller.http("/readyz")[0] == 200:
                 return time.perf_counter() - began
         except OSError:
             pass
         time.sleep(0.01)
-    raise RuntimeError(f"the controller was not ready in 120 s: {pond.log[-1000:]}")
+    raise RuntimeError(f"the controller was not ready in 120 s: {controller.log[-1000:]}")
 
 
-def of(pond: Pond) -> tuple[object, ...]:
-    assert pond.process is not None
-    return ("--controller", pond.process.pid)
+def of(controller: QueueController) -> tuple[object, ...]:
+    assert controller.process is not None
+    return ("--controller", controller.process.pid)
 
 
 def middle(runs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -121,9 +121,9 @@ def rates(runs: list[dict[str, Any]]) -> list[float]:
     return [round(run["per_s"], 1) for run in runs]
 
 
-def memory_kib(pond: Pond) -> int:
-    assert pond.process is not None
-    status = Path(f"/proc/{pond.process.pid}/status").read_text()
+def memory_kib(controller: QueueController) -> int:
+    assert controller.process is not None
+    status = Path(f"/proc/{controller.process.pid}/status").read_text()
     return int(status.partition("VmRSS:")[2].split()[0])
 
 
@@ -137,27 +137,39 @@ def run(quick: bool) -> list[Entry]:
         store(place / "made" / "large.sqlite", stored * 9 // 10, stored // 10)
         rows_per_s = bare_sqlite(place, seconds / 2)
         echo = bare_grpc(place, seconds / 2)
-        with served(place / "empty", pki) as pond:
-            restart(pond)
-            pond.apply(QUEUES)
-            empty_kib = memory_kib(pond)
+        with served(place / "empty", pki) as controller:
+            restart(controller)
+            controller.apply(QUEUES)
+            empty_kib = memory_kib(controller)
             submits = load(
-                "submit", pond.address, *of(pond), "--clients", CLIENTS, "--seconds", seconds
+                "submit",
+                controller.address,
+                *of(controller),
+                "--clients",
+                CLIENTS,
+                "--seconds",
+                seconds,
             )
-        with served(place / "large", pki, place / "made" / "large.sqlite") as pond:
-            restart_s = restart(pond)
-            each_kib = (memory_kib(pond) - empty_kib) / stored
+        with served(place / "large", pki, place / "made" / "large.sqlite") as controller:
+            restart_s = restart(controller)
+            each_kib = (memory_kib(controller) - empty_kib) / stored
             loaded = load(
-                "submit", pond.address, *of(pond), "--clients", CLIENTS, "--seconds", seconds
+                "submit",
+                controller.address,
+                *of(controller),
+                "--clients",
+                CLIENTS,
+                "--seconds",
+                seconds,
             )
         nodes = ("--pki", pki, "--nodes", NODES, "--clients", 20, "--seconds", seconds)
 
         def jobs_beside(what: str, per_s: float = 0, followers: int = 0) -> dict[str, Any]:
-            with served(place / what, pki) as pond:
-                restart(pond)
-                pond.apply(QUEUES)
-                more = ("--per-s", per_s, "--followers", followers, "--tls", pond.tcp_address)
-                return load("jobs", pond.address, *of(pond), *more, *nodes)
+            with served(place / what, pki) as controller:
+                restart(controller)
+                controller.apply(QUEUES)
+                more = ("--per-s", per_s, "--followers", followers, "--tls", controller.tcp_address)
+                return load("jobs", controller.address, *of(controller), *more, *nodes)
 
         # In turns: what else the machine does must not be in one of the two only.
         plain, following = [], []

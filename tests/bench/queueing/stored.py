@@ -12,30 +12,16 @@ from queuecontroller.server.store.sqlite import SqliteStore
 from queuecontroller.state.objects.submission import Submission
 from queuecontroller.state.records import GpuAsk
 from sluicecommon.sd_notify import SdNotify
+from tests.kit.queue import queues
 from tests.queue.state.world import TEAMS, documents
 
 GIB = 1 << 30
 TOGETHER = 1000
 
-QUEUES = (
-    TEAMS.replace("nominalQuota: 2", "nominalQuota: 100000")
-    + """---
-apiVersion: kueue.x-k8s.io/v1beta1
-kind: ClusterQueue
-metadata: {name: waits}
-spec:
-  namespaceSelector: {}
-  resourceGroups:
-  - coveredResources: [nvidia.com/gpu]
-    flavors:
-    - name: gpus
-      resources: [{name: nvidia.com/gpu, nominalQuota: 0}]
----
-apiVersion: kueue.x-k8s.io/v1beta1
-kind: LocalQueue
-metadata: {name: waits, namespace: team-a}
-spec: {clusterQueue: waits}
-"""
+QUEUES = queues.manifests(
+    TEAMS.replace("nominalQuota: 2", "nominalQuota: 100000"),
+    queues.cluster_queue("waits", "gpus", {queues.GPU: 0}),
+    queues.local_queue("waits", "team-a", "waits"),
 )
 """Room for all who start, and a line in which everybody waits."""
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Takes device memory in blocks until one is refused, through a driver library that it found in its own way, and prints
- * what it got as one JSON object. Then holds it until its input ends.
+ * Takes device memory in blocks until one is refused, through a driver library that it finds in an unusual way, and
+ * prints the result as one JSON object. Then holds the memory until its input ends.
  *
  *   plain    dlopen and dlsym
  *   walk     the first loaded object of that name, its symbols looked up by hand

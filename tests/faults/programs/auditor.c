@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An auditor of the dynamic linker (LD_AUDIT) that leads around whoever stands before the driver: every search for
+ * An auditor of the dynamic linker (LD_AUDIT) that bypasses any library in front of the driver: every search for
  * libcuda.so.1 ends at $AUDITOR_LIBRARY, and every binding to one of its functions at the function of that file.
  */
 #include <dlfcn.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * `execer LIBRARY TIMES BYTES`: starts CUDA, takes so many bytes of device memory and becomes itself again, TIMES times,
- * with the same pid. The last one prints "done" and holds what it has until its input ends.
+ * `execer LIBRARY TIMES BYTES`: starts CUDA, takes so many bytes of device memory and calls exec on itself, TIMES
+ * times, with the same pid. The last run prints "done" and holds its memory until its input ends.
  */
 #include <dlfcn.h>
 #include <stdint.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A disk that lies: whoever asks that something be written for good is told that it is. */
+/* A disk that lies: fsync and its siblings report success without writing. */
 #include <unistd.h>
 
 int fsync(int fd)

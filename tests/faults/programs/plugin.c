@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A plugin that is linked to the driver, as Python's extensions are: asker.c loads it in odd ways. */
+/* A plugin that is linked to the driver, as Python's extensions are; asker.c loads it in unusual ways. */
 #include <stddef.h>
 #include <stdint.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * SIGSTOP at any instruction: `stopper ROUNDS SEED` has processes that reserve and release in a loop, stops one of them
- * wherever it is, and looks at what one reservation costs the others: before it, and while it is stopped. Prints one
+ * at a random point, and measures the cost of a reservation for the others: before, and while it is stopped. Prints one
  * JSON object with the 99th percentile of both, in ns, over all rounds.
  */
 #include <errno.h>
@@ -72,7 +72,7 @@ static int compare(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-/* Ours: slot WORKERS. False: one was refused. */
+/* The slot of this process is WORKERS. False: a reservation was refused. */
 static bool measure(uint64_t *ret_took)
 {
 	for (int i = 0; i < PROBES; i++) {

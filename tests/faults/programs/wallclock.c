@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The wall clock of the programs that load it steps when the first eight bytes of $WALLCLOCK_FILE change: they are the
- * seconds it is off, signed. Other clocks are the kernel's; the machine's own is never touched.
+ * The wall clock of the programs that load it steps when the first eight bytes of $WALLCLOCK_FILE change: they are its
+ * signed offset in seconds. Other clocks stay the kernel's; the machine's own clock is never changed.
  */
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -65,7 +65,7 @@ time_t time(time_t *ret)
 	return t.tv_sec;
 }
 
-/* Waits until a time of the wall clock, as libraries of C++ make them by themselves: the kernel's clock is not led. */
+/* Waits until a time of the wall clock, as C++ libraries do themselves: the kernel's clock has no offset. */
 long syscall(long number, ...)
 {
 	static long (*real)(long, ...);

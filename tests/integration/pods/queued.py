@@ -3,35 +3,16 @@
 from __future__ import annotations
 
 from tests.kit.pods import PodNode
+from tests.kit.queue import queues
 
-QUEUES = """
-apiVersion: kueue.x-k8s.io/v1beta1
-kind: ResourceFlavor
-metadata: {name: h100}
----
-apiVersion: v1
-kind: Namespace
-metadata: {name: vision}
----
-apiVersion: kueue.x-k8s.io/v1beta1
-kind: ClusterQueue
-metadata: {name: vision}
-spec:
-  namespaceSelector: {}
-  resourceGroups:
-  - coveredResources: [nvidia.com/gpu, nvidia.com/gpumem, nvidia.com/gpucores]
-    flavors:
-    - name: h100
-      resources:
-      - {name: nvidia.com/gpu, nominalQuota: 2}
-      - {name: nvidia.com/gpumem, nominalQuota: 64k}
-      - {name: nvidia.com/gpucores, nominalQuota: 100}
----
-apiVersion: kueue.x-k8s.io/v1beta1
-kind: LocalQueue
-metadata: {name: train, namespace: vision}
-spec: {clusterQueue: vision}
-"""
+QUEUES = queues.manifests(
+    queues.flavor("h100"),
+    queues.namespace("vision"),
+    queues.cluster_queue(
+        "vision", "h100", {queues.GPU: 2, queues.GPU_MEMORY: "64k", queues.GPU_CORES: 100}
+    ),
+    queues.local_queue("train", "vision", "vision"),
+)
 LABELS = {"kueue.x-k8s.io/queue-name": "train"}
 
 

@@ -6,33 +6,17 @@ from __future__ import annotations
 import sqlite3
 
 from tests.kit.node import running, until
-from tests.kit.pond import serving
+from tests.kit.queue import queues
+from tests.kit.queue.controller import serving
 from tests.kit.workplace import workplace
 
-QUEUE = """
-apiVersion: kueue.x-k8s.io/v1beta1
-kind: ResourceFlavor
-metadata: {name: any}
----
-apiVersion: kueue.x-k8s.io/v1beta1
-kind: ClusterQueue
-metadata: {name: all}
-spec:
-  namespaceSelector: {}
-  resourceGroups:
-  - coveredResources: [nvidia.com/gpu, nvidia.com/gpumem, nvidia.com/gpucores]
-    flavors:
-    - name: any
-      resources:
-      - {name: nvidia.com/gpu, nominalQuota: 2}
-      - {name: nvidia.com/gpumem, nominalQuota: 64k}
-      - {name: nvidia.com/gpucores, nominalQuota: 100}
----
-apiVersion: kueue.x-k8s.io/v1beta1
-kind: LocalQueue
-metadata: {name: train, namespace: default}
-spec: {clusterQueue: all}
-"""
+QUEUE = queues.manifests(
+    queues.flavor("any"),
+    queues.cluster_queue(
+        "all", "any", {queues.GPU: 2, queues.GPU_MEMORY: "64k", queues.GPU_CORES: 100}
+    ),
+    queues.local_queue("train", "default", "all"),
+)
 FLAGS = ("--queue", "train", "--gpumem", "4Gi", "--cores", "40")
 NEVER_ENDS = str(10**12)
 """ns."""
@@ -41,15 +25,17 @@ NEVER_ENDS = str(10**12)
 def test_the_controller_hears_why_its_job_was_ended() -> None:
     with (
         workplace() as directory,
-        serving(directory / "queue", settings=["nodes.report_s=0.5"]) as pond,
+        serving(directory / "queue", settings=["nodes.report_s=0.5"]) as controller,
     ):
-        pond.apply(QUEUE)
+        controller.apply(QUEUE)
         settings = (
-            f'[queue]\nserver = "{pond.address}"\nnode_name = "n1"\n'
+            f'[queue]\nserver = "{controller.address}"\nnode_name = "n1"\n'
             '[detection]\npolicies = "queue/all=kill"\nrunaway_kernel_s = 1\n'
         )
         with running(directory / "node", gpus="2xh100-80gb", settings=settings) as node:
-            until("the node is in the queue", lambda: "Ready" in pond.cli("get", "nodes").stdout)
+            until(
+                "the node is in the queue", lambda: "Ready" in controller.cli("get", "nodes").stdout
+            )
             runaway = node.run_tenant("runaway", "--kernel-ns", NEVER_ENDS, flags=FLAGS)
             other = node.run("other", "sleep", "3600", flags=FLAGS)
             until("both run", lambda: node.grant("runaway") and node.grant("other"))
@@ -60,7 +46,7 @@ def test_the_controller_hears_why_its_job_was_ended() -> None:
                     (
                         found := {
                             one["metadata"]["name"].rsplit("-", 1)[0]: one["status"]
-                            for one in pond.workloads()
+                            for one in controller.workloads()
                         }
                     )["runaway"]["phase"]
                     == "Finished"

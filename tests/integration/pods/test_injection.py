@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -29,30 +29,18 @@ def node() -> Iterator[Node]:
         yield node
 
 
+RUN = (SLUICE, "run", "--gpumem", "2Gi", "--policy", "elastic")
+
+
+def run(environment: Mapping[str, str], *words: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=120)
+
+
 def attempt(
     node: Node, library: str | Path, *wrap: str, flags: tuple[str, ...] = ()
 ) -> dict[str, object]:
-    done = subprocess.run(
-        [
-            SLUICE,
-            "run",
-            "--gpumem",
-            "2Gi",
-            "--policy",
-            "elastic",
-            *flags,
-            "--",
-            *wrap,
-            sys.executable,
-            "-c",
-            TRY,
-            str(library),
-        ],
-        env=node.environment(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    program = (*wrap, sys.executable, "-c", TRY, library)
+    done = run(node.environment(), *RUN, *flags, "--", *program)
     assert done.returncode == 0, done.stderr
     got: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
     return got
@@ -87,43 +75,14 @@ def test_a_copy_of_the_driver_elsewhere_on_the_path_is_covered_too(
     before = os.environ.get("LD_LIBRARY_PATH")
     environment = node.environment(LD_LIBRARY_PATH=str(tmp_path))
     for name in ("libcuda.so", "libcuda.so.1", "libcuda.so.550.1"):
-        done = subprocess.run(
-            [
-                SLUICE,
-                "run",
-                "--gpumem",
-                "2Gi",
-                "--policy",
-                "elastic",
-                "--",
-                sys.executable,
-                "-c",
-                TRY,
-                tmp_path / name,
-            ],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
+        done = run(environment, *RUN, "--", sys.executable, "-c", TRY, tmp_path / name)
         assert json.loads(done.stdout.splitlines()[-1]) == CAPPED, (name, done.stderr)
     assert os.environ.get("LD_LIBRARY_PATH") == before
 
 
 def test_shim_and_preload_together_charge_once(node: Node) -> None:
-    job = node.run_tenant(
-        "once",
-        "--launches",
-        "100",
-        "--hold",
-        str(GIB),
-        "--idle",
-        "30",
-        flags=(
-            "--gpumem",
-            "4Gi",
-        ),
-    )
+    words = ("--launches", "100", "--hold", str(GIB), "--idle", "30")
+    job = node.run_tenant("once", *words, flags=("--gpumem", "4Gi"))
     device = until(
         "it has launched",
         lambda: (
@@ -138,24 +97,8 @@ def test_shim_and_preload_together_charge_once(node: Node) -> None:
 
 
 def test_nothing_is_left_mounted_and_the_limits_cannot_be_written(node: Node) -> None:
-    done = subprocess.run(
-        [
-            SLUICE,
-            "run",
-            "--gpumem",
-            "2Gi",
-            "--policy",
-            "elastic",
-            "--",
-            sys.executable,
-            "-c",
-            "import os; print(sorted(os.listdir('/run/sluice/grant'))); open('/run/sluice/grant/policy.shm', 'r+b')",
-        ],
-        env=node.environment(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    listing = "import os; print(sorted(os.listdir('/run/sluice/grant'))); open('/run/sluice/grant/policy.shm', 'r+b')"
+    done = run(node.environment(), *RUN, "--", sys.executable, "-c", listing)
     assert "policy.shm" in done.stdout
     assert "Read-only file system" in done.stderr
     mounted = Path("/proc/self/mountinfo").read_text()
@@ -174,13 +117,8 @@ def host_mounts_come_in() -> bool:
 def test_a_grant_inside_of_a_grant_works_or_says_why_not(node: Node) -> None:
     inner = [str(SLUICE), "run", "--gpumem", "1Gi", "--policy", "elastic", "--"]
     program = [sys.executable, "-c", TRY, "libcuda.so.1"]
-    done = subprocess.run(
-        [*inner, "env", f"SLUICE_SOCKET={node.socket}", *inner, *program],
-        env=node.environment(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    nested = [*inner, "env", f"SLUICE_SOCKET={node.socket}", *inner, *program]
+    done = run(node.environment(), *nested)
     if host_mounts_come_in():
         assert json.loads(done.stdout.splitlines()[-1]) == {"init": 0, "total": GIB, "big": 2}
     else:

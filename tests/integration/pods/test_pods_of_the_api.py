@@ -17,7 +17,7 @@ from tests.integration.pods.queued import LABELS, QUEUES
 from tests.kit.apiserver import ApiServer
 from tests.kit.node import until
 from tests.kit.pods import PodNode, pod_node
-from tests.kit.pond import Pond, serving
+from tests.kit.queue.controller import QueueController, serving
 from tests.kit.workplace import workplace
 
 PODS, NODES = "/api/v1/pods", "/api/v1/nodes"
@@ -66,20 +66,22 @@ def served() -> Iterator[Served]:
 
 
 @pytest.fixture(scope="module")
-def places(served: Served) -> Iterator[tuple[Pond, PodNode]]:
+def places(served: Served) -> Iterator[tuple[QueueController, PodNode]]:
     served.do(served.api.put, NODES, {"metadata": {"name": "n1"}, "status": {"capacity": {}}})
     with (
         workplace() as directory,
-        serving(directory / "queue", settings=["nodes.report_s=0.5"]) as pond,
+        serving(directory / "queue", settings=["nodes.report_s=0.5"]) as controller,
     ):
-        pond.apply(QUEUES)
+        controller.apply(QUEUES)
         access = served.kubeconfig(directory / "kubeconfig")
         settings = (
-            f'kubeconfig = "{access}"\n[queue]\nserver = "{pond.address}"\nnode_name = "n1"\n'
+            f'kubeconfig = "{access}"\n[queue]\nserver = "{controller.address}"\nnode_name = "n1"\n'
         )
         with pod_node(directory / "node", settings=settings, flags="") as node:
-            until("the node is in the queue", lambda: "Ready" in pond.cli("get", "nodes").stdout)
-            yield pond, node
+            until(
+                "the node is in the queue", lambda: "Ready" in controller.cli("get", "nodes").stdout
+            )
+            yield controller, node
 
 
 def admit(served: Served, node: PodNode, name: str, **head: Any) -> str:
@@ -118,7 +120,7 @@ def end(served: Served, node: PodNode, uid: str, name: str) -> None:
 
 
 def test_what_a_pod_asks_for_counts_without_any_feature_gate(
-    served: Served, places: tuple[Pond, PodNode]
+    served: Served, places: tuple[QueueController, PodNode]
 ) -> None:
     _, node = places
     uid = admit(served, node, "plain")
@@ -131,7 +133,7 @@ def test_what_a_pod_asks_for_counts_without_any_feature_gate(
 
 
 def test_a_running_pods_annotation_resizes_it_and_its_events_tell(
-    served: Served, places: tuple[Pond, PodNode]
+    served: Served, places: tuple[QueueController, PodNode]
 ) -> None:
     _, node = places
     uid = admit(served, node, "moving")
@@ -166,7 +168,7 @@ def test_a_running_pods_annotation_resizes_it_and_its_events_tell(
 
 
 def test_the_scheduler_can_count_what_the_gpus_have(
-    served: Served, places: tuple[Pond, PodNode]
+    served: Served, places: tuple[QueueController, PodNode]
 ) -> None:
     _, node = places
 
@@ -180,9 +182,9 @@ def test_the_scheduler_can_count_what_the_gpus_have(
 
 
 def test_the_pods_of_a_job_take_the_decisions_for_the_job_and_no_more_than_there_are(
-    served: Served, places: tuple[Pond, PodNode]
+    served: Served, places: tuple[QueueController, PodNode]
 ) -> None:
-    pond, node = places
+    controller, node = places
     job = owner(served, "/apis/batch/v1/jobs", "Job", "many", labels=LABELS)
     uids = {
         name: admit(served, node, name, ownerReferences=[job])
@@ -191,7 +193,7 @@ def test_the_pods_of_a_job_take_the_decisions_for_the_job_and_no_more_than_there
     said = refusal(node, uids["many-a"])
     assert "vision/many-a, made by Job many waits in queue train: no decision" in said
     pod = '{"containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "8000", "nvidia.com/gpucores": "30"}}}]}'
-    pond.apply(
+    controller.apply(
         f"""
 apiVersion: batch/v1
 kind: Job
@@ -213,9 +215,9 @@ spec: {{parallelism: 2, completions: 2, template: {{spec: {pod}}}}}
 
 
 def test_a_replica_of_a_deployment_starts_by_its_decision_and_leaves_a_claim_behind_for_nobody(
-    served: Served, places: tuple[Pond, PodNode]
+    served: Served, places: tuple[QueueController, PodNode]
 ) -> None:
-    pond, node = places
+    controller, node = places
     deployment = owner(served, "/apis/apps/v1/deployments", "Deployment", "web", labels=LABELS)
     replicas = owner(
         served, "/apis/apps/v1/replicasets", "ReplicaSet", "web-77", ownerReferences=[deployment]
@@ -225,7 +227,7 @@ def test_a_replica_of_a_deployment_starts_by_its_decision_and_leaves_a_claim_beh
     node.kubelet.do("end", uid=first)  # gone before its decision came
     served.do(served.api.remove, PODS, "vision/web-77-a")
     pod = '{"containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "7000", "nvidia.com/gpucores": "20"}}}]}'
-    pond.apply(
+    controller.apply(
         f"""
 apiVersion: apps/v1
 kind: Deployment
@@ -242,7 +244,7 @@ spec: {{replicas: 1, template: {{spec: {pod}}}}}
 
 
 def test_whose_pod_it_is_cannot_be_told_so_it_does_not_start(
-    served: Served, places: tuple[Pond, PodNode]
+    served: Served, places: tuple[QueueController, PodNode]
 ) -> None:
     _, node = places
     job = owner(served, "/apis/batch/v1/jobs", "Job", "hidden")

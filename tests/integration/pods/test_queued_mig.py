@@ -13,7 +13,7 @@ import pytest
 from tests.integration.pods.queued import LABELS, refusal
 from tests.kit.node import until
 from tests.kit.pods import PodNode, pod_node
-from tests.kit.pond import Pond, serving
+from tests.kit.queue.controller import QueueController, serving
 from tests.kit.workplace import workplace
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="changing MIG is root's")
@@ -48,14 +48,14 @@ spec: {{clusterQueue: vision}}
 
 
 @pytest.fixture
-def places() -> Iterator[tuple[Pond, PodNode]]:
+def places() -> Iterator[tuple[QueueController, PodNode]]:
     with (
         workplace() as directory,
-        serving(directory / "queue", settings=["nodes.report_s=0.5"]) as pond,
+        serving(directory / "queue", settings=["nodes.report_s=0.5"]) as controller,
     ):
-        pond.apply(QUEUES)
+        controller.apply(QUEUES)
         settings = (
-            f'mode = "mig"\nmig_strategy = "mixed"\n[queue]\nserver = "{pond.address}"\n'
+            f'mode = "mig"\nmig_strategy = "mixed"\n[queue]\nserver = "{controller.address}"\n'
             'node_name = "n1"\n'
         )
         with pod_node(
@@ -65,12 +65,14 @@ def places() -> Iterator[tuple[Pond, PodNode]]:
             flags=f"--pods-api --resource {RESOURCE}",
             devices=1,
         ) as node:
-            until("the node is in the queue", lambda: "Ready" in pond.cli("get", "nodes").stdout)
-            yield pond, node
+            until(
+                "the node is in the queue", lambda: "Ready" in controller.cli("get", "nodes").stdout
+            )
+            yield controller, node
 
 
-def submit(pond: Pond, node: PodNode, name: str) -> str:
-    pond.apply(
+def submit(controller: QueueController, node: PodNode, name: str) -> str:
+    controller.apply(
         f"""
 apiVersion: v1
 kind: Pod
@@ -91,14 +93,16 @@ def admit(node: PodNode, name: str) -> str:
     return str(answer["uid"])
 
 
-def gpus(pond: Pond) -> list[dict[str, Any]]:
-    (found,) = pond.get("nodes")["items"]
+def gpus(controller: QueueController) -> list[dict[str, Any]]:
+    (found,) = controller.get("nodes")["items"]
     reported: list[dict[str, Any]] = found["status"]["gpus"]
     return reported
 
 
-def test_pods_are_placed_on_instances_that_are_there(places: tuple[Pond, PodNode]) -> None:
-    pond, node = places
+def test_pods_are_placed_on_instances_that_are_there(
+    places: tuple[QueueController, PodNode],
+) -> None:
+    controller, node = places
     card = node.node.cli_json("mig", "show")[0]
     instances = {
         device["uuid"]: (one["profile"], one["span"]["start"], one["span"]["size"])
@@ -106,15 +110,16 @@ def test_pods_are_placed_on_instances_that_are_there(places: tuple[Pond, PodNode
         for device in one["devices"]
     }
     shown = {
-        one["uuid"]: (one["migProfile"], one["migStart"], one["migSize"]) for one in gpus(pond)
+        one["uuid"]: (one["migProfile"], one["migStart"], one["migSize"])
+        for one in gpus(controller)
     }
     assert shown == instances
-    assert {one["parentUuid"] for one in gpus(pond)} == {card["gpu"]}
-    assert "0: 1g.10gb,3g.40gb" in pond.cli("get", "nodes", "-o", "wide").stdout
+    assert {one["parentUuid"] for one in gpus(controller)} == {card["gpu"]}
+    assert "0: 1g.10gb,3g.40gb" in controller.cli("get", "nodes", "-o", "wide").stdout
 
     uid = admit(node, "first")
     assert "vision/first waits in queue train" in refusal(node, uid), "not by the node's defaults"
-    first = submit(pond, node, "first")
+    first = submit(controller, node, "first")
     until("its decision is here", lambda: refusal(node, uid) == "")
     grant = node.node.grant("vision/first/main")
     assert grant is not None
@@ -122,35 +127,37 @@ def test_pods_are_placed_on_instances_that_are_there(places: tuple[Pond, PodNode
     (device,) = grant["devices"]
     assert instances[device["gpu"]][0] == "3g.40gb"
     assert device["memory_limit_bytes"] == 40320 << 20
-    until("the controller knows that it runs", lambda: pond.phase(first) == "Running")
-    second = submit(pond, node, "second")
-    until("the second waits", lambda: pond.phase(second) == "Pending")
+    until("the controller knows that it runs", lambda: controller.phase(first) == "Running")
+    second = submit(controller, node, "second")
+    until("the second waits", lambda: controller.phase(second) == "Pending")
     until(
         "it says why",
-        lambda: "has room for 0 of 1 3g.40gb" in pond.cli("explain", second).stdout,
+        lambda: "has room for 0 of 1 3g.40gb" in controller.cli("explain", second).stdout,
     )
 
     refused = node.node.cli("mig", "set", "--gpu", "0", "2x3g.40gb", check=False)
     assert refused.returncode == 1
     assert "(pod vision/first, container main)" in refused.stderr
     node.kubelet.do("end", uid=uid)
-    until("the first is over", lambda: pond.phase(first) == "Finished")
-    until("the second is decided", lambda: pond.phase(second) != "Pending")
+    until("the first is over", lambda: controller.phase(first) == "Finished")
+    until("the second is decided", lambda: controller.phase(second) != "Pending")
     promised = node.node.cli("mig", "set", "--gpu", "0", "2x3g.40gb", check=False)
     assert promised.returncode == 1
     assert "the queue: 1 pod decided for it" in promised.stderr
 
 
-def test_the_queue_follows_a_card_that_is_cut_anew(places: tuple[Pond, PodNode]) -> None:
-    pond, node = places
+def test_the_queue_follows_a_card_that_is_cut_anew(places: tuple[QueueController, PodNode]) -> None:
+    controller, node = places
     done = node.node.cli("mig", "set", "--gpu", "0", "2x3g.40gb", check=False)
     assert done.returncode == 0, done.stderr
-    until("the controller knows", lambda: "0: 2x3g.40gb" in pond.cli("get", "nodes", "-o", "wide").stdout)  # fmt: skip
-    names = [submit(pond, node, name) for name in ("one", "two", "three")]
+    until("the controller knows", lambda: "0: 2x3g.40gb" in controller.cli("get", "nodes", "-o", "wide").stdout)  # fmt: skip
+    names = [submit(controller, node, name) for name in ("one", "two", "three")]
     decided = until(
         "two of them have their instance",
-        lambda: len(got := [one for one in names if pond.phase(one) != "Pending"]) == 2 and got,
+        lambda: (
+            len(got := [one for one in names if controller.phase(one) != "Pending"]) == 2 and got
+        ),
     )
     assert len(decided) == 2
-    given = [gpu for gpu in gpus(pond) if gpu["givenMemoryBytes"]]
+    given = [gpu for gpu in gpus(controller) if gpu["givenMemoryBytes"]]
     assert sorted(one["givenMemoryBytes"] for one in given) == [40320 << 20] * 2

@@ -12,7 +12,7 @@ import pytest
 from tests.integration.pods.queued import LABELS, QUEUES, refusal
 from tests.kit.node import until
 from tests.kit.pods import PodNode, pod_node
-from tests.kit.pond import Pond, serving
+from tests.kit.queue.controller import QueueController, serving
 from tests.kit.workplace import workplace
 
 
@@ -30,16 +30,18 @@ spec:
 
 
 @pytest.fixture(scope="module")
-def places() -> Iterator[tuple[Pond, PodNode]]:
+def places() -> Iterator[tuple[QueueController, PodNode]]:
     with (
         workplace() as directory,
-        serving(directory / "queue", settings=["nodes.report_s=0.5"]) as pond,
+        serving(directory / "queue", settings=["nodes.report_s=0.5"]) as controller,
     ):
-        pond.apply(QUEUES)
-        settings = f'[queue]\nserver = "{pond.address}"\nnode_name = "n1"\n'
+        controller.apply(QUEUES)
+        settings = f'[queue]\nserver = "{controller.address}"\nnode_name = "n1"\n'
         with pod_node(Path(directory) / "node", settings=settings) as node:
-            until("the node is in the queue", lambda: "Ready" in pond.cli("get", "nodes").stdout)
-            yield pond, node
+            until(
+                "the node is in the queue", lambda: "Ready" in controller.cli("get", "nodes").stdout
+            )
+            yield controller, node
 
 
 def admit(node: PodNode, name: str, **more: Any) -> str:
@@ -50,13 +52,13 @@ def admit(node: PodNode, name: str, **more: Any) -> str:
 
 
 def test_a_queued_pod_waits_for_its_decision_and_gets_what_was_decided(
-    places: tuple[Pond, PodNode],
+    places: tuple[QueueController, PodNode],
 ) -> None:
-    pond, node = places
+    controller, node = places
     uid = admit(node, "trainer", labels=LABELS)
     assert "vision/trainer waits in queue train" in refusal(node, uid)
     assert node.node.grant("vision/trainer/main") is None
-    pond.apply(manifest("trainer", 8000, 30))
+    controller.apply(manifest("trainer", 8000, 30))
     until("its decision is here", lambda: refusal(node, uid) == "")
     grant = node.node.grant("vision/trainer/main")
     assert grant is not None
@@ -64,31 +66,34 @@ def test_a_queued_pod_waits_for_its_decision_and_gets_what_was_decided(
     assert grant["devices"][0]["share_ratio"] == pytest.approx(0.3)
     assert grant["workload"] == "vision/pod-trainer"
     until(
-        "the controller knows that it runs", lambda: pond.phase("vision/pod-trainer") == "Running"
+        "the controller knows that it runs",
+        lambda: controller.phase("vision/pod-trainer") == "Running",
     )
     node.kubelet.do("end", uid=uid)
     until(
         "the controller knows that it is over",
-        lambda: pond.phase("vision/pod-trainer") == "Finished",
+        lambda: controller.phase("vision/pod-trainer") == "Finished",
     )
 
 
-def test_without_quota_a_pod_waits_until_another_ends(places: tuple[Pond, PodNode]) -> None:
-    pond, node = places
+def test_without_quota_a_pod_waits_until_another_ends(
+    places: tuple[QueueController, PodNode],
+) -> None:
+    controller, node = places
     first, second = admit(node, "first", labels=LABELS), admit(node, "second", labels=LABELS)
-    pond.apply(manifest("first", 40_000, 60))
+    controller.apply(manifest("first", 40_000, 60))
     until("the first runs", lambda: refusal(node, first) == "")
-    pond.apply(manifest("second", 40_000, 60))
-    until("the second is in line", lambda: pond.phase("vision/pod-second") == "Pending")
+    controller.apply(manifest("second", 40_000, 60))
+    until("the second is in line", lambda: controller.phase("vision/pod-second") == "Pending")
     assert "no decision" in refusal(node, second)
     node.kubelet.do("end", uid=first)
     until("the second runs", lambda: refusal(node, second) == "")
     assert len({grant["name"] for grant in node.node.grants() if grant["state"] == "active"}) == 1
     node.kubelet.do("end", uid=second)
-    until("the second is over", lambda: pond.phase("vision/pod-second") == "Finished")
+    until("the second is over", lambda: controller.phase("vision/pod-second") == "Finished")
 
 
-def test_pods_of_no_queue_have_their_own_limits(places: tuple[Pond, PodNode]) -> None:
+def test_pods_of_no_queue_have_their_own_limits(places: tuple[QueueController, PodNode]) -> None:
     _, node = places
     uid = admit(
         node, "plain", containers=[{"name": "main", "limits": {"nvidia.com/gpumem": "1000"}}]
@@ -102,13 +107,13 @@ def test_pods_of_no_queue_have_their_own_limits(places: tuple[Pond, PodNode]) ->
 
 
 def test_while_the_controller_is_away_running_pods_restart_and_new_ones_wait(
-    places: tuple[Pond, PodNode],
+    places: tuple[QueueController, PodNode],
 ) -> None:
-    pond, node = places
+    controller, node = places
     uid = admit(node, "steady", labels=LABELS)
-    pond.apply(manifest("steady", 8000, 30))
+    controller.apply(manifest("steady", 8000, 30))
     until("it runs", lambda: refusal(node, uid) == "")
-    pond.kill()
+    controller.kill()
     assert refusal(node, uid) == "", "the same grant, nobody is asked"
     late = admit(node, "late", labels=LABELS)
     assert "no decision" in refusal(node, late)

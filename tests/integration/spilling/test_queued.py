@@ -9,44 +9,23 @@ import pytest
 
 from tests.integration.spilling.jobs import Job, used_gib
 from tests.kit.node import Node, running, until
-from tests.kit.pond import Pond, serving
+from tests.kit.queue import queues
+from tests.kit.queue.controller import QueueController, serving
 from tests.kit.workplace import workplace
 
 HELD_GIB = 2
 JOB = ("--queue", "team/train", "--gpumem", "60%", "--cores", "60")
 CHECKPOINT = (*JOB, "--on-preemption", "checkpoint")
 URGENT = (*JOB, "--priority-class", "urgent")
-QUEUES = """
-apiVersion: kueue.x-k8s.io/v1beta1
-kind: ResourceFlavor
-metadata: {name: h100}
----
-apiVersion: kueue.x-k8s.io/v1beta1
-kind: WorkloadPriorityClass
-metadata: {name: urgent}
-value: 1000
----
-apiVersion: v1
-kind: Namespace
-metadata: {name: team}
----
-apiVersion: kueue.x-k8s.io/v1beta1
-kind: ClusterQueue
-metadata: {name: team}
-spec:
-  namespaceSelector: {}
-  preemption: {withinClusterQueue: LowerPriority}
-  resourceGroups:
-  - coveredResources: [nvidia.com/gpu]
-    flavors:
-    - name: h100
-      resources: [{name: nvidia.com/gpu, nominalQuota: 1}]
----
-apiVersion: kueue.x-k8s.io/v1beta1
-kind: LocalQueue
-metadata: {name: train, namespace: team}
-spec: {clusterQueue: team}
-"""
+QUEUES = queues.manifests(
+    queues.flavor("h100"),
+    queues.priority_class("urgent", 1000),
+    queues.namespace("team"),
+    queues.cluster_queue(
+        "team", "h100", {queues.GPU: 1}, "preemption: {withinClusterQueue: LowerPriority}"
+    ),
+    queues.local_queue("train", "team", "team"),
+)
 
 
 @pytest.fixture
@@ -56,7 +35,7 @@ def ends() -> Iterator[ExitStack]:
 
 
 @pytest.fixture
-def pond(ends: ExitStack) -> Pond:
+def controller(ends: ExitStack) -> QueueController:
     directory = ends.enter_context(workplace())
     settings = ["nodes.report_s=0.5", "workloads.grace_s=1"]
     it = ends.enter_context(serving(directory / "queue", settings=settings))
@@ -65,14 +44,14 @@ def pond(ends: ExitStack) -> Pond:
 
 
 @pytest.fixture
-def node(ends: ExitStack, pond: Pond) -> Node:
+def node(ends: ExitStack, controller: QueueController) -> Node:
     settings = (
-        f'[queue]\nserver = "{pond.address}"\nnode_name = "n1"\n'
+        f'[queue]\nserver = "{controller.address}"\nnode_name = "n1"\n'
         "[checkpoint]\nspare_host_memory_mib = 0\n"
     )
     directory = ends.enter_context(workplace())
     it = ends.enter_context(running(directory, gpus="1xh100-80gb", settings=settings))
-    until("the node is in the queue", lambda: "Ready" in pond.cli("get", "nodes").stdout)
+    until("the node is in the queue", lambda: "Ready" in controller.cli("get", "nodes").stdout)
     return it
 
 
@@ -83,7 +62,7 @@ def submit(node: Node, ends: ExitStack, name: str, *flags: str) -> Job:
 
 
 def test_a_job_makes_way_with_its_memory_and_goes_on_where_it_was(
-    pond: Pond, node: Node, ends: ExitStack
+    controller: QueueController, node: Node, ends: ExitStack
 ) -> None:
     first = submit(node, ends, "first", *CHECKPOINT).ready()
     assert first.do("hold", HELD_GIB) == 0
@@ -92,7 +71,7 @@ def test_a_job_makes_way_with_its_memory_and_goes_on_where_it_was(
     until("the urgent one has the card alone", lambda: used_gib(node) < 2)
     assert urgent.do("hold", HELD_GIB) == 0
     assert urgent.do("work", 1_000_000) == 0
-    assert "Paused" in pond.cli("get", "workloads", "-n", "team").stdout
+    assert "Paused" in controller.cli("get", "workloads", "-n", "team").stdout
     done = node.cli("resume", "first", check=False)
     assert "paused by the queue" in done.stderr
     urgent.end()
@@ -102,7 +81,7 @@ def test_a_job_makes_way_with_its_memory_and_goes_on_where_it_was(
 
 
 def test_a_daemon_that_is_killed_while_one_is_spilled_brings_it_back_later(
-    pond: Pond, node: Node, ends: ExitStack
+    controller: QueueController, node: Node, ends: ExitStack
 ) -> None:
     first = submit(node, ends, "first", *CHECKPOINT).ready()
     assert first.do("hold", HELD_GIB) == 0
@@ -116,7 +95,7 @@ def test_a_daemon_that_is_killed_while_one_is_spilled_brings_it_back_later(
 
 
 def test_one_that_cannot_be_checkpointed_is_stopped_and_the_reason_is_said(
-    pond: Pond, node: Node, ends: ExitStack
+    controller: QueueController, node: Node, ends: ExitStack
 ) -> None:
     first = submit(node, ends, "first", *CHECKPOINT).ready()
     assert first.do("hold", HELD_GIB) == 0

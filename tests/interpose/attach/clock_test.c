@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A clock that is behind follows what the daemon wrote, and no other one does. */
+/* Only a clock that is behind follows the daemon's heartbeat. */
 #include "interpose/attach/clock.h"
 
 #include "tests/interpose/check.h"
@@ -12,7 +12,7 @@ int main(void)
 
 	clock_follow(0);
 	clock_follow(began_ns);
-	clock_follow(began_ns + SECOND / 2); /* as far as two readings may lie apart */
+	clock_follow(began_ns + SECOND / 2); /* within the distance of two readings */
 	CHECK(clock_ns() < began_ns + 200 * SECOND);
 
 	clock_follow(began_ns + 300 * SECOND);
@@ -21,9 +21,9 @@ int main(void)
 
 	uint64_t followed_ns = clock_ns();
 
-	clock_follow(began_ns); /* a daemon that is away writes nothing newer */
+	clock_follow(began_ns); /* a daemon that is away writes no newer time */
 	CHECK(clock_ns() >= followed_ns);
-	clock_follow(clock_ns() + SECOND / 20); /* nearer than the first one */
+	clock_follow(clock_ns() + SECOND / 20); /* closer than the first one */
 	CHECK(clock_ns() >= followed_ns + SECOND / 20);
 	return 0;
 }

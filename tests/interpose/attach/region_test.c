@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * region.c by itself: publishing and checking, the seqlock against a writer, slots, hostile contents, and
+ * region.c alone: publishing and checking, the seqlock against a writer, slots, hostile contents, and
  * reserve-then-verify with threads. Run plain and under the sanitizers.
  */
 #include <errno.h>
@@ -55,7 +55,7 @@ static void test_publish(void)
 	CHECK_EQUAL(sluice_policy_check(&policy, sizeof(policy) - 1, NULL), -EBADMSG);
 }
 
-/* Every header word, one at a time, with values a stranger might put there. */
+/* Every header word, one at a time, with values that an attacker might write. */
 static void test_hostile_headers(void)
 {
 	static const uint64_t values[] = { 0, 1, 16, 17, 255, 257, UINT16_MAX, UINT32_MAX, UINT64_MAX };
@@ -92,7 +92,7 @@ static void test_hostile_headers(void)
 	CHECK_EQUAL(sluice_usage_check(&usage, sizeof(usage)), -EBADMSG);
 }
 
-/* Whatever a tenant writes into its own page, nothing is read out of bounds and no sum wraps to a small one. */
+/* Whatever a tenant writes into its own page, no read goes out of bounds and no sum wraps to a small one. */
 static void test_hostile_usage(void)
 {
 	uint64_t generation;
@@ -126,7 +126,7 @@ static void test_limits(void)
 	CHECK_EQUAL(sluice_policy_read_device(&policy, 1, &d), 0);
 	CHECK_EQUAL(d.memory_limit_bytes, LIMIT);
 	d.memory_limit_bytes = 5;
-	d.lease_period_ns = 99; /* of line B: not what set_limits writes */
+	d.lease_period_ns = 99; /* of line B: set_limits does not write it */
 	CHECK_EQUAL(sluice_policy_set_limits(&policy, 1, &d), 0);
 	CHECK_EQUAL(sluice_policy_set_limits(&policy, 2, &d), -EINVAL);
 	CHECK_EQUAL(sluice_policy_read_device(&policy, 1, &copy), 0);
@@ -137,7 +137,7 @@ static void test_limits(void)
 	CHECK_EQUAL(sluice_policy_read_device(&policy, 1, &copy), 0);
 	CHECK_EQUAL(copy.lease_period_ns, 99);
 
-	/* a daemon that died in the middle of a write: readers keep what they have, the next daemon repairs it */
+	/* a daemon that died in mid-write: readers keep their last copy, the next daemon repairs the page */
 	policy.control.seq |= 1;
 	copy.memory_limit_bytes = 77;
 	CHECK_EQUAL(sluice_policy_read_device(&policy, 1, &copy), -EAGAIN);
@@ -167,11 +167,11 @@ static void test_slots(void)
 	CHECK_EQUAL(sluice_memory_charged(&policy, &usage, 0), 100);
 	CHECK_EQUAL(sluice_policy_free_slot(&policy, 3), 0);
 	CHECK_EQUAL(sluice_policy_free_slot(&policy, 3), -ENOENT);
-	CHECK_EQUAL(sluice_memory_charged(&policy, &usage, 0), 0); /* dead: no longer counted */
+	CHECK_EQUAL(sluice_memory_charged(&policy, &usage, 0), 0); /* dead: not counted any more */
 	CHECK_EQUAL(sluice_policy_own_slot(&policy, 3, &entry, &second), 0);
 	CHECK(second == first + 2);
 
-	/* without the daemon: never a slot that is owned, never the same one twice, 255 more and then no more */
+	/* without the daemon: never an owned slot, never the same one twice, 255 more and then none */
 	for (int i = 0; i < SLUICE_MAX_SLOTS - 1; i++) {
 		CHECK_EQUAL(sluice_slot_claim(&policy, &usage, 100 + (uint32_t)i, 1, &slot), 0);
 		CHECK(slot != 3);
@@ -180,7 +180,7 @@ static void test_slots(void)
 	CHECK_EQUAL(sluice_slot_claim(&policy, &usage, 1, 1, &slot), -ENOSPC);
 }
 
-/* A process that becomes another program: what it held before is charged to nobody, and its claim is used again. */
+/* A process that calls exec: its earlier charges disappear, and its claim is used again. */
 static void test_programs_of_one_process(void)
 {
 	const uint64_t process = 77, before = 1000, now = 2000;
@@ -192,7 +192,7 @@ static void test_programs_of_one_process(void)
 	CHECK_EQUAL(sluice_policy_own_slot(&policy, 0, &entry, &generation), 0);
 	CHECK_EQUAL(sluice_slot_claim(&policy, &usage, 1, 5, &claimed), 0);
 	CHECK_EQUAL(claimed, 1);
-	/* 0 and 1: the program before; 2: a copy of us in the one now; 3: another process */
+	/* 0 and 1: the program before exec; 2: a copy of us in the current one; 3: another process */
 	for (uint32_t i = 0; i < 4; i++) {
 		usage.slot[i].process = i < 3 ? process : 78;
 		usage.slot[i].image = i < 2 ? before : now;
@@ -202,13 +202,13 @@ static void test_programs_of_one_process(void)
 		usage.slot[i].dev[1].launches = 4;
 	}
 	usage.slot[3].image = before;
-	/* who does not say who it is, or meets one that does not, takes nothing from anybody */
+	/* an unknown identity, of the process or of a slot, matches no slot */
 	CHECK_EQUAL(sluice_slot_inherit(&policy, &usage, 1, 0, now, &slot), -ENOENT);
 	CHECK_EQUAL(sluice_slot_inherit(&policy, &usage, 1, process, 0, &slot), -ENOENT);
 	sluice_slot_forget_before(&usage, 0, now, 9);
 	sluice_slot_forget_before(&usage, process, 0, 9);
 	CHECK_EQUAL(usage.slot[1].dev[1].charged_bytes, 100);
-	/* slot 0 is the daemon's to give; slot 1 is ours */
+	/* slot 0 belongs to the daemon; slot 1 is ours */
 	CHECK_EQUAL(sluice_slot_inherit(&policy, &usage, 1, process, now, &slot), 0);
 	CHECK_EQUAL(slot, 1);
 	CHECK_EQUAL(usage.slot[1].image, now);
@@ -223,7 +223,7 @@ static void test_programs_of_one_process(void)
 	CHECK_EQUAL(usage.slot[1].dev[1].charged_bytes, 50);
 	CHECK_EQUAL(usage.slot[2].dev[1].charged_bytes, 100);
 	CHECK_EQUAL(usage.slot[3].dev[1].charged_bytes, 100);
-	/* a claim that the daemon has given to somebody meanwhile */
+	/* a claim on a slot that the daemon has given away meanwhile */
 	usage.slot[1].image = before;
 	CHECK_EQUAL(sluice_policy_own_slot(&policy, 1, &entry, &generation), 0);
 	CHECK_EQUAL(sluice_slot_inherit(&policy, &usage, 1, process, now, &slot), -ENOENT);
@@ -247,11 +247,11 @@ static void test_reserve(void)
 	CHECK_EQUAL(usage.slot[9].dev[0].allocs, 1);
 	CHECK_EQUAL(usage.slot[9].dev[0].peak_bytes, 10);
 	CHECK_EQUAL(usage.slot[9].dev[0].charged_bytes, 10);
-	/* a limit lowered below the use refuses, and gives way again when enough was freed */
+	/* a limit lowered below the use refuses, and allows again when enough was freed */
 	CHECK_EQUAL(sluice_memory_reserve(&policy, &usage, 0, 0, 1, 100), -ENOMEM);
 	sluice_memory_release(&usage, 0, 0, LIMIT - 10);
 	CHECK_EQUAL(sluice_memory_reserve(&policy, &usage, 0, 0, 90, 100), 0);
-	/* giving back more than is held never wraps */
+	/* returning more than is held never wraps */
 	sluice_memory_release(&usage, 9, 0, 1000);
 	CHECK_EQUAL(usage.slot[9].dev[0].charged_bytes, 0);
 }
@@ -261,9 +261,9 @@ static void test_reserve(void)
 #define THREADS 4
 #define ROUNDS 20000
 
-static uint64_t truth; /* what a driver would have given out */
+static uint64_t truth; /* the bytes that a driver would have handed out */
 static uint64_t highest;
-static uint64_t reads; /* consistent ones */
+static uint64_t reads; /* consistent reads */
 static bool stop;
 
 static void *reserver(void *arg)
@@ -280,7 +280,7 @@ static void *reserver(void *arg)
 		while (was < now &&
 		       !__atomic_compare_exchange_n(&highest, &was, now, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
 			continue;
-		if (i % 16 == 0) /* on a busy machine one thread could be through before the next begins */
+		if (i % 16 == 0) /* on a busy machine one thread could finish before the next begins */
 			sched_yield();
 		__atomic_sub_fetch(&truth, bytes, __ATOMIC_SEQ_CST);
 		sluice_memory_release(&usage, slot, 0, bytes);
@@ -288,7 +288,7 @@ static void *reserver(void *arg)
 	return NULL;
 }
 
-/* Two threads in each of two slots: the property is that what was given out never passes the limit. */
+/* Two threads in each of two slots: the bytes handed out never exceed the limit. */
 static void test_reserve_threads(void)
 {
 	uint32_t slots[THREADS] = { 0, 0, 5, 5 };
@@ -334,7 +334,7 @@ static void test_seqlock_threads(void)
 	CHECK_EQUAL(sluice_policy_set_limits(&policy, 0, &d), 0);
 	for (int i = 0; i < 2; i++)
 		CHECK_EQUAL(pthread_create(&t[i], NULL, reader, NULL), 0);
-	/* until the readers had their turn: on a busy machine they may not have begun by then */
+	/* until the readers had a turn: on a busy machine they may not have begun by then */
 	for (uint32_t i = 1; i < ROUNDS || __atomic_load_n(&reads, __ATOMIC_RELAXED) < ROUNDS; i++) {
 		if (i % 256 == 0)
 			sched_yield();

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * SIGKILL at any instruction: `torture KILLS SEED` kills processes that reserve, allocate, free and release in a loop,
- * and plays the daemon that reaps them. Prints one JSON object; exit status 1 if the limit was ever passed or a charge
- * leaked.
+ * and acts as the daemon that reaps them. Prints one JSON object; exit status 1 if the limit was ever passed or a
+ * charge leaked.
  *
- * The truth (what a driver would have handed out) is one word per process beside a version, so that a consistent sum
- * can be taken while others run: read all, read all again, nothing changed. Every process checks after each allocation;
- * the parent stops all of them from time to time and checks that each one is charged for at least what it has.
+ * The truth (the bytes that a driver would have handed out) is one word per process beside a version, so that a
+ * consistent sum can be read while others run: read all, read all again, nothing changed. Every process checks after
+ * each allocation; the parent stops all of them from time to time and checks that each one is charged for at least the
+ * bytes it has.
  */
 #include <errno.h>
 #include <signal.h>
@@ -52,7 +53,7 @@ static void *map(size_t bytes)
 	return p;
 }
 
-/* False: others were too fast, no consistent picture. */
+/* False: other processes were too fast for a consistent sum. */
 static bool sum_truth(uint64_t *ret_sum)
 {
 	uint64_t versions[SLUICE_MAX_SLOTS], sum;
@@ -140,10 +141,11 @@ static pid_t start(uint32_t slot)
 	return pid;
 }
 
-/* What the daemon does when a pidfd says the process is gone: free, zero, and only then give the slot away again. */
+/* The daemon's steps when a pidfd reports the end of a process: free the slot, zero it, and only then give it away
+ * again. */
 static void reap(uint32_t slot)
 {
-	if (__atomic_load_n(&shared->truth[slot].version, __ATOMIC_SEQ_CST) % 2) /* killed in the middle of set_truth */
+	if (__atomic_load_n(&shared->truth[slot].version, __ATOMIC_SEQ_CST) % 2) /* killed inside set_truth */
 		__atomic_fetch_add(&shared->truth[slot].version, 1, __ATOMIC_SEQ_CST);
 	set_truth(slot, 0); /* the kernel has freed its memory */
 	CHECK_EQUAL(sluice_policy_free_slot(policy, slot), 0);
@@ -173,7 +175,7 @@ int main(int argc, char **argv)
 		int victim = (int)(next() % WORKERS);
 
 		nanosleep(&(struct timespec){ .tv_nsec = (long)(next() % 1000000) }, NULL);
-		if (n % 16 == 0) { /* stop the world and look at everybody */
+		if (n % 16 == 0) { /* stop all processes and check each of them */
 			for (int i = 0; i < WORKERS; i++)
 				kill(pids[i], SIGSTOP);
 			for (int i = 0; i < WORKERS; i++)

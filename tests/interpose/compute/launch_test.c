@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Threads launch through the gate while limits and turns change under them: `launch_test THREADS LAUNCHES`. They wait,
- * make and destroy contexts, switch between GPUs and unload modules in between. Afterwards nothing is in flight but what
- * the threads' credit is, every launch is counted, and the time charged is about the time the stub's GPUs were busy.
+ * create and destroy contexts, switch between GPUs and unload modules in between. Afterwards only the threads' credit
+ * is in flight, every launch is counted, and the charged time is about the busy time of the stub's GPUs.
  *
  * The interposer is linked in, so that the sanitizers see it. The region is the one SLUICE_GRANT_DIR names; this
- * process plays the daemon too.
+ * process also acts as the daemon.
  */
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -72,7 +72,7 @@ static void *work(void *arg)
 		case 2:
 			CHECK_EQUAL(cuCtxSetCurrent(primary[next(&seed) % DEVICES]), CUDA_SUCCESS);
 			break;
-		case 3: /* a context of one's own, destroyed with work in flight */
+		case 3: /* a separate context, destroyed with work in flight */
 			if (cuCtxCreate_v2(&own, 0, (CUdevice)(next(&seed) % DEVICES)) != CUDA_SUCCESS)
 				break;
 			for (int n = 0; n < 8 && i < launches - 1; n++, i++)
@@ -81,7 +81,7 @@ static void *work(void *arg)
 			CHECK_EQUAL(cuCtxDestroy_v2(own), CUDA_SUCCESS);
 			break;
 		case 4:
-			throttle_forget_all(); /* what unloading a module does */
+			throttle_forget_all(); /* the effect of unloading a module */
 			break;
 		}
 	}
@@ -89,7 +89,7 @@ static void *work(void *arg)
 	return NULL;
 }
 
-/* What the daemon does in a second, in a millisecond. */
+/* The writes that the daemon makes within a second, in a millisecond. */
 static void *plan(void *arg)
 {
 	uint64_t seed = 99;
@@ -104,7 +104,7 @@ static void *plan(void *arg)
 		d.lease_origin_ns = now_ns();
 		d.lease_period_ns = 2000000;
 		d.lease_quantum_ns = 1000000;
-		d.active_grants = 1; /* the truth: a plan that names others makes samples theirs in part */
+		d.active_grants = 1; /* the truth: a plan with other grants makes a sample theirs in part */
 		d.contention_epoch += next(&seed) % 8 == 0;
 		sluice_policy_heartbeat(policy, now_ns());
 		CHECK_EQUAL(sluice_policy_set_limits(policy, device, &d), 0);
@@ -154,7 +154,7 @@ int main(int argc, char **argv)
 		pthread_join(t[i], NULL);
 	__atomic_store_n(&stop, 1, __ATOMIC_RELEASE);
 	pthread_join(planner, NULL);
-	for (int i = 0; i < DEVICES; i++) { /* what other threads left to be looked at */
+	for (int i = 0; i < DEVICES; i++) { /* work of other threads that was not settled yet */
 		CHECK_EQUAL(cuCtxSetCurrent(primary[i]), CUDA_SUCCESS);
 		CHECK_EQUAL(cuLaunchKernel((CUfunction)0x78, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL), CUDA_SUCCESS);
 		CHECK_EQUAL(cuCtxSynchronize(), CUDA_SUCCESS);

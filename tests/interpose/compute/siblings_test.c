@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Fairness between the processes of a grant under threads: `siblings_test THREADS ROUNDS`. Half of the threads launch
- * through the gate and half ask who is ahead, while others play the grant's other processes: they charge, finish, wait,
- * write nonsense into their counters, die and come back. Whatever they do, no answer is beyond what fair.h allows; and when
- * all is quiet, the book starts anew and divides as it should.
+ * through the gate and half read the lead of this process, while others act as the grant's other processes: they
+ * charge, finish, wait, write nonsense into their counters, die and come back. Whatever they do, no lead exceeds the
+ * bounds of fair.h; and when they stop, the accounts start afresh and divide the time correctly.
  *
  * The interposer is linked in, so that the sanitizers see it. The region is the one SLUICE_GRANT_DIR names; this
- * process plays the daemon too.
+ * process also acts as the daemon.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -24,8 +24,8 @@
 #include "tests/interpose/check.h"
 
 #define SIBLINGS 5
-#define ACTS 4000                                                /* of siblings, before it is over */
-#define MOST_AHEAD_NS (uint64_t)(FAIR_LAG_NS + 2 * FAIR_LEAD_NS) /* two of the longest launches that are believed */
+#define ACTS 4000                                                /* actions of siblings until the end */
+#define MOST_AHEAD_NS (uint64_t)(FAIR_LAG_NS + 2 * FAIR_LEAD_NS) /* twice the longest launch that is accepted */
 
 static struct sluice_policy *policy;
 static CUcontext primary;
@@ -56,7 +56,7 @@ static uint64_t get(const uint64_t *word)
 	return __atomic_load_n(word, __ATOMIC_RELAXED);
 }
 
-/* Slots in turn, but for our own. */
+/* All slots in turn, except our own. */
 static uint32_t slot_of(int sibling)
 {
 	uint32_t slot = (uint32_t)sibling;
@@ -81,7 +81,7 @@ static void die(uint32_t slot)
 	__atomic_fetch_add(&deaths, 1, __ATOMIC_RELAXED);
 }
 
-/* Another process of the grant, one writer of its line. */
+/* Another process of the grant, the only writer of its line. */
 static void *sibling(void *arg)
 {
 	uint32_t slot = slot_of((int)(uintptr_t)arg);
@@ -95,7 +95,7 @@ static void *sibling(void *arg)
 			die(slot);
 			be_born(slot);
 		} else if (n % 200 == 50) {
-			set(&usage->completed_ns, dice); /* nonsense */
+			set(&usage->completed_ns, dice); /* an arbitrary value */
 		} else if (n % 200 == 100) {
 			set(&usage->consumed_ns, dice % 4 ? get(&usage->consumed_ns) / 2 : dice);
 		} else if (dice % 4 < 2) {
@@ -130,7 +130,7 @@ static void *asker(void *arg)
 
 	(void)arg;
 	for (long i = 0; i < rounds * 4 || __atomic_load_n(&acts, __ATOMIC_RELAXED) < ACTS; i++) {
-		if (i % 64 == 0) { /* a long launch of ours, over at once */
+		if (i % 64 == 0) { /* a long launch of this process, done at once */
 			__atomic_fetch_add(&own->consumed_ns, 1000000, __ATOMIC_RELAXED);
 			__atomic_fetch_add(&own->completed_ns, 1000000, __ATOMIC_RELAXED);
 		}
@@ -140,32 +140,32 @@ static void *asker(void *arg)
 		CHECK(ahead_ns <= MOST_AHEAD_NS);
 		CHECK(busy >= 1 && busy <= SIBLINGS + 1);
 		CHECK(siblings_exist());
-		siblings_work(0); /* of one moment it is not: only that reading it is well defined */
+		siblings_work(0); /* not consistent: only the memory accesses are checked here */
 	}
 	return NULL;
 }
 
-/* Nobody else is there any more: a few looks at times of our own. */
+/* No other process is left: a few rounds at chosen times. */
 static void quiet(void)
 {
 	struct sluice_usage_device *own = line(guest_slot());
 	uint64_t now_ns = clock_ns() + 2 * FAIR_IDLE_NS;
 
-	for (int i = 0; i < SIBLINGS; i++) { /* none of them just born: a first wait says nothing yet */
+	for (int i = 0; i < SIBLINGS; i++) { /* all of them known before: the first wait of a new one proves nothing */
 		set(&line(slot_of(i))->throttled_ns, get(&line(slot_of(i))->throttled_ns) + 1);
 		set(&line(slot_of(i))->completed_ns, get(&line(slot_of(i))->consumed_ns));
 	}
 	set(&own->completed_ns, get(&own->consumed_ns));
 	siblings_forget_parent();
 	CHECK_EQUAL(siblings_busy(0, 0), 1);
-	CHECK_EQUAL(siblings_ahead_ns(0, now_ns), 0); /* the book is new: nobody is ahead of anybody */
+	CHECK_EQUAL(siblings_ahead_ns(0, now_ns), 0); /* the accounts are new: no process has a lead */
 	set(&own->consumed_ns, get(&own->consumed_ns) + 50000000);
-	CHECK_EQUAL(siblings_ahead_ns(0, now_ns + 1000000), 0); /* nobody waits for us */
+	CHECK_EQUAL(siblings_ahead_ns(0, now_ns + 1000000), 0); /* no sibling waits */
 	set(&line(slot_of(2))->throttled_ns, get(&line(slot_of(2))->throttled_ns) + 1);
 	uint64_t ahead_ns = siblings_ahead_ns(0, now_ns + 2000000);
 
 	CHECK(ahead_ns > 0 && ahead_ns <= 50000000);
-	CHECK_EQUAL(siblings_ahead_ns(0, now_ns + 3000000 + FAIR_WANTS_NS), 0); /* it has gone */
+	CHECK_EQUAL(siblings_ahead_ns(0, now_ns + 3000000 + FAIR_WANTS_NS), 0); /* the sibling has ended */
 }
 
 static void map_policy(void)

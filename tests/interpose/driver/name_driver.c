@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A driver that has every name and does nothing, for the question which entry point a request for a name means. The
- * names are those of interpose/driver/cuda_symbols.txt; the few functions cuInit needs are real.
+ * A driver that exports every name and does nothing, to test which entry point a request for a name returns. The names
+ * are those of interpose/driver/cuda_symbols.txt; the few functions cuInit needs are real.
  *
- * NAME_DRIVER_ABSENT   has no cuGetProcAddress, like drivers before 11.3
- * NAME_DRIVER_PRIVATE  answers with functions it does not export, as none does today
+ * NAME_DRIVER_ABSENT   has no cuGetProcAddress, like drivers before 11.3 NAME_DRIVER_PRIVATE  returns functions that it
+ * does not export; no driver does so today
  */
 #include <stdint.h>
 #include <string.h>
 
 #define API __attribute__((visibility("default")))
 
-/* Weak, so that the real ones below win. A number each, so that no two are folded into one. */
+/* Weak, so that the real ones below win. Each returns its own number, so that the linker cannot fold two into one. */
 #define ROW(name, since, base)                                                                                         \
 	API __attribute__((weak)) int name(void)                                                                       \
 	{                                                                                                              \
@@ -40,7 +40,8 @@ static const struct row {
 
 #define ROWS (sizeof(rows) / sizeof(rows[0]))
 
-/* The driver's rule: the newest form the version has, of that the per-thread flavour if it is wanted and exists. */
+/* The driver's rule: the newest form that the version has, and of that the per-thread flavour if requested and
+ * present. */
 API int name_driver_lookup(const char *symbol, void **pfn, int version, uint64_t flags);
 int name_driver_lookup(const char *symbol, void **pfn, int version, uint64_t flags)
 {

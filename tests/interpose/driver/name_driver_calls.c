@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The functions of the name driver that do something; see name_driver.c. */
+/* The functions of the name driver with an effect; see name_driver.c. */
 #include <stdint.h>
 #include <string.h>
 
@@ -58,7 +58,7 @@ API CUresult cuGetProcAddress(const char *symbol, void **pfn, int version, cuuin
 }
 #endif
 
-/* Forwarded ones that say what they were called with: integers and floats, in registers and on the stack. */
+/* Forwarded functions that report their arguments: integers and floats, in registers and on the stack. */
 API uint64_t cuGraphAddDependencies(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f, uint64_t g,
                                     uint64_t h, uint64_t i, double j, double k, double l, double m, double n, double o,
                                     double p, double q, uint64_t factor)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A random program of all kinds of allocation, run through the interposer over the stub driver: `accounting_test STEPS
- * SEED THREADS`. After every step what the grant is charged equals what the driver says is in use, to the byte (contexts
- * apart, which the stub has no NVML to tell about). Then threads share the pool: the driver never gives out more than the
- * limit, not even for a moment.
+ * SEED THREADS`. After every step the grant's charge equals the driver's memory in use, to the byte (except for
+ * contexts, because the stub has no NVML that reports them). Then threads share the pool: the driver never hands out
+ * more than the limit, not even for a moment.
  *
  * The interposer is linked in, so that the sanitizers see it. The region is the one SLUICE_GRANT_DIR names.
  */
@@ -18,7 +18,7 @@
 #include "tests/interpose/check.h"
 
 #define HELD 64
-#define CONTEXT_BYTES (UINT64_C(16) << 20) /* as the stub has it */
+#define CONTEXT_BYTES (UINT64_C(16) << 20) /* as in the stub */
 #define STEP (UINT64_C(2) << 20)
 
 enum kind { NOTHING, PLAIN, ARRAY, MIPMAP, ASYNC, HANDLE, MAPPING, POOL, CONTEXT };
@@ -156,7 +156,7 @@ static void drop(struct held *h, uint64_t *seed)
 	case POOL:
 		CHECK_EQUAL(cuMemPoolDestroy((CUmemoryPool)h->value), CUDA_SUCCESS);
 		break;
-	case CONTEXT: { /* with something in it, which goes with it */
+	case CONTEXT: { /* with an allocation in it, which ends with it */
 		CUcontext popped;
 		CUdeviceptr p;
 
@@ -190,7 +190,7 @@ static void one_thread(uint64_t seed, long steps)
 		else
 			make(&held[i], &seed, UINT64_C(0x500000000000) + (i << 30), &held[next(&seed) % HELD]);
 		if (step % 64 == 0)
-			CHECK_EQUAL(cuMemFree_v2(0x1234), CUDA_ERROR_INVALID_VALUE); /* nobody's pointer */
+			CHECK_EQUAL(cuMemFree_v2(0x1234), CUDA_ERROR_INVALID_VALUE); /* an address never allocated */
 		contexts = 1;
 		for (int j = 0; j < HELD; j++)
 			contexts += held[j].kind == CONTEXT;
@@ -242,7 +242,7 @@ int main(int argc, char **argv)
 	pthread_t t[8];
 	void *stub;
 
-	CHECK_EQUAL(cuMemAlloc_v2(&foreign, 1), CUDA_ERROR_NOT_INITIALIZED); /* loads the driver, asks it */
+	CHECK_EQUAL(cuMemAlloc_v2(&foreign, 1), CUDA_ERROR_NOT_INITIALIZED); /* loads the driver and calls it */
 	CHECK_EQUAL(cuInit(0), CUDA_SUCCESS);
 	CHECK_EQUAL(cuMemAlloc_v2(&foreign, 1), CUDA_ERROR_INVALID_CONTEXT);
 	CHECK_EQUAL(cuDevicePrimaryCtxRetain(&primary, 0), CUDA_SUCCESS);
@@ -261,7 +261,7 @@ int main(int argc, char **argv)
 	CHECK_EQUAL(charged(), 0);
 	CHECK_EQUAL(stub_used(0), CONTEXT_BYTES);
 	stub_forget_peak(
-		0); /* sizes of arrays and pitches are guesses before they are corrected; these threads make none */
+		0); /* sizes of arrays and pitches are estimates until they are corrected; these threads make none */
 	for (int i = 0; i < threads; i++) {
 		seeds[i] = seed + 1000 + (uint64_t)i;
 		CHECK_EQUAL(pthread_create(&t[i], NULL, many, &seeds[i]), 0);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The pointer table against a model, and its cost as a number of places looked at: the same at 0 and at 50,000 live
- * entries, and the same after a million entries have come and gone. Times are for the benchmarks; counts do not lie on
- * a busy machine.
+ * The pointer table against a model, and its cost as the number of probed places: the same at 0 and at 50,000 live
+ * entries, and the same after a million entries have come and gone. Times belong into the benchmarks; counts do not
+ * depend on the load of the machine.
  */
 #include <pthread.h>
 #include <string.h>
@@ -50,7 +50,7 @@ static void test_model(void)
 		} else {
 			CHECK(ptrmap_get(PTRMAP_MEMORY, key, &got));
 			CHECK_EQUAL(got.bytes, model[i].bytes);
-			CHECK(!ptrmap_get(PTRMAP_ARRAY, key, &got)); /* another kind is another thing */
+			CHECK(!ptrmap_get(PTRMAP_ARRAY, key, &got)); /* the same key of another kind is not the entry */
 		}
 	}
 	for (uint64_t i = 0; i < MODEL; i++)
@@ -91,7 +91,7 @@ static void test_refer(void)
 	CHECK(!ptrmap_refer(PTRMAP_PHYSICAL, 5, 1, &got));
 }
 
-/* Mean places looked at for keys that are there and for one that is not. */
+/* Mean number of probed places for keys that are present and for one that is not. */
 static double mean_probes(uint64_t live)
 {
 	uint64_t total = 0, n = 0;
@@ -113,7 +113,7 @@ static void test_probes(void)
 	}
 	CHECK_EQUAL(ptrmap_count(), LIVE);
 	full = mean_probes(LIVE);
-	for (uint64_t i = 0; i < 1000000; i++) { /* come and go beside the 50,000 */
+	for (uint64_t i = 0; i < 1000000; i++) { /* added and removed beside the 50,000 */
 		e = entry_of(UINT64_C(0x7e0000000000) + next() % 100000 * 512, 1);
 		CHECK(ptrmap_put(&e));
 		CHECK(ptrmap_take(PTRMAP_MEMORY, e.key, &got));
@@ -152,7 +152,7 @@ static void test_threads(void)
 	CHECK_EQUAL(ptrmap_count(), 0);
 }
 
-/* A child finds the table empty and every lock free, even one that was held while it was made. */
+/* A child finds the table empty and every lock free, even one that was held during the fork. */
 static void test_fork(void)
 {
 	struct ptrmap_entry e = entry_of(512, 1), got;

@@ -9,9 +9,9 @@ import pytest
 
 from tests.interpose import regions
 from tests.interpose.regions import GIB, Region
-from tests.interpose.simulated import ask, machine, region
+from tests.interpose.simulated import Ask, ask, machine, region
 
-__all__ = ["machine", "region"]
+__all__ = ["ask", "machine", "region"]
 
 POOL = """
 OTHERS = dict(device=(1, 1, 0), part=(1, 6, 0x100), managed=(2, 0, 0), host=(1, 2, 0), node=(1, 3, 0))
@@ -30,28 +30,22 @@ def take(p, n):
 
 @pytest.mark.parametrize("kind", ["device", "part", "managed"])
 def test_a_pool_that_takes_memory_of_a_device_is_charged_and_stops_at_the_cap(
-    region: Region, machine: dict[str, str], kind: str
+    ask: Ask, kind: str
 ) -> None:
     got = ask(
-        region,
-        machine,
         POOL
         + f"""
 p = pool({kind!r})
 answer(first=take(p, 3 * GIB), held=charged(), second=take(p, 2 * GIB), after=charged())
-""",
+"""
     )
     assert (got["first"], got["held"]) == (0, 3 * GIB)
     assert (got["second"], got["after"]) == (2, 3 * GIB)
 
 
 @pytest.mark.parametrize("kind", ["host", "node"])
-def test_a_pool_of_the_hosts_memory_costs_the_grant_nothing(
-    region: Region, machine: dict[str, str], kind: str
-) -> None:
+def test_a_pool_of_the_hosts_memory_costs_the_grant_nothing(ask: Ask, kind: str) -> None:
     got = ask(
-        region,
-        machine,
         POOL + f"answer(r=take(pool({kind!r}), 6 * GIB), held=charged(), beside=plain(3 * GIB))",
     )
     assert (got["r"], got["held"], got["beside"]) == (0, 0, 0)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A management library for the tests of nvml.c: every symbol of the lists, most of them only a number, and for those we
- * wrap a node of STUB_DEVICES GPUs with the UUIDs of the stub driver, 16 GiB each, and three processes on every one:
- * STUB_PID, 4000000 and 4000001. With STUB_DRIVER, the path of the stub driver, instead: this process, with what that
- * driver says is in use.
+ * A management library for the tests of nvml.c: every symbol of the lists, most of which return only a number, and for
+ * the wrapped ones a node of STUB_DEVICES GPUs with the UUIDs of the stub driver, 16 GiB each, and three processes on
+ * every one: STUB_PID, 4000000 and 4000001. With STUB_DRIVER, the path of the stub driver, it lists this process
+ * instead, with that driver's memory in use.
  */
 #include <dlfcn.h>
 #include <stdint.h>
@@ -18,7 +18,7 @@
 
 typedef void *device_t;
 
-/* Numbers apart from NVML's own codes, so that a wrong function shows. */
+/* Numbers outside of NVML's own codes, so that a call of the wrong function is noticed. */
 #define FORWARD(name)                                                                                                  \
 	API int name(void)                                                                                             \
 	{                                                                                                              \

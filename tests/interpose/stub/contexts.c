@@ -106,7 +106,7 @@ API CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice dev)
 		return CUDA_ERROR_INVALID_DEVICE;
 	pthread_mutex_lock(&retaining);
 	if (!gpu[dev].primary) {
-		/* making a context takes a while, long enough for another thread to come and wait for it */
+		/* creating a context takes long enough for another thread to arrive and wait for it */
 		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
 		r = create(context, dev);
 		if (r == CUDA_SUCCESS)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A preload that stands in front of malloc, dlsym, open and mmap at once, passes everything on and counts. */
+/* A preload in front of malloc, dlsym, open and mmap at once, which forwards every call and counts it. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a library like libfaketime does to a program: another day, and time that runs ten times as fast. */
+/* The effect of a library like libfaketime: another date, and time that runs ten times as fast. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <sys/time.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Kernels that take time on a clock, events, and executable graphs: one length for all of those, which the test changes. */
+/* Kernels that take time on a clock, events, and executable graphs: all graphs take one duration, which the test
+ * sets. */
 #include "tests/interpose/stub/stub.h"
 
 static uint64_t now_ns(void)
@@ -65,7 +66,7 @@ API CUresult cuCtxSynchronize(void)
 	return wait_until(idle_ns());
 }
 
-/* Events are never reused and never freed: a handle that outlived its context shows as an error. */
+/* Events are never reused and never freed, so that a handle that outlives its context causes an error. */
 static struct event {
 	struct object *context;
 	uint64_t at_ns;
@@ -127,7 +128,7 @@ API CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned int gx, unsigned int gy,
 	return cuLaunchKernel(f, gx, gy, gz, bx, by, bz, bytes, stream, params, extra);
 }
 
-/* Eleven arguments of mixed kinds: what a trampoline must carry over untouched. */
+/* Eleven arguments of mixed kinds, which a trampoline must pass unchanged. */
 API CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D *copy)
 {
 	return (CUresult)copy->WidthInBytes;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plain memory and arrays, physical memory and its mappings, and a system where GPUs use the host's own memory. */
+/* Plain memory and arrays, physical memory and its mappings, and a system whose GPUs access the host's own memory. */
 #include "tests/interpose/stub/stub.h"
 
-/* As drivers do: whole granules above 1 MiB, powers of two below. */
+/* Rounds as drivers do: whole granules above 1 MiB, powers of two below. */
 static uint64_t taken(uint64_t bytes)
 {
 	uint64_t size = 512, granule = 2u << 20;
@@ -49,7 +49,7 @@ API CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width, 
 {
 	if (element != 4 && element != 8 && element != 16)
 		return CUDA_ERROR_INVALID_VALUE;
-	*pitch = (width + 1023) / 1024 * 1024; /* not what the interposer guesses */
+	*pitch = (width + 1023) / 1024 * 1024; /* differs from the interposer's estimate */
 	return plain(MEMORY, *pitch * height, (uint64_t *)dptr);
 }
 API CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *desc)
@@ -216,7 +216,8 @@ API CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdevicep
 	return r;
 }
 
-/* --- GPUs that use the host's own memory (HMM, ATS): every address may be moved -------------------------------------- */
+/* --- GPUs with access to the host's own memory (HMM, ATS): every address may be prefetched
+ * ------------------------------ */
 
 static uint64_t moved;
 
@@ -227,7 +228,7 @@ API uint64_t stub_moved(void)
 
 API CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr address)
 {
-	/* addresses of this driver are those of its table */
+	/* all addresses of this driver are in its table */
 	if (attribute != CU_POINTER_ATTRIBUTE_MEMORY_TYPE || !object_at(address, MEMORY))
 		return CUDA_ERROR_INVALID_VALUE;
 	*(unsigned int *)data = CU_MEMORYTYPE_DEVICE;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuGetProcAddress, version- and flag-exact over our own exports, as a driver's is; and private tables. */
+/* cuGetProcAddress, exact about version and flags, over our own exports, like a driver's; and private tables. */
 #include <dlfcn.h>
 
 #include "tests/interpose/stub/stub.h"
 
-/* Newest first: the first one whose version is not above the one asked for and that exists is the answer. */
+/* Newest first: the first existing one whose version does not exceed the requested one is returned. */
 static const struct {
 	const char *base, *symbol;
 	int since;
@@ -16,9 +16,9 @@ static const struct {
 	{ "cuDevicePrimaryCtxRelease", "cuDevicePrimaryCtxRelease_v2", 11000 },
 	{ "cuDevicePrimaryCtxReset", "cuDevicePrimaryCtxReset_v2", 11000 },
 	{ "cuDeviceGetUuid", "cuDeviceGetUuid_v2", 11040 },
-	{ "cuStubFuture", "cuStubFuture_v2", 13000 }, /* a function nobody has heard of */
-	{ "cuStubNext", "cuStubFuture_v2", 14000 },   /* one that came after our lists */
-	{ "cuMemCreate", "cuMemCreate_v7", 14000 },   /* a newer form of one that must be guarded */
+	{ "cuStubFuture", "cuStubFuture_v2", 13000 }, /* a function in none of the interposer's lists */
+	{ "cuStubNext", "cuStubFuture_v2", 14000 },   /* a function newer than those lists */
+	{ "cuMemCreate", "cuMemCreate_v7", 14000 },   /* a newer form of a function that must be guarded */
 };
 
 API CUresult cuStubFuture_v2(void)
@@ -53,7 +53,7 @@ API CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int version, cu
 		if (strcmp(versions[i].base, symbol) == 0 && version >= versions[i].since)
 			*pfn = dlsym(self(), versions[i].symbol);
 	for (int i = 0; i < 2 && !*pfn; i++) {
-		/* the _v2 of everything that has one came with CUDA 3.2 to 4.0 */
+		/* every _v2 came with CUDA 3.2 to 4.0 */
 		if (i == 0 && (version < 4000 || !strncmp(symbol, "cuMemCreate", 11)))
 			continue;
 		snprintf(name, sizeof(name), "%s%s_ptsz", symbol, suffixes[i]);
@@ -77,7 +77,7 @@ API CUresult cuGetProcAddress(const char *symbol, void **pfn, int version, cuuin
 	return found ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
-/* Two tables: the one that makes contexts (size, function), and one nobody knows. */
+/* Two tables: the one that creates contexts (size, function), and an unknown one. */
 static void *context_table[2] = { (void *)sizeof(context_table), (void *)cuCtxCreate_v2 };
 static void *unknown_table[2] = { (void *)sizeof(unknown_table), NULL };
 
@@ -91,6 +91,6 @@ API CUresult cuGetExportTable(const void **table, const CUuuid *id)
 	         memcmp(id->bytes, "\x7c\xb6\x3f\x9b", 4) == 0)
 		*table = unknown_table;
 	else
-		*table = NULL; /* and, as drivers: */
+		*table = NULL; /* and, like drivers: */
 	return *table ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

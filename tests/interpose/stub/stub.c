@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A driver small enough to see through: allocations are numbers in a table, work is not done, time does not pass.
+ * A driver small enough to understand at once: allocations are numbers in a table, work is not done, time does not
+ * pass.
  *
  * It stands for "a driver that is not our simulator". It keeps the truth (bytes in use per device, highest ever) so
- * that tests can compare, lets them order the next failure, and counts calls by name so that they can see what reached
- * it. stub_* functions are the test's side; STUB_* in the environment is for tests that cannot call them.
+ * that tests can compare, lets them inject the next failure, and counts calls by name so that they can check which
+ * calls reached it. Tests call the stub_* functions; STUB_* in the environment is for tests that cannot.
  */
 #include "tests/interpose/stub/stub.h"
 
@@ -56,17 +57,17 @@ API void stub_capture(int on)
 	capturing = (uint64_t)on;
 }
 
-/* While on, plain allocations that have taken their memory do not come back to the caller. */
+/* While on, plain allocations that have taken their memory do not return to the caller. */
 API void stub_stall(int on)
 {
 	__atomic_store_n(&stalling, on, __ATOMIC_SEQ_CST);
 }
-/* How many are held up now. */
+/* The number of allocations that are held up now. */
 API int stub_stalled(void)
 {
 	return __atomic_load_n(&stalled, __ATOMIC_SEQ_CST);
 }
-/* While on, no memory changes hands: what is in use stays what it is. */
+/* While on, no memory is allocated or freed, so the memory in use stays constant. */
 API void stub_freeze(int on)
 {
 	if (on)
@@ -75,7 +76,8 @@ API void stub_freeze(int on)
 		pthread_mutex_unlock(&lock);
 }
 
-/* --- the table of everything that was handed out ------------------------------------------------------------------- */
+/* --- the table of all live allocations
+ * ------------------------------------------------------------------------------- */
 
 bool take(int dev, uint64_t bytes, enum kind kind)
 {

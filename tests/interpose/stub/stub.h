@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The stub driver inside: what its files share. See stub.c. */
+/* Internals of the stub driver, shared by its files. See stub.c. */
 #ifndef SLUICE_STUB_H
 #define SLUICE_STUB_H
 
@@ -27,17 +27,17 @@ struct object {
 	uint64_t bytes;
 	uint64_t owner; /* context of memory and arrays, pool of async memory */
 	int references; /* physical: handles + mappings */
-	bool dead;      /* physical: no handle any more; pool: destroyed */
+	bool dead;      /* physical: no handle left; pool: destroyed */
 	uint64_t used;  /* pool */
 };
 
 struct gpu {
 	uint64_t total, used;
-	uint64_t contexts; /* the part of `used` that no allocation asked for */
-	uint64_t peak;     /* of the other part */
+	uint64_t contexts; /* the part of `used` that belongs to contexts */
+	uint64_t peak;     /* peak of the other part */
 	uint64_t
-		idle_ns; /* CLOCK_MONOTONIC when the last kernel will be done: one at a time, in the order of launches */
-	uint64_t busy_ns; /* of all kernels so far */
+		idle_ns; /* CLOCK_MONOTONIC at the end of the last kernel; kernels run one at a time, in launch order */
+	uint64_t busy_ns; /* sum over all kernels so far */
 	struct object *primary;
 	int primary_count;
 	struct object *default_pool;
@@ -46,7 +46,7 @@ struct gpu {
 
 extern struct gpu gpu[DEVICES];
 extern struct object objects[OBJECTS];
-extern pthread_mutex_t lock; /* of all of these */
+extern pthread_mutex_t lock; /* protects all of these */
 extern bool initialised;
 extern int stalling, stalled;
 extern __thread struct object *stack[16];

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The daemon gives the slot of a process away while its threads are inside driver calls: `move_test MOVES SEED`. In the
- * slot that the process has then, the charge is never below what the driver has given out; when all is freed, it is 0.
+ * current slot of the process, the charge is never below the driver's memory in use; when all is freed, it is 0.
  *
- * First by hand: one allocation is held up in the driver while the slot changes. Then at random: threads allocate, free
- * and launch while the slot changes MOVES times, now to another one, now to the same one emptied.
+ * First a fixed sequence: one allocation is held up in the driver while the slot changes. Then at random: threads
+ * allocate, free and launch while the slot changes MOVES times, now to another one, now to the same one emptied.
  *
  * The interposer is linked in, so that the sanitizers see it. The region is the one SLUICE_GRANT_DIR names; this
- * process plays the daemon too.
+ * process also acts as the daemon.
  */
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -25,7 +25,7 @@
 
 #define HELD 16
 #define THREADS 4
-#define CONTEXT_BYTES (UINT64_C(16) << 20) /* as the stub has it */
+#define CONTEXT_BYTES (UINT64_C(16) << 20) /* as in the stub */
 
 static struct sluice_policy *policy;
 static uint64_t (*stub_used)(int);
@@ -53,7 +53,7 @@ static uint64_t charged_in(uint32_t slot)
 	return __atomic_load_n(&guest_self()->usage->slot[slot].dev[0].charged_bytes, __ATOMIC_SEQ_CST);
 }
 
-/* What a daemon writes into a slot whose owner is dead. */
+/* The daemon's writes into a slot whose owner is dead. */
 static void empty(uint32_t slot)
 {
 	uint64_t *words = (uint64_t *)&guest_self()->usage->slot[slot];
@@ -62,7 +62,7 @@ static void empty(uint32_t slot)
 		__atomic_store_n(&words[i], 0, __ATOMIC_SEQ_CST);
 }
 
-/* The slot is another process's from now on; or it is free, and empty. */
+/* From now on the slot belongs to another process; or it is free, and empty. */
 static void give_away(uint32_t slot, bool to_somebody)
 {
 	struct sluice_policy_entry entry = { .host_pid = 1 };
@@ -75,14 +75,14 @@ static void give_away(uint32_t slot, bool to_somebody)
 	}
 }
 
-/* The other process is gone as well. */
+/* The other process has ended as well. */
 static void take_back(uint32_t slot)
 {
 	empty(slot);
 	CHECK_EQUAL(sluice_policy_free_slot(policy, slot), 0);
 }
 
-/* Nobody allocates or frees inside the driver meanwhile, so truth and charge are of one moment. */
+/* No thread allocates or frees inside the driver meanwhile, so truth and charge belong to one moment. */
 static void check_never_below(uint32_t slot)
 {
 	stub_freeze(1);
@@ -95,7 +95,7 @@ static void check_never_below(uint32_t slot)
 	CHECK(charged >= used);
 }
 
-/* --- by hand ------------------------------------------------------------------------------------------------------- */
+/* --- a fixed sequence -------------------------------------------------------------------------------------------- */
 
 static void *allocate_held_up(void *arg)
 {
@@ -116,7 +116,7 @@ static void one_call_is_held_up(void)
 	while (stub_stalled() == 0)
 		nap();
 	give_away(first_slot, true);
-	CHECK_EQUAL(cuMemAllocAsync(&last, 2 << 20, NULL), CUDA_SUCCESS); /* notices, and moves */
+	CHECK_EQUAL(cuMemAllocAsync(&last, 2 << 20, NULL), CUDA_SUCCESS); /* detects the change, and moves */
 	second_slot = guest_slot();
 	CHECK(second_slot != first_slot);
 	check_never_below(second_slot);
@@ -127,7 +127,7 @@ static void one_call_is_held_up(void)
 	take_back(first_slot);
 
 	give_away(second_slot, true);
-	CHECK_EQUAL(cuMemFree_v2(first), CUDA_SUCCESS); /* notices, too: what stands there is another process's */
+	CHECK_EQUAL(cuMemFree_v2(first), CUDA_SUCCESS); /* detects it, too: the slot's charge is another process's */
 	CHECK(guest_slot() != second_slot);
 	CHECK_EQUAL(charged_in(guest_slot()), (64 << 20) + (2 << 20));
 	CHECK_EQUAL(cuMemFree_v2(held_up), CUDA_SUCCESS);
@@ -162,7 +162,7 @@ static void *work(void *arg)
 	return NULL;
 }
 
-/* Until a thread of the process has seen that its slot is no longer its own. */
+/* Wait until a thread of the process has noticed that the slot belongs to another process. */
 static void wait_for_move(uint32_t slot, bool to_somebody, uint64_t generation)
 {
 	const struct sluice_usage_slot *s = &guest_self()->usage->slot[slot];
@@ -170,7 +170,7 @@ static void wait_for_move(uint32_t slot, bool to_somebody, uint64_t generation)
 	if (to_somebody)
 		while (guest_slot() == slot)
 			nap();
-	else /* it may take the same one again: then it has said so there */
+	else /* it may get the same slot again: then its identity is in it */
 		while (guest_slot() == slot && __atomic_load_n(&s->generation_seen, __ATOMIC_ACQUIRE) != generation)
 			nap();
 }
@@ -191,7 +191,7 @@ static void threads_work(long moves, uint64_t seed)
 		give_away(slot, to_somebody);
 		if (next(&seed) % 2)
 			nap();
-		/* at the latest now somebody allocates or frees again */
+		/* now at the latest a thread allocates or frees again */
 		stub_stall(0);
 		wait_for_move(slot, to_somebody, policy->dir[slot].generation);
 		check_never_below(guest_slot());

@@ -1,4 +1,4 @@
-"""The written roles are the table's, and ask for nothing broad."""
+"""The roles that `make chart` writes are the table's, and ask for nothing broad."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_what_is_written_is_what_the_tables_say(program: list[str], written: str
         text=True,
         check=True,
     )
-    assert (PACKAGING / written).read_text() == made.stdout, "make docs"
+    assert (PACKAGING / written).read_text() == made.stdout, "make chart"
 
 
 def test_no_right_is_for_everything() -> None:

@@ -168,11 +168,11 @@ def test_a_workload_has_what_its_job_says() -> None:
     [
         (
             {"metadata": {"labels": {"kueue.x-k8s.io/max-exec-time-seconds": "0"}}},
-            "metadata.labels.kueue.x-k8s.io/max-exec-time-seconds: '0' is no whole number from 1",
+            "metadata.labels.kueue.x-k8s.io/max-exec-time-seconds: '0' is not a whole number from 1",
         ),
         (
             {"metadata": {"annotations": {"kueue.x-k8s.io/job-min-parallelism": "5"}}},
-            "metadata.annotations.kueue.x-k8s.io/job-min-parallelism: '5' is no whole number from "
+            "metadata.annotations.kueue.x-k8s.io/job-min-parallelism: '5' is not a whole number from "
             "1 to parallelism (4)",
         ),
         ({"spec": {"template": 3}}, "spec.template: expected fields, found 3"),
@@ -216,7 +216,7 @@ def test_a_trainjob_asks_for_what_its_runtime_and_its_own_fields_say() -> None:
     spec = node["template"]["spec"]
     assert spec["containers"][0]["resources"] == {"requests": {"cpu": "2"}}
     assert spec["nodeSelector"] == {"zone": "a", "disk": "fast"}
-    with pytest.raises(ManifestError, match=r"spec\.runtimeRef: 'torch' is not there"):
+    with pytest.raises(ManifestError, match=r"spec\.runtimeRef: 'torch' does not exist"):
         workload_of(fw, document, queue="queue")
 
 

@@ -253,7 +253,7 @@ def test_a_prebuilt_workload_is_taken_over() -> None:
     assert world.workload is None
     (refused,) = world.step()
     assert isinstance(refused, Refuse)
-    assert "built is not there" in str(refused.problems[0])
+    assert "built does not exist" in str(refused.problems[0])
     world.workload = built
     (action,) = world.settle()
     assert isinstance(action, UpdateWorkload)

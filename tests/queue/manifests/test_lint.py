@@ -156,9 +156,9 @@ items:
 @pytest.mark.parametrize(
     ("before", "after", "fix"),
     [
-        ("labels: {team: a}", "labels: {team: b}", "it would start if namespace team-a had team=a among its labels, as the namespaceSelector of ClusterQueue a asks"),
+        ("labels: {team: a}", "labels: {team: b}", "it would start if namespace team-a had team=a among its labels, as the namespaceSelector of ClusterQueue a requires"),
         ("  namespaceSelector", "  stopPolicy: Hold\n  namespaceSelector", "it would start if ClusterQueue a were resumed: it is stopped, Hold (sluice-queue resume cq a)"),
-        ("requests: {nvidia.com/gpu: 1}", "requests: {cpu: 1}", "it would start if ClusterQueue a covered cpu (or the workload did not ask for it, or resources.excludeResourcePrefixes left it out)"),
+        ("requests: {nvidia.com/gpu: 1}", "requests: {cpu: 1}", "it would start if ClusterQueue a covered cpu (or the workload did not request it, or resources.excludeResourcePrefixes left it out)"),
         ("spec: {clusterQueue: a}", "spec: {clusterQueue: a, stopPolicy: Hold}", "it would start if LocalQueue team-a/main were resumed: it is stopped, Hold (sluice-queue resume lq team-a/main)"),
     ],
 )  # fmt: skip

@@ -328,19 +328,19 @@ value: 3
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("kind: Cohort\nx: [a,\n", "x.yaml:3: is no YAML: "),
+        ("kind: Cohort\nx: [a,\n", "x.yaml:3: is not valid YAML: "),
         ("just text", "x.yaml:1: has no kind (fix: every document is an object"),
-        ("a: 1\nb: *a", "x.yaml:2: is no YAML: aliases (*a) are not taken; write it out"),
-        ("a: " + "[" * 40 + "]" * 40, "x.yaml:1: is no YAML: nested deeper than 32"),
+        ("a: 1\nb: *a", "x.yaml:2: is not valid YAML: aliases (*a) are not taken; write it out"),
+        ("a: " + "[" * 40 + "]" * 40, "x.yaml:1: is not valid YAML: nested deeper than 32"),
         (
             "kind: Cohort\nat: !!timestamp 2001-99-01",
             "x.yaml:2: 2001-99-01: month must be in 1..12",
         ),
         ("kind: Cohort\nat: !!bool x", "x.yaml:2: x: "),
         ("kind: Cohort\nat: " + "9" * 5000, "x.yaml:2: 9999999999"),
-        ("kind: Cohort\non: x", "x.yaml:1: line 2: key on is no text (fix: put it in quotes"),
+        ("kind: Cohort\non: x", "x.yaml:1: line 2: key on is not text (fix: put it in quotes"),
         ("kind: Cohort\nkind: Cohort", "x.yaml:1: kind: is given twice (lines 1 and 2)"),
-        ("kind: Cohort\nx: a\0b", "x.yaml:2: is no YAML: character"),
+        ("kind: Cohort\nx: a\0b", "x.yaml:2: is not valid YAML: character"),
         (
             "apiVersion: kueue.x-k8s.io/v9\nkind: Cohort\nmetadata: {name: c}",
             "x.yaml:1: Cohort/c apiVersion: unknown version v9 (known: v1alpha1, v1alpha2,",

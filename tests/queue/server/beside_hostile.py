@@ -22,7 +22,13 @@ LONGEST_S = 20.0
 def hostile(service: Callers, kind: str, pairs: list[Pair]) -> Iterator[None]:
     process = subprocess.Popen(
         [
-            *(sys.executable, "-m", "tests.queue.server.hostile", kind, service.pond.tcp_address),
+            *(
+                sys.executable,
+                "-m",
+                "tests.queue.server.hostile",
+                kind,
+                service.controller.tcp_address,
+            ),
             *(service.authority.ca, pairs[0].key, *(pair.certificate for pair in pairs)),
         ],
         cwd=REPO,

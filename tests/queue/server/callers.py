@@ -13,7 +13,7 @@ import grpc
 
 from queuecontroller.server.api.wire import NODES, QUEUES, Wire, find_descriptors
 from queuecontroller.state.access import Caller, RoleLists
-from tests.kit.pond import Pond
+from tests.kit.queue.controller import QueueController
 from tests.queue.server.certificates import Authority, Pair
 
 WIRE = Wire(find_descriptors())
@@ -61,7 +61,7 @@ class Party:
 
 @dataclass
 class Callers:
-    pond: Pond
+    controller: QueueController
     authority: Authority
     parties: dict[str, Party] = field(default_factory=dict)
 
@@ -80,14 +80,14 @@ class Callers:
             self.authority.ca.read_bytes(), pair.key.read_bytes(), pair.certificate.read_bytes()
         )
         options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0)]
-        return grpc.secure_channel(self.pond.tcp_address, credentials, options=options)
+        return grpc.secure_channel(self.controller.tcp_address, credentials, options=options)
 
 
 @contextlib.contextmanager
 def callers(directory: Path, *settings: str) -> Iterator[Callers]:
     authority = Authority(directory / "pki")
     server = authority.issue("queue", "DNS:localhost")
-    pond = Pond(
+    controller = QueueController(
         directory / "queue",
         host="localhost",
         both=True,
@@ -96,11 +96,11 @@ def callers(directory: Path, *settings: str) -> Iterator[Callers]:
             *(f"tls.client_ca={authority.ca}", *settings),
         ],
     )
-    made = Callers(pond, authority)
+    made = Callers(controller, authority)
     try:
-        pond.start()
+        controller.start()
         yield made
     finally:
         for one in made.parties.values():
             one.channel.close()
-        pond.stop()
+        controller.stop()

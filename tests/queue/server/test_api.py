@@ -19,7 +19,7 @@ from queuecontroller.server.api.client import Client, Endpoint, Refused, Unreach
 from queuecontroller.server.api.wire import NODES, QUEUES, Wire, find_descriptors
 from queuecontroller.server.store.sqlite import SqliteStore, StoreUnusable
 from tests.kit.node import until
-from tests.kit.pond import SLUICE_QUEUE, Pond
+from tests.kit.queue.controller import SLUICE_QUEUE, QueueController
 from tests.queue.server.certificates import Authority
 from tests.queue.state.world import TEAMS, documents
 
@@ -36,8 +36,10 @@ spec:
 
 
 @pytest.fixture(scope="module")
-def pond(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pond]:
-    made = Pond(tmp_path_factory.mktemp("pond"), settings=["server.max_message_kib=256"])
+def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QueueController]:
+    made = QueueController(
+        tmp_path_factory.mktemp("controller"), settings=["server.max_message_kib=256"]
+    )
     made.start()
     made.apply(TEAMS)
     yield made
@@ -45,15 +47,15 @@ def pond(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pond]:
 
 
 @pytest.fixture
-def client(pond: Pond) -> Iterator[Client]:
-    made = Client(Endpoint(pond.address), WIRE)
+def client(controller: QueueController) -> Iterator[Client]:
+    made = Client(Endpoint(controller.address), WIRE)
     yield made
     made.close()
 
 
-def call(pond: Pond, service: str, name: str, request: Any) -> Any:
+def call(controller: QueueController, service: str, name: str, request: Any) -> Any:
     method = WIRE.methods(service)[name]
-    with grpc.insecure_channel(pond.address) as channel:
+    with grpc.insecure_channel(controller.address) as channel:
         return channel.unary_unary(
             f"/{service}/{name}",
             request_serializer=method.request.SerializeToString,
@@ -61,11 +63,11 @@ def call(pond: Pond, service: str, name: str, request: Any) -> Any:
         )(request, timeout=60)
 
 
-def test_ready_and_healthy(pond: Pond) -> None:
-    assert pond.http("/readyz") == (200, "ok\n")
-    assert pond.http("/healthz") == (200, "ok\n")
-    assert pond.http("/nowhere")[0] == 404
-    assert "kueue_cluster_queue_nominal_quota" in pond.http("/metrics")[1]
+def test_ready_and_healthy(controller: QueueController) -> None:
+    assert controller.http("/readyz") == (200, "ok\n")
+    assert controller.http("/healthz") == (200, "ok\n")
+    assert controller.http("/nowhere")[0] == 404
+    assert "kueue_cluster_queue_nominal_quota" in controller.http("/metrics")[1]
 
 
 def test_apply_is_all_or_nothing_and_names_every_mistake(client: Client) -> None:
@@ -97,9 +99,11 @@ def test_apply_is_all_or_nothing_and_names_every_mistake(client: Client) -> None
     ],
     ids=["no json", "a list", "nan", "large", "deep", "quite deep", "no name"],
 )
-def test_garbage_is_refused_with_its_place(pond: Pond, text: str, message: str) -> None:
+def test_garbage_is_refused_with_its_place(
+    controller: QueueController, text: str, message: str
+) -> None:
     with pytest.raises(grpc.RpcError) as caught:
-        call(pond, QUEUES, "Apply", WIRE.ApplyRequest(objects=[text]))
+        call(controller, QUEUES, "Apply", WIRE.ApplyRequest(objects=[text]))
     assert caught.value.code() in (
         grpc.StatusCode.INVALID_ARGUMENT,
         grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -108,11 +112,13 @@ def test_garbage_is_refused_with_its_place(pond: Pond, text: str, message: str) 
         assert message in caught.value.details()
 
 
-def test_a_message_above_the_limit_is_refused_before_it_is_read(pond: Pond) -> None:
+def test_a_message_above_the_limit_is_refused_before_it_is_read(
+    controller: QueueController,
+) -> None:
     with pytest.raises(grpc.RpcError) as caught:
-        call(pond, QUEUES, "Apply", WIRE.ApplyRequest(objects=["x" * 300_000]))
+        call(controller, QUEUES, "Apply", WIRE.ApplyRequest(objects=["x" * 300_000]))
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert pond.http("/readyz")[0] == 200
+    assert controller.http("/readyz")[0] == 200
 
 
 @pytest.mark.parametrize(
@@ -125,21 +131,25 @@ def test_a_message_above_the_limit_is_refused_before_it_is_read(pond: Pond) -> N
         {"node": "n9", "capacity": {"gpus": [{"uuid": "g", "share_ppm": 2_000_000}]}},
     ],
 )
-def test_a_node_that_says_nonsense_is_refused(pond: Pond, hello: dict[str, Any]) -> None:
+def test_a_node_that_says_nonsense_is_refused(
+    controller: QueueController, hello: dict[str, Any]
+) -> None:
     with pytest.raises(grpc.RpcError) as caught:
-        call(pond, NODES, "Connect", WIRE.NodeHello(**hello))
+        call(controller, NODES, "Connect", WIRE.NodeHello(**hello))
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-def test_a_report_of_another_session_is_aborted(pond: Pond) -> None:
+def test_a_report_of_another_session_is_aborted(controller: QueueController) -> None:
     with pytest.raises(grpc.RpcError) as caught:
-        call(pond, NODES, "Report", WIRE.NodeReport(node="n9", epoch=3))
+        call(controller, NODES, "Report", WIRE.NodeReport(node="n9", epoch=3))
     assert caught.value.code() is grpc.StatusCode.ABORTED
 
 
-def test_a_watcher_sees_what_is_and_every_change(pond: Pond, client: Client) -> None:
+def test_a_watcher_sees_what_is_and_every_change(
+    controller: QueueController, client: Client
+) -> None:
     seen: list[tuple[str, str]] = []
-    watcher = Client(Endpoint(pond.address), WIRE)
+    watcher = Client(Endpoint(controller.address), WIRE)
 
     def watch() -> None:
         try:
@@ -162,43 +172,47 @@ def test_a_watcher_sees_what_is_and_every_change(pond: Pond, client: Client) -> 
     thread.join(60)
 
 
-def test_lists_come_in_pages(pond: Pond, client: Client) -> None:
+def test_lists_come_in_pages(controller: QueueController, client: Client) -> None:
     jobs = [one for i in range(12) for one in documents(JOB.replace("train", f"many-{i:02}"))]
     list(client.apply(jobs))
-    page = call(pond, QUEUES, "List", WIRE.ListRequest(kind="Workload", limit=5))
+    page = call(controller, QUEUES, "List", WIRE.ListRequest(kind="Workload", limit=5))
     names = [one.name for one in page.objects]
     while page.next:
         page = call(
-            pond, QUEUES, "List", WIRE.ListRequest(kind="Workload", limit=5, after=page.next)
+            controller, QUEUES, "List", WIRE.ListRequest(kind="Workload", limit=5, after=page.next)
         )
         names += [one.name for one in page.objects]
     mine = [name for name in names if "many" in name]
     assert mine == [f"job-many-{i:02}" for i in range(12)]
     assert len(names) == len(set(names))
-    assert pond.cli("get", "workloads", "-q", "nowhere", "-o", "json").returncode == 0
-    assert pond.get("workloads", "-q", "a")["items"]
+    assert controller.cli("get", "workloads", "-q", "nowhere", "-o", "json").returncode == 0
+    assert controller.get("workloads", "-q", "a")["items"]
     for name in mine:
         client.delete("Workload", "team-a", name)
 
 
-def test_explain_says_why_and_describe_tells_the_history(pond: Pond, client: Client) -> None:
+def test_explain_says_why_and_describe_tells_the_history(
+    controller: QueueController, client: Client
+) -> None:
     list(client.apply(documents(JOB.replace("gpu: 1", "gpu: 9"))))
-    until("it was looked at", lambda: "9" in pond.cli("explain", "team-a/job-train").stdout)
-    text = pond.cli("explain", "team-a/job-train").stdout
+    until("it was looked at", lambda: "9" in controller.cli("explain", "team-a/job-train").stdout)
+    text = controller.cli("explain", "team-a/job-train").stdout
     assert "team-a/job-train: Pending in ClusterQueue a" in text
     assert "why: ExceedsMaxQuota" in text
     assert "estimate: never, unless something is changed" in text
     assert "it would start if: in ClusterQueue a nominalQuota of nvidia.com/gpu of flavor" in text
-    found = json.loads(pond.cli("explain", "team-a/job-train", "-o", "json").stdout)
+    found = json.loads(controller.cli("explain", "team-a/job-train", "-o", "json").stdout)
     assert found["explanation"]["shortages"][0]["asked"] == "9"
     assert found["explanation"]["flavors"][0]["text"]
-    assert "Created" in pond.cli("describe", "wl", "team-a/job-train").stdout
+    assert "Created" in controller.cli("describe", "wl", "team-a/job-train").stdout
     client.delete("Workload", "team-a", "job-train")
 
 
-def test_the_command_says_clearly_what_is_wrong(pond: Pond, tmp_path: Path) -> None:
+def test_the_command_says_clearly_what_is_wrong(
+    controller: QueueController, tmp_path: Path
+) -> None:
     def said(*words: str) -> tuple[int, str]:
-        done = pond.cli(*words, check=False)
+        done = controller.cli(*words, check=False)
         return done.returncode, done.stderr
 
     assert said("get", "nonsense")[0] == 2
@@ -229,17 +243,17 @@ def test_the_command_says_clearly_what_is_wrong(pond: Pond, tmp_path: Path) -> N
     assert "is TCP, which needs TLS: give the authority's file (--ca)" in done.stderr
 
 
-def test_a_second_controller_on_one_database_does_not_start(pond: Pond) -> None:
+def test_a_second_controller_on_one_database_does_not_start(controller: QueueController) -> None:
     done = subprocess.run(
         [
             SLUICE_QUEUE,
             "serve",
             "--socket",
-            pond.directory / "second.sock",
+            controller.directory / "second.sock",
             "--metrics-listen",
             "",
             "--database",
-            pond.database,
+            controller.database,
         ],
         capture_output=True,
         text=True,
@@ -276,11 +290,11 @@ def test_every_start_is_a_new_term(tmp_path: Path) -> None:
     assert terms == [1, 2, 3]
 
 
-def test_a_slow_client_does_not_stop_the_others(pond: Pond) -> None:
-    idle = [socket.create_connection(("127.0.0.1", pond.metrics_port)) for _ in range(40)]
+def test_a_slow_client_does_not_stop_the_others(controller: QueueController) -> None:
+    idle = [socket.create_connection(("127.0.0.1", controller.metrics_port)) for _ in range(40)]
     try:
         began = time.monotonic()
-        until("others are served again", lambda: pond.http("/healthz")[0] == 200)
+        until("others are served again", lambda: controller.http("/healthz")[0] == 200)
         assert time.monotonic() - began < 20
     finally:
         for one in idle:
@@ -297,7 +311,7 @@ def test_certificates(tmp_path: Path) -> None:
     def flags(pair: Any, ca: Path = authority.ca) -> list[str]:
         return ["--ca", str(ca), "--certificate", str(pair.certificate), "--key", str(pair.key)]
 
-    pond = Pond(
+    controller = QueueController(
         tmp_path / "queue",
         host="localhost",
         tcp=True,
@@ -308,41 +322,46 @@ def test_certificates(tmp_path: Path) -> None:
         client_flags=flags(admin),
     )
     try:
-        pond.start()
-        pond.apply(TEAMS)
-        pond.client_flags = flags(user)
-        refused = pond.cli("delete", "cq", "a", check=False)
+        controller.start()
+        controller.apply(TEAMS)
+        controller.client_flags = flags(user)
+        refused = controller.cli("delete", "cq", "a", check=False)
         assert (
             refused.returncode,
             "ann (user) may not apply, delete, hold or resume queues" in refused.stderr,
         ) == (1, True)
-        assert pond.cli("apply", "-f", "-", text=JOB).returncode == 0
-        pond.client_flags = ["--ca", str(authority.ca)]
-        assert pond.cli("get", "cq", check=False).returncode == 69
-        pond.client_flags = flags(false_friend)
-        assert pond.cli("get", "cq", check=False).returncode == 69
-        pond.client_flags = []
-        assert pond.cli("get", "cq", check=False).returncode == 2, "TCP without TLS is not tried"
+        assert controller.cli("apply", "-f", "-", text=JOB).returncode == 0
+        controller.client_flags = ["--ca", str(authority.ca)]
+        assert controller.cli("get", "cq", check=False).returncode == 69
+        controller.client_flags = flags(false_friend)
+        assert controller.cli("get", "cq", check=False).returncode == 69
+        controller.client_flags = []
+        assert controller.cli("get", "cq", check=False).returncode == 2, (
+            "TCP without TLS is not tried"
+        )
 
         renewed = authority.issue("queue-2", "DNS:localhost")
         for old, new in ((server.certificate, renewed.certificate), (server.key, renewed.key)):
             fresh = old.with_suffix(".new")
             fresh.write_bytes(new.read_bytes())
             fresh.replace(old)
-        pond.client_flags = flags(admin)
-        until("it serves with the new one", lambda: _name_of(pond, authority, admin) == "queue-2")
-        assert pond.process is not None
-        pond.process.send_signal(signal.SIGTERM)
-        assert pond.process.wait(60) == 0
+        controller.client_flags = flags(admin)
+        until(
+            "it serves with the new one",
+            lambda: _name_of(controller, authority, admin) == "queue-2",
+        )
+        assert controller.process is not None
+        controller.process.send_signal(signal.SIGTERM)
+        assert controller.process.wait(60) == 0
     finally:
-        pond.stop()
+        controller.stop()
 
 
-def _name_of(pond: Pond, authority: Authority, pair: Any) -> str:
+def _name_of(controller: QueueController, authority: Authority, pair: Any) -> str:
     """Common name in the certificate the server shows."""
     done = subprocess.run(
         [
-            *("openssl", "s_client", "-connect", f"127.0.0.1:{pond.port}", "-alpn", "h2"),
+            *("openssl", "s_client", "-connect", f"127.0.0.1:{controller.port}", "-alpn", "h2"),
             *("-CAfile", authority.ca, "-cert", pair.certificate, "-key", pair.key),
             *("-servername", "localhost"),
         ],

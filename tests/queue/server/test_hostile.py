@@ -25,7 +25,7 @@ SUBMITS = 20
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callers]:
     with callers(tmp_path_factory.mktemp("hostile")) as made:
-        made.pond.apply(TEAMS)
+        made.controller.apply(TEAMS)
         made.party("carol", "admin:carol")
         made.party("honest", "node:honest")
         yield made
@@ -44,14 +44,14 @@ def test_the_honest_are_served_beside_33_who_are_not(service: Callers, kind: str
             report = message("NodeReport", node="honest", epoch=welcome.epoch, sequence=sequence)
             status, answer = node.call("QueueNodes/Report", report, LONGEST_S)
             assert status == "OK", answer
-            assert service.pond.http("/healthz")[0] == 200
-            assert service.pond.http("/readyz")[0] == 200
+            assert service.controller.http("/healthz")[0] == 200
+            assert service.controller.http("/readyz")[0] == 200
         after = server(admin)
     assert max(took) < LONGEST_S
     assert after.term == before.term
     assert after.revision - before.revision < 100_000
     until("they are gone", lambda: server(admin).ready)
-    log = service.pond.log
+    log = service.controller.log
     assert "Traceback" not in log
     assert len(log) < 200_000, "no flood of lines"
 
@@ -102,4 +102,4 @@ def test_junk_in_the_place_of_a_message_is_refused_without_a_traceback(
     for after in ("5", "[[[[", "[1,2,3]", '"x"'):
         status, details = eve.call("Queues/List", message("ListRequest", kind="Node", after=after))
         assert (status, details) == ("INVALID_ARGUMENT", "after: is not `next` of a page before")
-    assert "Traceback" not in service.pond.log
+    assert "Traceback" not in service.controller.log

@@ -36,7 +36,7 @@ QUEUE = "kueue.x-k8s.io/v1beta1"
 @pytest.fixture(scope="module")
 def parties(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callers]:
     with callers(tmp_path_factory.mktemp("roles")) as made:
-        made.pond.apply(TEAMS)
+        made.controller.apply(TEAMS)
         for name, uris in PARTIES.items():
             made.party(name, *uris)
         yield made

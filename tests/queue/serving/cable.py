@@ -14,7 +14,7 @@ import pytest
 
 from tests.kit.node import Node, until
 from tests.kit.places import SLUICE
-from tests.kit.pond import Pond
+from tests.kit.queue.controller import QueueController
 from tests.queue.server.certificates import Authority
 from tests.queue.state.world import TEAMS
 
@@ -132,13 +132,13 @@ class NodeInSpace(Node):
 @pytest.fixture
 def both(
     cable: Cable, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Pond, NodeInSpace]]:
+) -> Iterator[tuple[QueueController, NodeInSpace]]:
     base = tmp_path_factory.mktemp("p")
     authority = Authority(base / "pki")
     server = authority.issue("queue", f"IP:{CONTROLLER}")
     mine = authority.issue("n1", "URI:sluice:node:n1")
     admin = authority.issue("admin", "URI:sluice:admin:admin")
-    pond = Pond(
+    controller = QueueController(
         base / "queue",
         settings=[
             *(
@@ -166,18 +166,18 @@ def both(
     node = NodeInSpace(
         directory,
         gpus="1xh100-80gb",
-        settings=f'[queue]\nserver = "{pond.address}"\nnode_name = "n1"\nnamespace = "team-a"\n'
+        settings=f'[queue]\nserver = "{controller.address}"\nnode_name = "n1"\nnamespace = "team-a"\n'
         f'ca = "{authority.ca}"\ncertificate = "{mine.certificate}"\nkey = "{mine.key}"\n',
     )
     try:
-        pond.start()
-        pond.apply(TEAMS)
+        controller.start()
+        controller.apply(TEAMS)
         node.start()
-        yield pond, node
+        yield controller, node
     except BaseException:
-        print((directory / "daemon.log").read_text()[-3000:], pond.log[-3000:])
+        print((directory / "daemon.log").read_text()[-3000:], controller.log[-3000:])
         raise
     finally:
         node.stop()
-        pond.stop()
+        controller.stop()
         shutil.rmtree(directory, ignore_errors=True)

@@ -14,15 +14,15 @@ import pytest
 from queuecontroller.server import standalone
 from queuecontroller.server.config import parse
 from queuecontroller.server.store.sqlite import SqliteStore
-from tests.kit.pond import SLUICE_QUEUE, Pond
+from tests.kit.queue.controller import SLUICE_QUEUE, QueueController
 from tests.queue.state.world import TEAMS
 
 QUEUE = "apiVersion: kueue.x-k8s.io/v1beta2\nkind: LocalQueue\n"
 
 
 @pytest.fixture(scope="module")
-def pond(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pond]:
-    made = Pond(tmp_path_factory.mktemp("pond"))
+def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QueueController]:
+    made = QueueController(tmp_path_factory.mktemp("controller"))
     made.start()
     made.apply(TEAMS)
     yield made
@@ -83,54 +83,58 @@ def test_without_a_service_it_says_where_it_looked() -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_an_answer_that_cannot_be_written_is_a_failure(pond: Pond) -> None:
-    done = run("get", "cq", "--server", pond.address, stdout="/dev/full")
+def test_an_answer_that_cannot_be_written_is_a_failure(controller: QueueController) -> None:
+    done = run("get", "cq", "--server", controller.address, stdout="/dev/full")
     assert done.returncode == 74
     assert done.stderr == "sluice-queue: get: cannot write: No space left on device\n"
 
 
-def test_a_mistake_the_service_finds_has_file_and_line(pond: Pond, tmp_path: Path) -> None:
+def test_a_mistake_the_service_finds_has_file_and_line(
+    controller: QueueController, tmp_path: Path
+) -> None:
     (tmp_path / "a.yaml").write_text(f"{QUEUE}metadata: {{name: x}}\nspec: {{clusterQueue: a}}\n")
     (tmp_path / "b.yaml").write_text(f"{QUEUE}metadata:\n  name: [1]\nspec: {{clusterQueue: a}}\n")
-    done = run("apply", "-f", tmp_path, "--server", pond.address)
+    done = run("apply", "-f", tmp_path, "--server", controller.address)
     assert done.returncode == 2
     first = f"sluice-queue: {tmp_path}/b.yaml:4: LocalQueue.metadata.name: expected text, found [1]"
     assert done.stderr.splitlines()[0].startswith(first)
     assert done.stdout == ""
-    gone = run("get", "lq", "x", "--server", pond.address)
+    gone = run("get", "lq", "x", "--server", controller.address)
     assert gone.returncode == 1, "all or nothing"
 
 
 @pytest.mark.parametrize("head", ["[1, 2]", "{name: 5}", "{}"])
 @pytest.mark.parametrize("verb", ["delete", "hold", "resume"])
 def test_a_manifest_without_a_name_is_no_target(
-    pond: Pond, tmp_path: Path, verb: str, head: str
+    controller: QueueController, tmp_path: Path, verb: str, head: str
 ) -> None:
     file = tmp_path / "a.yaml"
     file.write_text(f"{QUEUE}metadata: {head}\n")
-    done = run(verb, "-f", file, "--server", pond.address)
+    done = run(verb, "-f", file, "--server", controller.address)
     assert done.returncode == 2
     assert done.stderr.startswith(f"sluice-queue: {file}:3: LocalQueue.metadata.name: ")
 
 
-def test_what_was_deleted_before_a_refusal_is_told(pond: Pond, tmp_path: Path) -> None:
+def test_what_was_deleted_before_a_refusal_is_told(
+    controller: QueueController, tmp_path: Path
+) -> None:
     kind = "apiVersion: kueue.x-k8s.io/v1beta2\nkind: "
     flavor = f"{kind}ResourceFlavor\nmetadata: {{name: spare}}\n"
     (tmp_path / "spare.yaml").write_text(flavor)
-    assert run("apply", "-f", tmp_path, "--server", pond.address).returncode == 0
+    assert run("apply", "-f", tmp_path, "--server", controller.address).returncode == 0
     none = f"{kind}ResourceFlavor\nmetadata: {{name: none}}\n"
     (tmp_path / "spare.yaml").write_text(f"{none}---\n{flavor}")
-    done = run("delete", "-f", tmp_path, "--server", pond.address)
+    done = run("delete", "-f", tmp_path, "--server", controller.address)
     assert done.returncode == 1
     assert done.stdout == "ResourceFlavor spare deleted\n"
     assert "none" in done.stderr
 
 
-def test_a_date_is_text_to_all_verbs_alike(pond: Pond, tmp_path: Path) -> None:
+def test_a_date_is_text_to_all_verbs_alike(controller: QueueController, tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
     text = f"{QUEUE}metadata: {{name: 2024-01-01}}\nspec: {{clusterQueue: a}}\n"
     file.write_text(text)
-    done = run("apply", "--dry-run", "-f", file, "--server", pond.address)
+    done = run("apply", "--dry-run", "-f", file, "--server", controller.address)
     assert (done.returncode, done.stdout) == (0, "LocalQueue default/2024-01-01 valid\n")
     found = json.loads(run("lint", "-o", "json", "-f", file).stdout)
     assert {one["object"] for one in found} == {"LocalQueue/default/2024-01-01"}
@@ -195,26 +199,30 @@ def test_a_full_disk_is_status_75_at_the_start_too(
     assert standalone.serve(settings, {}) == 75
 
 
-def test_a_port_that_is_taken_is_named_with_its_setting(pond: Pond, tmp_path: Path) -> None:
+def test_a_port_that_is_taken_is_named_with_its_setting(
+    controller: QueueController, tmp_path: Path
+) -> None:
     database = tmp_path / "queue.sqlite"
-    done = serve(database, "--socket", pond.socket)
+    done = serve(database, "--socket", controller.socket)
     assert done.returncode == 69
-    assert f"critical server.socket: {pond.socket}: somebody serves there already" in done.stderr
-    done = serve(database, "--metrics-listen", f"127.0.0.1:{pond.metrics_port}")
+    assert (
+        f"critical server.socket: {controller.socket}: somebody serves there already" in done.stderr
+    )
+    done = serve(database, "--metrics-listen", f"127.0.0.1:{controller.metrics_port}")
     assert done.returncode == 69
     assert "critical server.metrics_listen: " in done.stderr
     with sqlite3.connect(database) as kept:
         assert kept.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
-def test_where_the_service_is_may_stand_before_the_verb(pond: Pond) -> None:
-    after = run("get", "--server", pond.address, "cq")
+def test_where_the_service_is_may_stand_before_the_verb(controller: QueueController) -> None:
+    after = run("get", "--server", controller.address, "cq")
     assert after.returncode == 0, after.stderr
     for words in (
-        ("--server", pond.address, "get", "cq"),
-        (f"--server={pond.address}", "get", "cq"),
+        ("--server", controller.address, "get", "cq"),
+        (f"--server={controller.address}", "get", "cq"),
     ):
         done = run(*words)
         assert (done.returncode, done.stdout, done.stderr) == (0, after.stdout, after.stderr), words
-    assert run("--server", pond.address).returncode == 2
+    assert run("--server", controller.address).returncode == 2
     assert run("--no-such", "get", "cq").returncode == 2

@@ -10,7 +10,7 @@ import pytest
 
 from nodeagent.ports.clients import Waiting
 from nodeagent.ports.queue import NotOffered
-from tests.kit.pond import Pond
+from tests.kit.queue.controller import QueueController
 from tests.queue.serving.puppet import Puppet, until
 from tests.queue.state.world import TEAMS
 
@@ -18,26 +18,26 @@ CLOSED = TEAMS.replace("nominalQuota: 2", "nominalQuota: 0")
 
 
 @pytest.fixture
-def pond(tmp_path: Path) -> Pond:
+def controller(tmp_path: Path) -> QueueController:
     settings = ["nodes.lease_s=10", "nodes.report_s=0.5", "server.log_level=warning"]
-    made = Pond(tmp_path, settings=settings)
+    made = QueueController(tmp_path, settings=settings)
     yield made  # type: ignore[misc]
     made.stop()
 
 
-def standing(pond: Pond) -> int:
-    status = pond.get("cq", "a")["status"]
+def standing(controller: QueueController) -> int:
+    status = controller.get("cq", "a")["status"]
     found: int = status["pendingWorkloads"]
     return found
 
 
 @pytest.mark.parametrize("many", [300, pytest.param(1000, marks=pytest.mark.faults)])
-def test_many_wait_on_one_node(pond: Pond, many: int) -> None:
-    pond.start()
-    pond.apply(CLOSED)
+def test_many_wait_on_one_node(controller: QueueController, many: int) -> None:
+    controller.start()
+    controller.apply(CLOSED)
 
     async def scene() -> None:
-        async with Puppet(pond.address) as node:
+        async with Puppet(controller.address) as node:
             await until("it is connected", lambda: not node.desk.trouble)
             told: list[list[Waiting]] = [[] for _ in range(many)]
             waits = [asyncio.create_task(node.wait(f"j{i}", told[i])) for i in range(many)]
@@ -46,7 +46,7 @@ def test_many_wait_on_one_node(pond: Pond, many: int) -> None:
                 return {steps[-1].position for steps in told if steps}
 
             await until("each knows its place", lambda: places() == set(range(1, many + 1)), 120)
-            assert standing(pond) == many
+            assert standing(controller) == many
 
             # The first of the line gives up: everybody behind moves, and hears of it.
             first = next(i for i, steps in enumerate(told) if steps[-1].position == 1)
@@ -62,43 +62,45 @@ def test_many_wait_on_one_node(pond: Pond, many: int) -> None:
 
             for task in waits:
                 task.cancel()
-            await until("nobody stands in line any more", lambda: not standing(pond), 120)
+            await until("nobody stands in line any more", lambda: not standing(controller), 120)
             assert node.desk.view().sessions_total == 1
             assert node.keeper.started == []
 
     asyncio.run(scene())
-    assert json.loads(pond.cli("get", "workloads", "-o", "json").stdout)["items"] == []
+    assert json.loads(controller.cli("get", "workloads", "-o", "json").stdout)["items"] == []
 
 
-def test_who_waits_on_a_node_starts_when_there_is_quota(pond: Pond) -> None:
+def test_who_waits_on_a_node_starts_when_there_is_quota(controller: QueueController) -> None:
     """All the way through the one stream and the batches: told to wait, then started, each once."""
-    pond.start()
-    pond.apply(CLOSED)
+    controller.start()
+    controller.apply(CLOSED)
 
     async def scene() -> None:
-        async with Puppet(pond.address) as node:
+        async with Puppet(controller.address) as node:
             await until("it is connected", lambda: not node.desk.trouble)
             told: list[list[Waiting]] = [[] for _ in range(5)]
             waits = [asyncio.create_task(node.wait(f"j{i}", told[i])) for i in range(5)]
             await until("they wait", lambda: all(s and s[-1].position for s in told))
-            await asyncio.to_thread(pond.apply, TEAMS.replace("nominalQuota: 2", "nominalQuota: 9"))
+            await asyncio.to_thread(
+                controller.apply, TEAMS.replace("nominalQuota: 2", "nominalQuota: 9")
+            )
             for grant in await asyncio.wait_for(asyncio.gather(*waits), 60):
                 node.keeper.end(grant)
             await until("nothing is left to tell", lambda: not node.ledger.works)
             assert sorted(node.keeper.started) == [f"j{i}" for i in range(5)]
 
     asyncio.run(scene())
-    assert {one["status"]["phase"] for one in pond.workloads()} == {"Finished"}
+    assert {one["status"]["phase"] for one in controller.workloads()} == {"Finished"}
 
 
 def test_a_controller_of_the_release_before_is_asked_one_by_one(
-    pond: Pond, monkeypatch: pytest.MonkeyPatch
+    controller: QueueController, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pond.start()
-    pond.apply(TEAMS)
+    controller.start()
+    controller.apply(TEAMS)
 
     async def scene() -> None:
-        async with Puppet(pond.address) as node:
+        async with Puppet(controller.address) as node:
             link = node.desk._link
             calls: list[str] = []
             follow, call = link.follow, link._call  # type: ignore[attr-defined]
@@ -130,4 +132,4 @@ def test_a_controller_of_the_release_before_is_asked_one_by_one(
             assert {"Confirm", "Release"} & set(calls)
 
     asyncio.run(scene())
-    assert [one["status"]["phase"] for one in pond.workloads()] == ["Finished"]
+    assert [one["status"]["phase"] for one in controller.workloads()] == ["Finished"]

@@ -15,16 +15,16 @@ from nodeagent.ports.views import NodeEvent
 from queuecontroller.server.api.messages import read_detections
 from queuecontroller.server.api.wire import Wire, find_descriptors
 from queuecontroller.state.objects.submission import Refused
-from tests.kit.pond import Pond
+from tests.kit.queue.controller import QueueController
 from tests.queue.serving.puppet import Puppet
 
 DEADLINE_S = 60.0
 WIRE = Wire(find_descriptors())
 
 
-def shown(pond: Pond, wanted: int) -> dict[str, dict[str, Any]]:
+def shown(controller: QueueController, wanted: int) -> dict[str, dict[str, Any]]:
     """Detections that a new viewer is told of, once there are as many as are wanted."""
-    origin, _, ticket = pond.cli("web").stdout.strip().partition("#ticket=")
+    origin, _, ticket = controller.cli("web").stdout.strip().partition("#ticket=")
     enter = urllib.request.Request(
         f"{origin}api/enter",
         json.dumps({"secret": ticket}).encode(),
@@ -51,30 +51,30 @@ def shown(pond: Pond, wanted: int) -> dict[str, dict[str, Any]]:
 
 
 def test_a_nodes_detections_are_shown_and_told_again_to_another_controller(tmp_path: Path) -> None:
-    pond = Pond(tmp_path, settings=["nodes.report_s=0.2", "nodes.lease_s=4"])
+    controller = QueueController(tmp_path, settings=["nodes.report_s=0.2", "nodes.lease_s=4"])
 
     async def scene() -> None:
-        async with Puppet(pond.address) as node:
+        async with Puppet(controller.address) as node:
             evidence = json.dumps({"pid": 4711, "exe": "/opt/odd"})
             node.events += [
                 NodeEvent(1, 100.0, "gpu", "warning", "hot"),
                 NodeEvent(2, 101.0, "foreign_libcuda", "warning", "x", 0, None, 7, evidence),
             ]
-            (one,) = (await asyncio.to_thread(shown, pond, 1)).items()
+            (one,) = (await asyncio.to_thread(shown, controller, 1)).items()
             assert one[0] == "n1/000000000002"
             assert one[1]["evidence"] == {"pid": "4711", "exe": "/opt/odd"}
             assert (one[1]["kind"], one[1]["node"], one[1]["at"]) == ("foreign_libcuda", "n1", 101)
             node.events.append(NodeEvent(3, 102.0, "act", "critical", "kill of pid 4711"))
-            assert len(await asyncio.to_thread(shown, pond, 2)) == 2
-            await asyncio.to_thread(pond.kill)
-            await asyncio.to_thread(pond.start)
-            assert len(await asyncio.to_thread(shown, pond, 2)) == 2
+            assert len(await asyncio.to_thread(shown, controller, 2)) == 2
+            await asyncio.to_thread(controller.kill)
+            await asyncio.to_thread(controller.start)
+            assert len(await asyncio.to_thread(shown, controller, 2)) == 2
 
-    pond.start()
+    controller.start()
     try:
         asyncio.run(scene())
     finally:
-        pond.stop()
+        controller.stop()
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.pond import SLUICE_QUEUE, Pond
+from tests.kit.queue.controller import SLUICE_QUEUE, QueueController
 from tests.queue.manifests.collected import FOLDER, SETS
 
 README = (FOLDER / "README.md").read_text(encoding="utf-8")
@@ -18,12 +18,12 @@ PASSED_OVER = {"from-hami"}
 
 @pytest.mark.parametrize("folder", SETS, ids=lambda path: path.name)
 def test_a_folder_is_applied_and_applied_again(tmp_path: Path, folder: Path) -> None:
-    pond = Pond(tmp_path)
-    pond.start()
+    controller = QueueController(tmp_path)
+    controller.start()
     try:
         for time in ("first", "second"):
             done = subprocess.run(
-                [SLUICE_QUEUE, "apply", "-f", folder, "--server", pond.address],
+                [SLUICE_QUEUE, "apply", "-f", folder, "--server", controller.address],
                 capture_output=True,
                 text=True,
                 timeout=60,
@@ -33,7 +33,7 @@ def test_a_folder_is_applied_and_applied_again(tmp_path: Path, folder: Path) -> 
             created = any(line.endswith(" created") for line in done.stdout.splitlines())
             assert created is (time == "first" and folder.name not in PASSED_OVER)
     finally:
-        pond.stop()
+        controller.stop()
 
 
 def test_the_readme_names_each_file_and_no_other() -> None:

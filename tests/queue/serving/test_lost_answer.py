@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nodeagent.ports.queue import LinkLost
-from tests.kit.pond import Pond
+from tests.kit.queue.controller import QueueController
 from tests.queue.serving.puppet import Puppet
 from tests.queue.state.world import TEAMS
 
@@ -42,23 +42,23 @@ class Losing:
 
 
 def test_a_submission_without_an_answer_outlives_the_session(tmp_path: Path) -> None:
-    pond = Pond(tmp_path, settings=["nodes.report_s=0.2", "nodes.lease_s=4"])
+    controller = QueueController(tmp_path, settings=["nodes.report_s=0.2", "nodes.lease_s=4"])
 
     async def scene() -> tuple[list[str], Losing]:
-        async with Puppet(pond.address) as node:
+        async with Puppet(controller.address) as node:
             losing = Losing(node)
             node.desk._link = losing  # type: ignore[assignment]
             await asyncio.wait_for(node.wait("job"), 60)
             return node.keeper.started, losing
 
     try:
-        pond.start()
-        pond.apply(TEAMS)
+        controller.start()
+        controller.apply(TEAMS)
         started, losing = asyncio.run(scene())
         assert losing.lost == 1
         assert [name.startswith("team-a/job-") for name in losing.named[-1]] == [True]
         assert len(started) == 1
-        (row,) = pond.workloads()
+        (row,) = controller.workloads()
         assert row["status"]["attempt"] == 1
     finally:
-        pond.stop()
+        controller.stop()

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests.kit.node import until
-from tests.kit.pond import Pond
+from tests.kit.queue.controller import QueueController
 from tests.queue.serving.cable import Cable, NodeInSpace, both, cable
 
 __all__ = ["both", "cable"]
@@ -16,9 +16,9 @@ pytestmark = pytest.mark.root
 
 
 def test_a_partition_stops_nothing_and_starts_nothing(
-    cable: Cable, both: tuple[Pond, NodeInSpace]
+    cable: Cable, both: tuple[QueueController, NodeInSpace]
 ) -> None:
-    pond, node = both
+    controller, node = both
     flags = ("--queue", "q", "--gpumem", "8Gi", "--cores", "30")
     first = node.run("first", "sleep", "600", flags=flags)
     until("first runs", lambda: node.grant("first"))
@@ -39,15 +39,17 @@ def test_a_partition_stops_nothing_and_starts_nothing(
     assert first.process.poll() is None
     phases = {
         one["metadata"]["name"].rsplit("-", 1)[0]: one["status"]["phase"]
-        for one in pond.workloads()
+        for one in controller.workloads()
     }
     assert phases["first"] == "Running"
-    assert "Restored" not in pond.log
-    assert [one["status"]["attempt"] for one in pond.workloads()] == [1, 1]
+    assert "Restored" not in controller.log
+    assert [one["status"]["attempt"] for one in controller.workloads()] == [1, 1]
 
 
-def test_a_node_may_not_speak_for_another(both: tuple[Pond, NodeInSpace], cable: Cable) -> None:
-    pond, node = both
+def test_a_node_may_not_speak_for_another(
+    both: tuple[QueueController, NodeInSpace], cable: Cable
+) -> None:
+    controller, node = both
     until("connected", lambda: "connected to" in (node.directory / "daemon.log").read_text())
     node.daemon.terminate()  # type: ignore[union-attr]
     node.daemon.wait()  # type: ignore[union-attr]
@@ -61,4 +63,4 @@ def test_a_node_may_not_speak_for_another(both: tuple[Pond, NodeInSpace], cable:
             in (node.directory / "daemon.log").read_text()
         ),
     )
-    assert [one["metadata"]["name"] for one in pond.get("nodes")["items"]] == ["n1"]
+    assert [one["metadata"]["name"] for one in controller.get("nodes")["items"]] == ["n1"]

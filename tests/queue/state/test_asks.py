@@ -129,7 +129,7 @@ def test_an_owner_who_wants_a_gpu_alone_gets_it_and_keeps_it() -> None:
     assert world.told(late) is None
     assert "is held by a pod that wants no company" in world.status(late).message
     second = pod(world, "second", share, "sluice.dev/share-policy: exclusive")
-    assert "without company" in world.status(second).message
+    assert "exclusive" in world.status(second).message
     for one in (first, alone):
         world.confirm(one)
     world.release(alone, finished=True)

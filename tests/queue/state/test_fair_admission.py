@@ -20,50 +20,28 @@ from queuecontroller.state.book import Book
 from queuecontroller.state.records import Change, ObjectRecord
 from queuecontroller.state.shell import Shell
 from queuecontroller.state.status import Views
+from tests.kit.queue import queues
 from tests.queue.state.world import SECOND, World
 
-SHARED = """
+SHARED = queues.manifests(
+    """
 kind: Configuration
 apiVersion: config.kueue.x-k8s.io/v1beta2
 admissionFairSharing:
   usageHalfLifeTime: 10m
   usageSamplingInterval: 5m
   resourceWeights: {nvidia.com/gpu: 2.0}
----
-apiVersion: kueue.x-k8s.io/v1beta2
-kind: ResourceFlavor
-metadata: {name: gpus}
----
-apiVersion: v1
-kind: Namespace
-metadata: {name: team-a}
----
-apiVersion: v1
-kind: Namespace
-metadata: {name: team-b}
----
-apiVersion: kueue.x-k8s.io/v1beta2
-kind: ClusterQueue
-metadata: {name: all}
-spec:
-  namespaceSelector: {}
-  admissionScope: {admissionMode: UsageBasedAdmissionFairSharing}
-  resourceGroups:
-  - coveredResources: [nvidia.com/gpu]
-    flavors:
-    - name: gpus
-      resources: [{name: nvidia.com/gpu, nominalQuota: 2}]
----
-apiVersion: kueue.x-k8s.io/v1beta2
-kind: LocalQueue
-metadata: {name: q, namespace: team-a}
-spec: {clusterQueue: all}
----
-apiVersion: kueue.x-k8s.io/v1beta2
-kind: LocalQueue
-metadata: {name: q, namespace: team-b}
-spec: {clusterQueue: all, fairSharing: {weight: "500m"}}
-"""
+""",
+    queues.flavor("gpus", queues.V1BETA2),
+    *(queues.namespace(f"team-{team}") for team in "ab"),
+    queues.cluster_queue(
+        *("all", "gpus", {queues.GPU: 2}),
+        "admissionScope: {admissionMode: UsageBasedAdmissionFairSharing}",
+        version=queues.V1BETA2,
+    ),
+    queues.local_queue("q", "team-a", "all", version=queues.V1BETA2),
+    queues.local_queue("q", "team-b", "all", ', fairSharing: {weight: "500m"}', queues.V1BETA2),
+)
 MINUTE = 60 * SECOND
 
 
@@ -149,8 +127,8 @@ def test_a_turn_that_has_not_come_is_said_with_what_was_used(world: World) -> No
         world.release(f"team-a/{name}", finished=True)
     world.step("resume", lambda book, now: book.resume(("ClusterQueue", "", "all"), now))
     (way,) = explained(world, "team-a/a2")["ways"]
-    assert way.startswith("its turn came: there is quota for it, and 1 workload stands before it")
-    assert "its LocalQueue team-a/q has used 1.1" in way
+    assert way.startswith("it became the head: there is quota for it, and 1 workload is before it")
+    assert "its LocalQueue team-a/q has a recorded usage of 1.1" in way
     assert way.endswith("those served before it less: team-b/q 0)")
 
 

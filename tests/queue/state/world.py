@@ -31,65 +31,28 @@ from queuecontroller.state.records import (
     WorkloadRecord,
 )
 from queuecontroller.state.status import Status, Views
+from tests.kit.queue import queues
 
 T = TypeVar("T")
 SECOND = 1_000_000_000
 GIB = 1 << 30
 
-TEAMS = """
-apiVersion: kueue.x-k8s.io/v1beta1
-kind: ResourceFlavor
-metadata: {name: gpus}
----
-apiVersion: v1
-kind: Namespace
-metadata: {name: team-a}
----
-apiVersion: v1
-kind: Namespace
-metadata: {name: team-b}
----
-apiVersion: kueue.x-k8s.io/v1beta1
-kind: WorkloadPriorityClass
-metadata: {name: urgent}
-value: 1000
----
-apiVersion: kueue.x-k8s.io/v1beta1
-kind: ClusterQueue
-metadata: {name: a}
-spec:
-  cohort: both
-  namespaceSelector: {}
-  preemption: {reclaimWithinCohort: Any, withinClusterQueue: LowerPriority}
-  resourceGroups:
-  - coveredResources: [nvidia.com/gpu]
-    flavors:
-    - name: gpus
-      resources: [{name: nvidia.com/gpu, nominalQuota: 2}]
----
-apiVersion: kueue.x-k8s.io/v1beta1
-kind: ClusterQueue
-metadata: {name: b}
-spec:
-  cohort: both
-  namespaceSelector: {}
-  preemption: {reclaimWithinCohort: Any, withinClusterQueue: LowerPriority}
-  resourceGroups:
-  - coveredResources: [nvidia.com/gpu]
-    flavors:
-    - name: gpus
-      resources: [{name: nvidia.com/gpu, nominalQuota: 2}]
----
-apiVersion: kueue.x-k8s.io/v1beta1
-kind: LocalQueue
-metadata: {name: q, namespace: team-a}
-spec: {clusterQueue: a}
----
-apiVersion: kueue.x-k8s.io/v1beta1
-kind: LocalQueue
-metadata: {name: q, namespace: team-b}
-spec: {clusterQueue: b}
-"""
+TEAMS = "\n" + queues.manifests(
+    queues.flavor("gpus"),
+    *(queues.namespace(f"team-{team}") for team in "ab"),
+    queues.priority_class("urgent", 1000),
+    *(
+        queues.cluster_queue(
+            team,
+            "gpus",
+            {queues.GPU: 2},
+            "preemption: {reclaimWithinCohort: Any, withinClusterQueue: LowerPriority}",
+            cohort="both",
+        )
+        for team in "ab"
+    ),
+    *(queues.local_queue("q", f"team-{team}", team) for team in "ab"),
+)
 
 
 def documents(text: str) -> list[dict[str, Any]]:

@@ -1,1 +1,1 @@
-"""Where room could be made on the nodes, and whose going that takes."""
+"""Search for nodes where room could be made, and for the victims that it takes."""

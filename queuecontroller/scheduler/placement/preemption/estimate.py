@@ -1,9 +1,7 @@
 """An upper bound for one node: how many pods of one kind it could take if some workloads had left.
-
-Nobody is taken out of the stock for it. Several pods, the links between GPUs and MIG geometry are
-counted optimistically: where the bound says no, there is no room; where it says yes, `choose` has
-the last word.
-"""
+No workload is taken out of the stock for it. Several pods, the links between GPUs and MIG geometry
+are counted optimistically: where the bound is too small, there is no room; where it is not,
+`choose` decides."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from queuecontroller.scheduler.placement.stock import GpuRoom, NodeRoom, Share, 
 
 
 class _Gpu:
-    """What is free on one GPU."""
+    """Free memory, time and slots of one GPU."""
 
     __slots__ = ("alone", "holders", "memory_bytes", "room", "share_ppm", "slots", "spans")
 
@@ -30,7 +28,7 @@ class _Gpu:
         self.holders = room.holders
         self.alone = room.alone
         self.spans: list[Span] | None = None
-        """Those that are taken; None: as in the stock."""
+        """Taken places of MIG instances; None: as in the stock."""
 
     def free(self, share: Share, sign: int, time_only: bool) -> None:
         self.share_ppm += sign * share.share_ppm
@@ -50,7 +48,7 @@ class _Gpu:
 
 
 class NodeEstimate:
-    """`pod` is the kind asked about; `time_only` tells who, by leaving, gives back time alone."""
+    """Bound for one kind of `pod`; `time_only` is True for victims that release time alone."""
 
     __slots__ = ("_count", "_gpus", "_takes")
 
@@ -59,11 +57,11 @@ class NodeEstimate:
         self._count, self._takes = _measure(pod, self._gpus)
 
     def leave(self, shares: Iterable[Share], time_only: bool) -> bool:
-        """Whether that may have made room."""
+        """Release shares of a victim; True if that may have made room."""
         return self._free(shares, 1, time_only)
 
     def come_back(self, shares: Iterable[Share], time_only: bool) -> None:
-        """Undoes `leave`."""
+        """Undo `leave`."""
         self._free(shares, -1, time_only)
 
     def _free(self, shares: Iterable[Share], sign: int, time_only: bool) -> bool:
@@ -76,11 +74,11 @@ class NodeEstimate:
         return more
 
     def takes(self, pods: int) -> bool:
-        """Whether so many of them could be there together."""
+        """True if so many of the pods could be on the node together."""
         return self._count(pods)
 
     def most(self, pods: int) -> int:
-        """How many of so many could be."""
+        """Number of pods, of so many, that could be on the node."""
         found = 0
         while found < pods and self._count(found + 1):
             found += 1
@@ -89,7 +87,7 @@ class NodeEstimate:
 
 _Count = Callable[[int], bool]
 _Takes = Callable[[str], bool]
-"""Told of a GPU that has more free; whether it takes more pods now."""
+"""Called with a GPU that has more free; returns True if it takes more pods now."""
 
 
 def _measure(pod: PodToPlace, gpus: dict[str, _Gpu]) -> tuple[_Count, _Takes]:
@@ -101,7 +99,7 @@ def _measure(pod: PodToPlace, gpus: dict[str, _Gpu]) -> tuple[_Count, _Takes]:
 
 
 def _again(pod: PodToPlace, gpus: dict[str, _Gpu]) -> tuple[_Count, _Takes]:
-    """On the same parts of the same GPUs as before."""
+    """Count pods on the same parts of the same GPUs as before."""
     uuids = {share.uuid for share in pod.again}
 
     def is_free(share: Share) -> bool:
@@ -121,7 +119,7 @@ def _again(pod: PodToPlace, gpus: dict[str, _Gpu]) -> tuple[_Count, _Takes]:
 
 
 def _instances(request: GpuRequest, gpus: dict[str, _Gpu]) -> tuple[_Count, _Takes]:
-    """Each profile by itself."""
+    """Count each MIG profile on its own."""
     wanted = Counter(request.mig)
     cards = {
         uuid: gpu
@@ -146,7 +144,7 @@ def _instances(request: GpuRequest, gpus: dict[str, _Gpu]) -> tuple[_Count, _Tak
 
 
 def _shares(request: GpuRequest, gpus: dict[str, _Gpu]) -> tuple[_Count, _Takes]:
-    """Shares of so many different GPUs each."""
+    """Count shares of so many different GPUs each."""
     share_ppm = request.share_ppm if request.hard else 0
     needs = {
         uuid: request.memory_on(gpu.room.gpu)
@@ -168,7 +166,7 @@ def _shares(request: GpuRequest, gpus: dict[str, _Gpu]) -> tuple[_Count, _Takes]
         return now > before
 
     def together(found: Iterable[int], pods: int) -> bool:
-        # Different GPUs for each pod: none of them counts more than once a pod.
+        # Each pod needs different GPUs: no GPU counts more than once for a pod.
         return sum(min(one, pods) for one in found) >= request.count * pods
 
     def count(pods: int) -> bool:

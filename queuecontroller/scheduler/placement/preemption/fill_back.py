@@ -1,6 +1,6 @@
-"""Who need not leave after all: the chosen are put back one by one, as Kueue's fillBackWorkloads
-does for quota. Only the nodes of each are counted again, by their bounds, so that no GPUs and nodes
-have to be chosen for the pods every time."""
+"""Fill-back: the chosen victims that need not leave are put back one by one, as Kueue's
+fillBackWorkloads does for quota. Only the nodes of each victim are counted again, by their bounds,
+so that GPUs and nodes need not be chosen for the pods every time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _Held = tuple[str, tuple[Share, ...]]
 
 
 class _Kind:
-    """Pods that ask for the same: upper bounds of how many each node takes, with the gone gone."""
+    """Pods with equal requests: upper bounds of how many each node takes, without the victims."""
 
     __slots__ = ("_estimates", "_most", "spare", "wanted")
 
@@ -26,7 +26,7 @@ class _Kind:
         self._estimates = estimates
         self._most = {name: estimate.most(wanted) for name, estimate in estimates.items()}
         self.spare = elsewhere + sum(self._most.values()) - wanted
-        """How many more could be than there are."""
+        """Number of pods there is room for beyond those requested."""
 
     def come_back(self, held: Iterable[_Held], time_only: bool) -> None:
         for name, shares in held:
@@ -49,8 +49,8 @@ class _Kind:
 
 
 class FillBack:
-    """With `gone` and `who` out of the way there is room for the pods, with `gone` alone there is
-    none."""
+    """Fill-back of `who`: without `gone` and `who` there is room for the pods, without `gone` alone
+    there is none."""
 
     def __init__(
         self,
@@ -80,8 +80,8 @@ class FillBack:
             self._kinds.append(_Kind(wanted, elsewhere, estimates))
 
     def may_stay(self, key: WorkloadKey) -> bool:
-        """Whether there may be room without its leaving too, as things are. From then on it stays.
-        False: there surely is none."""
+        """True if there may be room without this victim leaving, given the earlier answers; it then
+        stays. False: there surely is none."""
         held, time_only = self._held[key], self._time_only[key]
         for kind in self._kinds:
             kind.come_back(held, time_only)
@@ -93,7 +93,7 @@ class FillBack:
 
 
 def _elsewhere(stock: Stock, pod: PodToPlace, wanted: int, but: Collection[str]) -> int:
-    """How many could be on other nodes, as they are."""
+    """Number of pods that could be on other nodes as they are."""
     found = 0
     for room in rooms_for(stock, pod):
         if room.name not in but and _may_take(room, pod):

@@ -1,6 +1,6 @@
-"""Who holds what on each node: the workloads with quota in the order of their ranks, with running
-totals of what they hold. Two bisections tell how many of them have to leave at least before a
-request can fit there. Renewed only for nodes that changed."""
+"""Holders of each node: the workloads with quota in the order of their ranks, with running totals
+of what they hold. Two bisections give the least number of them that have to leave before a request
+can fit there. Renewed only for nodes that changed."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from queuecontroller.scheduler.preemption.room import SearchBudget
 from queuecontroller.scheduler.quota.holders import Rank
 
 NEVER: Final = 1 << 30
-"""Later than everybody's place in an order."""
+"""A position later than any other in an order."""
 _RENEWAL_STEPS: Final = 12
 _FREELY: Final = -1
-"""Nobody has to go."""
+"""Position that means no workload has to leave."""
 _TOO_MUCH: Final = 1 << 80
 Shape = tuple[int, int, int]
-"""GPUs, memory and time of each."""
+"""GPUs, and memory and time of each."""
 _SHAPES_KEPT: Final = 64
-"""Answers kept for each node; few sizes are asked for again and again."""
+"""Number of answers cached for each node; a few sizes are requested again and again."""
 
 
 class Holder(NamedTuple):
-    """Somebody with quota on a node, and what he holds there."""
+    """A workload with quota on a node, and what it holds there."""
 
     rank: Rank
     info: WorkloadInfo
@@ -38,42 +38,43 @@ class Holder(NamedTuple):
 
 
 class _OnGpu(NamedTuple):
-    """Those who hold a part of one GPU that gives shares."""
+    """Holders of a part of one GPU that gives shares."""
 
     room: GpuRoom
     memory_bytes: int
     share_ppm: int
-    """Free by now."""
+    """Time that is free already."""
     places: list[int]
-    """Theirs in the order of the node."""
+    """Positions of the holders in the order of the node."""
     bytes_until: list[int]
     ppm_until: list[int]
 
 
 @dataclass(slots=True)
 class NodeHolders:
-    """All of them on one node. The answers are bounds: everybody is taken to go, for good."""
+    """All holders on one node. The answers are bounds: all holders are assumed to be removable."""
 
     version: int
-    """The node's, when it was made."""
+    """The node's version when this was made."""
     all: list[Holder]
-    """By rank."""
+    """Holders by rank."""
     queues: frozenset[str]
     bytes_until: list[int]
-    """Memory that they hold together, up to each."""
+    """Sum of memory held, up to each holder."""
     ppm_until: list[int]
     free_bytes: list[int]
-    """On each GPU that gives shares, the most first."""
+    """Free memory of each GPU that gives shares, the most first."""
     free_ppm: list[int]
     gpus: list[GpuRoom]
-    """Those that give shares."""
+    """GPUs that give shares."""
     _on_gpus: list[_OnGpu] | None = None
     _roughly: dict[Shape, int] = field(default_factory=dict)
     _tightly: dict[Hashable, int] = field(default_factory=dict)
 
     def roughly(self, shape: Shape) -> int:
-        """A place in the order: nobody up to it gone, and there surely is no room. -1: there may be
-        now; NEVER: there cannot be. By the totals of the node."""
+        """A position in the order such that there surely is no room while all holders up to it have
+        not left. -1: there may be room now; NEVER: there cannot be. Computed from the totals of the
+        node."""
         found = self._roughly.get(shape)
         if found is None:
             if len(self._roughly) >= _SHAPES_KEPT:
@@ -89,7 +90,7 @@ class NodeHolders:
         return at if at < len(self.all) else NEVER
 
     def roughly_of(self, shape: Shape, queues: Collection[str]) -> int:
-        """The same where only workloads of these ClusterQueues go."""
+        """As `roughly`, where only workloads of these ClusterQueues may leave."""
         need_bytes, need_ppm = self._needs(shape)
         if not (need_bytes or need_ppm):
             return _FREELY
@@ -103,15 +104,15 @@ class NodeHolders:
         return NEVER
 
     def _needs(self, shape: Shape) -> tuple[int, int]:
-        """How much memory and time have to become free at least."""
+        """The least memory and time that have to become free."""
         count, each, share_ppm = shape
         if len(self.gpus) < count:
             return _TOO_MUCH, 0
         return _missing(self.free_bytes, count, each), _missing(self.free_ppm, count, share_ppm)
 
     def tightly(self, request: GpuRequest, key: Hashable) -> int:
-        """The same GPU by GPU: later, or as late. `key` is the same for the same answer, see
-        `tight_key`."""
+        """As `roughly`, GPU by GPU: the same position or a later one. `key` is equal for equal
+        answers, see `tight_key`."""
         found = self._tightly.get(key)
         if found is None:
             if len(self._tightly) >= _SHAPES_KEPT:
@@ -120,7 +121,7 @@ class NodeHolders:
         return found
 
     def known(self, key: Hashable) -> int | None:
-        """The answer of `tightly`, if it was asked for before."""
+        """The cached answer of `tightly`; None without one."""
         return self._tightly.get(key)
 
     def _look_closely(self, request: GpuRequest) -> int:
@@ -153,7 +154,7 @@ class NodeHolders:
 
 
 def tight_key(request: GpuRequest) -> Hashable:
-    """All that decides what `Stand.tightly` answers; compared sooner than the request."""
+    """Everything that decides `NodeHolders.tightly`; cheaper to compare than the request."""
     return (
         request.count,
         request.memory_bytes,
@@ -164,7 +165,7 @@ def tight_key(request: GpuRequest) -> Hashable:
 
 
 def _missing(free: Sequence[int], count: int, each: int) -> int:
-    """`free` has the most first."""
+    """Missing amount; `free` has the most first."""
     if free[count - 1] >= each:
         return 0
     missing = 0
@@ -190,19 +191,19 @@ def _by_gpu(holders: NodeHolders) -> list[_OnGpu]:
 
 
 class HoldersByNode:
-    """Of all nodes; kept between questions."""
+    """Holders of all nodes, cached between searches."""
 
     def __init__(self, stock: Stock) -> None:
         self._stock = stock
         self._of: dict[str, NodeHolders] = {}
 
     def moved(self, key: WorkloadKey) -> None:
-        """It got or lost its quota, or its rank changed."""
+        """Record that a workload got or lost its quota, or that its rank changed."""
         for held in self._stock.holdings(key):
             self._of.pop(held.node, None)
 
     def at(self, room: NodeRoom, candidates: Candidates, budget: SearchBudget) -> NodeHolders:
-        """Raises SearchDeferred, with those renewed so far kept."""
+        """Holders at a node. Raises SearchDeferred; those renewed so far are cached."""
         found = self._of.get(room.name)
         if found is None or found.version != room.version:
             budget.pause()

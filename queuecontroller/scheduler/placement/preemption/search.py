@@ -1,11 +1,11 @@
-"""Where room could be made, the soonest first: the search behind preemption for room.
+"""The search behind preemption for room: where room could be made, the soonest first.
 
-Candidates have turns, their places in the order of preemption. Each node takes a pod from some turn
-on: once everybody up to it has left. The node with the smallest such turn ends the search, and only
-the candidates on it matter. Running totals (`holders`) give each node a lower bound of its turn,
-first by the node's sums, then GPU by GPU; only nodes whose bound comes before everything found are
-counted exactly (`estimate`). So a question costs a step for each node and the workloads of a few
-nodes, however many workloads there are.
+Each candidate has a turn, its place in the order of preemption. Each node takes a pod from some
+turn on: once all candidates up to it have left. The node with the smallest such turn ends the
+search, and only the candidates on it matter. Running totals (`holders`) give each node a lower
+bound of its turn, first by the node's sums, then GPU by GPU; only nodes whose bound comes before
+everything found are counted exactly (`estimate`). So a search costs a step for each node and the
+workloads of a few nodes, however many workloads there are.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _CLOSE_STEPS: Final = 4
 _EXACT_STEPS: Final = 20
 _FOUND: Final = 0
 _EXACTLY: Final = 1
-"""A bound: to be looked at exactly next."""
+"""A bound that is to be refined to the exact turn next."""
 _ROUGHLY: Final = 2
-"""A bound: to be looked at more closely next."""
+"""A bound that is to be refined to the tight bound next."""
 
 
 @dataclass(slots=True)
 class Search:
-    """One question: where could these pods be, once others have left? Used once."""
+    """One search: places of these pods once others have left. Used once."""
 
     stock: Stock
     by_node: HoldersByNode
@@ -52,20 +52,20 @@ class Search:
     pods: Sequence[PodToPlace]
     topology: Topology
     gone: Iterable[WorkloadKey]
-    """Those who have left already."""
+    """Workloads that are assumed to have left already."""
     time_only: Callable[[WorkloadKey], bool]
-    """Who would only be paused: memory and slots stay its own."""
+    """True for victims that would only be paused and keep their memory and slots."""
     budget: SearchBudget
     _kinds: list[PodToPlace] = field(init=False)
     _counts: list[int] = field(init=False)
     _keys: list[Hashable] = field(init=False)
     _left: dict[str, list[tuple[tuple[Share, ...], bool]]] = field(init=False)
-    """What those who have left held, by node."""
+    """Shares that the removed workloads held, by node."""
     _queue: list[tuple[Turn, int, str, int, int, int]] = field(default_factory=list)
-    """Turn, what is known of it, node, kind, pods of it, and where it is found: how many queues
-    were known then to borrow no more."""
+    """Turn, kind of bound, node, kind of pod, number of pods, and the number of queues known to
+    borrow no more when it was found."""
     _lines: dict[str, list[tuple[Turn, Holder]]] = field(default_factory=dict)
-    """By node: who may be made to go there, in order."""
+    """Candidates by node, in the order of preemption."""
     _helps: dict[str, bool] = field(default_factory=dict)
     _open: dict[str, None] = field(default_factory=dict)
     """Nodes that can take a pod by now."""
@@ -81,9 +81,9 @@ class Search:
                 self._left.setdefault(held.node, []).append((held.shares, time_only))
 
     def openings(self) -> Iterator[Opening]:
-        """Sooner ones first, in growing steps: before the first there surely is no room, with the
-        last everybody is gone who may be made to and stands where a pod could be. None at all where
-        even then there is no room."""
+        """Openings in growing steps, the soonest first: before the first there surely is no room;
+        with the last, all candidates on suitable nodes are gone. Empty if even then there is no
+        room."""
         self._begin()
         found: dict[str | None, list[int]] = {}
         enough, show = False, 0
@@ -117,23 +117,23 @@ class Search:
         return not self._queue or self._queue[0][0] > turn
 
     def _domain(self, node: str) -> str | None:
-        """Pods have to be together within one."""
+        """The domain of the node, within which the pods have to be together."""
         if self.topology.required is None:
             return None
         return self.stock.nodes[node].capacity.labels.get(self.topology.required)
 
     def _opening(self, turn: Turn) -> Opening:
-        who: dict[WorkloadKey, tuple[Turn, WorkloadInfo]] = {}
+        suitable: dict[WorkloadKey, tuple[Turn, WorkloadInfo]] = {}
         for node in self._open:
             for at, one in self._line(node):
                 if at <= turn and self.candidates.still_goes(one.info, at):
-                    who[one.info.key] = (at, one.info)
-        return Opening(turn, tuple(sorted(who.values(), key=_by_turn)))
+                    suitable[one.info.key] = (at, one.info)
+        return Opening(turn, tuple(sorted(suitable.values(), key=_by_turn)))
 
     # -- the soonest first ------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        """A bound for every node and kind: the one part of a search that goes through all nodes."""
+        """Push a bound for every node and kind: the one part of a search that walks all nodes."""
         queue, left, candidates, budget = self._queue, self._left, self.candidates, self.budget
         at = self.by_node.at
         for kind, pod in enumerate(self._kinds):
@@ -180,7 +180,7 @@ class Search:
         return self.stock.with_mig() if pod.request.mig else nodes.values()
 
     def _tightly(self, node: str, kind: int) -> Turn | None:
-        """A turn before which the node surely cannot take one, GPU by GPU; None: it never can."""
+        """A turn before which the node surely cannot take a pod, GPU by GPU; None: it never can."""
         self.budget.take(_CLOSE_STEPS)
         holders = self.by_node.at(self.stock.nodes[node], self.candidates, self.budget)
         place = holders.tightly(self._kinds[kind].request, self._keys[kind])
@@ -197,7 +197,7 @@ class Search:
         return self.candidates.no_sooner_than(rank)
 
     def _events(self) -> Iterator[tuple[Turn, str, int]]:
-        """(Turn, node, kind): one pod more of the kind could be on the node, taken by itself."""
+        """(Turn, node, kind) of each pod that could be added to the node, counted on its own."""
         queue = self._queue
         while queue:
             turn, how, node, kind, pods, ended = heappop(queue)
@@ -213,7 +213,7 @@ class Search:
                 continue
             self.candidates.look_until(turn, self._makes_room)
             if self.candidates.ended != ended:
-                self._push(node, kind, pods)  # some who were counted on may not go
+                self._push(node, kind, pods)  # some candidates that were counted may not be removed
                 continue
             if pods < self._counts[kind]:
                 heappush(queue, (turn, _EXACTLY, node, kind, pods + 1, 0))
@@ -243,8 +243,8 @@ class Search:
         return found
 
     def _when(self, node: str, pod: PodToPlace, pods: int, whoever: bool = False) -> Turn | None:
-        """The turn with which the node takes so many; None: not with everybody gone either.
-        `whoever`: also those who go no more since their queue borrows no more."""
+        """The turn at which the node takes so many pods; None: not even with all candidates gone.
+        With `whoever`, candidates count whose queue borrows no more."""
         self.budget.take(_EXACT_STEPS)
         estimate = NodeEstimate(self.stock.nodes[node], pod)
         for shares, time_only in self._left.get(node, ()):
@@ -259,7 +259,7 @@ class Search:
         return None
 
     def _makes_room(self, key: WorkloadKey) -> bool:
-        """Whether it stands where a pod could be with everybody gone."""
+        """True if it is on a node where a pod could be with all candidates gone."""
         for held in self.stock.holdings(key):
             helps = self._helps.get(held.node)
             if helps is None:

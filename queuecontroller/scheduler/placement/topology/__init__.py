@@ -1,1 +1,1 @@
-"""Pods into domains of nodes by the levels of a Topology, whatever they ask for. Pure."""
+"""Assignment of pods to domains of nodes by the levels of a Topology, for any resources. Pure."""

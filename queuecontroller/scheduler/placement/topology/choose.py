@@ -1,15 +1,16 @@
-"""Which domains the pods of a pod set go to: pure, integers only, the same answer to the same
-question.
+"""Choice of the domains for the pods of a pod set: pure, integers only, deterministic.
 
 1. Count: how many pods fit into each lowest domain, and into each wider one. Where pods come in
-   slices, of a domain of a slice's level whole slices count.
-2. Find: required: one domain of that level that takes all. Preferred: the same, or else of the next
-   wider level, and at last several of the widest. Unconstrained: any.
-3. Go down: at each level as few domains as will do, the largest first, and for what is left the
-   smallest that takes it.
+slices, whole slices count in a domain of a slice's level.
 
-A leader and its workers (a group of pod sets) count together: the leader is one pod that goes where
-workers go too.
+2. Find: required: one domain of that level that takes all. Preferred: the same, or else of the next
+wider level, and at last several of the widest. Unconstrained: any.
+
+3. Go down: at each level as few domains as possible, the largest first, and for the rest the
+smallest that takes it.
+
+A leader and its workers (a group of pod sets) count together: the leader is one pod, in one of the
+domains of its workers.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from typing import Final
 from queuecontroller.scheduler.placement.topology.ground import Amounts, Values
 
 MOST: Final = 1 << 31
-"""Pods of a pod set."""
+"""Limit of the pods of one pod set."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Pods of a slice are in one domain of this level."""
+    """A level and a slice size: pods of one slice are in one domain of the level."""
 
     level: str
     size: int
@@ -36,7 +37,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One pod set, or one with its leader."""
+    """Request of one pod set, or of one with its leader."""
 
     name: str
     count: int
@@ -44,17 +45,17 @@ class Ask:
     required: str | None = None
     preferred: str | None = None
     layers: tuple[Layer, ...] = ()
-    """From the widest."""
+    """Layers, the widest level first."""
     leader: Amounts | None = None
-    """What the leader's pod asks for."""
+    """Requests of the leader's pod; None without a leader."""
     leader_name: str = ""
     balanced: bool = False
-    """Of preferred: as evenly as may be over the domains it takes."""
+    """True if preferred placement is spread as evenly as possible over its domains."""
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """Counts by lowest domain, in the order of the domains' values."""
+    """Pod counts by lowest domain, in the order of the domains' values."""
 
     workers: tuple[tuple[Values, int], ...]
     leader: Values | None = None
@@ -65,7 +66,7 @@ class Unfit:
     reason: str
     misconfigured: bool = False
     by_topology: bool = True
-    """It is the topology that has no room; else there are too few devices."""
+    """True if the topology has no room; False if there are too few devices."""
 
 
 @dataclass(slots=True, eq=False)
@@ -73,15 +74,15 @@ class Domain:
     values: Values
     below: dict[str, Domain] = field(default_factory=dict)
     pods: int = 0
-    """That fit, of whole slices."""
+    """Number of pods that fit, in whole slices."""
     with_leader: int | None = None
-    """The same beside the leader; None: it does not fit."""
+    """Number of pods that fit beside the leader; None: the leader does not fit."""
 
 
 def choose(
     topology: str, levels: tuple[str, ...], leaves: Mapping[Values, Amounts], ask: Ask
 ) -> Given | Unfit:
-    """`leaves`: what is free in each lowest domain that the pods may go to."""
+    """Choose domains; `leaves` is what is free in each lowest domain that the pods may use."""
     wrong = _wrong(topology, levels, ask)
     if wrong is not None:
         return wrong
@@ -113,7 +114,7 @@ def _wrong(topology: str, levels: tuple[str, ...], ask: Ask) -> Unfit | None:
             what = f"a slice's level {one.level} is wider than {levels[at]}: name one within it"
             return Unfit(f"pod set {ask.name}: {what}", misconfigured=True)
         if size % one.size:
-            what = f"{size} pods are no whole number of slices of {one.size}"
+            what = f"{size} pods are not a whole number of slices of {one.size}"
             return Unfit(f"pod set {ask.name}: {what}", misconfigured=True)
         at, size = mine, one.size
     return None
@@ -123,7 +124,7 @@ def _wrong(topology: str, levels: tuple[str, ...], ask: Ask) -> Unfit | None:
 
 
 def pods_in(free: Amounts, each: Amounts) -> int:
-    """How many times `each` fits; what nobody offers is not there."""
+    """Number of times `each` fits; a resource that is missing in `free` counts as 0."""
     found = MOST
     for name, amount in each.items():
         if amount > 0:
@@ -174,7 +175,7 @@ _Taken = list[tuple[Domain, int, bool]]
 
 
 def _room(domain: Domain, leader: bool) -> int:
-    """Workers that fit; -1: not even the leader does."""
+    """Number of workers that fit; -1: not even the leader fits."""
     if not leader:
         return domain.pods
     return -1 if domain.with_leader is None else domain.with_leader
@@ -188,23 +189,23 @@ def _at(root: Domain, depth: int) -> list[Domain]:
 
 
 def _start(levels: tuple[str, ...], root: Domain, ask: Ask) -> _Taken | None:
-    """The widest domains it is put into; None: it does not fit."""
+    """The widest domains that are used; None: the request does not fit."""
     leader = ask.leader is not None
     if ask.required is not None:
         one = _best(_at(root, levels.index(ask.required) + 1), ask.count, leader)
         return [(one, ask.count, leader)] if one is not None else None
     if ask.preferred is not None:
-        wished = levels.index(ask.preferred)
-        for level in range(wished, -1, -1):
+        wanted_level = levels.index(ask.preferred)
+        for level in range(wanted_level, -1, -1):
             domains = _at(root, level + 1)
             one = _best(domains, ask.count, leader)
             if one is not None:
-                if ask.balanced and level < wished:
-                    even = _evenly(_at(one, wished - level), ask)
+                if ask.balanced and level < wanted_level:
+                    even = _evenly(_at(one, wanted_level - level), ask)
                     if even is not None:
                         return even
                 return [(one, ask.count, leader)]
-        if ask.balanced and (even := _evenly(_at(root, wished + 1), ask)) is not None:
+        if ask.balanced and (even := _evenly(_at(root, wanted_level + 1), ask)) is not None:
             return even
         return _split(_at(root, 1), ask.count, leader)
     if ask.layers:
@@ -213,13 +214,14 @@ def _start(levels: tuple[str, ...], root: Domain, ask: Ask) -> _Taken | None:
 
 
 def _best(domains: Iterable[Domain], count: int, leader: bool) -> Domain | None:
-    """The smallest that takes all."""
+    """The smallest domain that takes all pods."""
     fitting = [one for one in domains if _room(one, leader) >= count]
     return min(fitting, key=lambda one: (_room(one, leader), one.values), default=None)
 
 
 def _split(domains: Sequence[Domain], count: int, leader: bool) -> _Taken | None:
-    """Over as few as will do: the largest first, and the smallest that takes the rest."""
+    """Split over as few domains as possible: the largest first, and the smallest that takes the
+    rest."""
     left = list(domains)
     taken: _Taken = []
     if leader:
@@ -230,7 +232,7 @@ def _split(domains: Sequence[Domain], count: int, leader: bool) -> _Taken | None
         taken.append((first, here, True))
         left.remove(first)
         count -= here
-    # From the smallest; of equal ones the first in order comes last.
+    # Sorted from the smallest; among equal ones the first in order comes last.
     left.sort(key=lambda one: one.values, reverse=True)
     left.sort(key=_pods)
     end = len(left)
@@ -253,7 +255,8 @@ def _pods(domain: Domain) -> int:
 
 
 def _with_leader(domains: Sequence[Domain], count: int) -> Domain | None:
-    """Where the leader goes: where all go, or else where most do and the others take the rest."""
+    """The leader's domain: one that takes all pods, or else the one that takes most while others
+    take the rest."""
     one = _best(domains, count, True)
     if one is not None:
         return one
@@ -267,7 +270,7 @@ def _with_leader(domains: Sequence[Domain], count: int) -> Domain | None:
 
 
 def _fill_up(domains: Sequence[Domain], count: int, leader: bool) -> _Taken | None:
-    """Where nothing is wished: what is nearly full first, so that large domains stay whole."""
+    """Unconstrained: fill the fullest domains first, so that large ones stay whole."""
     left = sorted(domains, key=lambda one: (one.pods, one.values))
     taken: _Taken = []
     if leader:
@@ -287,7 +290,8 @@ def _fill_up(domains: Sequence[Domain], count: int, leader: bool) -> _Taken | No
 
 
 def _evenly(domains: Sequence[Domain], ask: Ask) -> _Taken | None:
-    """Over as few domains as will do, with as many in the emptiest of them as may be."""
+    """Spread over as few domains as possible, with as many pods as possible in the emptiest of
+    them."""
     leader, size = ask.leader is not None, ask.layers[0].size if ask.layers else 1
     taken = _split(domains, ask.count, leader)
     if taken is None:
@@ -318,8 +322,8 @@ def _descend(
         if leader:
             led.append(domain.values)
         return
-    # Within a slice's domain its parts are counted as they are, so what was rounded away above is
-    # nobody's.
+    # Within a slice's domain its parts are counted exactly, so no part gets what was rounded away
+    # above.
     taken = _split(list(domain.below.values()), count, leader)
     assert taken is not None, "a domain holds what its parts do"
     for one, here, has_leader in taken:

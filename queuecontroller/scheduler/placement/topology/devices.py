@@ -1,7 +1,7 @@
-"""What nodes have for pods that is no sum: devices of which pods get parts, card by card.
+"""Port for devices of nodes that cannot be summed, since pods get parts of single cards.
 
-The room by topologies asks through this how many pods a node takes, and where each of them would
-be. Without it, all that a node has is what it says is allocatable.
+The room by topologies asks through it how many pods a node takes, and where each of them would be.
+Without it, a node has exactly its allocatable resources.
 """
 
 from __future__ import annotations
@@ -15,37 +15,37 @@ from queuecontroller.scheduler.model.objects import PlacedPods, PodSet, Workload
 from queuecontroller.scheduler.placement.topology.ground import PODS, Amounts
 
 DEVICES: Final = "the GPU shares"
-"""In the place of a resource's name: so many pods still find their parts on a node."""
+"""Pseudo resource: the number of pods that still find their devices on a node."""
 LEADS: Final = "the GPU shares of the leader"
 Places = Mapping[str, tuple[PlacedPods, ...]]
-"""By pod set."""
+"""Device places by pod set."""
 
 
 @dataclass(frozen=True, slots=True)
 class Short:
-    """There are not enough for a pod set's pods."""
+    """Shortage of devices for a pod set's pods."""
 
     reason: str
     for_ever: bool = False
-    """Nobody's going would change it."""
+    """True if no preemption would change it."""
 
 
 class Trial(Protocol):
-    """As if some had gone, and with what was placed in it so far, until its undo."""
+    """A what-if without some workloads and with what was placed in it, until its undo."""
 
     def wants(self, pod_set: str) -> bool: ...
 
     def count(self, pod_set: str, node: str, most: int, after: str = "") -> int:
-        """How many of its pods the node takes still, `most` at most; beside a pod of the set
-        `after`, where one is named (then 0 where not even that fits)."""
+        """Number of its pods that the node still takes, up to `most`; beside a pod of the set
+        `after`, where one is named (then 0 if that pod does not fit)."""
 
     def place(
         self, pod_set: str, limits: Mapping[str, int], count: int
     ) -> Mapping[str, int] | Short:
-        """So many of its pods on these nodes, on each no more than its limit; how many each got."""
+        """Place so many of its pods on these nodes, up to their limits; returns pods by node."""
 
     def why_not(self, pod_set: str, nodes: Collection[str]) -> str:
-        """Of one of the nodes, why it takes no more of its pods, in amounts; empty: it does."""
+        """Reason, with amounts, why one of the nodes takes no more of its pods; empty: it does."""
 
     def places(self) -> Places: ...
 
@@ -61,27 +61,27 @@ class Devices(Protocol):
 
     @property
     def unheard(self) -> str:
-        """What has not been heard of yet, and without which nothing can be placed."""
+        """Input required for placement that was not received yet; empty: none."""
 
     def each(self, workload: Workload, pod_set: PodSet) -> Amounts:
-        """What one of its pods takes of a node besides devices."""
+        """Resources that one of its pods takes of a node besides devices."""
 
     def trial(self, workload: Workload, gone: Collection[WorkloadKey]) -> Trial: ...
 
     def hold(self, key: WorkloadKey, places: Places) -> None:
-        """In place of what it held before."""
+        """Reserve the places, in place of what the key held before."""
 
     def release(self, key: WorkloadKey) -> None: ...
 
     def restored(self, workload: Workload) -> None:
-        """What its admission says is held, as far as it can be its own."""
+        """Reserve what the workload's admission says it holds, as far as it can be valid."""
 
     def nodes_of(self, places: Collection[PlacedPods]) -> Mapping[str, int]:
         """Pods by node."""
 
 
 def each_of(pod_set: PodSet) -> Amounts:
-    """What one of its pods takes of a node."""
+    """Resources that one of its pods takes of a node."""
     return {**pod_set.pod_requests, PODS: 1}
 
 
@@ -104,11 +104,11 @@ class _Untouched:
         return {}
 
     def undo(self) -> None:
-        """Nothing was done."""
+        """Undo nothing, since nothing was done."""
 
 
 class NoDevices:
-    """Nobody asks for parts of them."""
+    """Stand-in where no pods request parts of devices."""
 
     changes = 0
     freed = 0
@@ -121,13 +121,13 @@ class NoDevices:
         return _Untouched()
 
     def hold(self, key: WorkloadKey, places: Places) -> None:
-        """None are."""
+        """Reserve nothing."""
 
     def release(self, key: WorkloadKey) -> None:
-        """As above."""
+        """Release nothing."""
 
     def restored(self, workload: Workload) -> None:
-        """As above."""
+        """Restore nothing."""
 
     def nodes_of(self, places: Collection[PlacedPods]) -> Mapping[str, int]:
         return Counter()

@@ -1,9 +1,9 @@
-"""What nodes have for pods, and what is taken of it: by pods that are no topology's, and by
-workloads that were given domains.
+"""Resources of nodes for pods, and what is used of them: by pods without a topology, and by
+workloads that were assigned domains.
 
-Of a topology whose lowest level is the host name, what a workload holds is held of nodes, and so by
-all flavors together. Of another it is held of the lowest domain as a whole: which of its nodes the
-scheduler takes is not known, so there only sums are.
+In a topology whose lowest level is the host name, a workload's usage counts on its nodes, and so
+for all flavors together. In another topology it counts on the lowest domain as a whole: the node
+that kube-scheduler chooses within it is not known, so only sums are.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from queuecontroller.scheduler.model.selectors import Taint
 
 HOSTNAME: Final = "kubernetes.io/hostname"
 MOST_GONE: Final = 1000
-"""Nodes that are gone and remembered: their pods may be put elsewhere."""
+"""Number of removed nodes that are remembered, so that their pods can be replaced."""
 PODS: Final = "pods"
 """The resource of which every pod takes one."""
 Amounts = Mapping[str, int]
 Values = tuple[str, ...]
-"""Of a domain: the value of each level's label, from the widest to its own."""
+"""A domain's label values, from the widest level to its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,45 +32,45 @@ class NodeFacts:
     allocatable: Amounts
     taints: tuple[Taint, ...] = ()
     ready: bool = True
-    """It takes new pods: Ready, and not cordoned."""
+    """True if the node takes new pods: Ready, and not cordoned."""
 
     @property
     def host(self) -> str:
-        """As a topology knows it."""
+        """The node's host name, its value in a topology."""
         return self.labels.get(HOSTNAME) or self.name
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """So many pods of one pod set in one lowest domain."""
+    """A number of pods of one pod set in one lowest domain."""
 
     place: Hashable
-    """See `place_of`."""
+    """Key of the node or domain, see `place_of`."""
     count: int
     each: Amounts
-    """What one pod asks for, of PODS among it."""
+    """Requests of one pod, with PODS."""
 
 
 @dataclass(slots=True)
 class Ground:
     nodes: dict[str, NodeFacts] = field(default_factory=dict)
     hosts: dict[str, NodeFacts] = field(default_factory=dict)
-    """The same by host name, and some that are gone."""
+    """Nodes by host name, and some that were removed."""
     _others: dict[str, dict[str, int]] = field(default_factory=dict)
-    """By node: what pods hold that are no topology's."""
+    """Usage of pods without a topology, by node."""
     _pods: dict[str, tuple[str, Amounts]] = field(default_factory=dict)
-    """Those pods: node, and what for."""
+    """Node and requests of these pods."""
     _held: dict[WorkloadKey, tuple[Part, ...]] = field(default_factory=dict)
     _of_place: dict[Hashable, dict[WorkloadKey, dict[str, int]]] = field(default_factory=dict)
     unheard: str = ""
-    """What has not been heard of yet, and without which nothing can be placed."""
+    """Input that was not received yet and is required for placement; empty: nothing is missing."""
     changes: int = 0
-    """Grows with every change."""
+    """Counter that grows with every change."""
     freed: int = 0
-    """Grows when what found no room may find some now."""
+    """Counter that grows when a request that found no room may find some."""
 
     def heard(self) -> None:
-        """Of all there is."""
+        """Record that all nodes and pods have been received."""
         if self.unheard:
             self.unheard = ""
             self.changes += 1
@@ -79,7 +79,7 @@ class Ground:
     # -- nodes and the pods of others -------------------------------------------------------------
 
     def put_node(self, facts: NodeFacts) -> bool:
-        """False: as it was."""
+        """Add or update a node; False if it is unchanged."""
         before = self.nodes.get(facts.name)
         if before == facts:
             return False
@@ -101,14 +101,14 @@ class Ground:
         return True
 
     def put_pod(self, key: str, node: str, each: Amounts) -> bool:
-        """A pod of nobody's topology that is on a node. False: as it was."""
+        """Add or update a pod on a node that has no topology; False if it is unchanged."""
         if self._pods.get(key) == (node, each):
             return False
         self.drop_pod(key)
         self._pods[key] = (node, each)
         used = self._others.setdefault(node, {})
         for name, amount in each.items():
-            if amount:  # of what it asks for 0 of, nothing is to be given back either
+            if amount:  # requests of 0 are not counted, so they need not be released
                 used[name] = used.get(name, 0) + amount
         self.changes += 1
         return True
@@ -136,7 +136,7 @@ class Ground:
     # -- what workloads hold ----------------------------------------------------------------------
 
     def hold(self, key: WorkloadKey, parts: Iterable[Part]) -> None:
-        """In place of what it held before."""
+        """Reserve the parts, in place of what the key held before."""
         made = tuple(parts)
         if self._held.get(key, ()) == made:
             return
@@ -164,14 +164,14 @@ class Ground:
         return self._held.get(key, ())
 
     def everybody(self) -> Iterator[WorkloadKey]:
-        """Who holds anything."""
+        """All workloads that hold anything."""
         return iter(list(self._held))
 
     def holders(self, place: Hashable) -> Iterator[WorkloadKey]:
         return iter(list(self._of_place.get(place, ())))
 
     def taken(self, place: Hashable, gone: Iterable[WorkloadKey]) -> dict[str, int]:
-        """What workloads hold there, but for those thought gone."""
+        """Usage of workloads at the place, without those in `gone`."""
         without = gone if isinstance(gone, (set, frozenset)) else set(gone)
         total: dict[str, int] = {}
         for key, sums in self._of_place.get(place, {}).items():
@@ -182,7 +182,7 @@ class Ground:
 
 
 def place_of(topology: str, levels: tuple[str, ...], values: Values) -> Hashable:
-    """What is held of it: the node, or the lowest domain of that topology."""
+    """Key for usage in a domain: the node, or the lowest domain of that topology."""
     if levels[-1] == HOSTNAME:
         return values[-1]
     return (topology, values)

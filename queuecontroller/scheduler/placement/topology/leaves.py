@@ -1,4 +1,4 @@
-"""What is free for the pods of one pod set, by the lowest domains of a topology."""
+"""Free resources for the pods of one pod set, by the lowest domains of a topology."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from queuecontroller.scheduler.placement.topology.wishes import Placing
 @dataclass(slots=True)
 class Leaves:
     free: dict[Values, dict[str, int]] = field(default_factory=dict)
-    """By lowest domain."""
+    """Free resources by lowest domain."""
     nodes: dict[Values, dict[str, int]] = field(default_factory=dict)
-    """The nodes of each, and how many of the pods would fit there but for devices and for what
-    workloads hold."""
+    """Nodes of each domain, and how many of the pods would fit there without devices and without
+    other workloads."""
     excluded: Counter[str] = field(default_factory=Counter)
-    """Nodes that are left out, and for what."""
+    """Number of excluded nodes by reason."""
 
     def left_out(self, each: Mapping[str, int]) -> list[str]:
-        """In words, those where not one pod fits among them."""
+        """Texts for the excluded nodes, and for those where not one pod fits."""
         lacking: Counter[str] = Counter()
         for free in self.free.values():
             for resource, amount in each.items():
@@ -42,8 +42,8 @@ def leaves_of(
     without: Collection[WorkloadKey],
     mine: Mapping[tuple[Hashable, str], int],
 ) -> Leaves:
-    """`name`: the topology's, empty: every node is a domain. `without`: whose parts count as free;
-    `mine`: what the workload's other pod sets take."""
+    """Free resources by domain. `name` is the topology's, empty: every node is a domain. `without`:
+    workloads whose usage counts as free; `mine`: usage of the workload's other pod sets."""
     leaves = Leaves()
     wanted = dict(placing.ask.each)
     for resource in placing.ask.leader or ():

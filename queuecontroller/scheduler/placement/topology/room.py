@@ -1,8 +1,8 @@
 """The engine's port for room, over nodes, their topologies, and parts of their devices
-(`engine/preemption/room.py`).
+(`scheduler/preemption/room.py`).
 
-A workload that no topology concerns, and that asks for no part of a device, has room always: quota
-alone decides about it. What a workload holds counts as free for itself.
+A workload without a topology and without parts of devices always has room: quota alone decides
+about it. What a workload holds counts as free for itself.
 """
 
 from __future__ import annotations
@@ -54,18 +54,18 @@ from queuecontroller.scheduler.preemption.candidates import Candidates, Turn
 from queuecontroller.scheduler.preemption.room import FillBack, Opening, SearchBudget, Verdict
 
 _NO_TOPOLOGY = (HOSTNAME,)
-"""Levels of a pod set that only its devices bind to nodes."""
+"""Levels of a pod set that is bound to nodes only by its devices."""
 _LOOK_STEPS = 200
-"""Of a search's budget, for one look at all nodes."""
+"""Steps of a search's budget for one evaluation of all nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Where the pods of a workload would go."""
+    """Domains and devices found for the pods of a workload."""
 
     parts: tuple[Part, ...] = ()
     topology: Mapping[str, TopologyAssignment] | None = None
-    """By pod set."""
+    """Topology assignments by pod set."""
     places: Places = field(default_factory=dict)
 
 
@@ -78,7 +78,7 @@ class TopologyRoom:
         balanced: bool = False,
         devices: Devices | None = None,
     ) -> None:
-        """`topologies`: their levels, the widest first."""
+        """`topologies`: the levels of each, the widest first."""
         self.ground = ground
         self.devices: Devices = devices if devices is not None else NoDevices()
         self._flavors = flavors
@@ -133,7 +133,7 @@ class TopologyRoom:
         self.devices.release(key)
 
     def moved(self, key: WorkloadKey) -> None:
-        """What it holds is told by `keep`, `restored` and `release`."""
+        """Ignored: `keep`, `restored` and `release` report what a workload holds."""
 
     def restored(self, workload: Workload) -> None:
         if workload.admission is not None:
@@ -147,7 +147,7 @@ class TopologyRoom:
         candidates: Candidates,
         budget: SearchBudget,
     ) -> Iterator[Opening]:
-        """One: the shortest beginning of the order of preemption that makes room."""
+        """The only opening: the shortest beginning of the order of preemption that makes room."""
         order = self._in_order(candidates)
         given = _given(assignment)
 
@@ -169,7 +169,7 @@ class TopologyRoom:
         yield Opening(order[high - 1][0], tuple(order[:high]))
 
     def _in_order(self, candidates: Candidates) -> list[tuple[Turn, WorkloadInfo]]:
-        """Those who may be made to go and hold something here, by their turns."""
+        """Preemption candidates that hold something here, with their turns."""
         found: list[tuple[Turn, WorkloadInfo]] = []
         for key in self.ground.everybody():
             ranked = candidates.ranked_of(key)
@@ -214,11 +214,11 @@ class TopologyRoom:
         made: dict[str, TopologyAssignment] = {}
         for placing in self._placings(workload, given, self._balanced, trial.wants):
             if unheard := self.ground.unheard or self._unheard(trial, placing):
-                return Unfit(f"not heard of yet: {unheard}")
+                return Unfit(f"not received yet: {unheard}")
             name = placing.flavor.topology_name or ""
             levels = self._topologies().get(name) if name else _NO_TOPOLOGY
             if not levels:
-                return Unfit(f'topology "{name}" is not there', misconfigured=True)
+                return Unfit(f'topology "{name}" does not exist', misconfigured=True)
             leaves = leaves_of(self.ground, name, levels, placing, without, mine)
             if name:
                 found = self._by_topology(name, levels, placing, leaves, trial)
@@ -274,7 +274,8 @@ class TopologyRoom:
         return found
 
     def _counted(self, ask: Ask, leaves: Leaves, trial: Trial) -> Ask:
-        """With the devices as one more sum: how many pods find theirs in each domain."""
+        """The request with devices as a further sum: the number of pods with devices in each
+        domain."""
         workers, leads = (
             trial.wants(ask.name),
             ask.leader is not None and trial.wants(ask.leader_name),
@@ -298,7 +299,7 @@ class TopologyRoom:
         return ask
 
     def _by_devices(self, placing: Placing, leaves: Leaves, trial: Trial) -> Given | Unfit:
-        """Of a pod set without a topology: wherever its devices are."""
+        """Place a pod set without a topology, on the nodes that have its devices."""
         limits: dict[str, int] = {}
         values_of: dict[str, Values] = {}
         for values, nodes in leaves.nodes.items():
@@ -317,7 +318,7 @@ class TopologyRoom:
         return Unfit(reason, found.for_ever and not said, by_topology=False)
 
     def _explained(self, unfit: Unfit, leaves: Leaves, ask: Ask, trial: Trial) -> Unfit:
-        """With what the nodes lack."""
+        """The refusal, with what the nodes lack."""
         if unfit.misconfigured:
             return unfit
         said = leaves.left_out(ask.each)
@@ -336,7 +337,7 @@ class TopologyRoom:
     # -- what was given ---------------------------------------------------------------------------
 
     def parts_of(self, workload: Workload, admission: Admission) -> Iterator[Part]:
-        """What an admission holds."""
+        """Parts that an admission holds."""
         sets = {one.name: one for one in workload.pod_sets}
         for one in admission.pod_sets:
             flavor = topology_flavor(one.flavors, self._flavors())
@@ -356,8 +357,8 @@ class TopologyRoom:
     # -- nodes that failed ------------------------------------------------------------------------
 
     def replaced(self, workload: Workload, node: str) -> Admission | None:
-        """Its admission with the pods of a node that failed somewhere else, and all others where
-        they are; None: there is no room for them. Changes nothing."""
+        """The admission with the pods of a failed node elsewhere, and all others unchanged; None if
+        there is no room for them. Changes nothing."""
         admission = workload.admission
         assert admission is not None
         kept: list[PodSetAssignment] = []
@@ -408,7 +409,7 @@ class TopologyRoom:
         if depth and (within := self._within(levels[:depth], node, rest)) is not None:
             leaves = {values: free for values, free in leaves.items() if values[:depth] == within}
         elif depth and rest:
-            return None  # where it was nobody knows any more
+            return None  # its former domain is unknown
         else:
             ask = placing.ask
         for values in [one for one in leaves if one[-1] == node]:
@@ -427,7 +428,7 @@ class TopologyRoom:
     def _within(
         self, levels: tuple[str, ...], node: str, rest: list[tuple[Values, int]]
     ) -> Values | None:
-        """The domain of these levels that a node is in, or was."""
+        """The domain of these levels that contains, or contained, a node."""
         there = self.ground.hosts.get(node)
         if there is not None:
             return tuple(there.labels.get(level, "") for level in levels)
@@ -436,15 +437,15 @@ class TopologyRoom:
 
 
 def _must_share(levels: tuple[str, ...], placing: Placing) -> int:
-    """How many levels those that are put elsewhere must have in common with the others: a slice's,
-    and those of what was required."""
+    """Number of levels that replaced pods must share with the others: a slice's, and those of the
+    required level."""
     asked = [placing.ask.required, *(layer.level for layer in placing.ask.layers)]
     depths = [levels.index(one) + 1 for one in asked if one in levels]
     return max((one for one in depths if one < len(levels)), default=0)
 
 
 def _loose(placing: Placing) -> Ask:
-    """The pods of one node wherever they fit within what was looked at."""
+    """Request for the pods of one node anywhere in the evaluated domains."""
     ask = placing.ask
     return Ask(ask.name, ask.count, ask.each)
 

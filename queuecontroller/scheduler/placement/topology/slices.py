@@ -1,8 +1,8 @@
-"""Where pods stand: v1beta1's list of domains and v1beta2's slices, which say once what domains
-have in common.
+"""Topology assignments as v1beta1's list of domains and as v1beta2's slices, which state common
+values once.
 
-A slice holds neighbours of the list, so the order is kept. One slice is made: levels at which all
-are equal become `universal`, the others a prefix, a suffix and what is between.
+A slice holds neighbours of the list, so the order is preserved. One slice is made: levels at which
+all are equal become `universal`, the others a prefix, a suffix and the part between.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 from itertools import takewhile
 from typing import Any, Final
 
-MOST_DOMAINS: Final = 100_000
-"""As many as the schema has: a few lines of slices may not become more."""
+MAX_DOMAINS: Final = 100_000
+"""The schema's limit, so that a few lines of slices cannot expand to more."""
 
 
 def slices_of(domains: list[Any]) -> list[dict[str, Any]]:
-    """Domains that are not whole (no count, not as many values as the first) are left out."""
+    """Slices of domains; incomplete domains (no count, another number of values) are left out."""
     whole = [one for one in domains if _is_domain(one)]
     whole = [one for one in whole if len(one["values"]) == len(whole[0]["values"])]
     if not whole:
@@ -32,11 +32,11 @@ def slices_of(domains: list[Any]) -> list[dict[str, Any]]:
 
 
 def domains_of(slices: list[Any]) -> list[dict[str, Any]]:
-    """Slices that do not add up are left out, and what is beyond MOST_DOMAINS."""
+    """Domains of slices; inconsistent slices, and domains beyond MAX_DOMAINS, are left out."""
     made: list[dict[str, Any]] = []
     for one in slices:
         count = one.get("domainCount") if isinstance(one, dict) else None
-        if not isinstance(count, int) or not 0 < count <= MOST_DOMAINS - len(made):
+        if not isinstance(count, int) or not 0 < count <= MAX_DOMAINS - len(made):
             continue
         counts = _every(one.get("podCounts"), count)
         given = one.get("valuesPerLevel")
@@ -81,7 +81,7 @@ def _level(values: list[str]) -> dict[str, Any]:
 
 
 def _common(texts: list[str]) -> str:
-    """What all begin with: the first and the last in order differ the most."""
+    """The common prefix: the first and the last text in order differ the most."""
     first, last = min(texts), max(texts)
     same = takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
     return "".join(one for one, _ in same)

@@ -1,4 +1,4 @@
-"""What pod sets ask of a topology, and what came of it, as the engine has them."""
+"""Topology requests of pod sets, and their assignments, in the engine's terms."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from queuecontroller.scheduler.placement.topology.ground import HOSTNAME, Amount
 
 @dataclass(frozen=True, slots=True)
 class Placing:
-    """One pod set, or one with its leader's, and all that its nodes have to be."""
+    """Placement request of one pod set, or of one with its leader, with all requirements on its
+    nodes."""
 
     ask: Ask
     pod_sets: tuple[PodSet, ...]
     flavor: ResourceFlavor
 
     def why_not(self, node: NodeFacts, levels: tuple[str, ...]) -> str:
-        """Why its pods may not go there, in a word or two; empty: they may."""
+        """Short reason why its pods may not use the node; empty: they may."""
         labels = node.labels
         if any(labels.get(key) != value for key, value in self.flavor.node_labels.items()):
             return "not of the flavor"
@@ -65,8 +66,9 @@ def placings(
     each: Callable[[PodSet], Amounts],
     wants: Callable[[str], bool] = lambda _: False,
 ) -> Iterator[Placing]:
-    """In the order of the workload's pod sets, a leader with its workers. `each`: what one pod
-    takes of a node; `wants`: whether a pod set has to be placed though no topology has it."""
+    """Placement requests in the order of the workload's pod sets, a leader with its workers.
+    `each`: resources that one pod takes of a node; `wants`: True if a pod set must be placed though
+    it has no topology."""
     sets = {one.name: one for one in workload.pod_sets}
     done: set[str] = set()
     for one in given:
@@ -95,7 +97,7 @@ def placings(
 
 
 def _together(given: Mapping[str, str], flavors: Mapping[str, ResourceFlavor]) -> ResourceFlavor:
-    """What all flavors of a pod set ask of a node."""
+    """Requirements on a node by all flavors of a pod set."""
     mine = [flavors[name] for name in dict.fromkeys(given.values()) if name in flavors]
     return ResourceFlavor(
         "",
@@ -107,7 +109,7 @@ def _together(given: Mapping[str, str], flavors: Mapping[str, ResourceFlavor]) -
 def topology_flavor(
     given: Mapping[str, str], flavors: Mapping[str, ResourceFlavor]
 ) -> ResourceFlavor | None:
-    """Of a pod set's flavors the one with a topology; None: it is not placed by one."""
+    """The pod set's flavor that has a topology; None: it is not placed by one."""
     for name in given.values():
         flavor = flavors.get(name)
         if flavor is not None and flavor.topology_name:
@@ -143,7 +145,8 @@ def _ask(
 def assignment_of(
     levels: tuple[str, ...], domains: Sequence[tuple[tuple[str, ...], int]]
 ) -> TopologyAssignment:
-    """Where the lowest level is the host name it says all: the other levels are left out."""
+    """The assignment as Kueue stores it: where the lowest level is the host name, the other levels
+    are left out."""
     if levels[-1] == HOSTNAME:
         return TopologyAssignment(
             (HOSTNAME,), tuple(((values[-1],), count) for values, count in domains)
@@ -154,8 +157,8 @@ def assignment_of(
 def whole_values(
     one: PodSetAssignment, levels: tuple[str, ...], hosts: Mapping[str, NodeFacts]
 ) -> list[tuple[tuple[str, ...], int]]:
-    """The domains of an assignment with the values of all levels; of a node that is gone only its
-    name is known."""
+    """The domains of an assignment with the values of all levels; of a removed node only its name
+    is known."""
     if one.topology is None:
         return []
     found = []

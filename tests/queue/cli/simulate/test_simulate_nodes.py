@@ -187,7 +187,10 @@ def test_nodes_that_say_too_little_are_told_and_quota_decides(play: Any) -> None
         ('{"at_s": 0, "node": "n"}', "line 1: gpus is missing"),
         ('{"at_s": 0, "node": "n", "gpus": [{}]}', "gpus[0].memory: at least 1Mi is needed"),
         ('{"at_s": 0, "node": "n", "gpus": [{"memory": "8Gi", "slots": 0}]}', "gpus[0].slots"),
-        ('{"at_s": 0, "node": "n", "gpus": [{"memory": "8Gi", "mig": ["big"]}]}', "is no profile"),
+        (
+            '{"at_s": 0, "node": "n", "gpus": [{"memory": "8Gi", "mig": ["big"]}]}',
+            "is not a MIG profile",
+        ),
         ('{"at_s": 0, "node": "n", "gpus": [], "label": {}}', "did you mean labels?"),
         ('{"at_s": 0, "node": "n", "gone": "yes"}', "gone: write true or false"),
         ('{"at_s": 0, "node": "n", "gone": true, "gpus": []}', "a node that is gone has nothing"),

@@ -35,6 +35,13 @@ def nominated(world: ObjectCache, name: str) -> str:
     return str(world.api.pods[name]["status"].get("nominatedNodeName") or "")
 
 
+async def displace(world: ObjectCache) -> None:
+    """A pod that takes half of a node arrives, and a pod of less importance is evicted for it."""
+    world.create("high", priority=10, **HALF)
+    await world.filter("high")
+    await world.until("one is told to go", lambda: world.api.gone)
+
+
 async def full(world: ObjectCache, **priorities: int) -> None:
     """Two of half a card on each node, of these priorities: a0, a1, b0, b1."""
     for name, priority in priorities.items():
@@ -148,9 +155,7 @@ def test_a_budget_is_kept_where_another_will_do_and_broken_by_a_deletion_where_n
     async def test(world: ObjectCache) -> None:
         await full(world, a0=1, a1=1, b0=5, b1=6)
         guard(world, "a0", "a1")
-        world.create("high", priority=10, **HALF)
-        await world.filter("high")
-        await world.until("one is told to go", lambda: world.api.gone)
+        await displace(world)
         assert world.api.gone == [("evicted", "b0")]
         guard(world, "b1")
         world.create("higher", priority=20, **WHOLE)
@@ -167,9 +172,7 @@ def test_a_budget_that_the_api_server_knows_better_is_kept_too() -> None:
     async def test(world: ObjectCache) -> None:
         await full(world, a0=1, a1=2, b0=5, b1=6)
         world.api.guarded = {"a0"}
-        world.create("high", priority=10, **HALF)
-        await world.filter("high")
-        await world.until("one is told to go", lambda: world.api.gone)
+        await displace(world)
         assert world.api.gone == [("evicted", "a1")]
         assert (nominated(world, "high"), making_room(world)) == ("a", 1)
         world.api.guarded = {"a0", "b0", "b1"}
@@ -248,9 +251,7 @@ def test_room_that_is_not_taken_is_given_up(monkeypatch: pytest.MonkeyPatch) -> 
 
     async def test(world: ObjectCache) -> None:
         await full(world, a0=1, a1=2, b0=3, b1=4)
-        world.create("high", priority=10, **HALF)
-        await world.filter("high")
-        await world.until("one is told to go", lambda: world.api.gone)
+        await displace(world)
         world.end("a0")
         await world.until("it is given up", lambda: not making_room(world))
         await world.until("the pod is told", lambda: not nominated(world, "high"))
@@ -263,9 +264,7 @@ def test_room_that_is_not_taken_is_given_up(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_more_important_pod_takes_what_is_kept_and_the_first_looks_elsewhere() -> None:
     async def test(world: ObjectCache) -> None:
         await full(world, a0=1, a1=9, b0=9, b1=9)
-        world.create("high", priority=10, **HALF)
-        await world.filter("high")
-        await world.until("one is told to go", lambda: world.api.gone)
+        await displace(world)
         world.end("a0")
         world.create("higher", priority=20, **HALF)
         assert await world.filter("higher") == ["a"]
@@ -294,9 +293,7 @@ def test_what_the_api_server_does_not_hear_is_said_again() -> None:
 def test_room_whose_pod_is_gone_is_free() -> None:
     async def test(world: ObjectCache) -> None:
         await full(world, a0=1, a1=2, b0=3, b1=4)
-        world.create("high", priority=10, **HALF)
-        await world.filter("high")
-        await world.until("one is told to go", lambda: world.api.gone)
+        await displace(world)
         world.end("high")
         await world.until("nobody waits", lambda: not making_room(world))
         assert not world.desk.ledger.kept
@@ -345,9 +342,7 @@ def test_room_is_free_only_when_the_node_says_so_too_and_nobody_else_goes_meanwh
         held = world.desk.ledger.holding("u-a0")
         assert held is not None
         running = Running("u-a0", "t", "a0", held[1])
-        world.create("high", priority=10, **HALF)
-        await world.filter("high")
-        await world.until("one is told to go", lambda: world.api.gone)
+        await displace(world)
         world.desk.ledger.report("a", {"u-a0": running})
         world.end("a0")
         assert await world.filter("high") == []

@@ -61,7 +61,7 @@ def test_nothing_is_placed_before_it_is_known_which_pods_hold_gpus() -> None:
     queue = Queue({"a": node("a", 1)})
     queue.shares.unheard = "which pods hold GPUs already"
     verdict = queue.keep(queue.submit("w", gpumem=1000))
-    assert "not heard of yet: which pods hold GPUs already" in verdict.refusal
+    assert "not received yet: which pods hold GPUs already" in verdict.refusal
     freed = queue.room.freed
     queue.shares.heard()
     assert queue.room.freed > freed, "who waits is looked at again"

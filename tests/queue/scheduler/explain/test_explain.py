@@ -107,10 +107,10 @@ def test_the_nearest_flavor_is_named_with_what_is_missing_and_who_holds_it() -> 
     submit(made, workload("big", "a", {"cpu": 1000, "gpu": 7}), workload("next", "a", {"gpu": 3}))
     found = explained(made, "next")
     assert found.ways == (
-        "2 more gpu of flavor large became free in ClusterQueue a (it asks for 3, 1 can be had"
+        "2 more gpu of flavor large became free in ClusterQueue a (it requests 3, 1 available"
         " now; held by ns/big 7)",
         "in ClusterQueue a nominalQuota of gpu of flavor large were 10 instead of 8",
-        "it asked for no more than 1 gpu in all",
+        "it requested no more than 1 gpu in all",
     )
     assert found.waiting_helps
     assert [(one.flavor, one.refusal) for one in found.flavors] == [
@@ -147,7 +147,7 @@ def test_what_can_never_be_says_so() -> None:
     assert not found.waiting_helps
     assert found.ways == (
         "in ClusterQueue a nominalQuota of gpu of flavor large were 9 instead of 8",
-        "it asked for no more than 8 gpu in all",
+        "it requested no more than 8 gpu in all",
     )
 
 
@@ -166,14 +166,13 @@ def test_each_limit_of_the_tree_says_how_much_it_lacks() -> None:
     assert one.missing == 2
     assert found.ways[0] == (
         "2 more gpu of flavor default became free in ClusterQueue a, which is at its"
-        " borrowingLimit and 1 more gpu of flavor default became free in Cohort team (it asks for"
-        " 2, 0 can be had now; held by ns/mine 3, ns/theirs 2)"
+        " borrowingLimit and 1 more gpu of flavor default became free in Cohort team (it requests"
+        " 2, 0 available now; held by ns/mine 3, ns/theirs 2)"
     )
     made.delete(WorkloadKey("ns/theirs"), NOW)
     ways = explained(made, "next").ways
     assert (
-        "ClusterQueue a might borrow 2 more gpu of flavor default (its borrowingLimit is in the"
-        " way)"
+        "ClusterQueue a might borrow 2 more gpu of flavor default (its borrowingLimit prevents it)"
     ) in ways
 
 
@@ -250,17 +249,17 @@ def closed(case: str) -> Scheduler:
 @pytest.mark.parametrize(
     ("case", "way"),
     [
-        ("namespace", "namespace ns had team=x and gpu among its labels, as the namespaceSelector of ClusterQueue a asks"),
-        ("no selector", "ClusterQueue a had a namespaceSelector: without one it takes no namespace"),
+        ("namespace", "namespace ns had team=x and gpu among its labels, as the namespaceSelector of ClusterQueue a requires"),
+        ("no selector", "ClusterQueue a had a namespaceSelector: without one it serves no namespace"),
         ("held", "ClusterQueue a were resumed: it is stopped, Hold (sluice-queue resume cq a)"),
         ("local held", "LocalQueue ns/a were resumed: it is stopped, Hold (sluice-queue resume lq ns/a)"),
         ("cluster queue", "there were a ClusterQueue gone"),
         ("flavor", "there were a ResourceFlavor default, which ClusterQueue a names"),
-        ("uncovered", "ClusterQueue a covered cpu (or the workload did not ask for it, or resources.excludeResourcePrefixes left it out)"),
+        ("uncovered", "ClusterQueue a covered cpu (or the workload did not request it, or resources.excludeResourcePrefixes left it out)"),
         ("taint", "a flavor of ClusterQueue a took pod set main (untolerated taint lent=yes:NoSchedule in flavor default)"),
         ("inactive", "it were active again (sluice-queue resume workload ns/job)"),
-        ("nowhere", "there were a LocalQueue ns/b, or it named one that is there"),
-        ("limits", "this were mended: resources validation failed: c: no"),
+        ("nowhere", "there were a LocalQueue ns/b, or it named an existing one"),
+        ("limits", "this were corrected: resources validation failed: c: no"),
     ],
 )  # fmt: skip
 def test_a_closed_door_is_named_and_time_does_not_open_it(case: str, way: str) -> None:
@@ -291,7 +290,7 @@ def test_back_off_turn_and_room_are_waited_for() -> None:
     free = replace(info.workload, requeue_state=RequeueState())
     turn = explain(made, free, "a", "", "", NOW, 2)
     assert turn.ways == (
-        "its turn came: there is quota for it, and 2 workloads stand before it in a",
+        "it became the head: there is quota for it, and 2 workloads are before it in a",
     )
     reason = str(PendingReason.WAITING_FOR_PLACEMENT)
     room = explain(made, free, "a", reason, "couldn't place: no node has 8 GPUs", NOW)
@@ -386,8 +385,8 @@ def test_quota_that_is_kept_for_another_of_the_cohort_is_said_to_be() -> None:
     found = explained(made, "second")
     assert found.waiting_helps
     assert found.ways == (
-        "those of cohort c that go before it had started: there is quota for it, and it is kept for"
-        " them",
+        "the workloads of cohort c before it had started: there is quota for it, and it is"
+        " reserved for them",
     )
 
 

@@ -135,7 +135,7 @@ def test_the_dashboard_of_the_queue_is_what_its_table_says() -> None:
         text=True,
         check=True,
     ).stdout
-    assert (GRAFANA / "sluice-queue.json").read_text() == made, "packaging/generate/monitoring.sh"
+    assert (GRAFANA / "sluice-queue.json").read_text() == made, "make chart"
 
 
 def test_every_alert_has_a_case_in_which_it_fires() -> None:

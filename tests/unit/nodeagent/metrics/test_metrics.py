@@ -37,6 +37,14 @@ BASE_UNITS = ("seconds", "bytes", "ratio", "celsius", "watts", "info")
 OTHER_UNITS = re.compile(
     r"_(ms|milliseconds|us|minutes|hours|days|kb|mb|gb|mib|gib|kilobytes|megabytes|percent|mw|milliwatts)\b"
 )
+ALL: dict[str, tuple[dict[str, Any], bool]] = {
+    "metrics-all": ({"dcgm": "on", "hami": "legacy"}, False),
+    "metrics-all-openmetrics": (
+        {"dcgm": "on", "dcgm_hostname_label": "both", "hami": "legacy"},
+        True,
+    ),
+}
+"""With every family on: the golden files."""
 MODES: dict[str, tuple[dict[str, Any], bool]] = {
     "metrics-v1": ({}, False),
     "metrics-v1-openmetrics": ({}, True),
@@ -47,10 +55,34 @@ MODES: dict[str, tuple[dict[str, Any], bool]] = {
 }
 
 
+@pytest.mark.parametrize("name", ALL)
+def test_the_page_with_every_family_is_frozen(name: str) -> None:
+    settings, openmetrics = ALL[name]
+    check(GOLDEN / f"{name}.txt", scrape(openmetrics=openmetrics, **settings))
+
+
+def served(family: str, settings: dict[str, Any]) -> bool:
+    """Whether these settings switch the family of that name on."""
+    if family.startswith("DCGM_"):
+        return "dcgm" in settings
+    if family.startswith("sluice_"):
+        return True
+    new = {one.metric.name for one in hami_metrics.FAMILIES}
+    return "hami" in settings and (family in new or settings["hami"] == "legacy")
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_the_whole_page_of_a_captured_node_is_frozen(mode: str) -> None:
+    """Each mode serves, to the letter, the golden page without the families that it leaves out."""
     settings, openmetrics = MODES[mode]
-    check(GOLDEN / f"{mode}.txt", scrape(openmetrics=openmetrics, **settings))
+    golden = (GOLDEN / f"metrics-all{'-openmetrics' if openmetrics else ''}.txt").read_text()
+    families = re.split(r"^(?=# HELP |# EOF)", golden, flags=re.MULTILINE)
+    expected = "".join(
+        one
+        for one in families
+        if one.startswith("# EOF") or served(one[7:].split(" ")[0], settings)
+    )
+    assert scrape(openmetrics=openmetrics, **settings) == expected
 
 
 @pytest.mark.parametrize("mode", MODES)
