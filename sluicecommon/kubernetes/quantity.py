@@ -41,7 +41,7 @@ LONGEST: Final = 256
 
 
 class QuantityError(ValueError):
-    """Text that is no Kubernetes quantity."""
+    """The text is not a Kubernetes quantity."""
 
 
 def _ceil_div(numerator: int, denominator: int) -> int:
@@ -49,7 +49,7 @@ def _ceil_div(numerator: int, denominator: int) -> int:
 
 
 def saturate(amount: int) -> int:
-    """The nearest number that fits a signed 64-bit integer."""
+    """Limit an amount to what a signed 64-bit integer can hold."""
     return max(-MAX_AMOUNT, min(MAX_AMOUNT, amount))
 
 
@@ -95,7 +95,7 @@ def value(text: str) -> int:
 
 
 def parse_amount(resource: str, quantity: object) -> int:
-    """What one quantity of `resource` counts: milli for CPU, base units for all else.
+    """The amount of one quantity of `resource`: milli-units for CPU, base units for all else.
 
     YAML gives plain numbers as int or float, so both are taken; a float is read by its shortest
     decimal text.

@@ -24,7 +24,7 @@ from nodeagent.ports.dra.claims import (
 from nodeagent.ports.kubelet import POD_UID, PodIdentity
 from nodeagent.units import MAX_DEVICES, WHOLE_PPM, Bytes, GpuUuid, PodUid, Ppm, SharePolicy
 
-MOST_RESULTS: Final = 32
+MAX_RESULTS: Final = 32
 """Kubernetes' own bound (AllocationResultsMaxSize)."""
 LONGEST: Final = 253
 EXTENDED: Final = "resource.kubernetes.io/extended-resource-claim"
@@ -39,7 +39,7 @@ def read_claim(document: Mapping[str, Any], claim: ClaimRef, pool: str) -> Claim
         devices = (status.get("allocation") or {}).get("devices") or {}
         results, entries = devices.get("results") or (), devices.get("config") or ()
         ours = [one for one in results if one["driver"] == DRIVER]
-        if len(results) > MOST_RESULTS or len(entries) > 2 * MOST_RESULTS:
+        if len(results) > MAX_RESULTS or len(entries) > 2 * MAX_RESULTS:
             raise NoAllocation(
                 f"{len(results)} results and {len(entries)} configurations: too many"
             )
@@ -69,7 +69,7 @@ def _share(result: Mapping[str, Any], entries: Sequence[Any], pool: str) -> Shar
             f"request {request} uses adminAccess, which {DRIVER} does not support: monitor GPUs"
             " through the agent's metrics, or on the host"
         )
-    parent = request.partition("/")[0]  # of firstAvailable: request/alternative
+    parent = request.partition("/")[0]  # a firstAvailable result is named request/alternative
     consumed = result.get("consumedCapacity")
     memory = _amount(consumed, "memory", request) if consumed else None
     cores = _amount(consumed, "cores", request) if consumed else None

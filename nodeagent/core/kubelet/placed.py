@@ -15,7 +15,7 @@ from typing import Any, Final
 
 PLACEMENT: Final = "sluice.dev/placement"
 LONGEST: Final = 64 << 10
-MOST_GPUS: Final = 64
+MAX_GPUS: Final = 64
 
 
 def placed_gpus(text: str, container: str) -> tuple[str, ...]:
@@ -26,13 +26,13 @@ def placed_gpus(text: str, container: str) -> tuple[str, ...]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"is no JSON: {str(error)[:100]}") from error
+        raise ValueError(f"is not JSON: {str(error)[:100]}") from error
     containers = found.get("containers") if isinstance(found, Mapping) else None
     if not isinstance(containers, Mapping):
-        raise ValueError("has no table of containers")
+        raise ValueError("containers is not an object")
     shares = containers.get(container, [])
-    if not isinstance(shares, list) or len(shares) > MOST_GPUS:
-        raise ValueError(f"has no list of at most {MOST_GPUS} shares for {container}")
+    if not isinstance(shares, list) or len(shares) > MAX_GPUS:
+        raise ValueError(f"has no list of at most {MAX_GPUS} shares for {container}")
     return tuple(_uuid(one) for one in shares)
 
 

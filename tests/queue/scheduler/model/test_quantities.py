@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from sluicecommon.kubernetes.quantity import (
     MAX_AMOUNT,
     QuantityError,
+    exact_value,
     format_amount,
     parse_amount,
 )
@@ -58,3 +61,12 @@ def test_formatting_loses_nothing(resource: str, amount: int) -> None:
 def test_a_fraction_rounds_up_to_the_next_unit(whole: int, digits: int) -> None:
     scaled = parse_amount("memory", f"{whole}e-{digits}")
     assert (scaled - 1) * 10**digits < whole <= scaled * 10**digits
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("500m", Fraction(1, 2)), ("0.1", Fraction(1, 10)), ("1n", Fraction(1, 10**9)),
+     ("-1.5Ki", Fraction(-1536)), ("100E", Fraction(10**20)), ("1e-3", Fraction(1, 1000))],
+)  # fmt: skip
+def test_an_exact_value_is_neither_rounded_nor_saturated(text: str, value: Fraction) -> None:
+    assert exact_value(text) == value
