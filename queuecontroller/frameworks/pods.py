@@ -39,20 +39,7 @@ from queuecontroller.frameworks.starting import PodSetInfo, is_suspended, start_
 from queuecontroller.frameworks.state import Finished, finished
 from queuecontroller.frameworks.table import Framework, framework_named
 from queuecontroller.frameworks.workload import owner_reference, pod_sets, prebuilt_of, workload_of
-from queuecontroller.scheduler.model.reasons import (
-    ADMITTED,
-    EVICTED,
-    FAILED,
-    FINISHED,
-    NOT_ADMITTED,
-    PODS_READY,
-    QUOTA_RESERVED,
-    SUCCEEDED,
-    UNMATCHED,
-    WAITING_FOR_PODS,
-    WORKLOAD_DELETED,
-    WORKLOAD_EVICTED,
-)
+from queuecontroller.scheduler.model import reasons
 from sluicecommon.reader import ManifestError, Reader, shown
 
 ROLE_MAIN: Final = "main"
@@ -320,16 +307,16 @@ class _Pods:
             return None
         done = len(self.succeeded)
         if self.total and done >= self.total:
-            return Finished(True, SUCCEEDED, f"Pods succeeded: {done}/{self.total}")
+            return Finished(True, reasons.SUCCEEDED, f"Pods succeeded: {done}/{self.total}")
         last = any(_unretriable(one.document) for one in self.pods)
         if last and not self.alive:
-            return Finished(False, FAILED, f"Pods succeeded: {done}/{self.total}")
+            return Finished(False, reasons.FAILED, f"Pods succeeded: {done}/{self.total}")
         return None
 
     def without_workload(self) -> list[PodAction]:
         released = self.release(self.result() is not None)
         if any(not one.gated for one in self.alive):
-            return self.stop("it has no Workload", UNMATCHED)
+            return self.stop("it has no Workload", reasons.UNMATCHED)
         if released or self.result() or not self.alive or not self.queued():
             return released
         if prebuilt_of(self.first):
@@ -344,24 +331,24 @@ class _Pods:
 
     def with_workload(self, workload: Document) -> list[PodAction]:
         result = self.result()
-        if holds(workload, FINISHED):
-            return self.release(True) or self.stop("its Workload is finished", NOT_ADMITTED)
+        if holds(workload, reasons.FINISHED):
+            return self.release(True) or self.stop("its Workload is finished", reasons.NOT_ADMITTED)
         if result is not None:
             return [FinishWorkload(result)]
         if at(workload, ("metadata", "deletionTimestamp")) not in (ABSENT, None):
-            return self.stop("its Workload is being deleted", WORKLOAD_DELETED) or [
+            return self.stop("its Workload is being deleted", reasons.WORKLOAD_DELETED) or [
                 DeleteWorkload("it is being deleted")
             ]
         if not self.alive and not self.group:
             return [*self.release(True), DeleteWorkload("its pod is gone")]
         if not self.known_roles(workload):
             what = "its pods are not those of its Workload"
-            stopped = self.stop(what, UNMATCHED)
+            stopped = self.stop(what, reasons.UNMATCHED)
             return stopped or [DeleteWorkload("its pods are not those of the group")]
-        if holds(workload, EVICTED):
+        if holds(workload, reasons.EVICTED):
             return self.evicted(workload)
-        if not holds(workload, ADMITTED):
-            stopped = self.stop("its Workload is not admitted", NOT_ADMITTED)
+        if not holds(workload, reasons.ADMITTED):
+            stopped = self.stop("its Workload is not admitted", reasons.NOT_ADMITTED)
             return stopped or [*self.own(workload), *self.release(False)]
         return [
             *self.start(),
@@ -383,11 +370,11 @@ class _Pods:
 
     def evicted(self, workload: Document) -> list[PodAction]:
         why = f"DueTo{condition_of(workload, 'Evicted').get('reason') or 'Evicted'}"
-        stopped = self.stop(reason_of(workload, EVICTED), WORKLOAD_EVICTED + why)
+        stopped = self.stop(reason_of(workload, reasons.EVICTED), reasons.WORKLOAD_EVICTED + why)
         if stopped:
             return stopped
         going = any(one.leaving and not one.gated and one.done is None for one in self.pods)
-        reserved = holds(workload, QUOTA_RESERVED)
+        reserved = holds(workload, reasons.QUOTA_RESERVED)
         quota: list[PodAction] = [ReleaseQuota()] if reserved and not going else []
         return [*self.release(False), *quota]
 
@@ -427,7 +414,7 @@ class _Pods:
     def report(self, workload: Document) -> list[PodAction]:
         made: list[PodAction] = []
         up = sum(one.ready for one in self.alive) + len(self.succeeded)
-        if (up >= self.total) != holds(workload, PODS_READY):
+        if (up >= self.total) != holds(workload, reasons.PODS_READY):
             made.append(SetPodsReady(up >= self.total))
         free: dict[str, int] = {}
         if self.group and not self.serving:
@@ -436,7 +423,7 @@ class _Pods:
             if free != reclaimable_of(workload):
                 made.append(UpdateReclaimable(free))
         missing = bool(self.group) and len(self.alive) + len(self.succeeded) < self.total
-        if missing != holds(workload, WAITING_FOR_PODS):
+        if missing != holds(workload, reasons.WAITING_FOR_PODS):
             made.append(WaitForReplacements(missing))
         return made
 

@@ -40,13 +40,7 @@ from queuecontroller.frameworks.workload import (
     queue_of,
     workload_of,
 )
-from queuecontroller.scheduler.model.reasons import (
-    ADMITTED,
-    EVICTED,
-    FINISHED,
-    PODS_READY,
-    QUOTA_RESERVED,
-)
+from queuecontroller.scheduler.model import reasons
 from sluicecommon.reader import ManifestError, Problem, Reader
 
 
@@ -231,7 +225,7 @@ def reconcile_slices(
 ) -> list[tuple[Document | None, Action]]:
     """Actions for a job that may have several Workloads, each with its Workload. For a job that is
     not elastic the first counts, and the others are deleted."""
-    alive = sorted((one for one in workloads if not holds(one, FINISHED)), key=_age)
+    alive = sorted((one for one in workloads if not holds(one, reasons.FINISHED)), key=_age)
     if document is None:
         return [(one, act) for one in workloads for act in reconcile(fw, None, one, around)]
     if len(alive) < 2:
@@ -246,7 +240,7 @@ def reconcile_slices(
         more = others if not is_elastic(document) else others[:-1]
         return [(one, DeleteWorkload("the job has another Workload")) for one in more]
     (new,) = others
-    if holds(first, EVICTED) or not holds(first, QUOTA_RESERVED):
+    if holds(first, reasons.EVICTED) or not holds(first, reasons.QUOTA_RESERVED):
         what = "the Workload slice is out of step with its job"
         return [(first, FinishWorkload(Finished(False, "OutOfSync", what)))]
     try:
@@ -309,7 +303,7 @@ class _Job:
         done = finished(self.fw, self.document)
         if is_present(at(workload, ("metadata", "deletionTimestamp"))):
             return self.with_deleted(done)
-        if holds(workload, FINISHED):
+        if holds(workload, reasons.FINISHED):
             if done or self.suspended or self.deleted:
                 return []
             return self.suspend("its Workload is finished")
@@ -326,9 +320,9 @@ class _Job:
             return self.out_of_step(workload, prebuilt)
         if resized := self.resize(workload):
             return resized
-        if holds(workload, EVICTED):
+        if holds(workload, reasons.EVICTED):
             return self.evicted(workload)
-        if not holds(workload, ADMITTED):
+        if not holds(workload, reasons.ADMITTED):
             if not self.suspended:
                 return self.suspend("its Workload is not admitted", workload)
             if has_note(self.document):
@@ -347,13 +341,13 @@ class _Job:
 
     def evicted(self, workload: Document) -> list[Action]:
         if not self.suspended:
-            return self.suspend(reason_of(workload, EVICTED), workload)
+            return self.suspend(reason_of(workload, reasons.EVICTED), workload)
         if is_active(self.fw, self.document):
             return []
         made: list[Action] = []
         if has_note(self.document):
             made += self.restore(workload)
-        if holds(workload, QUOTA_RESERVED):
+        if holds(workload, reasons.QUOTA_RESERVED):
             made.append(ReleaseQuota())
         return made
 
@@ -424,7 +418,7 @@ class _Job:
         if mine == given:
             return []
         smaller = all(count <= given.get(name, 0) for name, count in mine.items())
-        if smaller or not holds(workload, QUOTA_RESERVED):
+        if smaller or not holds(workload, reasons.QUOTA_RESERVED):
             return [self.recount(workload, mine)]
         if self.suspended:
             return [DeleteWorkload("the job wants more pods than it was given")]
@@ -444,7 +438,7 @@ class _Job:
         mine = self.counts()
         if mine == counts_of(pod_sets_of(first)):
             return [DeleteWorkload("the job wants no more pods than it has")]
-        if mine == counts_of(pod_sets_of(new)) or holds(new, QUOTA_RESERVED):
+        if mine == counts_of(pod_sets_of(new)) or holds(new, reasons.QUOTA_RESERVED):
             return []
         return [self.recount(new, mine)]
 
@@ -465,7 +459,7 @@ class _Job:
             return [FinishWorkload(Finished(False, "OutOfSync", what))]
         if has_note(self.document):
             return self.restore(workload)
-        if holds(workload, QUOTA_RESERVED):
+        if holds(workload, reasons.QUOTA_RESERVED):
             return [DeleteWorkload("its pods are not those of the job any more")]
         wanted = self.wanted()["spec"]["podSets"]
         return [UpdateWorkload({"spec": {"podSets": wanted}}, "the job's pods have changed")]
@@ -476,7 +470,7 @@ class _Job:
         longest_s = max_execution_s(head)
         if head.problems:
             raise ManifestError(head.problems)
-        if prebuilt_of(self.document) or holds(workload, QUOTA_RESERVED):
+        if prebuilt_of(self.document) or holds(workload, reasons.QUOTA_RESERVED):
             return []
         named = priority_class_of(self.fw, self.document, self.around.runtime)
         spec = at(workload, ("spec",))
@@ -501,6 +495,6 @@ class _Job:
         if free != reclaimable_of(workload):
             made.append(UpdateReclaimable(free))
         ready = pods_ready(self.fw, self.document, self.around.runtime)
-        if ready != holds(workload, PODS_READY):
+        if ready != holds(workload, reasons.PODS_READY):
             made.append(SetPodsReady(ready))
         return made

@@ -215,7 +215,7 @@ class Cycle:
         if overlaps and not self._resolve_overlap(entry, taken):
             return
         usage = entry.assignment.usage
-        # Targets that were chosen anew assume that all victims are gone, so the entry fits.
+        # Targets that were chosen again assume that all victims are gone, so the entry fits.
         if not overlaps and not self._still_fits(entry):
             entry.skip("Workload no longer fits after processing another workload")
             if entry.assignment.mode is Mode.PREEMPT:

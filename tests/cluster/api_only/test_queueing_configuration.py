@@ -188,7 +188,7 @@ def test_a_train_job_has_its_pods_from_its_runtime(plane: ControlPlane, tmp_path
             "labels": {"kueue.x-k8s.io/queue-name": "train"},
         }
         apply(plane, made)
-        until("it is told why it waits", lambda: "is not there" in said(plane), 30)
+        until("it is told why it waits", lambda: "does not exist" in said(plane), 30)
         apply(plane, RUNTIME)
 
         def runs() -> bool:

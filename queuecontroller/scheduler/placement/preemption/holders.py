@@ -216,15 +216,15 @@ class HoldersByNode:
         return found
 
     def _look(self, room: NodeRoom, candidates: Candidates) -> NodeHolders:
-        everyone = []
+        holders = []
         for owner, shares in self._stock.shares_at(room.name).items():
             ranked = candidates.ranked_of(owner)
             if ranked is not None:
-                everyone.append(Holder(*ranked, shares))
-        everyone.sort(key=_by_rank)
+                holders.append(Holder(*ranked, shares))
+        holders.sort(key=_by_rank)
         memory_bytes = share_ppm = 0
         bytes_until, ppm_until = [], []
-        for one in everyone:
+        for one in holders:
             for share in one.shares:
                 memory_bytes += share.memory_bytes
                 share_ppm += share.share_ppm
@@ -233,8 +233,8 @@ class HoldersByNode:
         gpus = [gpu for gpu in room.gpus.values() if gpu.gives_shares]
         return NodeHolders(
             room.version,
-            everyone,
-            frozenset([one.info.cluster_queue for one in everyone]),
+            holders,
+            frozenset([one.info.cluster_queue for one in holders]),
             bytes_until,
             ppm_until,
             sorted([gpu.memory_bytes if gpu.memory_bytes > 0 else 0 for gpu in gpus], reverse=True),

@@ -242,9 +242,11 @@ class Search:
             self._lines[node] = found
         return found
 
-    def _when(self, node: str, pod: PodToPlace, pods: int, whoever: bool = False) -> Turn | None:
+    def _when(
+        self, node: str, pod: PodToPlace, pods: int, even_spared: bool = False
+    ) -> Turn | None:
         """The turn at which the node takes so many pods; None: not even with all candidates gone.
-        With `whoever`, candidates count whose queue borrows no more."""
+        With `even_spared`, candidates count whose queue borrows no more."""
         self.budget.take(_EXACT_STEPS)
         estimate = NodeEstimate(self.stock.nodes[node], pod)
         for shares, time_only in self._left.get(node, ()):
@@ -252,7 +254,7 @@ class Search:
         if estimate.takes(pods):
             return AT_ONCE
         for turn, one in self._line(node):
-            if not whoever and not self.candidates.still_goes(one.info, turn):
+            if not even_spared and not self.candidates.still_goes(one.info, turn):
                 continue
             if estimate.leave(one.shares, self.time_only(one.info.key)) and estimate.takes(pods):
                 return turn
@@ -266,7 +268,7 @@ class Search:
                 helps = self._helps[held.node] = held.node in self.stock.nodes and any(
                     (not pod.node or pod.node == held.node)
                     and not self._is_infeasible(held.node, kind)
-                    and self._when(held.node, pod, 1, whoever=True) is not None
+                    and self._when(held.node, pod, 1, even_spared=True) is not None
                     for kind, pod in enumerate(self._kinds)
                 )
             if helps:

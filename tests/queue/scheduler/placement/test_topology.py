@@ -67,7 +67,7 @@ def found(where: Leaves, **asked: object) -> dict[str, int] | str:
             {"count": 12, "preferred": "block", "layers": (Layer("rack", 6), Layer(HOSTNAME, 2))},
             {"h1": 4, "h2": 2, "h5": 6},
         ),
-        ({"count": 6, "preferred": "rack", "layers": (Layer(HOSTNAME, 4),)}, "no whole number"),
+        ({"count": 6, "preferred": "rack", "layers": (Layer(HOSTNAME, 4),)}, "not a whole number"),
         ({"count": 2, "required": "zone"}, "has no level zone"),
         ({"count": 2, "required": "rack", "layers": (Layer("block", 2),)}, "is wider than rack"),
         ({"count": 0, "required": "rack"}, {}),
