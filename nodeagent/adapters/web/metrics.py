@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from nodeagent.adapters.web.probes import PATHS, health
-from nodeagent.core.metrics.exposition import OPENMETRICS, TEXT, wants_openmetrics
 from nodeagent.ports.views import NodeView
+from sluicecommon.prometheus import OPENMETRICS, TEXT, wants_openmetrics
 from sluicecommon.web.server import Answer, Certificate, WebServer
 
 __all__ = ["Access", "Certificate", "MetricsServer"]

@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Final, Protocol
 
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
-
+from sluicecommon.prometheus import TEXT
 from sluicecommon.web.server import Answer, WebServer
 
 SCRAPE_S: Final = 0.25
@@ -45,7 +44,7 @@ class HttpServer(WebServer):
 
     def _page(self, path: bytes, _headers: Mapping[str, str]) -> Answer:
         if path == b"/metrics" and self._metrics is not None:
-            return Answer("200 OK", self._scrape(self._metrics), CONTENT_TYPE_LATEST)
+            return Answer("200 OK", self._scrape(self._metrics), TEXT)
         if path == b"/healthz":
             silent = self._shell.silent_loops(HEALTHY_SILENCE_S)
             return _verdict(f"silent: {', '.join(silent)}" if silent else "")

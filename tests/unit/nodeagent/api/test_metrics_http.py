@@ -12,8 +12,8 @@ import pytest
 
 from nodeagent.adapters.web.metrics import Access, Certificate, MetricsServer
 from nodeagent.adapters.web.probes import ProbeServer
-from nodeagent.core.metrics.exposition import OPENMETRICS, TEXT
 from nodeagent.ports.views import LoopView
+from sluicecommon.prometheus import OPENMETRICS, TEXT
 from sluicecommon.web.clients import MOST, Clients, origin_of
 from tests.unit.nodeagent.metrics.views import node
 
