@@ -14,7 +14,7 @@ made_by=$(sha256sum packaging/release/root.sh | cut -d' ' -f1)
 packaging/fetch/tools.sh mmdebstrap=mmdebstrap
 mirror=$(packaging/fetch/debian-mirror.sh bookworm)
 security=$(DEBIAN_MIRROR=${DEBIAN_SECURITY_MIRROR:-} packaging/fetch/debian-mirror.sh bookworm-security)
-needs=ca-certificates,libbpf1,python3-aiohttp,python3-grpcio,python3-prometheus-client,python3-protobuf,python3-psutil,python3-pyroute2,python3-yaml
+needs=ca-certificates,libbpf1,python3-aiohttp,python3-grpcio,python3-protobuf,python3-psutil,python3-pyroute2,python3-yaml
 case $kind in
 machine) needs+=,systemd,systemd-sysv,dbus,curl,procps,iproute2,libpam-systemd ;;
 image) needs+=,systemd-standalone-sysusers ;;

@@ -1,8 +1,8 @@
-"""Who is connected to an HTTP listener, bounded so that nobody can take it from the others.
+"""The connections of an HTTP listener, bounded so that no client can keep the others out.
 
-Whoever comes is let in; who has to go for that is the oldest connection of the address that has
-the most, one that has said nothing before one that is being answered. So silent clients push each
-other out, and a scrape or a probe, which speaks at once, is answered.
+A new connection is accepted even when the listener is full. The oldest connection of the address
+with the most connections is closed for it, a silent one before one that has sent its request. So
+silent clients displace each other, and a scrape or a probe, which sends at once, is answered.
 """
 
 from __future__ import annotations
@@ -21,48 +21,73 @@ _numbers = itertools.count(1)
 
 @dataclass(slots=True, eq=False)
 class Client:
+    """One connection."""
+
     origin: str
+    """Its address, as `origin_of` returns it."""
     drop: Callable[[], object]
-    """Ends its connection."""
+    """Closes the connection."""
     number: int = field(default_factory=lambda: next(_numbers))
+    """Ascends in the order of acceptance."""
     asked: bool = False
-    """Its request is here."""
+    """True once the head of its request has arrived."""
 
 
 class Clients:
-    def __init__(self, most: int = MOST, most_per_address: int = MOST_PER_ADDRESS) -> None:
+    """The open connections of one listener."""
+
+    def __init__(
+        self,
+        most: int = MOST,
+        most_per_address: int = MOST_PER_ADDRESS,
+        keeps_asked: bool = False,
+    ) -> None:
+        """With `keeps_asked` no connection that has sent a request is closed for a new one: a full
+        listener then closes the new one instead."""
         self._most = most
         self._most_per_address = most_per_address
-        self._here: set[Client] = set()
+        self._keeps_asked = keeps_asked
+        self._open: set[Client] = set()
         self.dropped_total = 0
+        """Connections closed for want of room."""
 
     def __len__(self) -> int:
-        return len(self._here)
+        return len(self._open)
 
     def enter(self, address: str, drop: Callable[[], object]) -> Client:
-        """Ends the connection of another where there is no room."""
+        """Add a connection; where there is no room, another one is closed for it."""
         new = Client(origin_of(address), drop)
-        count = Counter(client.origin for client in (*self._here, new))
+        count = Counter(client.origin for client in (*self._open, new))
+        self._open.add(new)
         if count[new.origin] > self._most_per_address:
-            self._push_out(new.origin)
-        elif len(self._here) >= self._most:
-            self._push_out(max(count, key=lambda origin: (count[origin], origin == new.origin)))
-        self._here.add(new)
+            self._make_room(new, new.origin)
+        elif len(self._open) > self._most:
+            largest = max(count, key=lambda origin: (count[origin], origin == new.origin))
+            self._make_room(new, largest)
         return new
 
     def leave(self, client: Client) -> None:
-        self._here.discard(client)
+        self._open.discard(client)
 
-    def _push_out(self, origin: str) -> None:
-        theirs = [client for client in self._here if client.origin == origin]
-        victim = min(theirs or self._here, key=lambda client: (client.asked, client.number))
-        self._here.discard(victim)
+    def drop_all(self) -> None:
+        """Close every connection."""
+        for client in list(self._open):
+            client.drop()
+
+    def _make_room(self, new: Client, origin: str) -> None:
+        others = self._open - {new}
+        same = [client for client in others if client.origin == origin]
+        victim = min(same or others, key=lambda client: (client.asked, client.number))
+        if victim.asked and self._keeps_asked:
+            victim = new
+        self._open.discard(victim)
         self.dropped_total += 1
         victim.drop()
 
 
 def origin_of(address: str) -> str:
-    """What counts as one: an address; of IPv6 the network that one host has to itself."""
+    """The unit that limits count: an IPv4 address, or the /64 network of an IPv6 address, since one
+    host has all of it."""
     try:
         parsed = ip_address(address.partition("%")[0])
     except ValueError:

@@ -1,14 +1,15 @@
-"""A page over HTTP: the front end's files, one stream of server-sent events that resumes, and
-questions and actions in JSON. What is shown to whom is the backend's; this only carries it.
+"""The page over HTTP: the front end's files, one resumable stream of server-sent events, and
+queries and actions in JSON. The backend decides what each viewer sees; this module carries it.
 
-Everything that the page loads comes from here, and the browser is told so (CSP): no script but our
-files, no frame, no other origin. Actions need a header that no other site's page can send.
+Everything that the page loads comes from this server, and its Content-Security-Policy says so: no
+script but the front end's files, no frame, no other origin. Actions need a header that a page of
+another site cannot send.
 
-A viewer who does not read holds one frame, a list of keys and the buffers of a socket, and is cut
-when it took nothing for a while.
+A viewer that does not read holds one frame, a list of keys and the buffers of a socket, and is
+disconnected when it has read nothing for a while.
 
-Weak spot: who connects and asks nothing is bounded in number only; listen on loopback or behind a
-proxy where that matters.
+Weak spot: a client that connects and sends nothing stays until its place is needed for another;
+listen on loopback or behind a proxy where that matters.
 """
 
 from __future__ import annotations
@@ -31,25 +32,28 @@ from typing import Any, Final, Protocol
 from aiohttp import web
 
 from sluicecommon.page.board import Frames, Sight, event
-from sluicecommon.web.server import Certificate
+from sluicecommon.web.clients import Clients
+from sluicecommon.web.listener import Certificate, Limits, Listener
 
 log = logging.getLogger(__name__)
 
 MOST_CONNECTIONS: Final = 512
 MOST_STREAMS: Final = 256
 MOST_STREAMS_EACH: Final = 64
-"""Of one viewer's: as many windows."""
+"""Streams of one viewer, each of them a browser window."""
 LARGEST_BODY_BYTES: Final = 1 << 20
 FRAME_S: Final = 0.25
-"""Several changes within it are one event."""
+"""Changes within this time are sent as one event."""
 BEAT_S: Final = 10.0
-"""A comment in a silent stream; also how often its viewer's rights are looked at anew."""
+"""Interval of comments in an idle stream, and of checks of its viewer's permissions."""
 WRITE_S: Final = 20.0
-"""A viewer that takes nothing for so long is dropped; it may come back and resume."""
+"""A viewer that reads nothing for so long is disconnected; it may reconnect and resume."""
+HANDSHAKE_S: Final = 10.0
+"""Longest TLS handshake."""
 ENTERING: Final = 8
-"""Logins under way at once: each may be a question to Kubernetes."""
+"""Most concurrent logins, since each may be a request to the Kubernetes API server."""
 LONGEST_TOKEN: Final = 3_800
-"""Browsers keep cookies of 4 KiB."""
+"""Characters; browsers store cookies of up to 4 KiB."""
 ACTION_HEADER: Final = "X-Sluice-Page"
 SECURITY: Final = MappingProxyType(
     {
@@ -74,7 +78,7 @@ _KINDS: Final = {
 
 
 class Refusal(Exception):
-    """The answer is no; the text is for the viewer."""
+    """A refused request, with the HTTP status and the text for the viewer."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -83,54 +87,57 @@ class Refusal(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
+    """The user behind a request."""
+
     name: str
-    """As messages and audit rows have it."""
+    """The name in messages and audit rows."""
     sight: Sight
     rights: Mapping[str, Any] = field(default_factory=dict)
-    """What the front end should offer; the backend decides again when it is asked."""
+    """The actions that the front end offers; the backend checks each one again."""
     whom: Any = None
-    """The backend's own: who this is to it."""
+    """The backend's own identity of the user."""
 
 
 class Backend(Protocol):
-    """What a service shows."""
+    """The service whose state the page shows."""
 
     @property
     def site(self) -> str:
-        """`queue` or `node`: which pages there are."""
+        """`queue` or `node`, which selects the front end's views."""
 
     def start(self) -> None:
-        """In the running loop."""
+        """Start its tasks in the running event loop."""
 
     async def close(self) -> None: ...
 
     @property
     def takes_tokens(self) -> bool:
-        """The credential is a Kubernetes token, else a session that a one-time URL began."""
+        """True if the credential is a Kubernetes token, False if a one-time URL starts the
+        session."""
 
     @property
     def frames(self) -> Frames | None:
-        """None: it has nothing to show now; `why_not_ready` says why."""
+        """The frames to send; None while there is nothing to show, for `why_not_ready`."""
 
     @property
     def why_not_ready(self) -> str: ...
 
     async def enter(self, secret: str) -> str:
-        """The credential to come with from now on. Raises Refusal."""
+        """Exchange a secret for the credential of later requests. Raises Refusal."""
 
     async def viewer(self, credential: str) -> Viewer:
-        """Whose it is, by what is known for a minute at most. Raises Refusal."""
+        """The user of a credential, cached for at most a minute. Raises Refusal."""
 
     def leave(self, credential: str) -> None: ...
 
     def watched(self, viewers: int) -> None:
-        """So many follow the stream now."""
+        """Receives the number of open streams whenever it changes."""
 
     async def ask(self, viewer: Viewer, what: str, given: Mapping[str, str]) -> Any:
-        """Raises Refusal."""
+        """Answer a query. Raises Refusal."""
 
     async def act(self, viewer: Viewer, what: str, given: Mapping[str, Any]) -> Any:
-        """Raises Refusal."""
+        """Carry out an action. Raises Refusal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +149,7 @@ class _File:
 
 
 def read_front() -> dict[str, _File]:
-    """Every file of the front end, by its path on the page."""
+    """Every file of the front end, by its path in the URL."""
     found: dict[str, _File] = {}
 
     def take(where: Traversable, prefix: str) -> None:
@@ -162,38 +169,38 @@ def read_front() -> dict[str, _File]:
     return found
 
 
-class _Turned(asyncio.Protocol):
-    """For who comes when all places are taken."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        if isinstance(transport, asyncio.Transport):
-            transport.abort()
-
-
 class PageServer:
+    """Serves the page on a socket."""
+
     def __init__(
         self, bound: socket.socket, backend: Backend, certificate: Certificate | None = None
     ) -> None:
-        """`bound` to its address, and taken over."""
+        """`bound` is bound to its address; the server closes it."""
         self._socket = bound
         self._backend = backend
-        self._certificate = certificate
+        self._secure = certificate is not None
         self._files = read_front()
         self._cookie_name = f"sluice-page-{self.port}"
         self._entering = asyncio.Semaphore(ENTERING)
         self._streams: Counter[str] = Counter()
         self._runner: web.AppRunner | None = None
-        self._server: asyncio.Server | None = None
+        self._listener = Listener(
+            self._protocol,
+            Clients(MOST_CONNECTIONS, MOST_CONNECTIONS, keeps_asked=True),
+            Limits(HANDSHAKE_S),
+            certificate,
+        )
         self._closing = asyncio.Event()
         self._slow: Counter[str] = Counter()
-        """Windows that were cut because they took nothing, and do not know it yet."""
+        """Windows by viewer that were disconnected because they read nothing, and have not yet
+        reconnected."""
         self.slow_total = 0
-        """Windows that were cut so."""
+        """Windows that were disconnected because they read nothing."""
         self.bytes_total = 0
-        """Sent on streams."""
+        """Bytes sent on streams."""
 
     async def start(self) -> None:
-        """Raises OSError."""
+        """Listen. Raises OSError."""
         app = web.Application(client_max_size=LARGEST_BODY_BYTES)
         app.router.add_get("/", self._front)
         app.router.add_get("/front/{path:.+}", self._front)
@@ -203,21 +210,15 @@ class PageServer:
         app.router.add_get("/api/stream", self._guarded(self._stream))
         app.router.add_get("/api/{what:[a-z-]+}", self._guarded(self._ask))
         app.router.add_post("/api/{what:[a-z-]+}", self._guarded(self._act))
-        app.on_response_prepare.append(_secure)
+        app.on_response_prepare.append(_add_headers)
         self._runner = web.AppRunner(app, access_log=None, keepalive_timeout=15.0)
         await self._runner.setup()
-        context = self._certificate.context if self._certificate is not None else None
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._protocol, sock=self._socket, ssl=context)
+        await self._listener.start_on(self._socket)
         log.info("page: port %d", self.port)
 
-    def _protocol(self) -> asyncio.Protocol:
+    async def _protocol(self) -> asyncio.Protocol:
         assert self._runner is not None
         assert self._runner.server is not None
-        if self._certificate is not None:
-            self._certificate.refresh()
-        if len(self._runner.server.connections) >= MOST_CONNECTIONS:
-            return _Turned()
         made: asyncio.Protocol = self._runner.server()
         return made
 
@@ -232,8 +233,7 @@ class PageServer:
 
     async def close(self) -> None:
         self._closing.set()
-        if self._server is not None:
-            self._server.close()
+        self._listener.stop()
         if self._runner is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(2.0):
@@ -244,7 +244,7 @@ class PageServer:
     async def _front(self, request: web.Request) -> web.Response:
         found = self._files.get(request.match_info.get("path", "index.html"))
         if found is None:
-            return _told(404, "no such file")
+            return _error(404, "no such file")
         headers = {"ETag": found.etag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
         if request.headers.get("If-None-Match") == found.etag:
             return web.Response(status=304, headers=headers)
@@ -254,11 +254,12 @@ class PageServer:
             return web.Response(body=found.packed, headers=headers)
         return web.Response(body=found.body, headers=headers)
 
-    # -- who it is --------------------------------------------------------------------------------
+    # -- the viewer -------------------------------------------------------------------------------
 
     @property
     def _cookie(self) -> str:
-        """Cookies know no ports: two services on one machine must not take each other's."""
+        """The cookie's name. Cookies are not separated by port, so that two services on one machine
+        need different names."""
         return self._cookie_name
 
     def _credential(self, request: web.Request) -> str:
@@ -268,7 +269,7 @@ class PageServer:
             return token.strip()
         found = request.cookies.get(self._cookie, "")
         if not found:
-            raise Refusal(401, "nobody is logged in here")
+            raise Refusal(401, "not logged in")
         return found
 
     async def _viewer(self, request: web.Request) -> Viewer:
@@ -280,8 +281,8 @@ class PageServer:
         if not isinstance(secret, str) or not 0 < len(secret) <= LONGEST_TOKEN:
             raise Refusal(
                 400,
-                f"a secret has 1 to {LONGEST_TOKEN} characters; longer tokens come by a proxy,"
-                " in the header Authorization",
+                f"a secret has 1 to {LONGEST_TOKEN} characters; a proxy can pass longer tokens in"
+                " the header Authorization",
             )
         async with self._entering:
             credential = await self._backend.enter(secret.strip())
@@ -291,7 +292,7 @@ class PageServer:
             credential,
             httponly=True,
             samesite="Strict",
-            secure=self._certificate is not None,
+            secure=self._secure,
             path="/",
         )
         return answer
@@ -308,7 +309,7 @@ class PageServer:
         try:
             viewer = await self._viewer(request)
         except Refusal as refusal:
-            if refusal.status == 401:  # an answer like any other: a console shows no error
+            if refusal.status == 401:  # Not an error: the browser's console would show one.
                 return _json({**head, "viewer": None, "why": str(refusal)})
             raise
         return _json({**head, "viewer": viewer.name, "rights": dict(viewer.rights)})
@@ -319,11 +320,14 @@ class PageServer:
         credential = self._credential(request)
         viewer = await self._backend.viewer(credential)
         if self._backend.frames is None:
-            raise Refusal(503, self._backend.why_not_ready or "nothing to show yet")
+            raise Refusal(503, self._backend.why_not_ready or "the page is not ready yet")
         if self._streams.total() >= MOST_STREAMS:
-            raise Refusal(503, f"{MOST_STREAMS} windows follow this page already")
+            raise Refusal(503, f"too many open windows of this page (limit {MOST_STREAMS})")
         if self._streams[viewer.name] >= MOST_STREAMS_EACH:
-            raise Refusal(429, f"{viewer.name} has {MOST_STREAMS_EACH} windows already: close one")
+            raise Refusal(
+                429,
+                f"too many open windows of {viewer.name} (limit {MOST_STREAMS_EACH}): close one",
+            )
         answer = web.StreamResponse(
             headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
         )
@@ -333,15 +337,19 @@ class PageServer:
         try:
             await self._feed(request, answer, credential, viewer)
         except ConnectionError:
-            pass  # it is gone: it may resume
+            pass  # The viewer disconnected; it may resume.
         except TimeoutError:
-            log.info("page: a window of %s took nothing for %g s: cut", viewer.name, WRITE_S)
+            log.info(
+                "page: a window of %s read nothing for %g s and was disconnected",
+                viewer.name,
+                WRITE_S,
+            )
             self.slow_total += 1
             if len(self._slow) >= MOST_STREAMS:
-                self._slow.clear()  # those who never came back
+                self._slow.clear()  # These windows have not reconnected.
             self._slow[viewer.name] += 1
             if request.transport is not None:
-                request.transport.abort()  # what is unsent would wait with it
+                request.transport.abort()  # close() would wait until the unsent bytes are read.
         finally:
             self._streams[viewer.name] -= 1
             if not self._streams[viewer.name]:
@@ -352,14 +360,14 @@ class PageServer:
     async def _feed(
         self, request: web.Request, answer: web.StreamResponse, credential: str, viewer: Viewer
     ) -> None:
-        """Until the viewer goes, loses its rights, or the service ends."""
+        """Send events until the viewer disconnects or loses its permissions or the service ends."""
         loop = asyncio.get_running_loop()
         sight, known = viewer.sight, self._resumed(request)
         silent_until_s = look_s = loop.time() + BEAT_S
         fed = self._backend.frames
         await self._send(answer, b"retry: 1000\n\n")
         if known is not None and self._slow.pop(viewer.name, 0):
-            said = f"this page took nothing for {WRITE_S:g} s and was cut; it goes on where it was"
+            said = f"this page read nothing for {WRITE_S:g} s and was disconnected; it has resumed"
             await self._send(answer, event("cut", said))
         while not self._closing.is_set():
             frames = self._backend.frames
@@ -377,9 +385,11 @@ class PageServer:
                     sight, known = now, None
             if known is None or known != frames.board.revision:
                 known, events = frames(known, sight)
-                for one in events:  # made as they are taken, which may be slowly
+                for one in events:  # Each is made when the previous one has been sent.
                     await self._send(answer, one)
-                    await asyncio.sleep(0)  # megabytes: others have their turn
+                    await asyncio.sleep(
+                        0
+                    )  # An event may have megabytes; other tasks run between two.
                     if loop.time() >= look_s:
                         look_s = loop.time() + BEAT_S
                         now = await self._sight(credential)
@@ -395,7 +405,7 @@ class PageServer:
                     await self._closing.wait()
 
     async def _sight(self, credential: str) -> Sight | None:
-        """As it is now; None: its rights have ended."""
+        """What the viewer may see now; None once its credential has ended."""
         try:
             return (await self._backend.viewer(credential)).sight
         except Refusal:
@@ -411,7 +421,7 @@ class PageServer:
             await answer.write(data)
         self.bytes_total += len(data)
 
-    # -- questions and actions --------------------------------------------------------------------
+    # -- queries and actions ----------------------------------------------------------------------
 
     async def _ask(self, request: web.Request) -> web.StreamResponse:
         viewer = await self._viewer(request)
@@ -433,36 +443,36 @@ class PageServer:
                     "same-origin",
                     "none",
                 ):
-                    raise Refusal(403, "this is for the page itself, not for other sites")
+                    raise Refusal(403, "requests from other sites are refused")
                 if request.method == "POST" and ACTION_HEADER not in request.headers:
                     raise Refusal(403, f"the header {ACTION_HEADER} is missing")
                 return await call(request)
             except Refusal as refusal:
-                return _told(refusal.status, str(refusal))
+                return _error(refusal.status, str(refusal))
 
         return handle
 
 
-async def _secure(_request: web.Request, response: web.StreamResponse) -> None:
+async def _add_headers(_request: web.Request, response: web.StreamResponse) -> None:
     response.headers.extend(SECURITY)
     response.headers.setdefault("Cache-Control", "no-store")
 
 
 async def _body(request: web.Request) -> dict[str, Any]:
-    """Raises Refusal."""
+    """The JSON object in a request's body. Raises Refusal."""
     if request.content_type != "application/json":
-        raise Refusal(415, "application/json is expected")
+        raise Refusal(415, "the content type must be application/json")
     try:
         async with asyncio.timeout(WRITE_S):
             found = json.loads(await request.read())
     except web.HTTPRequestEntityTooLarge:
-        raise Refusal(413, f"more than {LARGEST_BODY_BYTES >> 10} KiB") from None
+        raise Refusal(413, f"the body is larger than {LARGEST_BODY_BYTES >> 10} KiB") from None
     except (ValueError, RecursionError):
-        raise Refusal(400, "no JSON") from None
+        raise Refusal(400, "the body is not JSON") from None
     except TimeoutError:
-        raise Refusal(408, f"the question did not come within {WRITE_S:g} s") from None
+        raise Refusal(408, f"timed out after {WRITE_S:g} s: the body did not arrive") from None
     if not isinstance(found, dict):
-        raise Refusal(400, "an object is expected")
+        raise Refusal(400, "expected a JSON object")
     return found
 
 
@@ -471,8 +481,9 @@ def _json(value: Any) -> web.Response:
     return web.Response(body=body.encode(errors="replace"), content_type="application/json")
 
 
-def _told(status: int, text: str) -> web.Response:
-    """`Connection: close` where another replica may know better: the next try may reach it."""
+def _error(status: int, text: str) -> web.Response:
+    """An error response. A 503 closes the connection, so that the next attempt may reach another
+    replica that is ready."""
     answer = web.json_response({"error": text}, status=status)
     if status == 503:
         answer.force_close()

@@ -1,19 +1,20 @@
-"""The address of a page. It is taken when the service starts, so that its port is known and a
-mistake in the settings is told at once; behind it everything else (aiohttp, the front end's files)
-is loaded when somebody first asks for the page, and until then connections are refused.
+"""The address of the page.
+
+It is bound when the service starts, so that its port is known and a mistake in the settings is
+reported at once. What is behind it (aiohttp, the front end's files) is loaded when a user first
+asks for the page; until then connections are refused.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sluicecommon.web.server import Certificate
+from sluicecommon.web.listener import Certificate, bind
 
 if TYPE_CHECKING:
     from sluicecommon.web.page import Backend, PageServer
@@ -22,6 +23,8 @@ log = logging.getLogger(__name__)
 
 
 class PageListener:
+    """Binds the page's address at the start and serves the page once it is opened."""
+
     def __init__(
         self,
         address: tuple[str, int],
@@ -30,7 +33,7 @@ class PageListener:
         key: str = "",
         url: str = "",
     ) -> None:
-        """`make` imports what the page needs. `url` is where people find it, if not at
+        """`make` imports what the page needs. `url` is the public address, if it is not
         `address`."""
         self._address = address
         self._make = make
@@ -42,25 +45,14 @@ class PageListener:
         self.server: PageServer | None = None
 
     async def start(self) -> None:
-        """Raises OSError, with the setting's name."""
-        host, port = self._address
+        """Bind the address. Raises OSError, whose text begins with the setting's name."""
         certificate, key = self._files
         if certificate:
             try:
                 self._certificate = Certificate(Path(certificate), Path(key))
             except OSError as error:
                 raise OSError(f"page.certificate: {certificate}: {error}") from error
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        bound = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        try:
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            bound.setblocking(False)
-            bound.bind((host, port))
-        except OSError as error:
-            bound.close()
-            what = f"cannot listen on {host}:{port}: {os.strerror(error.errno or 0)}"
-            raise OSError(f"page.listen: {what}") from error
-        self._socket = bound
+        self._socket = bind("page.listen", self._address)
 
     @property
     def port(self) -> int:
@@ -70,7 +62,7 @@ class PageListener:
 
     @property
     def url(self) -> str:
-        """Without a slash at its end."""
+        """The public address, without a slash at its end."""
         if self._url:
             return self._url
         host = self._address[0]
@@ -78,14 +70,14 @@ class PageListener:
         return f"{'https' if self._certificate is not None else 'http'}://{shown}:{self.port}"
 
     def open(self) -> None:
-        """From now on there is a page; connections that come before it is loaded wait for it."""
+        """Serve the page; connections that arrive before it is loaded wait for it."""
         if self._opening is None and self._socket is not None:
             self._socket.listen(64)
             self._opening = asyncio.get_running_loop().create_task(self._open(self._socket))
-            self._opening.add_done_callback(_told)
+            self._opening.add_done_callback(_log_failure)
 
     async def _open(self, bound: socket.socket) -> None:
-        # In a thread: a third of a second that nobody else should wait for.
+        # In a thread: loading takes a third of a second that would delay the event loop.
         backend, server = await asyncio.to_thread(self._load, bound)
         self.server = server
         backend.start()
@@ -108,6 +100,6 @@ class PageListener:
             self._socket.close()
 
 
-def _told(task: asyncio.Task[None]) -> None:
+def _log_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and task.exception() is not None:
-        log.error("page: it cannot be opened", exc_info=task.exception())
+        log.error("page: opening it failed", exc_info=task.exception())

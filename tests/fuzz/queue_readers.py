@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, cast
 
 from queuecontroller import frameworks
@@ -16,7 +17,8 @@ from queuecontroller.state.access.lists import parse_checks
 from queuecontroller.state.nodes.seals import Fence, Seals
 from queuecontroller.state.objects.submission import Refused
 from sluicecommon.reader import ManifestError
-from tests.fuzz.mutation import Target
+from tests.fuzz.http import Connections
+from tests.fuzz.mutation import Reader, Target
 
 LISTS = RoleLists(
     users=Names.parse("ann, team-*"),
@@ -52,17 +54,21 @@ def seal(data: bytes) -> object:
     return fence, row
 
 
-def http_head(data: bytes) -> object:
+def http_request() -> Reader:
     class Shell:
         why_not_ready = ""
 
         def silent_loops(self, silence_s: float) -> list[str]:
             return []
 
-    server = HttpServer("", ("", 0), cast(Any, Shell()), None)
-    reply = server.reply(data)
-    assert reply.startswith((b"HTTP/1.1 200 ", b"HTTP/1.1 404 ", b"HTTP/1.1 405 "))
-    return reply
+    connections = Connections(HttpServer("", ("", 0), cast(Any, Shell()), None))
+
+    def run(data: bytes) -> object:
+        reply = connections.reply(data)
+        assert not reply or re.match(rb"HTTP/1\.[01] (200|400|404|405) ", reply), reply
+        return reply
+
+    return run
 
 
 def objects(data: bytes) -> object:
@@ -209,9 +215,12 @@ def targets() -> list[Target]:
         Target("seal", seal, (), tuple(one.encode() for one in SEALED), "a node"),
         Target(
             "http request of the queue",
-            http_head,
+            http_request(),
             (),
-            (b"GET /readyz HTTP/1.1\r\n\r\n", b"GET /healthz?x HTTP/1.0\r\nHost: a\r\n\r\n"),
+            (
+                b"GET /readyz HTTP/1.1\r\nHost: a\r\n\r\n",
+                b"GET /healthz?x HTTP/1.0\r\nHost: a\r\n\r\n",
+            ),
             "whoever reaches the port",
         ),
         Target(

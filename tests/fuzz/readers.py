@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import struct
 from pathlib import Path
@@ -35,6 +36,7 @@ from nodeagent.ports.kubelet import KubeletAway
 from nodeagent.ports.ledger import GrantRecord
 from nodeagent.ports.processes import ProcessHandle
 from nodeagent.ports.registration import RegisterAnswer
+from nodeagent.ports.views import NodeView
 from nodeagent.settings import hami_pods
 from nodeagent.units import GrantId, SlotIndex
 from sluicecommon import yaml_text
@@ -43,6 +45,7 @@ from sluicecommon.kubernetes.errors import ApiAway
 from sluicecommon.plain import read_plain
 from sluicecommon.settings import ConfigError
 from tests.fuzz import seeds
+from tests.fuzz.http import Connections
 from tests.fuzz.mutation import Reader, Target, through_a_file
 from tests.kit.fakes.nvidia_cdi import installed_spec
 from tests.kit.fakes.nvml import gpu_reading
@@ -143,17 +146,24 @@ def usage_page(directory: Path) -> Reader:
     return run
 
 
-def http_head(data: bytes) -> object:
+EMPTY_NODE = NodeView((), (), (), 0, None, None, None, 0, "1")
+
+
+def http_request() -> Reader:
     """Of the metrics' port: whatever is asked, who has no token gets no figures."""
     access = metrics_http.Access(bearer_token="s3cret")
     server = metrics_http.MetricsServer(
-        "", 0, cast(Any, None), lambda openmetrics: b"figures", lambda: 0.0, access
+        "", 0, lambda: EMPTY_NODE, lambda openmetrics: b"figures", lambda: 0.0, access
     )
-    head = data.replace(b"/healthz", b"/").replace(b"/readyz", b"/")  # these need a node
-    reply = server.reply(head)
-    assert reply.startswith(b"HTTP/1.1 ")
-    assert b"figures" not in reply or b"s3cret" in data
-    return reply
+    connections = Connections(server)
+
+    def run(data: bytes) -> object:
+        reply = connections.reply(data)
+        assert not reply or re.match(rb"HTTP/1\.[01] (200|400|401|404|405|503) ", reply), reply
+        assert b"figures" not in reply or b"s3cret" in data
+        return reply
+
+    return run
 
 
 def watch(data: bytes) -> object:
@@ -417,11 +427,11 @@ def targets(directory: Path) -> list[Target]:
         ),
         Target(
             "http request",
-            http_head,
+            http_request(),
             (),
             (
-                b"GET /metrics?x=1 HTTP/1.1\r\nAuthorization: Bearer s3cret\r\nAccept: text/plain;q=0.5\r\n\r\n",
-                b"GET /metrics HTTP/1.1\r\nAuthorization: Basic czNjcmV0\r\n\r\n",
+                b"GET /metrics?x=1 HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer s3cret\r\nAccept: text/plain;q=0.5\r\n\r\n",
+                b"GET /metrics HTTP/1.1\r\nHost: a\r\nAuthorization: Basic czNjcmV0\r\n\r\n",
             ),
             "whoever reaches the metrics' port",
         ),

@@ -126,7 +126,6 @@ def test_it_depends_on_what_it_imports(debs: dict[str, Path]) -> None:
     modules = {
         "grpc": "python3-grpcio",
         "google": "python3-protobuf",
-        "prometheus_client": "python3-prometheus-client",
         "yaml": "python3-yaml",
         "pyroute2": "python3-pyroute2",
         "psutil": "python3-psutil",

@@ -1,7 +1,7 @@
-"""/metrics over HTTP or HTTPS, from cached figures: a scrape never touches NVML or a tenant.
+"""/metrics over HTTP or HTTPS, from cached figures: a scrape calls neither NVML nor a tenant.
 
-A server of its own in the daemon's event loop instead of a thread per scrape. /healthz and /readyz
-are here, too, and ask nobody who they are: probes cannot.
+It is served in the daemon's event loop. /healthz and /readyz are served here as well, without
+authentication, which the kubelet's probes do not have.
 """
 
 from __future__ import annotations
@@ -13,22 +13,24 @@ from dataclasses import dataclass
 from typing import Final
 
 from nodeagent.adapters.web.probes import PATHS, health
-from nodeagent.core.metrics.exposition import OPENMETRICS, TEXT, wants_openmetrics
 from nodeagent.ports.views import NodeView
-from sluicecommon.web.server import Answer, Certificate, WebServer
+from sluicecommon.prometheus import OPENMETRICS, TEXT, wants_openmetrics
+from sluicecommon.web.get_server import Answer, GetServer
+from sluicecommon.web.listener import Certificate
 
 __all__ = ["Access", "Certificate", "MetricsServer"]
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who may scrape: anybody, or whoever brings one of these."""
+    """The credentials of scrapers; every client may scrape while both are empty."""
 
     bearer_token: str = ""
     basic: str = ""
     """USER:PASSWORD."""
 
     def allows(self, header: str) -> bool:
+        """True if the header Authorization has one of the credentials."""
         if not self.bearer_token and not self.basic:
             return True
         scheme, _, given = header.strip().partition(" ")
@@ -40,10 +42,10 @@ class Access:
         return bool(wanted) and hmac.compare_digest(given.strip().encode(), wanted.encode())
 
 
-ANYBODY: Final = Access()
+EVERYONE: Final = Access()
 
 
-class MetricsServer(WebServer):
+class MetricsServer(GetServer):
     def __init__(
         self,
         host: str,
@@ -51,26 +53,26 @@ class MetricsServer(WebServer):
         view: Callable[[], NodeView],
         render: Callable[[bool], bytes],
         now_unix_s: Callable[[], float],
-        access: Access = ANYBODY,
+        access: Access = EVERYONE,
         certificate: Certificate | None = None,
     ) -> None:
-        """`render` answers the page, in OpenMetrics when True."""
+        """`render` returns the text of /metrics, in the OpenMetrics format if it is given True."""
         self._view = view
         self._render = render
         self._now_unix_s = now_unix_s
         self._access = access
         super().__init__("metrics.listen", (host, port), self._page, certificate)
 
-    def _page(self, path: bytes, headers: Mapping[str, str]) -> Answer:
+    def _page(self, path: str, headers: Mapping[str, str]) -> Answer:
         if path in PATHS:
             return health(self._view().loops, self._now_unix_s(), path)
         if not self._access.allows(headers.get("authorization", "")):
             return Answer(
-                "401 Unauthorized",
-                b"a token or a password is needed\n",
+                401,
+                b"a bearer token or a password is required\n",
                 headers={"WWW-Authenticate": 'Basic realm="sluice"'},
             )
-        if path == b"/metrics":
+        if path == "/metrics":
             openmetrics = wants_openmetrics(headers.get("accept", ""))
-            return Answer("200 OK", self._render(openmetrics), OPENMETRICS if openmetrics else TEXT)
-        return Answer("404 Not Found", b"see /metrics\n")
+            return Answer(200, self._render(openmetrics), OPENMETRICS if openmetrics else TEXT)
+        return Answer(404, b"see /metrics\n")

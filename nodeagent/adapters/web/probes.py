@@ -1,5 +1,5 @@
-"""/healthz and /readyz, on a listener of their own where one is set: what takes /metrics away
-from Prometheus must not get the pod restarted."""
+"""/healthz and /readyz, on their own listener where one is configured, so that a failure of the
+listener of /metrics does not restart the pod."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from nodeagent.ports.views import LoopView
-from sluicecommon.web.server import Answer, WebServer
+from sluicecommon.web.get_server import Answer, GetServer
 
 HEALTHY_SILENCE_S: Final = 10.0
-"""A loop that has not come round for this long makes /healthz fail."""
-PATHS: Final = (b"/healthz", b"/readyz")
+"""A loop that completes no round for so long makes the probes fail."""
+PATHS: Final = ("/healthz", "/readyz")
 
 
-def health(loops: Sequence[LoopView], now_s: float, path: bytes) -> Answer:
-    """The same for both, but that a daemon without a first round is alive and not ready."""
+def health(loops: Sequence[LoopView], now_s: float, path: str) -> Answer:
+    """The answer of both probes; a daemon before its first round is healthy and not ready."""
     silent = [loop.name for loop in loops if now_s - loop.last_ok_unix_s > HEALTHY_SILENCE_S]
     if silent:
-        return Answer("503 Service Unavailable", f"silent: {', '.join(silent)}\n".encode())
-    if path == b"/readyz" and not loops:
-        return Answer("503 Service Unavailable", b"starting\n")
-    return Answer("200 OK", b"ok\n")
+        return Answer(503, f"silent: {', '.join(silent)}\n".encode())
+    if path == "/readyz" and not loops:
+        return Answer(503, b"starting\n")
+    return Answer(200, b"ok\n")
 
 
-class ProbeServer(WebServer):
-    """Asks nobody who they are: probes cannot."""
+class ProbeServer(GetServer):
+    """The listener for probes alone; it authenticates no client."""
 
     def __init__(
         self,
@@ -33,9 +33,9 @@ class ProbeServer(WebServer):
         loops: Callable[[], Sequence[LoopView]],
         now_unix_s: Callable[[], float],
     ) -> None:
-        def answer(path: bytes, _headers: Mapping[str, str]) -> Answer:
+        def answer(path: str, _headers: Mapping[str, str]) -> Answer:
             if path in PATHS:
                 return health(loops(), now_unix_s(), path)
-            return Answer("404 Not Found", b"see /healthz, /readyz\n")
+            return Answer(404, b"see /healthz, /readyz\n")
 
         super().__init__("metrics.probes", address, answer)

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from nodeagent.core.metrics.exposition import Page
 from nodeagent.ports.gpus import GpuReading, MigReading
 from nodeagent.ports.ledger import ContainerRef
 from nodeagent.ports.views import NodeView
 from nodeagent.units import MIB, GpuUuid
 from sluicecommon.metric import Kind, Metric
+from sluicecommon.prometheus import Exposition
 
 Read = Callable[[GpuReading], float | None]
 
@@ -169,20 +169,20 @@ class Names:
     hostname_labels: tuple[str, ...] = ("Hostname",)
 
 
-def fill(page: Page, view: NodeView, names: Names) -> None:
+def fill(samples: Exposition, view: NodeView, names: Names) -> None:
     holders = _holders(view)
     for name, kind, help_, read in FAMILIES:
         for gpu in view.readings:
             if name in PER_INSTANCE and gpu.mig is not None:
                 for mig in gpu.mig:
                     labels = _labels(view, gpu, names, holders, mig)
-                    _add(page, name, kind, help_, labels, _of_instance(name, mig))
+                    _add(samples, name, kind, help_, labels, _of_instance(name, mig))
             else:
-                _add(page, name, kind, help_, _labels(view, gpu, names, holders), read(gpu))
+                _add(samples, name, kind, help_, _labels(view, gpu, names, holders), read(gpu))
     for gpu in view.readings:
         labels = _labels(view, gpu, names, holders)
         last = view.last_xid.get(gpu.uuid, 0)
-        _add(page, XID_ERRORS, Kind.GAUGE, XID_HELP, labels, last)
+        _add(samples, XID_ERRORS, Kind.GAUGE, XID_HELP, labels, last)
 
 
 def _of_instance(name: str, mig: MigReading) -> float | None:
@@ -193,10 +193,15 @@ def _of_instance(name: str, mig: MigReading) -> float | None:
 
 
 def _add(
-    page: Page, name: str, kind: Kind, help_: str, labels: dict[str, str], value: float | None
+    samples: Exposition,
+    name: str,
+    kind: Kind,
+    help_: str,
+    labels: dict[str, str],
+    value: float | None,
 ) -> None:
     metric = Metric(name, kind, tuple(labels), help_, exact=True)
-    page.add(metric, tuple(labels.values()), None if value is None else _plain(value))
+    samples.add(metric, tuple(labels.values()), None if value is None else _plain(value))
 
 
 def _plain(value: float) -> float:

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from nodeagent.core.gpus.mig import unit_of
-from nodeagent.core.metrics.exposition import Page
 from nodeagent.ports.gpus import ProcessReading
 from nodeagent.ports.views import DeviceView, GrantView, NodeView
 from sluicecommon.metric import Kind, Metric
+from sluicecommon.prometheus import Exposition
 
 _HOST: Final = ("node", "device_index", "device_uuid", "device_type")
 _VGPU: Final = ("namespace", "pod", "container", "vdevice_index", "device_uuid")
@@ -123,8 +123,8 @@ FAMILIES: Final = tuple(value for value in list(globals().values()) if isinstanc
 
 
 class Filler:
-    def __init__(self, page: Page, node: str, legacy: bool) -> None:
-        self._page = page
+    def __init__(self, samples: Exposition, node: str, legacy: bool) -> None:
+        self._samples = samples
         self._node = node
         self._legacy = legacy
 
@@ -181,9 +181,9 @@ class Filler:
             self._add(VGPU_CORE_ALLOCATED, allocated, _percent(device.share_ratio))
 
     def _add(self, family: _Family, labels: tuple[str, ...], value: float | None) -> None:
-        self._page.add(family.metric, labels, value)
+        self._samples.add(family.metric, labels, value)
         if self._legacy and family.legacy is not None:
-            self._page.add(family.legacy, labels, value)
+            self._samples.add(family.legacy, labels, value)
 
 
 def _busy(

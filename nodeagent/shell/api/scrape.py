@@ -10,12 +10,12 @@ from typing import Final
 from nodeagent.core.metrics import catalogue as m
 from nodeagent.core.metrics import dcgm as dcgm_metrics
 from nodeagent.core.metrics import own as own_metrics
-from nodeagent.core.metrics.exposition import Page
 from nodeagent.core.metrics.hami import Filler
 from nodeagent.core.metrics.histogram import Histogram
 from nodeagent.ports.views import NodeView
 from nodeagent.settings.daemon import MetricsSettings
 from sluicecommon.metric import Metric
+from sluicecommon.prometheus import Exposition
 
 DCGM_ADDRESS: Final = ("127.0.0.1", 9400)
 DCGM_WAIT_S: Final = 0.2
@@ -43,16 +43,16 @@ class Scrape:
 
     def __call__(self, openmetrics: bool = False) -> bytes:
         view = self._view()
-        page = Page(m.CATALOGUE, self._max_series)
+        samples = Exposition(m.CATALOGUE, self._max_series)
         for reason in REASONS:
-            page.add(m.SERIES_DROPPED, (reason,), self._dropped[reason])
-        own_metrics.fill(page, view, self._histograms)
+            samples.add(m.SERIES_DROPPED, (reason,), self._dropped[reason])
+        own_metrics.fill(samples, view, self._histograms)
         if self._dcgm is not None:
-            dcgm_metrics.fill(page, view, self._dcgm)
+            dcgm_metrics.fill(samples, view, self._dcgm)
         if self._hami != "off":
-            Filler(page, self._node_name, legacy=self._hami == "legacy").fill(view)
-        self._dropped += page.dropped  # told by the next scrape
-        return page.text(openmetrics)
+            Filler(samples, self._node_name, legacy=self._hami == "legacy").fill(view)
+        self._dropped += samples.dropped  # told by the next scrape
+        return samples.text(openmetrics)
 
 
 def dcgm_wanted(settings: MetricsSettings) -> bool:

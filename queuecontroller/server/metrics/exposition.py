@@ -7,13 +7,8 @@ one by one.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from itertools import islice
 from typing import TYPE_CHECKING, Final
-
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import Metric as Family
-from prometheus_client.exposition import generate_latest
 
 from queuecontroller.server.metrics import catalogue as m
 from queuecontroller.server.metrics.kueue import ALONE, MOST_QUEUES, Around, kueue_samples
@@ -30,7 +25,7 @@ MOST_DEVICES: Final = 8000
 """Of other vendors."""
 
 
-class QueueCollector:
+class _Scrape:
     def __init__(
         self,
         shell: Shell,
@@ -43,12 +38,12 @@ class QueueCollector:
         self._sharing = sharing
         self._around = around
 
-    def collect(self) -> Iterable[Family]:
+    def text(self) -> bytes:
         samples = Samples()
         kueue_samples(samples, self._shell, self._version, self._around)
         self._service(samples)
         self._sharing_of(samples)
-        return samples.families()
+        return samples.text()
 
     def _service(self, samples: Samples) -> None:
         shell = self._shell
@@ -134,7 +129,4 @@ def render(
     shell: Shell, version: str, sharing: SharePods | None = None, around: Around = ALONE
 ) -> bytes:
     """The whole text; `sharing`: with what pods that ask for shares take, in a cluster."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(QueueCollector(shell, version, sharing, around))
-    text: bytes = generate_latest(registry)
-    return text
+    return _Scrape(shell, version, sharing, around).text()

@@ -1,48 +1,34 @@
-"""Samples by metric, in the order of the catalogue."""
+"""Samples of the controller's metrics, with label values of a restricted alphabet."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import Any, Final
-
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-)
-from prometheus_client.core import (
-    Metric as Family,
-)
+from collections.abc import Sequence
+from typing import Final
 
 from queuecontroller.server.metrics import catalogue as m
 from queuecontroller.state.figures import Histogram
+from sluicecommon.prometheus import Exposition
 
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.:/@% -]")
-_FAMILIES: Final[dict[m.Kind, Any]] = {
-    m.Kind.GAUGE: GaugeMetricFamily,
-    m.Kind.COUNTER: CounterMetricFamily,
-    m.Kind.HISTOGRAM: HistogramMetricFamily,
-}
 
 
 class Samples:
+    """The samples of one scrape, in the order of the catalogue."""
+
     def __init__(self) -> None:
-        self._families = {
-            one: _FAMILIES[one.kind](one.name, one.help, labels=one.labels) for one in m.CATALOGUE
-        }
+        self._exposition = Exposition(m.CATALOGUE)
 
     def add(self, metric: m.Metric, labels: Sequence[str], value: float | None) -> None:
-        if value is not None:
-            self._families[metric].add_metric(_safe(labels), value)
+        """Add one sample; a value of None adds none."""
+        self._exposition.add(metric, _safe(labels), value)
 
     def histogram(self, metric: m.Metric, labels: Sequence[str], found: Histogram) -> None:
-        buckets = found.buckets()
-        self._families[metric].add_metric(_safe(labels), buckets, sum_value=found.total)
+        self._exposition.add_histogram(metric, _safe(labels), found)
 
-    def families(self) -> Iterable[Family]:
-        return self._families.values()
+    def text(self) -> bytes:
+        return self._exposition.text()
 
 
 def _safe(labels: Sequence[str]) -> list[str]:
-    return [_UNSAFE.sub("_", one)[:128] for one in labels]
+    return [_UNSAFE.sub("_", one) for one in labels]

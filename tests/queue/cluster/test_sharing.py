@@ -153,13 +153,13 @@ def test_the_page_has_what_pods_take(desk: SharePods) -> None:
     heard(desk, pod({"nvidia.com/gpu": 2, MEM: 300}), "a")
     world = World()
     text = render(Shell(world.book, world.store, _Clock()), "1.2.3", desk).decode()
-    wanted = f'hami_resource_quota_used{{limit="10000",namespace="team",quota_name="{MEM}"}} 600.0'
+    wanted = f'hami_resource_quota_used{{namespace="team",quota_name="{MEM}",limit="10000"}} 600\n'
     assert wanted in text
-    assert f'hami_resource_quota_limit{{namespace="team",quota_name="{MEM}"}} 10000.0' in text
-    labels = f'device_index="0",device_type="DCU-Z100",device_uuid="DCU-0",node="{NODE}"'
-    assert f"hami_gpu_memory_allocated_bytes{{{labels}}} {16000 << 20:.11e}".split("} ")[0] in text
-    assert f"hami_gpu_core_allocated_ratio{{{labels}}} 30.0" in text
-    assert f"hami_gpu_shared_count{{{labels}}} 1.0" in text
+    assert f'hami_resource_quota_limit{{namespace="team",quota_name="{MEM}"}} 10000\n' in text
+    labels = f'node="{NODE}",device_uuid="DCU-0",device_index="0",device_type="DCU-Z100"'
+    assert f"hami_gpu_memory_allocated_bytes{{{labels}}} {16000 << 20}\n" in text
+    assert f"hami_gpu_core_allocated_ratio{{{labels}}} 30\n" in text
+    assert f"hami_gpu_shared_count{{{labels}}} 1\n" in text
 
 
 @pytest.mark.parametrize("plugin", PLUGINS, ids=[one.word for one in PLUGINS])

@@ -11,7 +11,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from nodeagent.core.metrics import catalogue as m
 from nodeagent.core.metrics import own as own_metrics
-from nodeagent.core.metrics.exposition import Page
 from nodeagent.ports.queue import (
     Capacity,
     Decision,
@@ -29,6 +28,7 @@ from nodeagent.ports.queue import (
 from nodeagent.ports.views import NodeView, QueueView
 from nodeagent.settings.daemon import QueueSettings
 from nodeagent.shell.queue.manager import QueueManager
+from sluicecommon.prometheus import Exposition
 from tests.queue.serving.puppet import CountingKeeper, FixedCapacity, MemoryLedger, Spills
 
 SECOND = 1_000_000_000
@@ -122,7 +122,7 @@ class Node:
 
 
 def samples(view: QueueView) -> dict[str, float]:
-    page = Page(m.CATALOGUE, 10_000)
+    page = Exposition(m.CATALOGUE, 10_000)
     own_metrics.fill(page, replace(EMPTY, queue=view), {})
     return {
         sample.name + "".join(sample.labels.values()): sample.value
@@ -210,7 +210,7 @@ def test_a_session_that_is_cut_has_no_age_and_its_silence_goes_on() -> None:
 
 
 def test_a_node_without_a_queue_has_no_such_series() -> None:
-    page = Page(m.CATALOGUE, 10_000)
+    page = Exposition(m.CATALOGUE, 10_000)
     own_metrics.fill(page, EMPTY, {})
     lines = page.text(False).decode().splitlines()
     assert not [line for line in lines if line.startswith("sluice_queue_link")]

@@ -138,7 +138,7 @@ def test_who_takes_nothing_is_cut_told_why_and_resumes(monkeypatch: pytest.Monke
             reader, writer = await follow(server, known, 1 << 16)
             text = await read_until(reader, f"id: {shown.board.stamp()}\n".encode())
             assert b"event: cut" in text
-            assert b"took nothing for " in text
+            assert b"read nothing for " in text
             assert b"event: reset" not in text, "it goes on where it was"
             writer.transport.abort()
             await until(lambda: server.viewers == 0, "gone")

@@ -188,7 +188,7 @@ def test_one_makes_way_and_is_told_why(lab: Lab) -> None:
     assert told["message"].endswith(f"on node {node}")
     url = f"http://127.0.0.1:{lab.leader().port}/metrics"
     with urllib.request.urlopen(url, timeout=10) as answer:
-        assert "sluice_queue_displaced_pods_total 1.0" in answer.read().decode()
+        assert "sluice_queue_displaced_pods_total 1\n" in answer.read().decode()
 
 
 def budget(lab: Lab, allowed: int = 0) -> None:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
+import socket
 import ssl
 import subprocess
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from nodeagent.adapters.web.metrics import Access, Certificate, MetricsServer
 from nodeagent.adapters.web.probes import ProbeServer
-from nodeagent.core.metrics.exposition import OPENMETRICS, TEXT
 from nodeagent.ports.views import LoopView
+from sluicecommon.prometheus import OPENMETRICS, TEXT
+from sluicecommon.web import get_server
 from sluicecommon.web.clients import MOST, Clients, origin_of
 from tests.unit.nodeagent.metrics.views import node
 
@@ -38,7 +43,9 @@ def served(
             reader, writer = await asyncio.open_connection(
                 "127.0.0.1", server.port, ssl=trust, server_hostname="localhost" if trust else None
             )
-            writer.write(request.replace("\n", "\r\n").encode() + b"\r\n\r\n")
+            first, *others = request.split("\n")
+            lines = [first, "Host: localhost", *others, "", ""]
+            writer.write("\r\n".join(lines).encode())
             head, _, body = (await asyncio.wait_for(reader.read(), 60)).partition(b"\r\n\r\n")
             status, *lines = head.decode().split("\r\n")
             answers.append((status, dict(line.split(": ", 1) for line in lines), body))
@@ -93,10 +100,114 @@ def test_a_silent_loop_is_told_by_its_name() -> None:
     assert (status.split()[1], body) == ("503", b"silent: planning\n")
 
 
-@pytest.mark.parametrize("request_", ["POST /metrics HTTP/1.1", "nonsense", "GET /metrics"])
-def test_anything_else_is_refused(request_: str) -> None:
-    ((status, _, _),) = served(request_)
-    assert status.split()[1] == "405"
+@pytest.mark.parametrize(
+    ("request_", "refused"),
+    [("POST /metrics HTTP/1.1", "405"), ("nonsense", "400"), ("GET /metrics", "400")],
+)
+def test_anything_else_is_refused(
+    request_: str, refused: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    ((status, headers, _),) = served(request_)
+    assert status.split()[1] == refused
+    assert headers["Connection"] == "close"
+    assert not caplog.records
+
+
+def test_an_answer_names_no_version_of_the_server_and_ends_the_connection() -> None:
+    get, head = served("GET /metrics HTTP/1.1", "HEAD /metrics HTTP/1.1")
+    for status, headers, _ in (get, head):
+        assert status == "HTTP/1.1 200 OK"
+        assert (headers["Server"], headers["Connection"]) == ("sluice", "close")
+        assert headers["Content-Length"] == "4"
+    assert (get[2], head[2]) == (b"page", b"")
+
+
+def in_a_loop(
+    act: Callable[[MetricsServer], Awaitable[bytes]], certificate: Certificate | None = None,
+    page: bytes = b"page",
+) -> bytes:  # fmt: skip
+    async def run() -> bytes:
+        server = MetricsServer(
+            "127.0.0.1", 0, node, lambda _: page, lambda: NOW_S, certificate=certificate
+        )
+        await server.protocol()  # aiohttp is loaded
+        await server.start()
+        found = await asyncio.wait_for(act(server), 60)
+        async with asyncio.timeout(60):
+            while len(server.clients):
+                await asyncio.sleep(0.01)
+        await server.close()
+        return found
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("said", [b"", b"GET /metrics HTTP/1.1\r\nX: "], ids=["nothing", "half"])
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+def test_a_request_that_is_not_complete_in_time_ends(
+    said: bytes, tls: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that never begins its TLS handshake, and it counts as a client until then."""
+    monkeypatch.setattr(get_server, "REQUEST_S", 0.3)
+    seen: list[int] = []
+
+    async def act(server: MetricsServer) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(said)
+        await asyncio.sleep(0.05)
+        seen.append(len(server.clients))
+        with contextlib.suppress(ConnectionError):
+            return await reader.read()
+        return b""
+
+    certificate = Certificate(*make_certificate(tmp_path)) if tls else None
+    assert in_a_loop(act, certificate) == b""
+    assert seen == [1] if not (tls and said) else seen in ([0], [1])
+
+
+def test_a_client_that_does_not_read_is_cut() -> None:
+    async def act(server: MetricsServer) -> bytes:
+        raw = socket.socket()
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        raw.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(raw, ("127.0.0.1", server.port))
+        await asyncio.get_running_loop().sock_sendall(
+            raw, b"GET /metrics HTTP/1.1\r\nHost: h\r\n\r\n"
+        )
+        async with asyncio.timeout(60):
+            while not len(server.clients):
+                await asyncio.sleep(0.01)
+            while len(server.clients):
+                await asyncio.sleep(0.01)
+        raw.close()
+        return b""
+
+    assert in_a_loop(act, page=b"x" * (32 << 20)) == b""
+
+
+def test_a_request_that_is_too_long_is_cut() -> None:
+    async def act(server: MetricsServer) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        with contextlib.suppress(ConnectionError):
+            for _ in range(40):
+                writer.write(b"GET / HTTP/1.1\r\n" if not _ else b"X-A: " + b"y" * 500 + b"\r\n")
+                await writer.drain()
+            return await reader.read()
+        return b""
+
+    assert in_a_loop(act) == b""
+
+
+def test_a_defect_in_an_answer_is_told_in_the_log_alone(caplog: pytest.LogCaptureFixture) -> None:
+    async def act(server: MetricsServer) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"GET /metrics HTTP/1.1\r\nHost: h\r\n\r\n")
+        return await reader.read()
+
+    found = in_a_loop(act, page=cast(bytes, object()))
+    assert found.startswith(b"HTTP/1.1 500 ")
+    assert b"object" not in found
+    assert "internal error" in caplog.text
 
 
 def make_certificate(directory: Path) -> tuple[Path, Path]:
@@ -149,7 +260,7 @@ def test_who_is_silent_takes_nothing_from_who_asks() -> None:
             if number % 20 == 19:
                 for one, path in ((server, "/metrics"), (server, "/healthz"), (probes, "/readyz")):
                     reader, writer = await asyncio.open_connection("127.0.0.1", one.port)
-                    writer.write(f"GET {path} HTTP/1.1\r\n\r\n".encode())
+                    writer.write(f"GET {path} HTTP/1.1\r\nHost: h\r\n\r\n".encode())
                     answers.append((await reader.read()).rpartition(b"\r\n")[2])
                     writer.close()
         assert len(server.clients) <= MOST
@@ -169,7 +280,7 @@ def test_probes_answer_nothing_else() -> None:
         found = b""
         for path in ("/metrics", "/readyz", "/healthz"):
             reader, writer = await asyncio.open_connection("127.0.0.1", probes.port)
-            writer.write(f"GET {path} HTTP/1.1\r\n\r\n".encode())
+            writer.write(f"GET {path} HTTP/1.1\r\nHost: h\r\n\r\n".encode())
             found += (await reader.read()).split(b"\r\n")[0] + b"\n"
             writer.close()
         await probes.close()
@@ -195,5 +306,21 @@ def test_the_address_with_the_most_makes_room_its_oldest_silent_one_first() -> N
         clients.enter("a", lambda name=name: gone.append(name))
     assert gone == ["b2", "a1", "a2", "a3"], "a has the most by then, and pays for itself"
     assert len(clients) == 4
+
+
+def test_where_requests_are_kept_the_new_one_goes() -> None:
+    gone: list[str] = []
+    clients = Clients(most=2, most_per_address=2, keeps_asked=True)
+    first = clients.enter("a", lambda: gone.append("a"))
+    clients.enter("b", lambda: gone.append("b"))
+    first.asked = True
+    clients.enter("c", lambda: gone.append("c")).asked = True
+    assert gone == ["b"], "it was silent"
+    clients.enter("d", lambda: gone.append("d"))
+    assert gone == ["b", "d"]
+    assert len(clients) == 2
+
+
+def test_ipv6_counts_by_network() -> None:
     assert origin_of("2001:db8::1") == origin_of("2001:db8::2") != origin_of("2001:db8:0:1::1")
     assert origin_of("::ffff:10.0.0.1") == origin_of("10.0.0.1") == "10.0.0.1"

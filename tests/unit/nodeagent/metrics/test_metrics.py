@@ -20,13 +20,13 @@ from nodeagent.core.metrics import catalogue as m
 from nodeagent.core.metrics import dcgm as dcgm_metrics
 from nodeagent.core.metrics import hami as hami_metrics
 from nodeagent.core.metrics.catalogue import CATALOGUE
-from nodeagent.core.metrics.exposition import Page, clean, wants_openmetrics
 from nodeagent.core.metrics.histogram import Histogram
 from nodeagent.ports.gpus import MigReading
 from nodeagent.settings.daemon import ConfigError, MetricsSettings, parse
 from nodeagent.shell.api.scrape import Scrape
 from nodeagent.units import Bytes, GpuUuid
 from sluicecommon.metric import Kind, Metric
+from sluicecommon.prometheus import Exposition, clean, wants_openmetrics
 from tests.golden import check
 from tests.kit.places import REPO
 from tests.unit.nodeagent.metrics.scraping import scrape
@@ -374,7 +374,7 @@ def test_above_the_cap_series_are_left_out_and_counted_by_the_next_scrape() -> N
 
 
 def test_a_duplicate_is_left_out_and_counted() -> None:
-    page = Page()
+    page = Exposition()
     page.add(m.GRANT_PROCESSES, ("id", "name"), 1)
     page.add(m.GRANT_PROCESSES, ("id", "name"), 2)
     assert page.dropped == {"duplicate": 1}

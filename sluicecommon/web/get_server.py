@@ -1,0 +1,86 @@
+"""HTTP for scrapes and probes: GET and HEAD, one request per connection, 2 s for all of it.
+
+The address is taken at the start; aiohttp is loaded when the first client connects, so that a
+service that is neither scraped nor probed does without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from sluicecommon.web.clients import Clients
+from sluicecommon.web.listener import Certificate, Limits, Listener
+
+log = logging.getLogger(__name__)
+
+REQUEST_S: Final = 2.0
+"""Longest connection, from its acceptance to the last byte of the answer."""
+LONGEST_REQUEST_BYTES: Final = 8 << 10
+PLAIN: Final = "text/plain; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A response."""
+
+    status: int
+    body: bytes
+    kind: str = PLAIN
+    """The header Content-Type."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Further headers."""
+
+
+Responder = Callable[[str, Mapping[str, str]], Answer]
+"""Returns the answer for a path without its query, and headers whose names ignore case."""
+
+
+class GetServer:
+    """A listener whose requests a function answers, without waiting for anything."""
+
+    def __init__(
+        self,
+        setting: str,
+        address: tuple[str, int],
+        answer: Responder,
+        certificate: Certificate | None = None,
+    ) -> None:
+        """`setting` names the address in messages."""
+        self._setting = setting
+        self._address = address
+        self._answer = answer
+        self._make: Callable[[], asyncio.Protocol] | None = None
+        self.clients = Clients()
+        limits = Limits(REQUEST_S, REQUEST_S, LONGEST_REQUEST_BYTES)
+        self._listener = Listener(self.protocol, self.clients, limits, certificate)
+
+    async def start(self) -> None:
+        """Raises OSError when the address is taken."""
+        await self._listener.start(self._setting, self._address)
+        log.info("%s: port %d", self._setting, self.port)
+
+    @property
+    def port(self) -> int:
+        return self._listener.port
+
+    async def close(self) -> None:
+        self._listener.stop()
+        self.clients.drop_all()
+
+    async def protocol(self) -> asyncio.Protocol:
+        """A protocol for one connection."""
+        if self._make is None:
+            # In a thread: loading takes a third of a second that would delay the event loop.
+            loaded = await asyncio.to_thread(_load)
+            self._make = self._make or loaded(self._answer)
+        return self._make()
+
+
+def _load() -> Callable[[Responder], Callable[[], asyncio.Protocol]]:
+    from sluicecommon.web.get_protocol import protocols
+
+    return protocols
