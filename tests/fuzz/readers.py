@@ -22,7 +22,7 @@ from nodeagent.adapters.host import config_files, elf, mounts
 from nodeagent.adapters.kubelet import records as kubelet_records
 from nodeagent.adapters.kubelet.wire import KubeletWire
 from nodeagent.adapters.ledger.sqlite_file import UNREADABLE
-from nodeagent.adapters.nvml import uevents
+from nodeagent.adapters.nvml import uevents_child
 from nodeagent.adapters.nvml import wire as nvml_wire
 from nodeagent.adapters.processes import cgroups
 from nodeagent.adapters.region import layout as region_layout
@@ -374,7 +374,7 @@ def targets(directory: Path) -> list[Target]:
         Target("launch row", ebpf_records.read_row, (struct.error,), (row,), "probes in a tenant"),
         Target(
             "uevent",
-            lambda data: uevents.gpu_change(uevents.parse(data)),
+            lambda data: uevents_child.gpu_change(uevents_child.parse(data)),
             (),
             (b"remove@/devices/pci/0000:10:00.0\0ACTION=remove\0SUBSYSTEM=pci\0DRIVER=nvidia\0",),
             "the kernel",

@@ -14,7 +14,6 @@ import contextlib
 import logging
 import os
 import secrets
-import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -31,6 +30,13 @@ from nodeagent.adapters.dra.wire import (
     service,
 )
 from nodeagent.adapters.host.inotify import DirectoryWatch
+from nodeagent.adapters.kubelet.plugin_server import (
+    POLL_S,
+    KubeletPluginServer,
+    listen,
+    method_handlers,
+    remove_dead_sockets,
+)
 from nodeagent.ports.dra.claims import (
     DRIVER,
     ClaimRef,
@@ -45,8 +51,6 @@ log = logging.getLogger(__name__)
 
 REGISTRY: Final = "plugins_registry"
 PLUGINS: Final = "plugins"
-POLL_S: Final = 30.0
-"""Backstop for a file system that tells nothing."""
 PAUSE_S: Final = 2.0
 """Between two tries to serve where it cannot be done now."""
 HEALTH_AGAIN_S: Final = 10.0
@@ -54,8 +58,8 @@ HEALTH_AGAIN_S: Final = 10.0
 LARGEST_REQUEST_BYTES: Final = 4 << 20
 
 
-class DraPlugin:
-    """Implements Endpoint."""
+class DraPlugin(KubeletPluginServer):
+    """An Endpoint that serves the driver's claims."""
 
     def __init__(
         self,
@@ -65,6 +69,7 @@ class DraPlugin:
         fatal: Callable[[BaseException], None],
     ) -> None:
         """`kubelet`: its root directory."""
+        super().__init__("dra", kubelet / REGISTRY, fatal)
         life = f"{os.getpid()}-{secrets.token_hex(4)}"
         self.registry = kubelet / REGISTRY
         self.directory = kubelet / PLUGINS / DRIVER
@@ -76,95 +81,43 @@ class DraPlugin:
         """Why the kubelet did not take it."""
         self._wire = wire
         self._manager = manager
-        self._fatal = fatal
-        self._changed = asyncio.Event()
         self._servers: list[Any] = []
-        self._task: asyncio.Task[None] | None = None
-        self._trouble = ""
-
-    async def start(self) -> None:
-        """Returns at once: a node may well be up before its kubelet."""
-        self._task = asyncio.create_task(self._keep_serving())
-        self._task.add_done_callback(self._ended)
-
-    async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-        await self._stop_serving()
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._fatal(error)
 
     # --- being found --------------------------------------------------------------------------
 
-    async def _keep_serving(self) -> None:
-        watch: DirectoryWatch | None = None
+    async def _round(self) -> None:
+        if self._served():
+            await self._wait(POLL_S)
+            return
         try:
-            while True:
-                self._changed.clear()
-                if watch is None or watch.lost:
-                    if watch is not None:
-                        watch.close()
-                    watch = self._watch()
-                if self._served():
-                    await self._wait(POLL_S)
-                    continue
-                try:
-                    await self._stop_serving()
-                    await self._serve()
-                    self._trouble = ""
-                except (OSError, RuntimeError) as error:
-                    self._say(f"cannot serve in {self.registry}: {error}")
-                    await asyncio.sleep(PAUSE_S)
-        finally:
-            if watch is not None:
-                watch.close()
+            await self._stop_serving()
+            await self._serve()
+            self._solved()
+        except (OSError, RuntimeError) as error:
+            self._warn(f"cannot serve in {self.registry}: {error}")
+            await asyncio.sleep(PAUSE_S)
 
-    async def _wait(self, longest_s: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(longest_s):
-                await self._changed.wait()
-
-    def _watch(self) -> DirectoryWatch | None:
-        try:
-            self.registry.mkdir(mode=0o750, parents=True, exist_ok=True)
-            return DirectoryWatch(self.registry, self._changed.set)
-        except OSError as error:
-            self._say(f"cannot watch {self.registry}: {error.strerror}")
-            return None
+    def _open_watch(self) -> DirectoryWatch:
+        self.registry.mkdir(mode=0o750, parents=True, exist_ok=True)
+        return super()._open_watch()
 
     def _served(self) -> bool:
         return bool(self._servers) and self.register.exists() and self.endpoint.exists()
-
-    def _say(self, trouble: str) -> None:
-        """Once for each trouble."""
-        if trouble != self._trouble:
-            log.warning("dra: %s", trouble)
-        self._trouble = trouble
 
     # --- serving ------------------------------------------------------------------------------
 
     async def _serve(self) -> None:
         self.directory.mkdir(mode=0o750, parents=True, exist_ok=True)
-        methods = self._methods()
-        plugin = await _listening(self.endpoint, methods)
-        self._servers.append(plugin)
-        self._servers.append(await _listening(self.register, {REGISTRATION: self._registration()}))
-        self._remove_leftovers()
-
-    def _remove_leftovers(self) -> None:
-        """Sockets of a daemon that was killed: nobody listens on them."""
-        ours = {self.endpoint, self.register}
-        for path in (
+        for path, services in (
+            (self.endpoint, self._methods()),
+            (self.register, {REGISTRATION: self._registration()}),
+        ):
+            self._servers.append(await listen(path, services, LARGEST_REQUEST_BYTES, mode=0o600))
+        found = {
             *self.registry.glob(f"{DRIVER}-*-reg.sock"),
             *self.directory.glob("dra-*.sock"),
-        ):
-            with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
-                if path not in ours and probe.connect_ex(str(path)) != 0:
-                    path.unlink()
+        }
+        remove_dead_sockets(found - {self.endpoint, self.register})
 
     async def _stop_serving(self) -> None:
         """The registry first: then the kubelet asks nobody who is ending."""
@@ -190,11 +143,14 @@ class DraPlugin:
                 log.error("dra: the kubelet refuses %s: %s", DRIVER, self.refusal)
             return self._wire.message_class("pluginregistration.RegistrationStatusResponse")()
 
-        return self._handlers(REGISTRATION, {"GetInfo": info, "NotifyRegistrationStatus": status})
+        return method_handlers(
+            self._wire, REGISTRATION, {"GetInfo": info, "NotifyRegistrationStatus": status}
+        )
 
     def _methods(self) -> dict[str, Any]:
         found = {
-            service(version): self._handlers(
+            service(version): method_handlers(
+                self._wire,
                 service(version),
                 {
                     "NodePrepareResources": self._prepare(version),
@@ -205,23 +161,10 @@ class DraPlugin:
         }
         for version in HEALTH_VERSIONS:
             name = health_service(version)
-            found[name] = self._handlers(name, {"NodeWatchResources": self._health(version)})
+            found[name] = method_handlers(
+                self._wire, name, {"NodeWatchResources": self._health(version)}
+            )
         return found
-
-    def _handlers(self, name: str, behaviours: dict[str, Any]) -> dict[str, Any]:
-        handlers = {}
-        for method, (request, response, streams) in self._wire.service_methods(name).items():
-            make = (
-                grpc.unary_stream_rpc_method_handler
-                if streams
-                else grpc.unary_unary_rpc_method_handler
-            )
-            handlers[method] = make(
-                behaviours[method],
-                request_deserializer=request.FromString,
-                response_serializer=response.SerializeToString,
-            )
-        return handlers
 
     def _prepare(self, version: str) -> Any:
         async def behaviour(request: Any, context: Any) -> Any:
@@ -268,15 +211,3 @@ class DraPlugin:
                 await self._manager.health_changed(HEALTH_AGAIN_S)
 
         return behaviour
-
-
-async def _listening(path: Path, services: dict[str, Any]) -> Any:
-    server = grpc.aio.server(options=[("grpc.max_receive_message_length", LARGEST_REQUEST_BYTES)])
-    for name, handlers in services.items():
-        handler = grpc.method_handlers_generic_handler(name, handlers)
-        server.add_generic_rpc_handlers((handler,))
-    if server.add_insecure_port(f"unix:{path}") == 0:
-        raise OSError(f"cannot listen on {path}")
-    os.chmod(path, 0o600)
-    await server.start()
-    return server

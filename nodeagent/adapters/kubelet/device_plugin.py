@@ -15,7 +15,6 @@ import itertools
 import logging
 import os
 import re
-import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -23,7 +22,13 @@ from typing import Any, Final
 
 import grpc
 
-from nodeagent.adapters.host.inotify import DirectoryWatch
+from nodeagent.adapters.kubelet.plugin_server import (
+    POLL_S,
+    KubeletPluginServer,
+    listen,
+    method_handlers,
+    remove_dead_sockets,
+)
 from nodeagent.adapters.kubelet.wire import PLUGIN, REGISTRATION, KubeletWire
 from nodeagent.ports.kubelet import (
     NotOurs,
@@ -37,8 +42,6 @@ from nodeagent.ports.ledger import LedgerFull, LedgerLost
 log = logging.getLogger(__name__)
 
 KUBELET_SOCKET: Final = "kubelet.sock"
-POLL_S: Final = 30.0
-"""Backstop for a file system that tells nothing."""
 REGISTER_DEADLINE_S: Final = 15.0
 """The kubelet's own dial back takes up to 10."""
 FIRST_PAUSE_S: Final = 0.02
@@ -57,8 +60,8 @@ _STATUS: Final = {
 _Identity = tuple[int, int] | None
 
 
-class PluginServer:
-    """Implements Endpoint."""
+class PluginServer(KubeletPluginServer):
+    """An Endpoint that serves one resource."""
 
     def __init__(
         self,
@@ -69,6 +72,7 @@ class PluginServer:
         fatal: Callable[[BaseException], None],
     ) -> None:
         """`directory` is the kubelet's device-plugins."""
+        super().__init__("kubelet", directory, fatal)
         self.resource = resource
         self.registrations_total = 0
         self.registered = False
@@ -77,72 +81,30 @@ class PluginServer:
         self._directory = directory
         self._wire = wire
         self._service = service
-        self._fatal = fatal
         self._names = itertools.count(1)
-        self._changed = asyncio.Event()
         self._server: Any = None
         self._endpoint: Path | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._trouble = ""
-
-    async def start(self) -> None:
-        """Returns at once: a node may well be up before its kubelet."""
-        self._task = asyncio.create_task(self._keep_registered())
-        self._task.add_done_callback(self._ended)
-
-    async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-        await self._stop_serving()
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._fatal(error)
+        self._known: _Identity = None
+        """The kubelet that this resource is registered with."""
+        self._pause_s = FIRST_PAUSE_S
 
     # --- being registered ---------------------------------------------------------------------
 
-    async def _keep_registered(self) -> None:
-        pause_s = FIRST_PAUSE_S
-        known: _Identity = None
-        watch: DirectoryWatch | None = None
-        try:
-            while True:
-                self._changed.clear()
-                if watch is None or watch.lost:
-                    watch = self._watch(watch)
-                kubelet = self._kubelet()
-                if kubelet is None:
-                    self._say(f"no kubelet: {self._directory / KUBELET_SOCKET} is not there")
-                    self.registered = False
-                    known, pause_s = None, FIRST_PAUSE_S
-                    await self._wait(POLL_S if watch is not None else LONGEST_PAUSE_S)
-                elif kubelet == known and self._served():
-                    await self._wait(POLL_S)
-                elif await self._register():
-                    known, pause_s = kubelet, FIRST_PAUSE_S
-                else:
-                    known = None
-                    await asyncio.sleep(pause_s)
-                    pause_s = min(LONGEST_PAUSE_S, pause_s * 2)
-        finally:
-            if watch is not None:
-                watch.close()
-
-    async def _wait(self, longest_s: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(longest_s):
-                await self._changed.wait()
-
-    def _watch(self, old: DirectoryWatch | None) -> DirectoryWatch | None:
-        if old is not None:
-            old.close()
-        try:
-            return DirectoryWatch(self._directory, self._changed.set)
-        except OSError as error:
-            self._say(f"cannot watch {self._directory}: {error.strerror}")
-            return None
+    async def _round(self) -> None:
+        kubelet = self._kubelet()
+        if kubelet is None:
+            self._warn(f"no kubelet: {self._directory / KUBELET_SOCKET} is not there")
+            self.registered = False
+            self._known, self._pause_s = None, FIRST_PAUSE_S
+            await self._wait(POLL_S if self._watch is not None else LONGEST_PAUSE_S)
+        elif kubelet == self._known and self._served():
+            await self._wait(POLL_S)
+        elif await self._register():
+            self._known, self._pause_s = kubelet, FIRST_PAUSE_S
+        else:
+            self._known = None
+            await asyncio.sleep(self._pause_s)
+            self._pause_s = min(LONGEST_PAUSE_S, self._pause_s * 2)
 
     def _kubelet(self) -> _Identity:
         """Which kubelet this is: the inode of its socket and when that was made."""
@@ -166,15 +128,15 @@ class PluginServer:
             assert self._endpoint is not None
             await self._tell(self._endpoint.name)
         except (OSError, RuntimeError) as error:
-            self._say(f"cannot serve in {self._directory}: {error}")
+            self._warn(f"cannot serve in {self._directory}: {error}")
             return False
         except grpc.aio.AioRpcError as error:
-            self._say(f"the kubelet refuses {self.resource}: {error.details()}")
+            self._warn(f"the kubelet refuses {self.resource}: {error.details()}")
             return False
         self.registered = True
         self.registrations_total += 1
         self.register_seconds = time.monotonic() - began
-        self._trouble = ""
+        self._solved()
         log.info("kubelet: %s registered on %s", self.resource, self._endpoint.name)
         return True
 
@@ -183,7 +145,7 @@ class PluginServer:
         try:
             _, writer = await asyncio.open_unix_connection(str(self._directory / KUBELET_SOCKET))
         except OSError as error:
-            self._say(f"the kubelet does not answer: {error.strerror}")
+            self._warn(f"the kubelet does not answer: {error.strerror}")
             return False
         writer.close()
         return True
@@ -201,35 +163,15 @@ class PluginServer:
             )
             await call(request, timeout=REGISTER_DEADLINE_S)
 
-    def _say(self, trouble: str) -> None:
-        """Once for each trouble."""
-        if trouble != self._trouble:
-            log.warning("kubelet: %s", trouble)
-        self._trouble = trouble
-
     # --- serving ------------------------------------------------------------------------------
 
     async def _serve(self) -> None:
-        self._remove_leftovers()
+        remove_dead_sockets(self._directory.glob("sluice-*.sock"))
         plain = re.sub(r"[^a-z0-9]+", "-", self.resource.lower())
         path = self._directory / f"sluice-{plain}-{os.getpid()}-{next(self._names)}.sock"
-        server = grpc.aio.server(
-            options=[("grpc.max_receive_message_length", LARGEST_REQUEST_BYTES)]
-        )
-        server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(PLUGIN, self._handlers()),)
-        )
-        if server.add_insecure_port(f"unix:{path}") == 0:
-            raise OSError(f"cannot listen on {path}")
-        await server.start()
-        self._server, self._endpoint = server, path
-
-    def _remove_leftovers(self) -> None:
-        """Sockets of a plugin that was killed: nobody listens on them."""
-        for path in self._directory.glob("sluice-*.sock"):
-            with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
-                if probe.connect_ex(str(path)) != 0:
-                    path.unlink()
+        services = {PLUGIN: method_handlers(self._wire, PLUGIN, self._behaviours())}
+        self._server = await listen(path, services, LARGEST_REQUEST_BYTES, mode=None)
+        self._endpoint = path
 
     async def _stop_serving(self) -> None:
         server, self._server = self._server, None
@@ -240,28 +182,16 @@ class PluginServer:
             with contextlib.suppress(OSError):
                 endpoint.unlink()
 
-    def _handlers(self) -> dict[str, Any]:
-        unary: dict[str, Any] = {
+    def _behaviours(self) -> dict[str, Any]:
+        unary: dict[str, Callable[[Any], Awaitable[Any]]] = {
             "GetDevicePluginOptions": self._options,
             "GetPreferredAllocation": self._preferred,
             "Allocate": self._allocate,
             "PreStartContainer": self._pre_start,
         }
-        handlers = {}
-        for name, (request, response, streams) in self._wire.service_methods(PLUGIN).items():
-            coding = {
-                "request_deserializer": request.FromString,
-                "response_serializer": response.SerializeToString,
-            }
-            if streams:
-                handlers[name] = grpc.unary_stream_rpc_method_handler(
-                    self._list_and_watch, **coding
-                )
-            else:
-                handlers[name] = grpc.unary_unary_rpc_method_handler(
-                    _refusing(name, unary[name]), **coding
-                )
-        return handlers
+        return {"ListAndWatch": self._list_and_watch} | {
+            name: _refusing(name, behaviour) for name, behaviour in unary.items()
+        }
 
     async def _list_and_watch(self, request: Any, context: Any) -> AsyncIterator[Any]:
         async for devices in self._service.watch():

@@ -8,23 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import sqlite3
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from nodeagent.adapters.ledger.sqlite_file import UNREADABLE, SqliteFile, row_sum
+from nodeagent.adapters.ledger.rows import Table, to_json
+from nodeagent.adapters.ledger.sqlite_file import UNREADABLE, SqliteFile
 from nodeagent.ports.driver.walls import WallRow
 from nodeagent.ports.ledger import GrantRecord, GrantState, LedgerLost
 from nodeagent.ports.processes import LibraryIdentity
 from nodeagent.ports.queue import Done, Fence, Work, WorkKey
 from nodeagent.ports.watch import AuditRow, Hold
 from nodeagent.units import GrantId
-from sluicecommon.plain import read_plain, write_all_fields
-
-log = logging.getLogger(__name__)
+from sluicecommon.plain import read_plain
 
 KEEP_ENDED: Final = 1000
 """Rows of ended grants kept for people to look at."""
@@ -63,13 +61,25 @@ CREATE TABLE driver_files (
 ) STRICT;
 """
 _SCHEMA_5: Final = "ALTER TABLE grants ADD COLUMN crc INTEGER;"
-"""row_sum() of it; NULL: of an earlier version."""
+"""NULL in rows of an earlier version."""
 _SCHEMA_6: Final = """
 CREATE TABLE walls (
     grant_id TEXT NOT NULL, gpu TEXT NOT NULL, boot_id TEXT NOT NULL, body TEXT NOT NULL,
     PRIMARY KEY (grant_id, gpu)
 ) STRICT;
 """
+_GRANTS: Final = Table(
+    "grants",
+    "grant_id",
+    "grant",
+    GrantRecord,
+    lambda record: record.grant,
+    {
+        "boot_id": lambda record: record.boot_id,
+        "state": lambda record: record.state.value,
+        "written_unix_s": lambda _record: time.time(),
+    },
+)
 KEEP_AUDIT: Final = 10_000
 """Rows of acts kept, whatever became of their grants."""
 KEEP_DRIVER_FILES: Final = 1000
@@ -92,11 +102,7 @@ class SqliteLedger:
         db.execute("DELETE FROM driver_files WHERE boot_id != ?", (boot_id,))
         db.execute("DELETE FROM walls WHERE boot_id != ?", (boot_id,))
         db.execute("UPDATE grants SET state = ? WHERE boot_id != ?", (ended, boot_id))
-        db.execute(
-            "DELETE FROM grants WHERE state = ? AND grant_id NOT IN (SELECT grant_id FROM"
-            " grants WHERE state = ? ORDER BY written_unix_s DESC LIMIT ?)",
-            (ended, ended, KEEP_ENDED),
-        )
+        _GRANTS.keep_newest(db, ended, KEEP_ENDED)
 
     @property
     def was_rebuilt(self) -> bool:
@@ -105,20 +111,11 @@ class SqliteLedger:
     def load(self) -> list[GrantRecord]:
         """Grants of this boot that have not ended. A row that cannot be read, or is not what was
         written, is skipped: its region has a copy."""
-        rows = self._run(
-            "SELECT grant_id, body, crc FROM grants WHERE boot_id = ? AND state != ?",
+        return _GRANTS.read(
+            self._file,
+            "WHERE boot_id = ? AND state != ?",
             (self._boot_id, GrantState.ENDED.value),
         )
-        records = []
-        for grant, body, crc in rows:
-            if crc is not None and crc != row_sum(grant, body):
-                log.error("the ledger's row of grant %.64s is damaged and not believed", grant)
-                continue
-            try:
-                records.append(read_plain(GrantRecord, json.loads(body)))
-            except UNREADABLE as error:
-                log.error("the ledger's row of grant %.64s cannot be read: %s", grant, error)
-        return records
 
     def ended(self) -> frozenset[GrantId]:
         rows = self._run(
@@ -128,27 +125,14 @@ class SqliteLedger:
         return frozenset(GrantId(grant) for (grant,) in rows)
 
     def store(self, record: GrantRecord) -> None:
-        body = _json(record)
-        self._run(
-            "INSERT INTO grants VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (grant_id) DO UPDATE SET"
-            " state = excluded.state, written_unix_s = excluded.written_unix_s,"
-            " body = excluded.body, crc = excluded.crc, boot_id = excluded.boot_id",
-            (
-                record.grant,
-                record.boot_id,
-                record.state.value,
-                time.time(),
-                body,
-                row_sum(record.grant, body),
-            ),
-        )
+        self._run(_GRANTS.upsert, _GRANTS.values(record))
 
     # --- acts of our own accord ---
 
     def audit(self, row: AuditRow) -> None:
         self._run(
             "INSERT INTO audit (boot_id, at_unix_s, body) VALUES (?, ?, ?)",
-            (self._boot_id, row.at_unix_s, _json(row)),
+            (self._boot_id, row.at_unix_s, to_json(row)),
         )
         self._run("DELETE FROM audit WHERE id <= (SELECT max(id) FROM audit) - ?", (KEEP_AUDIT,))
 
@@ -168,7 +152,7 @@ class SqliteLedger:
         return found
 
     def store_hold(self, hold: Hold) -> Hold:
-        body = _json(hold)
+        body = to_json(hold)
         if hold.number:
             self._run("UPDATE holds SET body = ? WHERE id = ?", (body, hold.number))
             return hold
@@ -188,7 +172,7 @@ class SqliteLedger:
     def store_wall(self, row: WallRow) -> None:
         self._run(
             "INSERT OR REPLACE INTO walls VALUES (?, ?, ?, ?)",
-            (row.grant, row.gpu, self._boot_id, _json(row)),
+            (row.grant, row.gpu, self._boot_id, to_json(row)),
         )
 
     def drop_wall(self, row: WallRow) -> None:
@@ -197,19 +181,14 @@ class SqliteLedger:
     # --- driver libraries seen here ---
 
     def driver_files(self) -> list[LibraryIdentity]:
-        rows = self._run(
-            "SELECT body FROM driver_files WHERE boot_id = ? ORDER BY id", (self._boot_id,)
+        return self._bodies(
+            "driver_files", LibraryIdentity, "WHERE boot_id = ? ORDER BY id", self._boot_id
         )
-        found = []
-        for (body,) in rows:
-            with contextlib.suppress(*UNREADABLE):
-                found.append(read_plain(LibraryIdentity, json.loads(body)))
-        return found
 
     def store_driver_file(self, identity: LibraryIdentity) -> None:
         self._run(
             "INSERT OR IGNORE INTO driver_files (boot_id, body) VALUES (?, ?)",
-            (self._boot_id, _json(identity)),
+            (self._boot_id, to_json(identity)),
         )
         self._run(
             "DELETE FROM driver_files WHERE id <= (SELECT max(id) FROM driver_files) - ?",
@@ -235,16 +214,16 @@ class SqliteLedger:
         return found
 
     def store_fence(self, fence: Fence) -> None:
-        self._run("INSERT OR REPLACE INTO queue_fence VALUES (1, ?)", (_json(fence),))
+        self._run("INSERT OR REPLACE INTO queue_fence VALUES (1, ?)", (to_json(fence),))
 
     def store_work(self, work: Work) -> None:
-        self._run("INSERT OR REPLACE INTO queue_work VALUES (?, ?, ?)", (*work.key, _json(work)))
+        self._run("INSERT OR REPLACE INTO queue_work VALUES (?, ?, ?)", (*work.key, to_json(work)))
 
     def drop_work(self, key: WorkKey, done: Done | None) -> None:
         if done is not None:  # first: forgetting both would let a repeated decision start it again
             self._run(
                 "INSERT INTO queue_done (uid, attempt, body) VALUES (?, ?, ?)",
-                (done.uid, done.attempt, _json(done)),
+                (done.uid, done.attempt, to_json(done)),
             )
             self._run(
                 "DELETE FROM queue_done WHERE id <= (SELECT max(id) FROM queue_done) - ?",
@@ -271,7 +250,3 @@ def read_holds(path: Path, boot_id: str) -> list[Hold]:
 def _hold(number: int, body: str) -> Hold:
     read: Hold = read_plain(Hold, json.loads(body))
     return replace(read, number=number)
-
-
-def _json(value: object) -> str:
-    return json.dumps(write_all_fields(value), separators=(",", ":"))

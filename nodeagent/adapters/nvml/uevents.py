@@ -1,108 +1,107 @@
-"""Hot-plug and driver changes of GPUs, from the kernel's uevents.
-
-A netlink socket of our own, see docs/decisions/node/0007-uevents.md. Only what the kernel itself
-sent is read: anybody in our network namespace may send to the group, but not with port 0.
+"""Hot-plug and driver changes of GPUs, from the kernel's uevents, through a child process that
+receives them with pyroute2; see `uevents_child` and docs/decisions/node/0007-uevents.md.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import logging
-import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
+from nodeagent.adapters.host.children import python_child
 from nodeagent.ports.watch import DeviceChange
+from sluicecommon.plain import read_plain
 
 log = logging.getLogger(__name__)
 
-NETLINK_KOBJECT_UEVENT: Final = 15
-KERNEL_GROUP: Final = 1
-"""Group 2 is what udev says after it has looked at the same event."""
-LARGEST_BYTES: Final = 16 << 10
-"""The kernel's buffer for one event is 2 KiB, with the path before it at most 4 KiB more."""
-RECEIVE_BUFFER_BYTES: Final = 1 << 20
-"""A hot-plugged board makes hundreds of events at once."""
-_DISPLAY_CLASSES: Final = ("30000", "30200")
-"""PCI_CLASS without its leading zero: VGA and 3D controllers."""
-_DRIVERS: Final = frozenset({"nvidia", "nvidia-drm", "nvidia-uvm"})
-_MODULES: Final = frozenset({"/module/nvidia", "/module/nvidia_uvm"})
+CHILD: Final = "nodeagent.adapters.nvml.uevents_child"
+FIRST_PAUSE_S: Final = 1.0
+LONGEST_PAUSE_S: Final = 60.0
+SETTLED_S: Final = 60.0
+"""After a child that ran this long the next pause is the first again."""
+KILL_TIMEOUT_S: Final = 1.0
 
 
 class Uevents:
-    """An endpoint of the daemon: tells changes while it is open."""
+    """An endpoint of the daemon: reports changes of GPUs while it is open.
 
-    def __init__(self, tell: Callable[[DeviceChange], None]) -> None:
-        self._tell = tell
-        self._socket: socket.socket | None = None
+    Where uevents cannot be received there are no reports, and the daemon works without them.
+    """
+
+    def __init__(self, report: Callable[[DeviceChange], None]) -> None:
+        self._report = report
+        self._supervisor: asyncio.Task[None] | None = None
+        self._missed = False
+        """True once a child has listened: a later one has to report what happened in between."""
         self.lost_total = 0
-        """Times the kernel had to drop events: anything may have changed."""
+        """Times that events may have been dropped, after which anything may have changed."""
 
     async def start(self) -> None:
-        """Where it cannot be had, as in a network namespace of its own, there is just no news."""
-        try:
-            opened = socket.socket(
-                socket.AF_NETLINK,
-                socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK,
-                NETLINK_KOBJECT_UEVENT,
-            )
-        except OSError as error:
-            log.warning("changes of devices are not told: %s", error)
-            return
-        try:
-            opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
-            opened.bind((0, KERNEL_GROUP))
-        except OSError as error:
-            log.warning("changes of devices are not told: %s", error)
-            opened.close()
-            return
-        self._socket = opened
-        asyncio.get_running_loop().add_reader(opened, self._readable)
+        """Start the child. Returns at once; changes are reported from about a second later."""
+        self._supervisor = asyncio.create_task(self._supervise())
 
     async def close(self) -> None:
-        if self._socket is not None:
-            asyncio.get_running_loop().remove_reader(self._socket)
-            self._socket.close()
-            self._socket = None
+        supervisor, self._supervisor = self._supervisor, None
+        if supervisor is not None:
+            supervisor.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await supervisor
 
-    def _readable(self) -> None:
-        assert self._socket is not None
+    async def _supervise(self) -> None:
+        """Start the child again with growing pauses whenever it ends, unless it cannot listen."""
+        loop, pause_s = asyncio.get_running_loop(), FIRST_PAUSE_S
         while True:
+            began_s = loop.time()
             try:
-                data, (port, _groups) = self._socket.recvfrom(LARGEST_BYTES)
-            except BlockingIOError:
+                ended = await self._run_child()
+            except OSError as error:
+                ended = f"cannot be started: {error}"
+            if ended is None:
                 return
-            except OSError as error:  # ENOBUFS
-                self.lost_total += 1
-                log.warning("events of devices were lost: %s", error)
-                self._tell(DeviceChange("lost", "", "", ""))
-                continue
-            change = gpu_change(parse(data)) if port == 0 else None
-            if change is not None:
-                self._tell(change)
+            if loop.time() - began_s > SETTLED_S:
+                pause_s = FIRST_PAUSE_S
+            log.warning("uevents: the receiver %s; it is started again in %g s", ended, pause_s)
+            await asyncio.sleep(pause_s)
+            pause_s = min(LONGEST_PAUSE_S, pause_s * 2)
 
+    async def _run_child(self) -> str | None:
+        """One child, from its start to its end. Returns how it ended; None if it cannot listen."""
+        child = await asyncio.create_subprocess_exec(
+            *python_child(CHILD), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+        )
+        assert child.stdout is not None
+        try:
+            async for line in child.stdout:
+                message = json.loads(line)
+                if "failed" in message:
+                    log.warning("cannot listen for uevents: %s", message["failed"])
+                    return None
+                self._take(message)
+            return f"ended with status {await child.wait()}"
+        except (ValueError, TypeError, LookupError) as error:
+            return f"wrote a line that cannot be read: {error}"
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                child.kill()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(KILL_TIMEOUT_S):
+                    await child.wait()
 
-def parse(data: bytes) -> dict[str, str]:
-    """`ACTION@DEVPATH`, then NAME=VALUE, each ended by NUL. Empty for what is not an event."""
-    head, *pairs = data.split(b"\0")
-    if b"@" not in head:
-        return {}
-    found = {}
-    for pair in pairs:
-        name, equals, value = pair.partition(b"=")
-        if equals:
-            found[name.decode(errors="replace")] = value.decode(errors="replace")
-    return found
+    def _take(self, message: dict[str, object]) -> None:
+        """Handle one line of the child."""
+        if "change" in message:
+            self._report(read_plain(DeviceChange, message["change"]))
+        elif "lost" in message:
+            self._lost(str(message["lost"]))
+        elif message["listening"]:
+            if self._missed:
+                self._lost("the receiver was started again")
+            self._missed = True
 
-
-def gpu_change(event: Mapping[str, str]) -> DeviceChange | None:
-    """None for everything that is not about a GPU or its driver."""
-    action, subsystem = event.get("ACTION", ""), event.get("SUBSYSTEM", "")
-    path, driver = event.get("DEVPATH", ""), event.get("DRIVER", "")
-    if subsystem == "pci":
-        if event.get("PCI_CLASS") not in _DISPLAY_CLASSES and driver not in _DRIVERS:
-            return None
-        return DeviceChange(action, "pci", event.get("PCI_SLOT_NAME", path), driver)
-    if subsystem == "module" and path in _MODULES:
-        return DeviceChange(action, "module", path.rpartition("/")[2], "")
-    return None
+    def _lost(self, reason: str) -> None:
+        self.lost_total += 1
+        log.warning("uevents were lost: %s", reason)
+        self._report(DeviceChange("lost", "", "", ""))

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import select
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
-from nodeagent.adapters.nvml import uevents
-from nodeagent.adapters.nvml.uevents import Uevents, gpu_change, parse
+from nodeagent.adapters.host.children import python_child
+from nodeagent.adapters.nvml import uevents, uevents_child
+from nodeagent.adapters.nvml.uevents import Uevents
+from nodeagent.adapters.nvml.uevents_child import gpu_change, parse
 from nodeagent.ports.watch import DeviceChange
 from nodeagent.shell.gpus.devices import QUIET_S, Devices
 
@@ -56,6 +63,21 @@ def test_garbage_is_no_change(data: bytes) -> None:
     assert gpu_change(parse(data)) is None
 
 
+class Messages:
+    """A socket that has these messages, or fails so, and then has none."""
+
+    def __init__(self, *found: tuple[bytes, tuple[int, int]] | OSError) -> None:
+        self._found = list(found)
+
+    def recvfrom(self, _size: int) -> tuple[bytes, tuple[int, int]]:
+        if not self._found:
+            raise BlockingIOError
+        first = self._found.pop(0)
+        if isinstance(first, OSError):
+            raise first
+        return first
+
+
 def test_the_kernel_itself_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     if not os.access(POKE, os.W_OK):
         pytest.skip(f"{POKE} cannot be written: no event of the kernel's to listen to")
@@ -64,73 +86,114 @@ def test_the_kernel_itself_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     def any_change(found: dict[str, str]) -> None:
         heard.append(found.get("INTERFACE", ""))
 
-    monkeypatch.setattr(uevents, "gpu_change", any_change)
-
-    async def listen() -> None:
-        listener = Uevents(lambda change: None)
-        await listener.start()
-        try:
-            async with asyncio.timeout(10):
-                while "lo" not in heard:
-                    POKE.write_text("change")
-                    await asyncio.sleep(0.05)
-        except TimeoutError:
-            pytest.skip("the kernel tells no events in this network namespace")
-        finally:
-            await listener.close()
-
-    asyncio.run(listen())
-    assert "lo" in heard
+    monkeypatch.setattr(uevents_child, "gpu_change", any_change)
+    with uevents_child.open_socket() as receiver:
+        for _ in range(200):
+            POKE.write_text("change")
+            select.select([receiver], [], [], 0.05)
+            assert list(uevents_child.received(receiver)) == []
+            if "lo" in heard:
+                return
+    pytest.skip("the kernel tells no events in this network namespace")
 
 
-def test_what_is_not_the_kernels_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[DeviceChange] = []
+def test_only_the_kernels_group_is_joined() -> None:
+    with uevents_child.open_socket() as receiver:
+        port, groups = receiver.getsockname()
+        assert groups == uevents_child.KERNEL_GROUP
+        assert port != uevents_child.KERNEL_PORT
+        assert not receiver.getblocking()
+        assert receiver.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) >= 1 << 20
+
+
+def test_what_is_not_the_kernels_is_not_believed() -> None:
     forged = event(ACTION="remove", SUBSYSTEM="module", DEVPATH="/module/nvidia")
+    (line,) = uevents_child.received(Messages((forged, (4242, 1)), (forged, (0, 1))))  # type: ignore[arg-type]
+    assert line == {
+        "change": {"action": "remove", "kind": "module", "name": "nvidia", "driver": ""}
+    }
 
-    class Ears:
-        def __init__(self) -> None:
-            self.messages = [(forged, (4242, 1)), (forged, (0, 1))]
 
-        def recvfrom(self, _size: int) -> tuple[bytes, tuple[int, int]]:
-            if not self.messages:
-                raise BlockingIOError
-            return self.messages.pop(0)
+def test_events_that_the_kernel_dropped_are_a_line_too() -> None:
+    dropped = OSError(105, "No buffer space available")
+    (line,) = uevents_child.received(Messages(dropped))  # type: ignore[arg-type]
+    assert "No buffer space" in line["lost"]
 
-    listener = Uevents(told.append)
-    monkeypatch.setattr(listener, "_socket", Ears())
-    listener._readable()
-    assert told == [DeviceChange("remove", "module", "nvidia", "")]
+
+def test_the_child_listens_and_ends_with_the_daemon() -> None:
+    with subprocess.Popen(
+        python_child(uevents.CHILD), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        assert json.loads(child.stdout.readline()) == {"listening": True}
+        child.stdin.close()
+        assert child.wait(30) == 0
+
+
+def follow(monkeypatch: pytest.MonkeyPatch, script: str, changes: int) -> tuple[Uevents, list[str]]:
+    """An endpoint with this script as its child, until it has reported so many changes (0: until it
+    has given up), and the reported actions."""
+    monkeypatch.setattr(uevents, "python_child", lambda _module: [sys.executable, "-c", script])
+    monkeypatch.setattr(uevents, "FIRST_PAUSE_S", 0.01)
+    reported: list[str] = []
+
+    async def run() -> Uevents:
+        listener = Uevents(lambda change: reported.append(change.action))
+        async with asyncio.timeout(60):
+            await listener.start()
+            assert listener._supervisor is not None
+            while len(reported) < changes or (not changes and not listener._supervisor.done()):
+                await asyncio.sleep(0.01)
+            await listener.close()
+        return listener
+
+    return asyncio.run(run()), reported
+
+
+LISTENS = """
+import sys
+print('{"listening": true}')
+print('{"change": {"action": "bind", "kind": "pci", "name": "0000:10:00.0", "driver": "nvidia"}}')
+sys.stdout.flush()
+"""
 
 
 def test_lost_events_mean_that_anything_may_have_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[DeviceChange] = []
-    answers: list[OSError] = [OSError(105, "No buffer space available"), BlockingIOError()]
-
-    class Full:
-        def recvfrom(self, _size: int) -> tuple[bytes, tuple[int, int]]:
-            raise answers.pop(0)
-
-    listener = Uevents(told.append)
-    monkeypatch.setattr(listener, "_socket", Full())
-    listener._readable()
-    assert [change.action for change in told] == ["lost"]
+    script = LISTENS + 'print(\'{"lost": "No buffer space available"}\', flush=True); input()'
+    listener, reported = follow(monkeypatch, script, 2)
+    assert reported == ["bind", "lost"]
     assert listener.lost_total == 1
 
 
-def test_without_netlink_there_is_no_news_and_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_arguments: object) -> socket.socket:
-        raise OSError(1, "Operation not permitted")
+@pytest.mark.parametrize("end", ["", "print('not JSON', flush=True); input()"])
+def test_a_child_that_ends_is_replaced_and_what_it_missed_counts_as_lost(
+    monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    listener, reported = follow(monkeypatch, LISTENS + end, 3)
+    assert reported == ["bind", "lost", "bind"]
+    assert listener.lost_total == 1
 
-    monkeypatch.setattr(socket, "socket", refused)
 
+def test_without_netlink_there_is_no_news_and_no_failure(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, reported = follow(
+        monkeypatch, 'print(\'{"failed": "Operation not permitted"}\', flush=True)', 0
+    )
+    assert reported == []
+    assert "cannot listen for uevents: Operation not permitted" in caplog.text
+
+
+def test_a_daemon_that_ends_at_once_leaves_no_child() -> None:
     async def run() -> None:
         listener = Uevents(lambda change: None)
         await listener.start()
+        await asyncio.sleep(0.01)
         await listener.close()
 
-    coroutine = run()
-    with pytest.raises(StopIteration):  # runs through without a loop: it waits for nothing
-        coroutine.send(None)
+    asyncio.run(run())
+    assert not [one for one in psutil.Process().children() if uevents.CHILD in one.cmdline()]
 
 
 def test_many_changes_are_one_refresh_once_it_is_quiet() -> None:
