@@ -317,9 +317,9 @@ CASES: tuple[Case, ...] = (
         "the database truncated, zeroed, bits flipped, older, newer → put aside or refused",
         (
             "faults/test_disks.py::test_d5_a_damaged_database_is_put_aside_or_refused_in_a_sentence",
-            "queue/adapters/test_boundaries.py::test_flipped_bits_and_cuts_in_the_database",
-            "queue/adapters/test_boundaries.py::test_damage_in_the_schema_itself_is_told",
-            "queue/adapters/test_api.py::test_a_newer_database_is_left_alone",
+            "queue/server/test_boundaries.py::test_flipped_bits_and_cuts_in_the_database",
+            "queue/server/test_boundaries.py::test_damage_in_the_schema_itself_is_told",
+            "queue/server/test_api.py::test_a_newer_database_is_left_alone",
             "integration/daemon/test_daemon_restart.py::test_a_corrupt_ledger_is_put_aside_and_the_regions_say_what_lives",
             "unit/nodeagent/cli/test_cli.py::test_a_ledger_of_a_later_version_is_kept",
         ),
@@ -484,7 +484,7 @@ CASES: tuple[Case, ...] = (
         "the old leader wakes up → all its writes are refused",
         (
             "faults/test_network.py::test_g4_a_controller_that_slept_through_its_successor_writes_nothing_any_more",
-            "queue/service/test_nodes.py::test_a_controller_that_slept_through_its_successor_stops",
+            "queue/state/test_nodes.py::test_a_controller_that_slept_through_its_successor_stops",
         ),
     ),
     Case(
@@ -498,7 +498,7 @@ CASES: tuple[Case, ...] = (
     Case(
         "G6",
         "a node with an old epoch → may say nothing",
-        ("queue/service/test_nodes.py::test_a_stale_epoch_may_say_nothing",),
+        ("queue/state/test_nodes.py::test_a_stale_epoch_may_say_nothing",),
     ),
     Case(
         "G7",
@@ -506,14 +506,14 @@ CASES: tuple[Case, ...] = (
         (
             "unit/nodeagent/queue/test_queue_decisions.py::test_a_repeated_decision_about_ended_work_starts_nothing",
             "unit/nodeagent/queue/test_queue_decisions.py::test_whatever_comes_in_whatever_order",
-            "queue/service/test_nodes.py::test_a_confirmation_twice_changes_nothing",
+            "queue/state/test_nodes.py::test_a_confirmation_twice_changes_nothing",
         ),
     ),
     Case(
         "G8",
         "the controller's database restored from an old backup → nodes report, no job is ended",
         (
-            "queue/service/test_nodes.py::test_a_database_restored_from_an_old_copy_takes_over_what_runs",
+            "queue/state/test_nodes.py::test_a_database_restored_from_an_old_copy_takes_over_what_runs",
         ),
     ),
     Case(
@@ -521,25 +521,25 @@ CASES: tuple[Case, ...] = (
         "certificates expired, foreign, self-signed, of another name → refused",
         (
             "faults/test_network.py::test_g9_certificates_that_are_not_good_are_refused",
-            "queue/adapters/test_api.py::test_certificates",
-            "queue/service/test_trust.py::test_a_certificate_is_nobody_until_somebody_says_who_it_is",
+            "queue/server/test_api.py::test_certificates",
+            "queue/state/test_trust.py::test_a_certificate_is_nobody_until_somebody_says_who_it_is",
         ),
     ),
     Case(
         "G10",
         "a token for another audience → refused",
         (
-            "queue/adapters/test_callers.py::test_without_a_good_token_nobody_is_anybody",
-            "queue/adapters/test_callers.py::test_reviews_are_kept_for_a_moment_and_asked_once",
+            "queue/server/test_callers.py::test_without_a_good_token_nobody_is_anybody",
+            "queue/server/test_callers.py::test_reviews_are_kept_for_a_moment_and_asked_once",
         ),
     ),
     Case(
         "G11",
         "silent and flooding peers by the dozen, messages and streams beyond any need → refused, others served",
         (
-            "queue/adapters/test_hostile.py::test_the_honest_are_served_beside_33_who_are_not",
-            "queue/adapters/test_hostile.py::test_more_streams_than_anybody_needs_are_refused_and_nodes_keep_theirs",
-            "queue/adapters/test_api.py::test_a_message_above_the_limit_is_refused_before_it_is_read",
+            "queue/server/test_hostile.py::test_the_honest_are_served_beside_33_who_are_not",
+            "queue/server/test_hostile.py::test_more_streams_than_anybody_needs_are_refused_and_nodes_keep_theirs",
+            "queue/server/test_api.py::test_a_message_above_the_limit_is_refused_before_it_is_read",
             "queue/serving/test_crowded_node.py::test_many_wait_on_one_node",
             "integration/daemon/test_api_abused.py::test_silent_connections_of_two_users_lock_nobody_out_and_are_ended",
         ),
@@ -549,7 +549,7 @@ CASES: tuple[Case, ...] = (
         "H1",
         "bombs, deep nesting, bad text and odd numbers in manifests → refused with their place",
         (
-            "queue/adapters/test_api.py::test_garbage_is_refused_with_its_place",
+            "queue/server/test_api.py::test_garbage_is_refused_with_its_place",
             "queue/manifests/test_manifests.py::test_a_document_that_cannot_be_used_is_told_and_the_rest_is_read",
             "queue/manifests/test_reading_fuzz.py::test_any_text_is_read_or_told",
             "queue/manifests/test_reading_fuzz.py::test_an_odd_value_anywhere_is_read_or_told",
