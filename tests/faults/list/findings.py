@@ -9,64 +9,64 @@ FINDINGS: dict[str, tuple[str, tuple[str, ...]]] = {
     "S1": (
         "one message of a node destroys the controller's database",
         (
-            "queue/service/test_trust.py::test_a_number_that_no_controller_gave_is_refused",
-            "queue/service/test_trust.py::test_a_number_out_of_range_is_never_written",
-            "queue/adapters/test_boundaries.py::test_boundaries_of_every_field",
+            "queue/state/test_trust.py::test_a_number_that_no_controller_gave_is_refused",
+            "queue/state/test_trust.py::test_a_number_out_of_range_is_never_written",
+            "queue/server/test_boundaries.py::test_boundaries_of_every_field",
         ),
     ),
     "S2": (
         "any user becomes a node and is sent others' manifests",
         (
-            "queue/adapters/test_roles.py::test_a_method_lets_in_whom_the_table_does",
-            "queue/service/test_trust.py::test_a_node_is_sent_no_manifest_and_no_secret",
+            "queue/server/test_roles.py::test_a_method_lets_in_whom_the_table_does",
+            "queue/state/test_trust.py::test_a_node_is_sent_no_manifest_and_no_secret",
         ),
     ),
     "S3": (
         "a node's first hello invents or takes over work",
         (
-            "queue/service/test_trust.py::test_invented_work_is_not_adopted_and_takes_nobodys_place",
-            "queue/service/test_trust.py::test_a_pending_job_is_not_replaced_by_a_nodes_row_of_that_name",
-            "queue/service/test_trust.py::test_no_node_moves_terms_or_revisions_by_its_word",
+            "queue/state/test_trust.py::test_invented_work_is_not_adopted_and_takes_nobodys_place",
+            "queue/state/test_trust.py::test_a_pending_job_is_not_replaced_by_a_nodes_row_of_that_name",
+            "queue/state/test_trust.py::test_no_node_moves_terms_or_revisions_by_its_word",
         ),
     ),
     "S4": (
         "one message of a node stops the controller for good",
-        ("queue/service/test_trust.py::test_no_node_moves_terms_or_revisions_by_its_word",),
+        ("queue/state/test_trust.py::test_no_node_moves_terms_or_revisions_by_its_word",),
     ),
     "S5": (
         "anybody changes anybody's workload",
         (
-            "queue/service/test_trust.py::test_apply_records_who_applied_and_nobody_else_changes_it",
-            "queue/service/test_slices.py::test_what_another_took_meanwhile_is_his_and_nothing_of_the_call_is_applied",
+            "queue/state/test_trust.py::test_apply_records_who_applied_and_nobody_else_changes_it",
+            "queue/state/test_slices.py::test_what_another_took_meanwhile_is_his_and_nothing_of_the_call_is_applied",
         ),
     ),
     "S6": (
         "submitters decide their own priority and admission checks",
         (
-            "queue/service/test_trust.py::test_a_priority_beyond_a_class_takes_an_admin",
-            "queue/service/test_trust.py::test_a_status_is_not_its_submitters_word",
+            "queue/state/test_trust.py::test_a_priority_beyond_a_class_takes_an_admin",
+            "queue/state/test_trust.py::test_a_status_is_not_its_submitters_word",
         ),
     ),
     "S7": (
         "sluice.dev/users is no fence",
-        ("queue/service/test_trust.py::test_the_fence_of_a_queue_holds_on_every_door",),
+        ("queue/state/test_trust.py::test_the_fence_of_a_queue_holds_on_every_door",),
     ),
     "S8": (
         "empty lists mean everybody",
         (
-            "queue/service/test_trust.py::test_a_certificate_is_nobody_until_somebody_says_who_it_is",
+            "queue/state/test_trust.py::test_a_certificate_is_nobody_until_somebody_says_who_it_is",
         ),
     ),
     "S9": (
         "without TLS every local user is admin and every node",
         (
-            "queue/service/test_trust.py::test_on_the_machine_root_and_the_owner_are_admin_and_others_are_themselves",
+            "queue/state/test_trust.py::test_on_the_machine_root_and_the_owner_are_admin_and_others_are_themselves",
         ),
     ),
     "S10": (
         "the chart gives all nodes one key",
         (
-            "queue/adapters/test_callers.py::test_an_agent_is_the_node_of_its_own_token_and_no_other",
+            "queue/server/test_callers.py::test_an_agent_is_the_node_of_its_own_token_and_no_other",
             "packages/test_chart_rendered.py::test_without_a_secret_the_chart_makes_one_that_the_controller_and_its_clients_believe",
         ),
     ),
@@ -74,14 +74,14 @@ FINDINGS: dict[str, tuple[str, tuple[str, ...]]] = {
         "a flipped bit keeps a service from starting",
         (
             "faults/test_disks.py::test_d5_a_damaged_database_is_put_aside_or_refused_in_a_sentence",
-            "queue/adapters/test_boundaries.py::test_flipped_bits_and_cuts_in_the_database",
+            "queue/server/test_boundaries.py::test_flipped_bits_and_cuts_in_the_database",
         ),
     ),
     "S12": (
         "silent HTTP clients take the probes away",
         (
             "unit/nodeagent/api/test_metrics_http.py::test_who_is_silent_takes_nothing_from_who_asks",
-            "queue/adapters/test_hostile.py::test_the_honest_are_served_beside_33_who_are_not",
+            "queue/server/test_hostile.py::test_the_honest_are_served_beside_33_who_are_not",
         ),
     ),
     "S13": (
@@ -103,15 +103,15 @@ FINDINGS: dict[str, tuple[str, tuple[str, ...]]] = {
     "S16": (
         "work that cannot be deleted",
         (
-            "queue/service/test_trust.py::test_work_that_could_never_be_named_again_is_not_taken",
-            "queue/service/test_trust.py::test_what_an_earlier_version_let_in_can_be_seen_and_deleted",
+            "queue/state/test_trust.py::test_work_that_could_never_be_named_again_is_not_taken",
+            "queue/state/test_trust.py::test_what_an_earlier_version_let_in_can_be_seen_and_deleted",
         ),
     ),
     "S17": (
         "any user floods the log",
         (
             "integration/daemon/test_api_abused.py::test_malformed_messages_without_end_fill_no_log",
-            "queue/adapters/test_hostile.py::test_junk_in_the_place_of_a_message_is_refused_without_a_traceback",
+            "queue/server/test_hostile.py::test_junk_in_the_place_of_a_message_is_refused_without_a_traceback",
         ),
     ),
     "S18": (
@@ -151,8 +151,8 @@ FINDINGS: dict[str, tuple[str, tuple[str, ...]]] = {
     "S24": (
         "one GPU of two nodes, labels of 100 KB",
         (
-            "queue/service/test_trust.py::test_a_gpu_is_one_nodes",
-            "queue/service/test_trust.py::test_a_nodes_word_about_gpus_is_about_its_own",
+            "queue/state/test_trust.py::test_a_gpu_is_one_nodes",
+            "queue/state/test_trust.py::test_a_nodes_word_about_gpus_is_about_its_own",
         ),
     ),
     "S25": (
@@ -170,7 +170,7 @@ FINDINGS: dict[str, tuple[str, tuple[str, ...]]] = {
     "S27": (
         "one certificate takes all nodes away",
         (
-            "queue/adapters/test_hostile.py::test_more_streams_than_anybody_needs_are_refused_and_nodes_keep_theirs",
+            "queue/server/test_hostile.py::test_more_streams_than_anybody_needs_are_refused_and_nodes_keep_theirs",
         ),
     ),
 }
