@@ -1,4 +1,4 @@
-"""What a catalogue of metrics declares of each."""
+"""The declaration of a metric in a catalogue."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Kind(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Metric:
     name: str
-    """Without `_total`: the exposition format adds it to counters."""
+    """Without `_total`, which the exposition adds to counters."""
     kind: Kind
     labels: tuple[str, ...]
     help: str
     exact: bool = False
-    """A counter of somebody else's: its name stays as it is."""
+    """True for a counter whose name gets no `_total`, since another exporter has it without."""

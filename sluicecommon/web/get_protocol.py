@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final
 
-from aiohttp import HttpVersion10, web
+from aiohttp import HttpVersion10, HttpVersion11, web
 
 from sluicecommon.web.get_server import LONGEST_REQUEST_BYTES, Answer, Responder
 
@@ -23,7 +23,7 @@ def protocols(answer: Responder) -> Callable[[], asyncio.Protocol]:
     """A function that makes one protocol per connection, in the running loop."""
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
-        if request.version < HttpVersion10:
+        if request.version not in (HttpVersion10, HttpVersion11):
             return _response(Answer(400, NOT_HTTP))
         if request.method not in METHODS:
             allowed = {"Allow": ", ".join(METHODS)}

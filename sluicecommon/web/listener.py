@@ -56,7 +56,7 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one connection may take; None is no limit."""
+    """Limits of one connection; None is no limit."""
 
     handshake_s: float
     """Longest TLS handshake."""

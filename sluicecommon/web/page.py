@@ -405,7 +405,7 @@ class PageServer:
                     await self._closing.wait()
 
     async def _sight(self, credential: str) -> Sight | None:
-        """What the viewer may see now; None once its credential has ended."""
+        """The permissions of the viewer now; None once its credential has ended."""
         try:
             return (await self._backend.viewer(credential)).sight
         except Refusal:

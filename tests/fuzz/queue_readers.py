@@ -65,7 +65,7 @@ def http_request() -> Reader:
 
     def run(data: bytes) -> object:
         reply = connections.reply(data)
-        assert not reply or re.match(rb"HTTP/1\.[01] (200|400|404|405) ", reply), reply
+        assert not reply or re.match(rb"HTTP/(1\.[01] (200|404|405)|\d\.\d 400) ", reply), reply
         return reply
 
     return run

@@ -72,25 +72,14 @@ def rpm(package: str) -> set[str]:
     return {module_of(one) for one in re.findall(r"python3dist\(([\w-]+)\)", section)}
 
 
-def unused(module: str) -> list[pytest.MarkDecorator]:
-    # The netlink sockets are still written by hand; pyroute2 takes their place, and this goes then.
-    reason = "pyroute2 is required and not yet imported"
-    return [pytest.mark.xfail(strict=True, reason=reason)] if module == "pyroute2" else []
-
-
-@pytest.mark.parametrize(
-    "distribution", [pytest.param(one, marks=unused(module_of(one)), id=one) for one in runtime()]
-)
+@pytest.mark.parametrize("distribution", runtime())
 def test_every_runtime_dependency_is_imported(distribution: str) -> None:
     module = module_of(distribution)
     assert any(module in imported(package) for package in PACKAGES.values())
 
 
 @pytest.mark.parametrize("read", [debian, rpm], ids=["deb", "rpm"])
-@pytest.mark.parametrize(
-    "package",
-    [pytest.param("sluice-nodeagent", marks=unused("pyroute2")), "sluice-queue", "sluice-common"],
-)
+@pytest.mark.parametrize("package", PACKAGES)
 def test_a_package_requires_what_it_imports_and_nothing_else(
     read: Callable[[str], set[str]], package: str
 ) -> None:

@@ -39,7 +39,12 @@ class Access:
             wanted = self.bearer_token
         elif scheme.lower() == "basic" and self.basic:
             wanted = base64.b64encode(self.basic.encode()).decode()
-        return bool(wanted) and hmac.compare_digest(given.strip().encode(), wanted.encode())
+        return bool(wanted) and hmac.compare_digest(_bytes(given.strip()), _bytes(wanted))
+
+
+def _bytes(text: str) -> bytes:
+    # aiohttp decodes bytes of a header that are not UTF-8 to surrogates.
+    return text.encode("utf-8", "surrogateescape")
 
 
 EVERYONE: Final = Access()

@@ -1,5 +1,7 @@
-"""The node's page: `sluice web` gives a URL that works once, with the rights of the user who ran
-it. Root sees and changes every grant, others their own; everybody sees the GPUs.
+"""The node's page.
+
+`sluice web` prints a URL that works once, with the permissions of the user that ran it. Root sees
+and changes every grant, other users their own; all users see the GPUs.
 """
 
 from __future__ import annotations
@@ -39,8 +41,8 @@ VERBS: Final = ("resize", "pause", "resume-grant")
 
 
 @dataclass(frozen=True, slots=True)
-class _Nobody:
-    """A viewer has a uid and no process: it may look and change, but hold no grant."""
+class _NoProcess:
+    """Stands for the process of a viewer, which has a uid only: it can hold no grant."""
 
     uid: int
 
@@ -61,11 +63,11 @@ class _Nobody:
         return self
 
     def close(self) -> None:
-        """Nothing is open."""
+        """There is nothing to close."""
 
 
 def viewer_of(uid: int) -> Peer:
-    return Peer(_Nobody(uid))
+    return Peer(_NoProcess(uid))
 
 
 class NodePage:
@@ -80,16 +82,17 @@ class NodePage:
         service: NodeService,
         events: Callable[[int], list[NodeEvent]],
         operators: frozenset[int],
-        tell: Callable[[str, int], object],
+        record: Callable[[str, int], object],
         instance: str,
     ) -> None:
-        """`events` after a number; `tell` writes a line of the audit trail about a user's act."""
+        """`events` returns the events after a number; `record` writes a user's action, given as
+        text and uid, to the audit trail."""
         self._name = name
         self._tickets = tickets
         self._service = service
         self._events = events
         self._operators = operators
-        self._tell = tell
+        self._record = record
         self._root = viewer_of(min(operators, default=0))
         self._board = Board(instance)
         self.frames: Frames | None = Frames(self._board)
@@ -116,8 +119,10 @@ class NodePage:
             try:
                 if self._watched or monotonic() - self._sampled_s >= SAMPLE_S:
                     self.look()
-            except Exception:  # the page is no reason for a node to end
-                log.exception("page: a defect; it shows nothing new")
+            except Exception:  # A defect of the page must not end the daemon.
+                log.exception(
+                    "page: updating it failed with an internal error; it shows the last state"
+                )
             await asyncio.sleep(LOOK_S)
 
     def look(self) -> None:
@@ -149,14 +154,14 @@ class NodePage:
             self._board.drop(key)
         self._shown = set(made)
 
-    # -- who looks --------------------------------------------------------------------------------
+    # -- viewers ---------------------------------------------------------------------------------
 
     async def enter(self, secret: str) -> str:
         redeemed = self._tickets.redeem(secret, monotonic())
         if redeemed is None:
             raise Refusal(
                 403,
-                "this URL has been used, or is older than two minutes: `sluice web` gives another",
+                "this URL has been used, or is older than two minutes: run `sluice web` again",
             )
         session, uid = redeemed
         log.info("page: a session for uid %d", uid)
@@ -165,7 +170,7 @@ class NodePage:
     async def viewer(self, credential: str) -> Viewer:
         uid = self._tickets.whose(credential, monotonic())
         if uid is None:
-            raise Refusal(401, "your session is over: `sluice web` gives another URL")
+            raise Refusal(401, "your session has ended: run `sluice web` for a new URL")
         own = Sight(frozenset({"Node", "Gpu"}), frozenset({str(uid)}))
         sight = EVERYTHING if uid in self._operators else own
         return Viewer(_user(uid), sight, {"actions": "own", "whatif": False}, uid)
@@ -178,23 +183,23 @@ class NodePage:
             self.look()
         self._watched = viewers
 
-    # -- questions and actions --------------------------------------------------------------------
+    # -- queries and actions ----------------------------------------------------------------------
 
     async def ask(self, viewer: Viewer, what: str, given: Mapping[str, str]) -> Any:
         if what == "history":
             name = given.get("gpu", "")
             keys = [("Gpu", "", name), *(k for k in self._shown if k[0] == "Work" and k[2] == name)]
             if not any(key in self._shown and viewer.sight.sees(key) for key in keys):
-                raise Refusal(404, "no GPU or grant that you may see")
+                raise Refusal(404, "no such GPU or grant, or no permission to see it")
             return self._history.read(name, time())
         if what == "may":
             key = ("Work", given.get("namespace", ""), given.get("name", ""))
             is_there = key in self._shown and viewer.sight.sees(key)
             return {"verbs": list(VERBS) if is_there and given.get("kind") == "Grant" else []}
-        raise Refusal(404, "no such question")
+        raise Refusal(404, "no such query")
 
     async def act(self, viewer: Viewer, what: str, given: Mapping[str, Any]) -> Any:
-        """The service decides, as for the same user over the socket."""
+        """Carry out an action with the same checks as for the user's calls over the socket."""
         grant, uid = given.get("name"), viewer.whom
         if what not in VERBS or not isinstance(grant, str):
             raise Refusal(404, "no such action")
@@ -210,13 +215,13 @@ class NodePage:
         except Refused as refused:
             raise Refusal(_STATUSES[refused.kind], refused.reason) from None
         said = f"{what} of grant {grant[:64]} by {viewer.name} over the page"
-        self._tell(said, uid)
+        self._record(said, uid)
         self.look()
         return {"done": said}
 
 
 def _resize_of(given: Mapping[str, Any]) -> ResizeAsk:
-    """Raises Refusal."""
+    """The new limits of a resize. Raises Refusal."""
     texts = {name: str(given.get(name) or "").strip()[:64] for name in ("memory", "cores")}
     try:
         return ResizeAsk(

@@ -1,4 +1,4 @@
-"""What one scrape sees: our own metrics, and those of others that are switched on."""
+"""The text of one scrape: Sluice's own metrics, and other exporters' where switched on."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The catalogue of the controller's metrics: name, kind, labels and help, declared once;
 docs/reference/metrics-queue.md is generated from it.
 
-What is Kueue's is in `kueue_metrics`; what is ours starts with `sluice_queue_`. Base units,
-`_total` on counters. Nothing is labelled by workload: there may be 100,000.
+Kueue's metrics are in `kueue_catalogue`; Sluice's own begin with `sluice_queue_`. Units are base
+units. No metric has a label for the workload, since there may be 100,000 workloads.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from sluicecommon.metric import Metric as Metric
 
 _G, _C, _H = Kind.GAUGE, Kind.COUNTER, Kind.HISTOGRAM
 
-UP: Final = Metric("sluice_queue_ready", _G, (), "1 while the controller decides.")
-TERM: Final = Metric("sluice_queue_term", _G, (), "Fencing term: grows with every start.")
+UP: Final = Metric("sluice_queue_ready", _G, (), "1 while the controller schedules.")
+TERM: Final = Metric("sluice_queue_term", _G, (), "Fencing term; it increases with every start.")
 REVISION: Final = Metric("sluice_queue_revision", _G, (), "Revision of the last decision.")
 COMMITS: Final = Metric(
     "sluice_queue_commit_seconds", _H, (), "Time to make a change durable in the database."
@@ -25,51 +25,54 @@ NODES: Final = Metric(
     "sluice_queue_nodes", _G, ("state",), "Nodes: ready, away (lease over) or lost."
 )
 PODS: Final = Metric(
-    "sluice_queue_pods", _G, ("state",), "Pods given to nodes: decided, running, paused."
+    "sluice_queue_pods", _G, ("state",), "Pods assigned to nodes: decided, running, paused."
 )
 UNPLACED: Final = Metric(
-    "sluice_queue_unplaced_workloads", _G, (), "Workloads with quota that no node can take now."
+    "sluice_queue_unplaced_workloads",
+    _G,
+    (),
+    "Workloads with quota reserved that fit on no node now.",
 )
 REGRESSIONS: Final = Metric(
     "sluice_queue_database_regressions",
     _C,
     (),
-    "Nodes that remembered more than the database: it was restored from an old copy.",
+    "Nodes that had seen newer revisions than the database: it is an old backup.",
 )
 PREEMPTION_TURNS: Final = Metric(
     "sluice_queue_preemption_turns",
     _C,
     ("cluster_queue",),
     "Preemptions between two workloads that had preempted each other more than three times, by the"
-    " ClusterQueue of the one that preempted.",
+    " preemptor's ClusterQueue.",
 )
 STEPS: Final = Metric(
     "sluice_queue_steps",
     _C,
     (),
-    "Steps that changed something; by the number of commits, how many share one.",
+    "Steps that changed the state; divided by the number of commits, the steps per commit.",
 )
 STALE: Final = Metric(
-    "sluice_queue_stale_messages", _C, (), "Messages of earlier node sessions, refused."
+    "sluice_queue_stale_messages", _C, (), "Messages of ended node sessions, refused."
 )
 UNPROVEN: Final = Metric(
     "sluice_queue_unproven_claims",
     _C,
     (),
-    "Nodes that claimed to have seen more than the database has, and could not show it: refused.",
+    "Nodes refused because they claimed newer revisions than the database without a valid seal.",
 )
 DUPLICATES: Final = Metric(
     "sluice_queue_duplicate_gpus",
     _C,
     (),
-    "GPUs that a node reported although another node has them: they take no work.",
+    "GPUs reported by two nodes; nothing is placed on them.",
 )
 DEFECTS: Final = Metric(
     "sluice_queue_defects",
     _C,
     ("at",),
-    "Exceptions that nobody thought of, by what was being done. The object that led to one waits;"
-    " all else goes on.",
+    "Unexpected exceptions, by the operation. The object that caused one is set aside; everything"
+    " else continues.",
 )
 CONNECTIONS: Final = Metric(
     "sluice_queue_connections", _G, (), "Connections of nodes, users and admins."
@@ -78,78 +81,86 @@ TURNED_AWAY: Final = Metric(
     "sluice_queue_turned_away",
     _C,
     ("what",),
-    "Connections and calls refused because their caller had too many of them.",
+    "Connections and calls refused because the caller exceeded its limit.",
 )
 GPU_MEMORY: Final = Metric(
     "sluice_queue_gpu_memory_bytes",
     _G,
     ("node", "state"),
-    "GPU memory of connected nodes: capacity, given, and outside (used by what is not queued).",
+    "GPU memory of connected nodes: capacity, given to pods, and outside (used by unqueued work).",
 )
 FRAGMENTATION: Final = Metric(
     "sluice_queue_gpu_fragmentation_ratio",
     _G,
     ("request", "resource"),
-    "Part of the free GPU memory or time that requests of this size (of one GPU, or a MIG profile)"
-    " cannot have.",
+    "Part of the free GPU memory or time that requests of this size (part of one GPU, or a MIG"
+    " profile) cannot use.",
 )
 GPU_FITS: Final = Metric(
     "sluice_queue_gpu_requests_that_fit",
     _G,
     ("request",),
-    "Requests of this size that still find room on the nodes.",
+    "Requests of this size that still fit on the nodes.",
 )
 LOOP_LAST_OK: Final = Metric(
-    "sluice_queue_loop_last_ok_timestamp_seconds", _G, ("loop",), "When a loop last came round."
+    "sluice_queue_loop_last_ok_timestamp_seconds",
+    _G,
+    ("loop",),
+    "When a loop last completed a round.",
 )
 
 DISPLACED: Final = Metric(
     "sluice_queue_displaced_pods",
     _C,
     (),
-    "Pods evicted for one of higher priority that lacked nothing but shares of GPUs.",
+    "Pods preempted for a pod of higher priority that lacked only GPU shares.",
 )
 
-# HAMi's scheduler's names, for its dashboards: of namespaces, and of other vendors' devices.
+# Names of HAMi's scheduler, for its dashboards: quotas of namespaces, and other vendors' devices.
 _DEVICE: Final = ("node", "device_uuid", "device_index", "device_type")
-HAMI_INFO: Final = Metric("hami_build_info", _G, ("version",), "Our version, always 1.")
+HAMI_INFO: Final = Metric(
+    "hami_build_info", _G, ("version",), "Version of the controller, always 1."
+)
 QUOTA_USED: Final = Metric(
     "hami_resource_quota_used",
     _G,
     ("namespace", "quota_name", "limit"),
-    "What the pods of a namespace take of a resource, each card counted, where any does.",
+    "Amount of a resource that the pods of a namespace use, summed over devices.",
 )
 QUOTA_LIMIT: Final = Metric(
     "hami_resource_quota_limit",
     _G,
     ("namespace", "quota_name"),
-    "What ResourceQuotas allow of it.",
+    "Limit of that resource in the namespace's ResourceQuotas.",
 )
 DEVICE_MEMORY: Final = Metric(
     "hami_gpu_memory_limit_bytes", _G, _DEVICE, "Memory of another vendor's device."
 )
 DEVICE_MEMORY_GIVEN: Final = Metric(
-    "hami_gpu_memory_allocated_bytes", _G, _DEVICE, "Of it, what pods were given."
+    "hami_gpu_memory_allocated_bytes",
+    _G,
+    _DEVICE,
+    "Memory of the device that is allocated to pods.",
 )
 DEVICE_CORES: Final = Metric(
-    "hami_gpu_core_limit_ratio", _G, _DEVICE, "Cores of the device, in its vendor's unit."
+    "hami_gpu_core_limit_ratio", _G, _DEVICE, "Cores of the device, in the vendor's unit."
 )
 DEVICE_CORES_GIVEN: Final = Metric(
-    "hami_gpu_core_allocated_ratio", _G, _DEVICE, "Of them, what pods were promised."
+    "hami_gpu_core_allocated_ratio", _G, _DEVICE, "Cores of the device that are allocated to pods."
 )
 DEVICE_OVERVIEW: Final = Metric(
     "hami_node_gpu_overview",
     _G,
     (*_DEVICE, "device_cores", "device_memory_limit"),
-    "What pods were given of its memory (bytes), beside its cores and its memory (MiB).",
+    "Allocated memory (bytes); the labels have the device's cores and memory (MiB).",
 )
 DEVICE_MEMORY_RATIO: Final = Metric(
     "hami_node_gpu_memory_allocated_ratio",
     _G,
     ("node", "device_uuid", "device_index"),
-    "The same as a part of its memory, 0 to 1.",
+    "Allocated part of the device's memory, 0 to 1.",
 )
-DEVICE_SHARED: Final = Metric("hami_gpu_shared_count", _G, _DEVICE, "Pods that have a part of it.")
+DEVICE_SHARED: Final = Metric("hami_gpu_shared_count", _G, _DEVICE, "Pods that share the device.")
 
 CATALOGUE: Final = (
     *kueue_catalogue.CATALOGUE,

@@ -1,7 +1,8 @@
-"""The exposition of /metrics, from the book as it is: a scrape changes nothing and asks nobody.
+"""The text of /metrics, rendered from the state in memory: a scrape changes nothing and makes no
+request.
 
-What is Kueue's is in `kueue_metrics`; of anything there may be thousands of only so many are shown
-one by one.
+Kueue's metrics are in `kueue`. Where there may be thousands of nodes, queues or devices, a bounded
+number of them have their own series.
 """
 
 from __future__ import annotations
@@ -16,16 +17,20 @@ from queuecontroller.server.metrics.samples import Samples
 from queuecontroller.state.figures import DEFECTS
 from queuecontroller.state.shell import Shell
 
-if TYPE_CHECKING:  # it brings the clients of an API server along, which only a cluster needs
+if TYPE_CHECKING:  # It imports the clients of an API server, which only a cluster needs.
     from queuecontroller.cluster.podwebhooks.share_pods import SharePods
 
 MOST_NODES: Final = 1000
-"""Shown one by one, those that are ready first; the sums by state count all."""
+"""Nodes with their own series, the ready ones first; the sums by state count all nodes."""
 MOST_DEVICES: Final = 8000
-"""Of other vendors."""
+"""Devices of other vendors with their own series."""
 
 
 class _Scrape:
+    """Collects the samples of one scrape."""
+
+    """Collects the samples of one scrape."""
+
     def __init__(
         self,
         shell: Shell,
@@ -41,11 +46,11 @@ class _Scrape:
     def text(self) -> bytes:
         samples = Samples()
         kueue_samples(samples, self._shell, self._version, self._around)
-        self._service(samples)
-        self._sharing_of(samples)
+        self._add_service(samples)
+        self._add_sharing(samples)
         return samples.text()
 
-    def _service(self, samples: Samples) -> None:
+    def _add_service(self, samples: Samples) -> None:
         shell = self._shell
         book, now_ns = shell.book, shell.now_ns()
         samples.add(m.UP, (), int(not shell.why_not_ready))
@@ -79,7 +84,7 @@ class _Scrape:
         for request, found in measured.items():
             mig = request.startswith("mig-")
             samples.add(m.FRAGMENTATION, (request, "memory"), found.ppm / 1e6)
-            if not mig:  # an instance has its own time
+            if not mig:  # A MIG instance shares its time with no other.
                 samples.add(m.FRAGMENTATION, (request, "time"), found.time_ppm / 1e6)
             samples.add(m.GPU_FITS, (request,), found.fits)
         samples.add(m.STEPS, (), shell.writer.steps)
@@ -99,7 +104,7 @@ class _Scrape:
         for loop, at_ns in shell.last_ok_ns.items():
             samples.add(m.LOOP_LAST_OK, (loop,), at_ns / 1e9)
 
-    def _sharing_of(self, samples: Samples) -> None:
+    def _add_sharing(self, samples: Samples) -> None:
         samples.add(m.HAMI_INFO, (self._version,), 1)
         if self._sharing is None:
             return
@@ -128,5 +133,5 @@ class _Scrape:
 def render(
     shell: Shell, version: str, sharing: SharePods | None = None, around: Around = ALONE
 ) -> bytes:
-    """The whole text; `sharing`: with what pods that ask for shares take, in a cluster."""
+    """The whole text; `sharing` adds the GPU shares of pods, in a cluster."""
     return _Scrape(shell, version, sharing, around).text()

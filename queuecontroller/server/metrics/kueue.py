@@ -1,7 +1,7 @@
-"""Kueue's metrics, from the book as it is.
+"""Kueue's metrics, rendered from the state in memory.
 
-At most MOST_QUEUES ClusterQueues, LocalQueues and cohorts each are shown one by one; whoever is
-left out lacks in `kueue_cluster_queue_info` and `kueue_cohort_info` too.
+At most MOST_QUEUES ClusterQueues, LocalQueues and cohorts have their own series; one that is left
+out is missing from `kueue_cluster_queue_info` and `kueue_cohort_info` too.
 """
 
 from __future__ import annotations
@@ -35,15 +35,17 @@ from sluicecommon.metric import Metric
 
 MOST_QUEUES: Final = 2000
 MOST_SHOWN: Final = 10_000
-"""Of series that are there for a queue and something else."""
+"""Series of one metric whose labels are a queue and something else."""
 
 
 @dataclass(frozen=True, slots=True)
 class Around:
+    """Facts about the replica and the cluster that the book does not have."""
+
     role: str = "standalone"
-    """Of this replica, Kueue's word."""
+    """Value of Kueue's label `replica_role`."""
     is_leaving: Callable[[str], bool] = lambda name: False
-    """Whether a ClusterQueue is being deleted."""
+    """True for a ClusterQueue that is being deleted."""
 
 
 ALONE: Final = Around()
@@ -51,7 +53,7 @@ ALONE: Final = Around()
 
 @dataclass(slots=True)
 class _Line:
-    """What a LocalQueue holds, or who waits in it."""
+    """Workloads and quota of one LocalQueue."""
 
     active: int = 0
     inadmissible: int = 0
@@ -67,7 +69,7 @@ def kueue_samples(samples: Samples, shell: Shell, version: str, around: Around) 
 
 
 def in_units(resource: str, amount: int | None) -> float | None:
-    """CPU in cores, as Kueue tells it."""
+    """An amount in the unit that Kueue exports: CPU in cores."""
     return amount / 1000 if resource == CPU and amount is not None else amount
 
 
@@ -80,9 +82,9 @@ class _Kueue:
         self._role = around.role
         self._is_leaving = around.is_leaving
         self._lines: dict[tuple[str, str], _Line] = {}
-        """By namespace and name."""
+        """LocalQueues by namespace and name."""
         self._unadmitted: Counter[Labels] = Counter()
-        """By LocalQueue's name and namespace, ClusterQueue, reason and cause."""
+        """Workloads by LocalQueue's name and namespace, ClusterQueue, reason and cause."""
 
     def _add(self, metric: Metric, labels: Iterable[str], value: float | None) -> None:
         self._samples.add(metric, (*labels, self._role), value)
@@ -108,7 +110,7 @@ class _Kueue:
             self._cohort(node, admitted_below[node.name])
         self._fair_usage()
 
-    # -- what was counted ----------------------------------------------------------------------
+    # -- counters -----------------------------------------------------------------------------
 
     def _counted(self) -> None:
         figures = self._figures
@@ -153,10 +155,10 @@ class _Kueue:
         for labels, found in islice(waits.items(), MOST_SHOWN):
             self._samples.histogram(metric, (*labels, self._role), found)
 
-    # -- how it is now -------------------------------------------------------------------------
+    # -- gauges -------------------------------------------------------------------------------
 
     def _cluster_queue(self, state: ClusterQueueState) -> int:
-        """How many are admitted."""
+        """Add the series of a ClusterQueue; returns the number of admitted workloads."""
         name, spec = state.name, state.spec
         self._pending(state)
         admitted = 0
@@ -217,7 +219,7 @@ class _Kueue:
         pending = self._engine.pending.get(name)
         is_open = self._engine.cache.why_inactive(name) is None
         by_status = {"active": 0, "inadmissible": 0}
-        # There may be 100,000: those that are alike, of one LocalQueue, are added up first.
+        # There may be 100,000 workloads, so equal ones of a LocalQueue are counted first.
         alike: Counter[tuple[int, str, str, bool, str]] = Counter()
         one_of: dict[int, WorkloadInfo] = {}
         waiting = self._book.workloads.waiting
@@ -247,7 +249,7 @@ class _Kueue:
     def _count_unadmitted(
         self, line: tuple[str, str], queue: str, reason: str, cause: str, count: int = 1
     ) -> None:
-        """`line`: namespace and name of the LocalQueue."""
+        """`line` is the namespace and name of the LocalQueue."""
         self._unadmitted[line[1], line[0], queue, reason, cause] += count
 
     def _not_admitted(self) -> None:
@@ -327,7 +329,7 @@ class _Kueue:
 
 
 def _cohorts(node: QuotaNode) -> tuple[str, str]:
-    """The one it is in, and the root of that; both empty where it is in none."""
+    """The parent cohort and the root of its tree; both are empty without a parent."""
     if node.parent is None:
         return "", ""
     return node.parent.name, node.root.name

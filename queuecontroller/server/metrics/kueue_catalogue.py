@@ -1,8 +1,8 @@
-"""The metrics that are Kueue's, by name, kind and labels as of its 0.19, so that its dashboards go
-on working; a test compares the list with Kueue's own source.
+"""Kueue's metrics, with the names, kinds and labels of its 0.19, so that its dashboards keep
+working; a test compares the list with Kueue's source.
 
-Those of unadmitted workloads and of resources are always told; Kueue has them behind a gate and a
-setting. Labels of one's own (its `metrics.customLabels`) are not told.
+The metrics of unadmitted workloads and of resources are always exported, which in Kueue need a
+feature gate and a setting. Custom labels (its `metrics.customLabels`) are not exported.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sluicecommon.metric import Kind, Metric
 
 _G, _C, _H = Kind.GAUGE, Kind.COUNTER, Kind.HISTOGRAM
 ROLE: Final = "replica_role"
-"""`leader` or, for the standalone service, `standalone`. Who only follows tells nothing."""
+"""`leader`, or `standalone` without a cluster. A replica that is not the leader exports nothing."""
 PRIORITY: Final = "priority_class"
 _CLASS: Final = (PRIORITY, ROLE)
 _CQ: Final = ("cluster_queue",)
@@ -32,7 +32,7 @@ BUILD_INFO: Final = _made(
     _G,
     "build_info",
     ("git_version", "git_commit", "build_date", "go_version", "compiler", "platform"),
-    "Our version, always 1. There is no Go: what is Kueue's alone is empty.",
+    "Version of the controller, always 1; the labels about Go are empty.",
 )
 
 # -- cycles ----------------------------------------------------------------------------------------
@@ -41,22 +41,22 @@ ATTEMPTS: Final = _made(
     _C,
     "admission_attempts",
     ("result", ROLE),
-    "Cycles that looked at a workload: success (one was admitted, or preempts) or inadmissible.",
+    "Scheduling cycles: success (a workload was admitted, or preempts) or inadmissible.",
 )
 ATTEMPT_DURATION: Final = _made(
-    _H, "admission_attempt_duration_seconds", ("result", ROLE), "Length of such a cycle."
+    _H, "admission_attempt_duration_seconds", ("result", ROLE), "Duration of a scheduling cycle."
 )
 SKIPS: Final = _made(
     _G,
     "admission_cycle_preemption_skips",
     (*_CQ, ROLE),
-    "Workloads that could have preempted in the last cycle but for another's wish.",
+    "Workloads whose preemption was skipped in the last cycle because of another's preemption.",
 )
 
-# -- what became of workloads, by ClusterQueue and by LocalQueue -----------------------------------
+# -- counters of workloads, by ClusterQueue and by LocalQueue --------------------------------------
 
 RESERVED: Final = _made(
-    _C, "quota_reserved_workloads", (*_CQ, *_CLASS), "Workloads that were given quota."
+    _C, "quota_reserved_workloads", (*_CQ, *_CLASS), "Workloads that had quota reserved."
 )
 LQ_RESERVED: Final = _made(
     _C, "local_queue_quota_reserved_workloads", (*_LQ, *_CLASS), "The same, by LocalQueue."
@@ -69,15 +69,13 @@ COHORT_ADMITTED: Final = _made(
     _C,
     "cohort_subtree_admitted_workloads",
     ("cohort", *_CLASS),
-    "The same, by cohort, those below it counted too.",
+    "The same, by cohort, including the cohorts below it.",
 )
-FINISHED: Final = _made(_C, "finished_workloads", (*_CQ, *_CLASS), "Workloads that ended.")
+FINISHED: Final = _made(_C, "finished_workloads", (*_CQ, *_CLASS), "Workloads that finished.")
 LQ_FINISHED: Final = _made(
     _C, "local_queue_finished_workloads", (*_LQ, *_CLASS), "The same, by LocalQueue."
 )
-EVICTED: Final = _made(
-    _C, "evicted_workloads", (*_CQ, *_WHY, *_CLASS), "Workloads that had to stop."
-)
+EVICTED: Final = _made(_C, "evicted_workloads", (*_CQ, *_WHY, *_CLASS), "Workloads evicted.")
 LQ_EVICTED: Final = _made(
     _C, "local_queue_evicted_workloads", (*_LQ, *_WHY, *_CLASS), "The same, by LocalQueue."
 )
@@ -85,28 +83,28 @@ EVICTED_ONCE: Final = _made(
     _C,
     "evicted_workloads_once",
     (*_CQ, *_WHY, *_CLASS),
-    "Workloads that had to stop, each counted once for the same reason and cause.",
+    "Workloads evicted, each counted once per reason and cause.",
 )
 PREEMPTED: Final = _made(
     _C,
     "preempted_workloads",
     ("preempting_cluster_queue", "reason", ROLE),
-    "Workloads preempted, by the queue they made way for.",
+    "Workloads preempted, by the preemptor's ClusterQueue.",
 )
 REPLACED: Final = _made(
     _C,
     "replaced_workload_slices",
     (*_CQ, ROLE),
-    "Slices of elastic jobs that a larger one took the place of.",
+    "Workload slices of elastic jobs replaced by a larger slice.",
 )
 
-# -- how long it took ------------------------------------------------------------------------------
+# -- durations -------------------------------------------------------------------------------------
 
 RESERVE_WAIT: Final = _made(
     _H,
     "quota_reserved_wait_time_seconds",
     (*_CQ, *_CLASS),
-    "From creation, or from when it was queued again, until quota was reserved.",
+    "Time from creation or requeueing until quota was reserved.",
 )
 LQ_RESERVE_WAIT: Final = _made(
     _H, "local_queue_quota_reserved_wait_time_seconds", (*_LQ, *_CLASS), "The same, by LocalQueue."
@@ -115,7 +113,7 @@ ADMIT_WAIT: Final = _made(
     _H,
     "admission_wait_time_seconds",
     (*_CQ, *_CLASS),
-    "From creation, or from when it was queued again, until admission.",
+    "Time from creation or requeueing until admission.",
 )
 LQ_ADMIT_WAIT: Final = _made(
     _H, "local_queue_admission_wait_time_seconds", (*_LQ, *_CLASS), "The same, by LocalQueue."
@@ -124,7 +122,7 @@ CHECKS_WAIT: Final = _made(
     _H,
     "admission_checks_wait_time_seconds",
     (*_CQ, *_CLASS),
-    "From the reservation until admission, of workloads with admission checks.",
+    "Time from the quota reservation until admission, of workloads with admission checks.",
 )
 LQ_CHECKS_WAIT: Final = _made(
     _H,
@@ -136,7 +134,7 @@ READY_WAIT: Final = _made(
     _H,
     "ready_wait_time_seconds",
     (*_CQ, *_CLASS),
-    "From creation, or from when it was queued again, until its pods were first ready.",
+    "Time from creation or requeueing until all pods were ready.",
 )
 LQ_READY_WAIT: Final = _made(
     _H, "local_queue_ready_wait_time_seconds", (*_LQ, *_CLASS), "The same, by LocalQueue."
@@ -145,7 +143,7 @@ ADMITTED_READY: Final = _made(
     _H,
     "admitted_until_ready_wait_time_seconds",
     (*_CQ, *_CLASS),
-    "From admission until its pods were ready for the first time.",
+    "Time from admission until all pods were ready for the first time.",
 )
 LQ_ADMITTED_READY: Final = _made(
     _H,
@@ -157,34 +155,34 @@ READY_EVICTED: Final = _made(
     _H,
     "pods_ready_to_evicted_time_seconds",
     (*_CQ, *_WHY, ROLE),
-    "From when its pods were ready until it had to stop.",
+    "Time from when all pods were ready until the eviction.",
 )
 EVICTION_LATENCY: Final = _made(
     _H,
     "workload_eviction_latency_seconds",
     (*_CQ, "reason", ROLE),
-    "From when it had to stop until its quota was free.",
+    "Time from the eviction until the quota was released.",
 )
 CREATION_LATENCY: Final = _made(
     _H,
     "workload_creation_latency_seconds",
     ("job_kind", ROLE),
-    "From a job's creation until that of its Workload; in a cluster only.",
+    "Time from a job's creation until its Workload's creation; in a cluster only.",
 )
 GATE_REMOVAL: Final = _made(
     _H,
     "pod_scheduling_gate_removal_seconds",
     ("name", *_CQ, "is_group", ROLE),
-    "From admission until a pod's gate of that name was lifted; in a cluster only.",
+    "Time from admission until the scheduling gate of that name was removed; in a cluster only.",
 )
 
-# -- how it is now ---------------------------------------------------------------------------------
+# -- gauges ---------------------------------------------------------------------------------------
 
 PENDING: Final = _made(
     _G,
     "pending_workloads",
     (*_CQ, "status", ROLE),
-    "Workloads that wait: active (looked at next) or inadmissible (until something changes).",
+    "Pending workloads: active (considered next) or inadmissible (until a relevant change).",
 )
 LQ_PENDING: Final = _made(
     _G, "local_queue_pending_workloads", (*_LQ, "status", ROLE), "The same, by LocalQueue."
@@ -193,7 +191,7 @@ UNADMITTED: Final = _made(
     _G,
     "unadmitted_workloads",
     (*_CQ, *_WHY, ROLE),
-    "Workloads that are not admitted: why, and why they hold no quota where that is it.",
+    "Workloads that are not admitted, by reason; the cause says why no quota is reserved.",
 )
 LQ_UNADMITTED: Final = _made(
     _G,
@@ -202,13 +200,13 @@ LQ_UNADMITTED: Final = _made(
     "The same, by LocalQueue.",
 )
 RESERVING_ACTIVE: Final = _made(
-    _G, "reserving_active_workloads", (*_CQ, ROLE), "Workloads that hold quota now."
+    _G, "reserving_active_workloads", (*_CQ, ROLE), "Workloads with quota reserved now."
 )
 LQ_RESERVING_ACTIVE: Final = _made(
     _G, "local_queue_reserving_active_workloads", (*_LQ, ROLE), "The same, by LocalQueue."
 )
 ADMITTED_ACTIVE: Final = _made(
-    _G, "admitted_active_workloads", (*_CQ, ROLE), "Workloads that are admitted and not over."
+    _G, "admitted_active_workloads", (*_CQ, ROLE), "Workloads that are admitted and not finished."
 )
 LQ_ADMITTED_ACTIVE: Final = _made(
     _G, "local_queue_admitted_active_workloads", (*_LQ, ROLE), "The same, by LocalQueue."
@@ -217,13 +215,13 @@ COHORT_ADMITTED_ACTIVE: Final = _made(
     _G,
     "cohort_subtree_admitted_active_workloads",
     ("cohort", ROLE),
-    "The same, by cohort, those below it counted too.",
+    "The same, by cohort, including the cohorts below it.",
 )
 FINISHED_NOW: Final = _made(
     _G,
     "finished_workloads",
     (*_CQ, ROLE),
-    "Workloads that have ended and are still known.",
+    "Finished workloads that still exist.",
 )
 LQ_FINISHED_NOW: Final = _made(
     _G,
@@ -235,47 +233,55 @@ CQ_STATUS: Final = _made(
     _G,
     "cluster_queue_status",
     (*_CQ, "status", ROLE),
-    "1 for its status: active, pending (nothing is admitted through it) or terminating.",
+    "1 for the current status: active, pending (it admits nothing) or terminating.",
 )
 LQ_STATUS: Final = _made(
     _G,
     "local_queue_status",
     (*_LQ, "active", ROLE),
-    "1 for what it is: True, or False while nothing is admitted through it.",
+    "1 for the current value: True, or False while it admits nothing.",
 )
 CQ_INFO: Final = _made(_G, "cluster_queue_info", (*_CQ, *_PLACES), "One ClusterQueue, always 1.")
 COHORT_INFO: Final = _made(_G, "cohort_info", ("cohort", *_PLACES), "One cohort, always 1.")
 
-# -- quota, CPU in cores and all else in its own unit ----------------------------------------------
+# -- quota, CPU in cores and other resources in their uni----------------------------------------
 
 NOMINAL: Final = _made(_G, "cluster_queue_nominal_quota", _QUOTA, "Nominal quota.")
 BORROWING: Final = _made(
-    _G, "cluster_queue_borrowing_limit", _QUOTA, "Most it may borrow, where limited."
+    _G, "cluster_queue_borrowing_limit", _QUOTA, "Borrowing limit; no series without one."
 )
-LENDING: Final = _made(_G, "cluster_queue_lending_limit", _QUOTA, "Most it lends, where limited.")
+LENDING: Final = _made(
+    _G, "cluster_queue_lending_limit", _QUOTA, "Lending limit; no series without one."
+)
 RESERVATION: Final = _made(
-    _G, "cluster_queue_resource_reservation", _QUOTA, "Quota held, admitted or not yet."
+    _G,
+    "cluster_queue_resource_reservation",
+    _QUOTA,
+    "Quota reserved by workloads, admitted or not.",
 )
 USAGE: Final = _made(
-    _G, "cluster_queue_resource_usage", _QUOTA, "Quota held by admitted workloads."
+    _G, "cluster_queue_resource_usage", _QUOTA, "Quota used by admitted workloads."
 )
 RESOURCE_PENDING: Final = _made(
     _G,
     "cluster_queue_resource_pending",
     (*_CQ, "resource", ROLE),
-    "What the workloads that wait ask for.",
+    "Resources that pending workloads request.",
 )
 LQ_RESERVATION: Final = _made(
-    _G, "local_queue_resource_reservation", _LQ_QUOTA, "Quota held, admitted or not yet."
+    _G,
+    "local_queue_resource_reservation",
+    _LQ_QUOTA,
+    "Quota reserved by workloads, admitted or not.",
 )
 LQ_USAGE: Final = _made(
-    _G, "local_queue_resource_usage", _LQ_QUOTA, "Quota held by admitted workloads."
+    _G, "local_queue_resource_usage", _LQ_QUOTA, "Quota used by admitted workloads."
 )
 WEIGHTED_SHARE: Final = _made(
     _G,
     "cluster_queue_weighted_share",
     (*_CQ, "cohort", ROLE),
-    "Dominant share of what is borrowed, in thousandths of what could be, divided by the weight.",
+    "Dominant share of borrowed quota, in thousandths of the lendable quota, by weight.",
 )
 COHORT_SHARE: Final = _made(
     _G, "cohort_weighted_share", ("cohort", ROLE), "The same, of a cohort in its parent."
@@ -284,31 +290,31 @@ COHORT_QUOTA: Final = _made(
     _G,
     "cohort_subtree_quota",
     ("cohort", "flavor", "resource", ROLE),
-    "Quota of a cohort with what is lent to it from below.",
+    "Quota of a cohort, including what the queues and cohorts below it lend.",
 )
 COHORT_RESERVATION: Final = _made(
     _G,
     "cohort_subtree_resource_reservations",
     ("cohort", "flavor", "resource", ROLE),
-    "Quota held below a cohort.",
+    "Quota reserved below a cohort.",
 )
 LQ_FAIR_USAGE: Final = _made(
     _G,
     "local_queue_admission_fair_sharing_usage",
     (*_LQ, *_CQ, ROLE),
-    "What a LocalQueue has used, weighed by resource and divided by its weight; least goes first.",
+    "Past usage of a LocalQueue, weighted by resource and divided by its weight.",
 )
 
-# -- never told here -------------------------------------------------------------------------------
+# -- never exported --------------------------------------------------------------------------------
 
 DISPATCHED: Final = Metric(
     "multikueue_workloads_dispatched",
     _C,
     (*_CQ, "cluster", ROLE),
-    "Declared only: nothing is sent to other clusters.",
+    "Declared only; there is no MultiKueue.",
 )
 REMOTE_ADMITTED: Final = Metric(
-    "multikueue_workloads_admitted", _C, (*_CQ, "cluster", ROLE), "Declared only, likewise."
+    "multikueue_workloads_admitted", _C, (*_CQ, "cluster", ROLE), "Declared only, as well."
 )
 
 CATALOGUE: Final[tuple[Metric, ...]] = tuple(

@@ -89,6 +89,12 @@ def test_a_scrape_needs_the_token_or_the_password(request_: str, allowed: bool) 
     assert (body == b"page") is allowed
 
 
+def test_a_credential_that_is_not_utf_8_is_refused() -> None:
+    access = Access("s3cret")
+    assert not access.allows("Bearer s3cr\udced")
+    assert not access.allows("Bearer gehe\xefm")
+
+
 def test_probes_need_neither() -> None:
     ((status, _, body),) = served("GET /healthz HTTP/1.1", access=Access("s3cret"))
     assert (status.split()[1], body) == ("200", b"ok\n")
