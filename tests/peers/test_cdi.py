@@ -32,8 +32,8 @@ READINGS = 30
 DEADLINE_S = 60
 FEWEST = 20
 FAIR = 4
-"""Fraction of the wait, which is made for two readings, that the reader may be kept waiting for a
-processor; one reading and that share leave room."""
+"""Divisor of the wait, which is made for two readings. A try counts when the reader was kept waiting
+for a processor for less than this part of the wait: one reading and that delay leave room."""
 DRIVER = LIBRARIES | {
     f"/usr/lib64/libnvidia-{number}.so.570.86.15": f"/usr/lib64/libnvidia-{number}.so.570.86.15"
     for number in range(37)

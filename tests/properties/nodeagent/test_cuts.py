@@ -168,7 +168,7 @@ class World:
 
 
 class _Held:
-    """The part of `Keeper.live` that the daemon reads."""
+    """Fake of an entry in `Keeper.live`, with the fields that are read."""
 
     def __init__(self, gpu: GpuUuid) -> None:
         self.slots: tuple[int, ...] = ()

@@ -93,7 +93,7 @@ class Server:
 
 
 class Consumer:
-    """State that a user of the reflector has; it raises on a change that is impossible."""
+    """State that a user of the reflector has; raises AssertionError on an impossible change."""
 
     def __init__(self) -> None:
         self.known: dict[str, tuple[str, str]] = {}

@@ -1,5 +1,5 @@
-"""A pod that was refused on every node is tried again once there is room, whatever made it, and no
-pod is requeued in vain."""
+"""A pod that was refused on every node is requeued once there is room, whatever made it, and not
+otherwise."""
 
 from __future__ import annotations
 
