@@ -222,7 +222,7 @@ def test_a_binding_that_was_refused_leaves_the_place_the_workloads() -> None:
 
 
 def recount(queue: Queue, workloads: dict[str, Workload], pods: dict[str, Any]) -> list[str]:
-    """GPUs that are overcommitted, recounted from the API server's objects alone."""
+    """Overcommitted GPUs, recounted from the reservations and the pods' own places."""
     memory: Counter[str] = Counter()
     time: Counter[str] = Counter()
     holders: Counter[str] = Counter()
