@@ -26,13 +26,13 @@ WAITS = ("tests/queue/server/", "tests/queue/serving/")
 """… but for these."""
 KERNEL = ("tests/ebpf/",)
 MEASURES = re.compile(r"tests\.kit\.measure|kit import measure|\bmeasured=True")
-"""What a file says that measures GPU time, or within which time something happens."""
+"""Pattern in test files that measure GPU time, or that require an event within a time."""
 LOWEST = 19
 
 
 @cache
 def lane(file: str) -> str:
-    """Of a file of tests, from the top of the repository."""
+    """Lane of a test file; its path is relative to the top of the repository."""
     if file.startswith(KERNEL):
         return "kernel"
     if not computes(file) and MEASURES.search((REPO / file).read_text()):

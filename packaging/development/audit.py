@@ -27,7 +27,7 @@ from package_index import name_of
 
 OSV: Final = "https://api.osv.dev/v1/querybatch"
 OF_PYTHON_ITSELF: Final = frozenset({"pip", "setuptools", "wheel"})
-"""What `python -m venv` puts there."""
+"""Packages that `python -m venv` installs itself."""
 
 
 def installed(venv: Path) -> dict[str, str]:

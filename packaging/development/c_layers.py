@@ -143,7 +143,8 @@ def objects() -> dict[Path, list[tuple[Path, Path]]]:
 
 
 def symbols(made: Path) -> tuple[set[str], set[str], set[str]]:
-    """What an object defines for others, what it defines where nobody else does, and what it leaves to others."""
+    """Symbols of an object file: defined for others, defined weakly (used where no other object
+    defines them), and left to others."""
     done = subprocess.run(
         ["nm", "--portability", "--extern-only", made], capture_output=True, text=True, check=True
     )

@@ -19,6 +19,7 @@ check ruff-format ruff format --check --quiet .
 check mypy mypy
 check import-layers lint-imports
 check c-layers python3 packaging/development/c_layers.py
+check docstrings python3 packaging/development/docstrings.py simgpu tests packaging nodeagent queuecontroller sluicecommon
 check clang-format clang-format --dry-run --Werror "${c_files[@]}"
 if [ -f build/meson/compile_commands.json ]; then
 	mapfile -t units < <(find interpose simgpu -name '*.c' | sort)

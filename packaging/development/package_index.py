@@ -83,7 +83,8 @@ def is_of(file: str, name: str, version: str) -> bool:
 
 
 def hashes_of(name: str, version: str, without: Sequence[str] = ()) -> list[str]:
-    """Of the version's files; `without`: those whose names have one of these in them are left out."""
+    """Hashes of the version's files; `without`: those whose names have one of these in them are
+    left out."""
     found = {
         digest
         for file, digest in files_of(name).items()

@@ -26,7 +26,8 @@ Command = dict[str, Any]
 
 
 def commands() -> dict[Path, Command]:
-    """Of each file once: the database has it again for every sanitizer variant of the tests."""
+    """Compile command of each file, once: the database has it again for every sanitizer variant of
+    the tests."""
     found: list[Command] = json.loads(COMMANDS.read_text())
     return {Path(one["directory"], one["file"]).resolve(): one for one in reversed(found)}
 

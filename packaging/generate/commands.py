@@ -27,7 +27,7 @@ ELSEWHERE: Final = ("queue",)
 
 
 def node_parsers() -> dict[str, argparse.ArgumentParser]:
-    """By command."""
+    """Parsers of the node's commands, by command."""
     found = {name: one for name, one in _parts(make_parser()).items() if name not in ELSEWHERE}
     return {**found, "serve": make_serve_parser()}
 
@@ -44,7 +44,7 @@ def _parts(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser
 
 
 def queue_parsers() -> dict[str, argparse.ArgumentParser]:
-    """By verb."""
+    """Parsers of `sluice-queue`, by verb."""
     found = {}
     for verb, (module, help_) in VERBS.items():
         parser = argparse.ArgumentParser(prog=f"sluice-queue {verb}", description=help_)

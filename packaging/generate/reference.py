@@ -1,4 +1,5 @@
-"""What is generated from the code: the configuration reference, commented default files, manual pages.
+"""Generates documents from the code: the configuration reference, commented default files, manual
+pages.
 
 `python packaging/generate/reference.py WHAT`, with WHAT one of configuration.md, sluice.toml, queue.toml,
 sluice.1, sluice-queue.1, kubectl-sluice.1; written to standard output. Needs the standard library alone.
@@ -224,7 +225,7 @@ def _roff(text: str) -> str:
 
 
 def _commands(parser: argparse.ArgumentParser) -> dict[str, str]:
-    """What each is for."""
+    """Help text of each subcommand."""
     found = next(one for one in parser._actions if hasattr(one, "_choices_actions"))
     return {one.dest: one.help or "" for one in found._choices_actions}  # type: ignore[attr-defined]
 

@@ -36,7 +36,7 @@ from typing import Any, Final
 
 REPO: Final = Path(__file__).resolve().parents[2]
 QUEUE_UID: Final = 64000
-"""Of sluice-queue in the image; a number, because Kubernetes' runAsNonRoot wants one."""
+"""UID of sluice-queue in the image; a number, because Kubernetes' runAsNonRoot requires one."""
 INSTALLED: Final = ("sluice-common", "sluice-nodeagent", "sluice-queue")
 CARRIED: Final = "sluice-sim"
 """Its files are in the image for nodes without a GPU (`simulatedGpus` in the chart), but it is not
@@ -56,7 +56,7 @@ EMPTIED: Final = (
     "sys",
 )
 LEFT_OUT: Final = ("etc/hostname", "etc/resolv.conf", "etc/machine-id", "var/lib/dbus/machine-id")
-"""Of the machine that packed the root; a container gets its own from its runtime."""
+"""Files of the machine that packed the root; a container gets its own from its runtime."""
 ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 
 

@@ -81,7 +81,7 @@ class Place:
 
 
 def real_driver(place: Place) -> str:
-    """What shows a real driver on this machine; empty: nothing does."""
+    """Evidence of a real driver on this machine; empty if there is none."""
     for path in (place.proc / "driver/nvidia/version", place.sys / "module/nvidia"):
         if path.exists():
             return f"{path} is there: this node has a real NVIDIA driver"
@@ -105,7 +105,7 @@ def _of_kind(path: Path) -> bool:
 
 
 def users(state: Path) -> bool:
-    """Whether a program uses a GPU of this state: each holds a lock on a byte of one file for as
+    """True if a program uses a GPU of this state: each holds a lock on a byte of one file for as
     long as it lives (simgpu/node/state.c)."""
     path = state / "locks"
     if not path.exists():

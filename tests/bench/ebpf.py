@@ -1,5 +1,6 @@
-"""What watching launches costs: our probe unattached and attached, a window of the audit at 10^5 launches a second, and
-for comparison a uprobe at the driver's entry that stays. In CPU time of the launching thread."""
+"""Cost of watching launches: our probe unattached and attached, a window of the audit at 10^5
+launches a second, and for comparison a uprobe at the driver's entry that stays. In CPU time of the
+launching thread."""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ PRINT_PEAK = (
     "lines = open('/proc/self/status').read().splitlines();"
     " print(*(int(one.split()[1]) / 1024 for one in lines if one.startswith('VmHWM')))"
 )
-"""By the process itself: what it inherits in its rusage is its parent's."""
+"""The process prints its own peak, since the peak in the rusage that it inherits is its
+parent's."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ class Bench:
         assert self.process.stdout.readline() == "ready\n"
 
     def added_ns(self) -> list[float]:
-        """Of the probe to one launch, by pairs of batches."""
+        """Time that the probe adds to one launch, in ns, one figure per pair of batches."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write("\n")

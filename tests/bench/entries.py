@@ -1,4 +1,4 @@
-"""What a benchmark reports: one entry per figure, the same shape for all of them."""
+"""Benchmark entries: one per figure, the same shape for all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a hook costs over the bare simulated driver, both measured in turn in one process."""
+"""Cost of a hook over the bare simulated driver, both measured in turn in one process."""
 
 from __future__ import annotations
 

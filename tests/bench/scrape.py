@@ -1,4 +1,4 @@
-"""What a scrape of a full node costs: 8 GPUs, 80 grants, 400 processes, all names switched on."""
+"""Cost of scraping a full node: 8 GPUs, 80 grants, 400 processes, all names switched on."""
 
 from __future__ import annotations
 

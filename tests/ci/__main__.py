@@ -35,7 +35,7 @@ MOST_AGAIN = 20
 
 @dataclass
 class Records:
-    """What the processes of one run of a suite wrote, together."""
+    """Records of all pytest processes of one run of a suite, together."""
 
     outcomes: dict[str, str] = field(default_factory=dict)
     failures: dict[str, Failure] = field(default_factory=dict)
@@ -120,7 +120,8 @@ def run(command: Sequence[str], record: Path, environment: Mapping[str, str]) ->
 
 
 def read(directory: Path) -> Records:
-    """What pytest wrote (*.json), and the lines of whatever else has failed (*.broken)."""
+    """Read the records that pytest wrote (*.json), and the lines about any other failure
+    (*.broken)."""
     found = Records()
     for path in sorted(directory.glob("*.broken")):
         found.broken += path.read_text(errors="replace").splitlines() or [path.stem]

@@ -18,7 +18,8 @@ import pytest
 
 DIRECTORY = "SLUICE_CI_RECORD"
 BROKEN = pytest.StashKey[list[str]]()
-"""Of the configuration: lines that other plugins add, for what is wrong and is no failure of a test."""
+"""Lines in the pytest configuration that other plugins add about faults that are no failure of a
+test."""
 CRASHED = "???"
 """The phase that xdist names in its report about the test during which a worker ended."""
 ENDINGS = {2: "interrupted", 3: "internal error of pytest", 4: "wrong usage of pytest"}

@@ -43,7 +43,7 @@ class Suite:
     """Test to its outcome in the first run; the worst one, where it has several."""
     failures: Mapping[str, Failure] = field(default_factory=dict)
     broken: Sequence[str] = ()
-    """What went wrong in either run and is no failure of a test, one line each."""
+    """Faults in either run that are no failure of a test, one line each."""
     again: Mapping[str, str] = field(default_factory=dict)
     """Test to its outcome in the second run."""
 
@@ -62,7 +62,7 @@ class Verdict:
     lines: list[str]
     """The end of the output; the last one has the form of pytest's."""
     runs: list[dict[str, Any]]
-    """What build/flaky.json is to hold: this run last."""
+    """Runs to be stored in build/flaky.json, this one last."""
 
 
 def unexplained(status: int, failures: Mapping[str, Failure], broken: Sequence[str]) -> list[str]:

@@ -107,7 +107,8 @@ def test_nvitop(node: Node, place: Path) -> None:
 
 
 def screen(node: Node, where: str, command: Path, until: str) -> str:
-    """What a program draws on a terminal, until it has drawn that text; then it is asked to end by its key."""
+    """Text that a program draws on a terminal until `until` appears; then its own key ends the
+    program."""
     master, slave = pty.openpty()
     environment = node.environment() if where == GRANTED else node.on_the_driver()
     prefix: tuple[str | Path, ...] = ()

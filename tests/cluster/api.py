@@ -81,7 +81,7 @@ class Api:
         return self.call("GET", path)
 
     def warnings(self, method: str, path: str, body: object) -> list[str]:
-        """What the answer warns of, as kubectl shows it."""
+        """Warnings in the answer's headers, as kubectl shows them."""
         response = self._response(method, path, body, "application/json")
         data = response.read().decode()
         if response.status >= 300:

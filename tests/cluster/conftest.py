@@ -71,7 +71,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """What failed is told with the last words of the queues that run: elsewhere nobody can look at their logs."""
+    """Add the last log lines of the running queues to the report of a failed test: their logs are
+    not kept anywhere else."""
     report = yield
     if report.failed:
         running = [one for one in Replica.every if one.process is not None]
@@ -103,7 +104,8 @@ def images() -> product.Images:
 
 @pytest.fixture(scope="session")
 def place() -> Iterator[Path]:
-    """Of the clusters' directories: on the disk, since container images are overlays, and short, for sockets."""
+    """Parent of the clusters' directories: on the disk, since container images are overlays, and
+    short, for sockets."""
     directory = Path(
         tempfile.mkdtemp(prefix="sluice-cluster-", dir=os.environ.get("SLUICE_CLUSTER_TMP"))
     )

@@ -134,7 +134,7 @@ class ControlPlane:
         return int(status.partition("VmRSS:")[2].split()[0]) * 1024
 
     def pid(self, name: str) -> int:
-        """Of a program that runs."""
+        """PID of a running program."""
         return self._running[name].pid
 
     def log(self, name: str) -> str:

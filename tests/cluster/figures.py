@@ -1,4 +1,5 @@
-"""What the run measured, for build/cluster.json: filled in by the tests, written at the end, also of a run that failed."""
+"""Figures measured by the run, for build/cluster.json: filled in by the tests, written at the end,
+also of a run that failed."""
 
 from __future__ import annotations
 

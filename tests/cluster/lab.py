@@ -62,7 +62,8 @@ class Lab:
         until("the kubelet has the GPUs", lambda: self.allocatable(GPU) > 0, 60)
 
     def values(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """What a user of this cluster has to say: nothing, but where there is no volume for the queue."""
+        """Chart values that a user of this cluster must set: none, unless there is no volume for
+        the queue."""
         return {**({} if self._has_storage else {"queue.persistence.enabled": False}), **given}
 
     def offer_volume(self) -> None:
@@ -234,7 +235,7 @@ class Lab:
         return self.cluster.kubectl("exec", "-n", NAMESPACE, name, "-c", container, "--", *words)
 
     def inside(self, name: str, container: str = "main") -> dict[str, Any]:
-        """What a program in the container is told of its GPU by CUDA and NVML."""
+        """The GPU as a program in the container sees it through CUDA and NVML."""
         text = self.exec(name, "python3", "-c", manifests.READ, container=container)
         found: dict[str, Any] = json.loads(text.splitlines()[-1])
         return found

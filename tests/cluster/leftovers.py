@@ -1,4 +1,4 @@
-"""What an uninstalled Sluice has left behind: nothing, wherever one looks."""
+"""Remains of an uninstalled Sluice, in the API and on the node: there must be none."""
 
 from __future__ import annotations
 

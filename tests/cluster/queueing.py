@@ -92,7 +92,7 @@ class Replica:
     """One process."""
 
     every: ClassVar[WeakSet[Replica]] = WeakSet()
-    """What those that were not ended have logged is part of a failure's report."""
+    """All replicas; the logs of those still running become part of a failure's report."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Replica:
             kubeconfig.write_text(text)
         (self.port,) = free_ports(1)
         self.asked_port = 0
-        """Of its webhooks, where a test gave it some."""
+        """Port of its webhooks, when a test configured them."""
         self.near_port = 0
         """And where it is asked over the loopback, without TLS."""
         every = (
@@ -163,7 +163,7 @@ class Replica:
 
     @property
     def life(self) -> str:
-        """What it has logged since it was last started."""
+        """Text logged since the replica was last started."""
         return self.log.read_bytes()[self.began :].decode(errors="replace")
 
     @property
@@ -301,7 +301,7 @@ def job(name: str, queue: str, cpu: str = "1", pods: int = 1, **spec: Any) -> di
 
 
 def finish(plane: ControlPlane, name: str, failed: bool = False) -> None:
-    """What the controller-manager would say of a Job whose pods are done."""
+    """Write the status that the controller-manager would write on a Job whose pods are done."""
     at = "2026-11-22T10:00:00Z"
     kind = "Failed" if failed else "Complete"
     criteria = {"type": "FailureTarget" if failed else "SuccessCriteriaMet", "status": "True"}
@@ -319,7 +319,7 @@ def finish(plane: ControlPlane, name: str, failed: bool = False) -> None:
 
 
 def workload_of(plane: ControlPlane, name: str) -> dict[str, Any] | None:
-    """Of the Job of that name."""
+    """The Workload of the Job of that name."""
     for one in plane.api.get(WORKLOADS)["items"]:
         if any(owner["name"] == name for owner in one["metadata"].get("ownerReferences", ())):
             return dict(one)

@@ -73,7 +73,8 @@ class Beside:
         terminalreporter.write(self._said.read())
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        """Of Ctrl-C it has heard, too; of a SIGTERM it hears here, before its report is waited for."""
+        """Forward a SIGTERM to the second pytest before its report is waited for; a Ctrl-C has
+        reached it already."""
         if excinfo.value.args:
             self._process.terminate()
 

@@ -51,7 +51,8 @@ def certify(place: Path) -> Authority:
 
 
 def settings(place: Path, port: int) -> list[str]:
-    """Of a replica whose extender is asked, with the certificates of `certify`."""
+    """Settings of a replica whose extender serves kube-scheduler, with the certificates of
+    `certify`."""
     return [
         f"kubernetes.webhooks_listen=127.0.0.1:{port}",
         f"kubernetes.webhooks_url=https://127.0.0.1:{port}",
@@ -216,7 +217,7 @@ class Fleet:
     unhealthy: set[str] = field(default_factory=set)
     """GPUs."""
     running: dict[str, list[Any]] = field(default_factory=dict)
-    """By node, what is reported of pods."""
+    """Reported pods by node."""
     sessions_total: int = 0
 
     def __post_init__(self) -> None:
@@ -476,7 +477,8 @@ class Accountant:
         """Pods that are there and have a node."""
         self._cards: dict[str, dict[str, dict[str, Any]]] = {}
         self._cards_of: dict[str, list[str]] = {}
-        """By pod: a change must not cost more with the number of cards, while others are measured."""
+        """Cards by pod: the cost of a change must not grow with the number of cards while others
+        are measured."""
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
 

@@ -13,7 +13,7 @@ MEASURED_S = 6.0
 
 
 def share(lab: Lab, name: str, seconds: float = MEASURED_S) -> float:
-    """What it had of its GPU from now on, by its own clock, over so many seconds."""
+    """Measure the pod's share of its GPU from now on, by its own clock, over that many seconds."""
     begin_ns = until(f"{name} reports", lambda: lab.reports(name), 60)[-1]["at_ns"]
 
     def enough() -> list[dict[str, float]] | None:

@@ -1,4 +1,5 @@
-"""What goes past our library: other copies of the driver, launches it did not see, code that was written over."""
+"""Work that bypasses our library: other copies of the driver, launches it did not see, code that
+was written over."""
 
 from __future__ import annotations
 

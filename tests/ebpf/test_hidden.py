@@ -33,7 +33,7 @@ COMMANDS = {
 
 
 def names(*command: str) -> list[str]:
-    """Of what was loaded in there."""
+    """Names of the BPF programs and maps that the command loaded."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         done = subprocess.run(

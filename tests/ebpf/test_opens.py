@@ -1,4 +1,5 @@
-"""Who opens a GPU: by any way into the kernel, from any cgroup; and who may not any more."""
+"""Opens of a GPU's device file: through any path in the kernel, from any cgroup; and refused
+opens."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ KILLS_S = 900
 
 
 class Recorder:
-    """What became of each test, without its parameters: the worst of them."""
+    """Outcome of each test, without its parameters: the worst of all parameters."""
 
     WORST = ("failed", "passed", "skipped")
 
@@ -162,7 +162,7 @@ class Kills:
             )
 
     def result(self) -> dict[str, Any]:
-        """What it printed, or why there is nothing."""
+        """The JSON object that the process printed, or the reason why there is none."""
         try:
             out, _ = self.process.communicate(timeout=KILLS_S)
         except subprocess.TimeoutExpired:

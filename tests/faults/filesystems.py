@@ -77,7 +77,7 @@ class Ext4:
 
 
 def users_of(root: Path) -> list[str]:
-    """Who has something open below it, as PID NAME FILE."""
+    """Processes with a file open below `root`, as PID NAME FILE."""
     found = []
     for link in Path("/proc").glob("[0-9]*/fd/*"):
         with contextlib.suppress(OSError):

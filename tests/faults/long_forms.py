@@ -19,6 +19,6 @@ def function_of(item: Any) -> str:
 
 
 def is_long(item: Any) -> bool:
-    """By its parameters."""
+    """True if the test's parameters carry the `faults` mark."""
     spec = getattr(item, "callspec", None)
     return spec is not None and any(mark.name == "faults" for mark in spec.marks)

@@ -51,7 +51,7 @@ def node() -> Iterator[Node]:
 
 
 def asked(node: Node, *command: str | Path, name: str = "") -> dict[str, Any]:
-    """What the program got inside of a grant of one GiB."""
+    """Result that the program printed inside a grant of one GiB."""
     done = subprocess.run(
         [SLUICE, "run", "--gpumem", "1Gi", "--policy", "elastic", "--", *command],
         env=node.environment(),

@@ -271,8 +271,9 @@ WATCHDOG_S = 2.0
 
 @pytest.mark.faults
 def test_d8_a_daemon_that_hangs_says_so_by_its_silence(tmp_path: Path) -> None:
-    """What systemd's watchdog goes by: sent while all is well, not sent while it hangs; what systemd then does is done
-    here by hand, and a job does not notice. The unit itself is in tests/packages/test_machine.py."""
+    """The daemon notifies systemd's watchdog while all is well and stops when it hangs; the restart
+    that systemd does then is done by hand here, and a job does not notice. The unit itself is in
+    tests/packages/test_machine.py."""
     import socket
 
     with workplace() as directory, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:

@@ -141,7 +141,7 @@ class Writing:
         self._said = b""
 
     def so_far(self) -> list[int]:
-        """What it has said until now, whole lines only."""
+        """Numbers printed until now, whole lines only."""
         assert self.process.stdout is not None
         while select.select([self.process.stdout], [], [], 0)[0]:
             part = self.process.stdout.read(1 << 16)
@@ -161,7 +161,7 @@ class Writing:
 
 
 def written(kind: str, path: Path) -> set[int]:
-    """What is there after the disk came back."""
+    """Rows that are there after the disk came back."""
     if kind == "ledger":
         ledger = SqliteLedger(path, BOOT)
         try:
@@ -204,7 +204,8 @@ def test_power_cuts_lose_nothing_that_was_answered(kind: str, cuts: int) -> None
 @pytest.mark.root
 @pytest.mark.parametrize("kind", ["ledger", "queue"])
 def test_a_disk_that_lies_is_no_reason_to_crash(kind: str) -> None:
-    """What was answered may be gone; then the ledger is what it was before, or put aside, and the controller says so."""
+    """Acknowledged rows may be gone; then the ledger is in its earlier state, or was moved aside,
+    and the controller reports that."""
     chance = random.Random(3)
     with workplace() as place, ext4(place) as disk:
         path = disk.root / "state" / "rows.sqlite"

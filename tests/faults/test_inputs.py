@@ -48,7 +48,7 @@ def test_h2_a_line_of_a_log_is_one_line_and_moves_no_cursor(
 
 @pytest.mark.parametrize("name", ["x\nLD_PRELOAD=/evil.so", "x\nSLUICE_GRANT_DIR=/tmp", "$(id)"])
 def test_h4_a_name_is_no_line_of_an_environment(name: str) -> None:
-    """Of `sluice run`, which shows it in a table and hands it on nowhere."""
+    """`sluice run` shows the name in a table and passes it on nowhere."""
     with daemon() as node:
         program = "import json, os; print(json.dumps(dict(os.environ)))"
         done = node.sluice(

@@ -1,4 +1,4 @@
-"""What a kubelet, or somebody in its place, may ask and name."""
+"""Requests and names from a kubelet, or from a process in its place."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ async def raw(place: Place, *requests: list[str]) -> list[bytes]:
 
 @with_place(gpus=2, slots=10)
 async def test_e2_the_same_allocate_again_and_at_once_is_answered_the_same(place: Place) -> None:
-    """By what it says of the devices: a kubelet that asks again has forgotten the first answer."""
+    """The answers name the same devices: a kubelet that repeats a request has forgotten the first
+    answer."""
     pod = Pod("trainer", (Container("main", limits=limits(gpumem=1024)),))
     await place.kubelet.admit(pod, RESOURCE)
     ids = list(place.kubelet.device_ids(pod.uid))

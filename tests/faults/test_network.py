@@ -211,7 +211,7 @@ def test_g3_a_bad_network_starts_nothing_twice_and_piles_nothing_up(bad: dict[st
 
 
 def rows(controller: QueueController) -> dict[str, dict[str, Any]]:
-    """Of all that the controller has: the name its user gave it, and what stands there of it."""
+    """Status of every workload in the controller, by the name its user gave it."""
     found = [(one["metadata"]["name"][:-9], one["status"]) for one in controller.workloads()]
     assert len(dict(found)) == len(found), f"one row for each submission, not {found}"
     return dict(found)
@@ -277,8 +277,9 @@ def test_g4_a_controller_that_slept_through_its_successor_writes_nothing_any_mor
 
 
 def test_g9_certificates_that_are_not_good_are_refused(tmp_path: Path) -> None:
-    """Of clients: expired, another authority's, self-signed, without a role. Of the server: another's name, another
-    authority's. There is no list of revoked ones: certificates are to be short-lived (docs/security.md)."""
+    """Client certificates: expired, another authority's, self-signed, without a role. Server
+    certificates: another's name, another authority's. There is no revocation list: certificates are
+    to be short-lived (docs/security.md)."""
     foreign = Authority(tmp_path / "foreign")
     with callers(tmp_path / "service") as service:
         mine = service.authority

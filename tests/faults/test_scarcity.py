@@ -34,7 +34,7 @@ KNOWN = {0, 69, 70, 75, -signal.SIGABRT, -signal.SIGSEGV}
 
 
 def places(count: int) -> list[tuple[str, str, int]]:
-    """What fails, how, and the how-manyeth of its kind."""
+    """Faults to inject: the kind of call, its error, and the number of the call that fails."""
     chance = random.Random(count)
     kinds = [(DESCRIPTORS, "EMFILE"), (MEMORY, "ENOMEM")]
     if count >= 200:
@@ -115,7 +115,7 @@ def limited(mebibytes: int) -> Iterator[Path]:
 
 
 def start_in(node: Daemon, group: Path) -> bool:
-    """Whether it serves; the kernel may end it first."""
+    """Start the daemon in a cgroup; True if it serves. The kernel may end it first."""
     words = ("sh", "-c", f'echo $$ > {group}/cgroup.procs; exec "$@"', "sh")
     served = node.log.read_text().count(" serving ")
     with node.log.open("ab") as log:

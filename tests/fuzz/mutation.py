@@ -38,7 +38,7 @@ class Target:
     may_raise: tuple[type[BaseException], ...]
     seeds: tuple[bytes, ...]
     whose: str
-    """Who writes what it reads."""
+    """The author of the reader's input."""
 
 
 class Finding(AssertionError):
@@ -49,7 +49,7 @@ class Finding(AssertionError):
 class Tried:
     inputs: int
     lines: int
-    """Of our own code, that any traced input led to."""
+    """Number of lines of our own code that any traced input reached."""
 
 
 def through_a_file(read: Callable[[Path], object], suffix: str = "") -> Reader:
@@ -66,7 +66,8 @@ def through_a_file(read: Callable[[Path], object], suffix: str = "") -> Reader:
 
 
 def fuzz(target: Target, seed: int, seconds: float = 0.0, inputs: int = 0) -> Tried:
-    """By time or by number. Raises Finding with the input that shows it."""
+    """Fuzz one target for a time or for a number of inputs. Raises Finding with the input that
+    shows it."""
     chance = random.Random(seed)
     end_s = time.monotonic() + seconds
     lines = Lines()
@@ -136,7 +137,7 @@ ODD = (
     b"../",
     b"\\u0000",
 )
-"""What readers stumble over."""
+"""Byte sequences that readers fail on."""
 
 
 ODD_VALUES = (
@@ -144,7 +145,7 @@ ODD_VALUES = (
     *("9" * 5000, "1e999", "-1", "\0", "\ud800", "é" * 300, "a/b/c", "*", "../..", "x" * 70_000),
     *([], [[]], [None], ["x", 1], {}, {"": ""}, {"x": {"x": None}}, [{}]),
 )
-"""What stands where something else is expected."""
+"""Values put where another type is expected."""
 
 
 def bent_values(document: Any, chance: random.Random) -> Any:

@@ -46,7 +46,7 @@ def certificate(data: bytes) -> object:
 
 
 def seal(data: bytes) -> object:
-    """What a node brings back: ours to the letter, or nothing."""
+    """Seals that a node brings back: ours to the letter, or refused."""
     text = data.decode("utf-8", "replace")
     fence, row = SEALS.open_fence(text), SEALS.open_row(text)
     assert (fence is not None) == (text == SEALED[0])
@@ -72,7 +72,7 @@ def http_request() -> Reader:
 
 
 def objects(data: bytes) -> object:
-    """Of one Apply: a text may come as any that protobuf takes."""
+    """Documents of one Apply: a text may come as any that protobuf takes."""
     reading = users._documents([data.decode("utf-8", "replace")])
     while True:
         try:

@@ -103,7 +103,7 @@ def pod_cgroup(data: bytes) -> object:
 
 
 def names_of_users(data: bytes) -> object:
-    """What a user may name a cgroup of his own: everything but a slash, a newline and NUL."""
+    """Cgroup names that a user may choose: any bytes but a slash, a newline and NUL."""
     name = data.decode("utf-8", "replace").translate({ord(c): None for c in "/\n\0"})
     own = f"0::/user.slice/user-1000.slice/user@1000.service/{name}\n"
     assert cgroups.pod_in(own) is None, "a user's cgroup is taken for a pod's"
@@ -150,7 +150,8 @@ EMPTY_NODE = NodeView((), (), (), 0, None, None, None, 0, "1")
 
 
 def http_request() -> Reader:
-    """Of the metrics' port: whatever is asked, who has no token gets no figures."""
+    """Requests to the metrics port: whatever the request, a caller without a token gets no
+    figures."""
     access = metrics_http.Access(bearer_token="s3cret")
     server = metrics_http.MetricsServer(
         "", 0, lambda: EMPTY_NODE, lambda openmetrics: b"figures", lambda: 0.0, access

@@ -160,7 +160,7 @@ MADE: Mapping[str, Callable[[], dict[str, bytes]]] = {
     "settings": settings,
     "siblings": siblings,
 }
-"""By target: first inputs by name."""
+"""Functions that make the first inputs by name, by target."""
 
 
 def main() -> None:

@@ -136,7 +136,8 @@ def together(node: Node, report: Report, bare: Bare) -> None:
 
 
 def told(node: Node, report: Report, bare: Bare) -> None:
-    """What the daemon says of a tenant while it runs; all of it in build/gpu/ for whoever looks."""
+    """Figures that the daemon reports about a tenant while it runs; the full output is saved in
+    build/gpu/."""
     heading("What the daemon tells")
     arguments = ("--kernel-ns", str(bare.per_ms), "--warm", "0", "--seconds", "5")
     flags = ("--gpumem", "4Gi", "--cores", "50")

@@ -28,7 +28,7 @@ class Way:
         raise NotImplementedError
 
     def clear(self) -> None:
-        """What the library keeps for itself goes back to the driver."""
+        """Give the memory that the library caches back to the driver."""
 
 
 class Torch(Way):
@@ -89,7 +89,7 @@ class Jax(Way):
         self.device = jax.devices("gpu")[0]
 
     def total(self) -> int:
-        """What it took in advance is 75 % of what it believes the GPU has."""
+        """Size of the GPU as the library believes it: it took 75 % of that in advance."""
         taken = int(self.device.memory_stats()["bytes_limit"])
         return round(taken / 0.75)
 

@@ -1,4 +1,5 @@
-"""What has to go on whatever happens: a share while the daemon is killed, a program whose memory leaves the card."""
+"""Guarantees under faults on a real GPU: a share holds while the daemon is killed, a program whose
+memory leaves the card goes on."""
 
 from __future__ import annotations
 

@@ -21,7 +21,8 @@ GIB = 2**30
 JOB = Path(__file__).with_name("fill_job.py")
 CAP_BYTES = 6 * GIB
 LEAST_BYTES = CAP_BYTES - 2 * GIB
-"""Of a grant of 6 GiB a context with its libraries' kernels may take one, and what a library takes at a time another."""
+"""Least that a program gets: of a grant of 6 GiB a context with its libraries' kernels may take one
+GiB, and a library's allocation step another."""
 WAYS = {
     "torch": ("PyTorch", "torch"),
     "torch-segments": ("PyTorch, expandable segments", "torch"),

@@ -64,7 +64,8 @@ def measure(
 def test_a_process_with_long_kernels_gets_no_more_than_its_seven_siblings(
     node: Node, how: str
 ) -> None:
-    """By launches it had 0.374 of 0.4, and the seven 0.004 each; and it was charged a third of what it had."""
+    """When launches were counted, it had 0.374 of 0.4, and the seven 0.004 each; and it was charged
+    a third of what it had."""
     seen: list[list[float]] = []
     for attempt in range(3):
         got = measure(node, f"eight{how}-{attempt}", [20 * MS, *[MS // 5] * 7], 40, how)

@@ -1,4 +1,5 @@
-"""What the driver's own headers declare: every symbol, with the version cuGetProcAddress knows it by.
+"""Declarations of the driver's own headers: every symbol, with the version cuGetProcAddress knows
+it by.
 
 The headers come from their packages on PyPI (packaging/fetch/driver-headers.sh) and are read as text:
 `cuMemAlloc_v2` is declared by a macro that renames `cuMemAlloc`, the per-thread flavours by

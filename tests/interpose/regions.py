@@ -55,7 +55,7 @@ def library() -> ctypes.CDLL:
 
 
 def stub_uuid(device: int) -> bytes:
-    """What the stub driver answers for its device number `device`."""
+    """UUID that the stub driver answers for its device number `device`."""
     return bytes([0xD0 + device]) * 16
 
 
@@ -136,7 +136,7 @@ class Region:
         return sum(getattr(slot.dev[device], field) for slot in self.usage.slot)
 
     def clear_slot(self, slot: int) -> None:
-        """What the daemon does once it knows that the owner is dead."""
+        """Clear a slot as the daemon does once it knows that the owner is dead."""
         ctypes.memset(ctypes.byref(self.usage.slot[slot]), 0, ctypes.sizeof(c.UsageSlot))
 
     def environment(self, **more: str) -> dict[str, str]:

@@ -16,7 +16,7 @@ class Symbol:
     since: int
     """First CUDA version, as cuGetProcAddress counts: 1000 * major + 10 * minor."""
     base: str
-    """What cuGetProcAddress calls it."""
+    """The name by which cuGetProcAddress knows it."""
 
     @property
     def form(self) -> int:
@@ -60,7 +60,7 @@ def unlisted() -> dict[str, Unlisted]:
 
 
 def exported() -> set[str]:
-    """What stands in the place of libcuda.so.1 exports, but for the marker."""
+    """Symbols that the interposer exports in the place of libcuda.so.1, without the marker."""
     return {*driver_symbols(), *(name for name, one in unlisted().items() if one.ours)}
 
 

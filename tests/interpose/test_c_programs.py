@@ -20,7 +20,7 @@ REPORTS = ("Sanitizer", "runtime error:")
 LIMIT = 512 * MIB
 ENFORCE_BOTH = c.FLAG_ENFORCE_MEMORY | c.FLAG_ENFORCE_SM
 CHUNK_NS = 200_000
-"""What a thread draws at once; see regions.Region."""
+"""Credit in ns that a thread draws at once; see regions.Region."""
 
 
 def run(program: str, variant: str, *args: str, env: dict[str, str] | None = None) -> str:

@@ -19,9 +19,10 @@ from tests.interpose.regions import GIB, MIB, Region
 
 GPUS = "a100-40gb,a100-40gb"
 REST = 26 * MIB
-"""Of shared granules, which a context's blocks may not fill: so much is not taken for the driver's own."""
+"""Part of shared granules that a context's blocks may leave empty; it is not counted as the
+driver's own."""
 CHUNK_NS = 200_000
-"""What a thread draws at once; see regions.Region."""
+"""Credit in ns that a thread draws at once; see regions.Region."""
 
 WORK = """
 def kernel():

@@ -38,7 +38,7 @@ class ApiServer:
         self.token = token
         """Not empty: who has another is refused with 401."""
         self.objects: dict[tuple[str, str], Document] = {}
-        """By collection (/api/v1/pods) and namespace/name."""
+        """Objects by collection (/api/v1/pods) and namespace/name."""
         self.events: list[tuple[int, str, str, Document]] = []
         """Version, collection, type, object."""
         self.version = 100

@@ -88,7 +88,7 @@ class Container:
 
 
 def answers(program: subprocess.Popen[str], within_s: float = 30.0) -> bool:
-    """Whether a `cat` runs: it gives back what it is given."""
+    """True if a `cat` runs: it gives back its input."""
     assert program.stdin is not None
     assert program.stdout is not None
     program.stdin.write("are you there?\n")
@@ -99,7 +99,7 @@ def answers(program: subprocess.Popen[str], within_s: float = 30.0) -> bool:
 
 @contextlib.contextmanager
 def pods(hierarchy: str, **containers: str) -> Iterator[dict[str, Container]]:
-    """By name: a container in a cgroup; each value is `pod UID/container`."""
+    """Containers by name, each in a cgroup; each value is `pod UID/container`."""
     base = f"/sluice-test-{os.getpid()}/kubepods"
     made: dict[str, Container] = {}
     try:

@@ -1,4 +1,4 @@
-"""What a node says of those it holds, and what it has written about it."""
+"""Held processes and grants as a node reports them, and the audit rows that it wrote about them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run of the tests has left on the machine: processes, mounts, cgroups, pins, directories.
+"""Remains of a test run on the machine: processes, mounts, cgroups, pins, directories.
 
 Only what is this run's own, so that several can share a machine: processes by a variable they inherit, directories
 because they were made through `tempfile` here, and everything else because its name has one of those in it.
@@ -49,7 +49,7 @@ def left(temporary: str = "") -> list[str]:
 
 
 def pins(directory: str | Path) -> Path:
-    """Of the daemon that runs in this directory."""
+    """Pins of the daemon that runs in this directory."""
     return BPFFS / pins_of(Path(directory) / "run")
 
 
@@ -70,8 +70,8 @@ def processes() -> list[str]:
 
 
 def clear(directory: Path) -> None:
-    """What the kernel keeps for grants that outlived the daemon in this directory, as they should, and for one that
-    was killed or holds somebody still."""
+    """Remove the mounts and pins in the kernel of grants that outlived the daemon in this
+    directory, as they should, and of a daemon that was killed or still holds a process."""
     below = f"{directory}/"
     mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
     mine = [mount for mount in mounts if mount.startswith(below)]

@@ -194,8 +194,9 @@ class Node:
         return answer
 
     def _asked(self, words: tuple[str, ...], ask: Callable[[Client], Any]) -> Any:
-        """What the command prints as JSON, without a process of its own (a fifth of a second of CPU): it is asked in loops.
-        Of a node whose commands run elsewhere, the command itself."""
+        """Answer that the command would print as JSON, without a process of its own (a fifth of a
+        second of CPU), since tests poll it. A node whose commands run elsewhere runs the command
+        itself."""
         if type(self).cli is not Node.cli:
             return self.cli_json(*words)
         try:
@@ -297,8 +298,8 @@ def running(directory: Path, **options: Any) -> Iterator[Node]:
 
 
 def free_port() -> int:
-    """By chance and below those that outgoing connections are given (32768 and up, see ip(7)), so that neither another
-    process of tests nor a connection has taken it before who is told of it does."""
+    """A random port below those of outgoing connections (32768 and up, see ip(7)), so that neither
+    another test process nor a connection has taken it before the caller uses it."""
     while True:
         port = random.SystemRandom().randrange(10_000, 32_768)
         with contextlib.suppress(OSError), socket.socket() as probe:

@@ -17,7 +17,7 @@ AT_REST = ("--warm", "0", "--launches", "1", "--idle", "3600")
 of a call keeps the simulated driver's lock from everybody, where a real driver has it in the kernel."""
 GATE_PROBE = MESON / "tests" / "libgate_probe.so"
 SLUICE = Path(sys.executable).parent / "sluice"
-"""Of the virtual environment that runs the tests."""
+"""The `sluice` command of the virtual environment that runs the tests."""
 
 
 def preloaded(library: Path) -> str:

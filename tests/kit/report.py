@@ -1,4 +1,4 @@
-"""What a demo promised and what it measured: a line for each, all of them for a file."""
+"""Report of a demo: its promises and measurements, a line for each, all of them for a file."""
 
 from __future__ import annotations
 

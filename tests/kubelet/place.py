@@ -134,7 +134,7 @@ class Daemon:
 
     @property
     def server(self) -> PluginServer:
-        """Of the one resource there is in most tests."""
+        """Plugin server of the one resource there is in most tests."""
         return self.servers.servers[0]
 
     def fatal(self, error: BaseException) -> None:

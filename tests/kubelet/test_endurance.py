@@ -52,7 +52,7 @@ def _descriptors() -> int:
 
 
 class Round:
-    """What the kubelet was told before the daemon was killed."""
+    """Pods admitted and grants made before the daemon was killed."""
 
     def __init__(self) -> None:
         self.admitted: dict[str, Pod] = {}

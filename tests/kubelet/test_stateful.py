@@ -137,7 +137,7 @@ class Machine(RuleBasedStateMachine):
                 self._given(answer)
 
     def _given(self, answer: ContainerAnswer) -> None:
-        """What the runtime finds under each name is what is installed."""
+        """Check that the name in the answer refers to the driver files that are installed."""
         cdi, named = self.place.cdi, driver_of(answer)
         assert self.place.cdi_of(answer)["driver"] == named
         assert not named or cdi.drivers()[named] == cdi.installed

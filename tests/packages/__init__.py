@@ -1,2 +1,2 @@
-"""What a distribution gets. Fast checks are part of `make test`; those that build, boot or install are marked
-`packages` and run by `make test-packages`, as root on Debian 12."""
+"""Tests of the distribution's packages. Fast checks are part of `make test`; those that build, boot
+or install are marked `packages` and run by `make test-packages`, as root on Debian 12."""

@@ -67,7 +67,7 @@ def static() -> list[Any]:
 
 
 def of(objects: Iterable[Any], kind: str, name: str = "") -> Any:
-    """What an install makes; hooks are looked at by themselves."""
+    """The only object of that kind that an install makes; hooks are checked separately."""
     (found,) = [
         one
         for one in objects

@@ -67,8 +67,8 @@ class Machine:
         )
 
     def _for_ebpf(self) -> list[str]:
-        """What a machine of its own has and nspawn takes away: the two system calls, a bpffs, and
-        headers for the kernel, which is this host's."""
+        """Arguments that give nspawn back the things that a machine of its own has: the two system
+        calls, a bpffs, and headers for the kernel, which is this host's."""
         if ebpf_host.missing():
             return []
         self._bpffs.mkdir(exist_ok=True)

@@ -143,7 +143,8 @@ RIGHTS = {
     },
     "queue": {("authentication.k8s.io", "tokenreviews", "create")},
 }
-"""What each may ask the API server: (group, resource, verbs). A wider role is a decision, made here."""
+"""Rights of each component at the API server: (group, resource, verbs). A wider role is a decision,
+made here."""
 
 
 @needs_helm

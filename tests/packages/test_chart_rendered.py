@@ -543,7 +543,7 @@ def test_kueues_definitions_ask_the_release_and_outlive_it() -> None:
 
 @needs_helm
 def test_no_pod_has_two_containers_of_one_name() -> None:
-    """What the schemas cannot say and an API server refuses."""
+    """An API server refuses such a pod, and the schemas cannot express the rule."""
     looked_at = 0
     for one in rendered(*ALL):
         pod = (

@@ -20,7 +20,7 @@ FRONT = {
     for path in (REPO / "sluicecommon" / "page" / "front").rglob("*")
     if path.is_file()
 }
-"""What a page is made of: not Python, so nothing else would miss it."""
+"""Files of the web page: not Python, so no other test would miss them."""
 assert len(FRONT) > 10
 
 
@@ -122,7 +122,8 @@ def imports(source: Path) -> set[str]:
 
 
 def test_it_depends_on_what_it_imports(debs: dict[str, Path]) -> None:
-    """By the distribution's names; the standard library and ourselves aside."""
+    """Dependencies under the distribution's names; the standard library and our own packages
+    aside."""
     modules = {
         "grpc": "python3-grpcio",
         "google": "python3-protobuf",

@@ -45,7 +45,8 @@ NO_SETTING = {
 }
 STRUCT = re.compile(r"\bstruct (sluice_\w+) {")
 OTHERS_TABLES = {"xid", "condition", "verdict"}
-"""Of docs/node/health.md: the table of XIDs is a file of its own."""
+"""Tables of docs/node/health.md that are no settings of the daemon: the table of XIDs is a file of
+its own."""
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPO)))
 
@@ -68,7 +69,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def flags() -> dict[str, set[str]]:
-    """By `sluice run` and the like."""
+    """Flags by command, such as `sluice run`."""
     found: dict[str, set[str]] = {}
     for part in (DOCS / "reference" / "commands.md").read_text().split("\n## `")[1:]:
         name, _, rest = part.partition("`")

@@ -1,5 +1,6 @@
-"""What an operator does, in order, on one fresh machine: install as README says, run, queue, hang, upgrade, downgrade,
-purge. The tests of this file build on each other; the first failure stops them."""
+"""Steps of an operator, in order, on one fresh machine: install as README says, run, queue, hang,
+upgrade, downgrade, purge. The tests of this file build on each other; the first failure stops
+them."""
 
 from __future__ import annotations
 

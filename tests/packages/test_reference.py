@@ -1,4 +1,4 @@
-"""What is generated from the code is what the code says, and what is shipped is what it accepts."""
+"""Generated documents agree with the code, and shipped files are accepted by it."""
 
 from __future__ import annotations
 

@@ -32,7 +32,8 @@ READINGS = 30
 DEADLINE_S = 60
 FEWEST = 20
 FAIR = 4
-"""Of the wait, which is made for two readings: one reading and what its reader was kept waiting for a processor leave room."""
+"""Divisor of the wait, which is made for two readings. A try counts when the reader was kept waiting
+for a processor for less than this part of the wait: one reading and that delay leave room."""
 DRIVER = LIBRARIES | {
     f"/usr/lib64/libnvidia-{number}.so.570.86.15": f"/usr/lib64/libnvidia-{number}.so.570.86.15"
     for number in range(37)
@@ -278,8 +279,9 @@ def processor_s(peer: Peer) -> float:
 def test_the_wait_has_room_for_a_reading_by_the_library(
     peer: Peer, files: CdiFiles, version: str
 ) -> None:
-    """By its processor time; the directory of a busy node, with the driver's some forty libraries in each file. The wait
-    is made for two, but the same machine takes half as long again at another hour, and time is not to decide."""
+    """The check goes by processor time; the directory is that of a busy node, with the driver's
+    some forty libraries in each file. The wait is made for two readings, but the same machine takes
+    half as long again at another hour, and wall time is not to decide."""
     write_installed(files.directories[0], installed_spec([GPU_A, GPU_B], DRIVER, hook="/bin/true"))
     files.renew_driver(FILES)
     for number in range(MANY):

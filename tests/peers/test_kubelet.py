@@ -42,7 +42,7 @@ IN_ITS_PLACE = 'mount -t tmpfs none /var/lib && mkdir /var/lib/kubelet && mount 
 
 
 class Refused(Exception):
-    """What the kubelet shows in the pod's events."""
+    """Refusal as the kubelet shows it in the pod's events."""
 
 
 class Kubelet(Protocol):
@@ -197,7 +197,7 @@ reconcile_s = 0.3
         return uid
 
     def document(self, device: str) -> dict[str, Any]:
-        """What the runtime reads about it."""
+        """CDI document of a device, as the runtime reads it."""
         kind, _, name = device.partition("=")
         (path,) = self.cdi_dir.glob(f"{kind.replace('/', '-')}_{name}.json")
         (found,) = json.loads(path.read_text())["devices"]

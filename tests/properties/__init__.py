@@ -1,1 +1,1 @@
-"""What must hold for every input: reducers, arithmetic, allocation against a model."""
+"""Properties that hold for every input: reducers, arithmetic, allocation against a model."""

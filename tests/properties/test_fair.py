@@ -74,7 +74,7 @@ def test_what_others_left_of_a_time_is_never_more_than_the_time(elapsed: int, ta
 
 @dataclass
 class Book:
-    """What one process knows of all of them."""
+    """Accounts that one process keeps of all processes."""
 
     own: int
     accounts: ctypes.Array[Account] = field(default_factory=lambda: (Account * SLOTS)())
@@ -142,7 +142,7 @@ class Process:
     kernel_ns: int
     book: Book
     idle_ns: int = 0
-    """Of its own between two launches."""
+    """Time in ns that the process idles between two launches."""
     used_ns: int = 0
     waited_ns: int = 0
     asked_ns: int = 0

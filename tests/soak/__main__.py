@@ -26,8 +26,8 @@ from tests.soak.slopes import FEWEST, Watch
 
 JOB_S = 120.0
 NOT_STARTED = 125
-"""Of `sluice run` when no daemon answers for 5 s: a start takes longer on a machine that is busy enough. No job that ran
-has it."""
+"""Exit status of `sluice run` when no daemon answers for 5 s: a start takes longer on a machine
+that is busy enough. No job that ran has it."""
 
 
 def tenant(node: Node, rng: random.Random, number: int) -> Tenant:

@@ -1,4 +1,4 @@
-"""Whether a figure grows: what a soak looks at while it runs, and what it says at its end.
+"""Growth of a figure: the check of a soak while it runs, and its verdict at the end.
 
 A leak is a line; noise is not. Of each figure the first fifth is left out (starting), the rest is cut in eight parts, and
 the median of each is taken: a figure grows when the straight line through them (Theil and Sen: the median of all slopes
@@ -38,8 +38,8 @@ RULES: Mapping[str, Allowed] = {
     "mounts": Allowed(0.0, 1),
     "latency_s": Allowed(0.5, 0.05),
 }
-"""By the last word of a figure's name. The disk keeps 1,000 ended grants, and a write-ahead log that grows to
-4 MiB before it is written back: in a short run it grows by that."""
+"""Allowed growth by the last word of a figure's name. The disk keeps 1,000 ended grants, and a
+write-ahead log that grows to 4 MiB before it is written back: in a short run it grows by that."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What a soak calls growing, and what it does not."""
+"""Series that a soak reports as growing, and series that it does not."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What we build with and what we hand out: by version, hash and signature."""
+"""Supply chain of the build and the releases: by version, hash and signature."""

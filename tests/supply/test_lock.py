@@ -53,7 +53,7 @@ def test_the_setup_takes_nothing_else() -> None:
 
 
 def test_pip_refuses_a_file_of_another_hash(tmp_path: Path) -> None:
-    """What --require-hashes is for; without a network, from a directory."""
+    """--require-hashes refuses the file; without a network, from a directory."""
     wheel = tmp_path / "odd-1.0-py3-none-any.whl"
     import zipfile
 

@@ -23,7 +23,7 @@ def test_no_module_imports_from_a_module_of_tests() -> None:
 
 
 def imported(path: Path) -> Iterator[str]:
-    """Of each import what it may name: the module, and the module with each of the names."""
+    """Names that each import may refer to: the module, and the module with each of the names."""
     text = path.read_text()
     if not re.search(r"import[^#]*\btest_|\btest_\w+ import\b", text):
         return
@@ -43,7 +43,7 @@ NOT_READ = ("corpus", "golden")
 """Folders of inputs and outputs: of any number."""
 MOST_LINES = 500
 REASON = re.compile(r"\blong\b|\blonger than\b", re.IGNORECASE)
-"""What the first comment of a longer file says: why it is so long."""
+"""Word in the first comment of a long file that gives the reason for its length."""
 SOURCES = (".py", ".c", ".h", ".go", ".sh")
 OURS = ("docs", "interpose", "nodeagent", "packaging", "proto", "queuecontroller", "simgpu", "sluicecommon", "systemd", "tests")  # fmt: skip
 
@@ -78,7 +78,8 @@ def test_a_long_file_says_why_in_its_first_comment() -> None:
 
 
 def first_comment(text: str) -> str:
-    """Of a module its docstring, of anything else what stands before the first line of code."""
+    """First comment of a file: a module's docstring, or the comment lines before the first line of
+    code."""
     if text.startswith('"""'):
         return text.split('"""', 2)[1]
     kept = []

@@ -25,7 +25,7 @@ def files() -> list[Path]:
 
 
 def outside(path: Path, text: str) -> list[str]:
-    """What a text at a path names outside of the checkout."""
+    """Paths outside of the checkout that a text at `path` names."""
     folders = len(path.relative_to(REPO).parts)  # parents[folders - 1] is the checkout itself
     above = [one[0] for one in PARENTS.finditer(text) if int(one[1]) >= folders]
     above += [one[0] for one in CHAIN.finditer(text) if one[1].count(".parent") > folders]

@@ -34,7 +34,7 @@ from tests.kit.simulator.cuda import (
 RUNNING, LOCKED, CHECKPOINTED, FAILED = range(4)
 SUCCESS, ILLEGAL_STATE, NOT_READY = 0, 401, 600
 CONTEXT_MIB: Final = 520
-"""Of an H100."""
+"""Memory of a context on an H100, in MiB."""
 
 
 class LockArgs(c.Structure):

@@ -92,7 +92,8 @@ def wait(cuda: Cuda, stream: Any, flags: Flags, index: int, value: int, how: int
 
 
 def held(cuda: Cuda) -> dict[str, Any]:
-    """What is on a stream behind a value that is not there happens when the host writes it, in order."""
+    """Work queued behind a value that is not there runs when the host writes the value, in
+    order."""
     cuda.context()
     flags, kernel = Flags(cuda), cuda.kernel()
     stream, other = cuda.stream(), cuda.stream()

@@ -1,4 +1,4 @@
-"""What programs of other people ask the simulated driver for beside memory and launches."""
+"""Calls of other people's programs into the simulated driver besides memory and launches."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def test_the_file_has_the_drivers_version_in_its_name_and_the_soname_leads_to_it
 
 
 def driver_version() -> str:
-    """What NVML says, of a node that nobody made anything of."""
+    """Driver version in NVML, on a node without any setup."""
     text = c.create_string_buffer(80)
     nvml = c.CDLL(str(SIM / "libnvidia-ml.so.1"))
     assert nvml.nvmlInit_v2() == 0

@@ -13,7 +13,8 @@ from tests.kit.simulator.clients import PER_THREAD, Card, Cuda, card
 NOT_FOUND = 500
 FOUND, SYMBOL_NOT_FOUND, VERSION_NOT_SUFFICIENT = 0, 1, 2
 DRIVER_VERSION = 13000
-"""What the simulated driver says it is; it exports what came later, but does not find it by name."""
+"""CUDA version of the simulated driver; it exports later functions, but does not find them by
+name."""
 
 
 @pytest.fixture(scope="module")

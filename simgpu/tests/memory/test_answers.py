@@ -1,4 +1,5 @@
-"""What the simulated GPU says of memory: mistakes have the driver's own errors, arrays and pointers say what they are."""
+"""Memory answers of the simulated GPU: mistakes have the driver's own errors, arrays and pointers
+describe themselves."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ def test_mistakes_are_answered_with_the_drivers_own_errors(gpu: Card) -> None:
 
 
 def mistakes(cuda: Cuda) -> dict[str, tuple[int, int]]:
-    """What answered another error than it should: name -> (got, wanted)."""
+    """Calls that returned another error than they should: name -> (got, wanted)."""
     four = c.create_string_buffer(4)
     cuda.cuInit(0)
     no_context = {

@@ -92,7 +92,7 @@ def test_memory_of_a_shared_pool_is_one_memory_and_its_exporters(gpu: Card) -> N
 
 
 def rules(cuda: Cuda, pid: int, fd: int, ticket: bytes) -> dict[str, int]:
-    """What an importer may not, and what neither may."""
+    """Results of calls that an importer may not make, and of those that neither side may make."""
     at, more, attribute = U64(), c.c_int(), c.c_int()
     default, wrong = c.c_void_p(), Ticket()
     cuda.cuDeviceGetAttribute(c.byref(attribute), SUPPORTED_HANDLES, 0)
@@ -151,7 +151,7 @@ def test_what_an_imported_pool_is_not_for(gpu: Card) -> None:
 
 
 def trim(cuda: Cuda, at: int) -> tuple[int, int]:
-    """What a shared pool keeps after everything is freed and trimmed."""
+    """Figures of a shared pool after everything is freed and trimmed."""
     cuda.cuMemFreeAsync(U64(at), None)
     cuda.cuStreamSynchronize(None)
     cuda.cuMemPoolTrimTo(here["pool"], Size(0))

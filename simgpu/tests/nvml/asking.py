@@ -63,7 +63,7 @@ def start(gpus: Card, script: str, **more: str) -> subprocess.Popen[str]:
 
 
 def nvml(gpus: Card, script: str, timeout_s: float = 120) -> Any:
-    """What the script answered, after nvmlInit, with `gpu(i)` a handle."""
+    """Answer of the script, run after nvmlInit, with `gpu(i)` a handle."""
     process = start(gpus, "n.nvmlInit()\ngpu = n.nvmlDeviceGetHandleByIndex\n" + script)
     out, _ = process.communicate(timeout=timeout_s)
     assert process.returncode == 0

@@ -1,4 +1,4 @@
-"""What the daemon holds possible, and what the simulated driver does: the same, for every geometry."""
+"""Geometries that the daemon's plan and the simulated driver allow: the same ones."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def _profiles_with_mig_on(_cuda: Any, gpu: Any) -> Any:
 
 
 def _can_be_cut(_cuda: Any, gpus: str) -> bool:
-    """Whether the simulator makes such a node."""
+    """True if the simulator makes such a node."""
     import ctypes
     import shutil
 

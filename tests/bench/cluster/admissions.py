@@ -22,7 +22,7 @@ from tests.cluster.queueing import Replica, define
 MANY = 2000
 QUIET_S = 2.0
 USER = ("POST jobs", "PATCH jobs/status")
-"""What the user writes himself."""
+"""Requests that the user sends himself."""
 
 
 def ours(writes: dict[str, float]) -> float:

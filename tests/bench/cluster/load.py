@@ -147,7 +147,7 @@ async def stream(client: ApiClient, options: argparse.Namespace) -> dict[str, An
 
 
 def done() -> dict[str, Any]:
-    """What the controller-manager says of a Job whose pods are done."""
+    """Status that the controller-manager writes on a Job whose pods are done."""
     at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     times = {"lastTransitionTime": at, "lastProbeTime": at, "reason": "r", "message": "m"}
     kinds = ("SuccessCriteriaMet", "Complete")
@@ -157,7 +157,8 @@ def done() -> dict[str, Any]:
 
 
 def sample(options: argparse.Namespace) -> dict[str, Any]:
-    """What the controller wrote for one Job: `job`, `workload` and `event`, as they are stored."""
+    """Read the `job`, `workload` and `event` that the controller wrote for one Job, as they are
+    stored."""
     found: dict[str, Any] = json.loads(Path(options.sample).read_text())
     return found
 
@@ -246,7 +247,8 @@ async def fill(client: ApiClient, options: argparse.Namespace) -> dict[str, Any]
 
 
 def pod(name: str, owner: str) -> dict[str, Any]:
-    """Of about 5 KB, as those of training jobs are; it was let run. All of it is kept, as of one whose elastic Job gives it room."""
+    """Admitted pod of about 5 KB, the size of a training job's pods. The cache keeps all of it, as
+    for a pod of an elastic Job."""
     environment = [{"name": f"VARIABLE_{i}", "value": f"{name}-{i}" + "x" * 40} for i in range(20)]
     container = {
         "name": "main",
@@ -288,7 +290,8 @@ async def pods(client: ApiClient, options: argparse.Namespace) -> dict[str, Any]
 
 
 async def webhooks(client: ApiClient, options: argparse.Namespace) -> dict[str, Any]:
-    """What the API server asks of new Jobs and of changed Workloads, in turns, over connections that are kept."""
+    """Time the API server's webhook requests for new Jobs and for changed Workloads, in turns, over
+    connections that are kept open."""
     context = ssl.create_default_context(cafile=options.ca)
     like = sample(options)
     bodies = [

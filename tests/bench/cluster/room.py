@@ -70,7 +70,8 @@ def load(made: ControlPlane, kind: str, *more: object) -> dict[str, Any]:
 
 
 def sample(made: ControlPlane, place: Path, name: str) -> Path:
-    """What was written for one Job that was let run, for who writes the same without us."""
+    """Save the objects written for one admitted Job; a load without our controller writes the
+    same."""
     workload = until("its Workload", lambda: workload_of(made, name), 30)
     assert condition(workload, "Admitted").get("status") == "True"
 

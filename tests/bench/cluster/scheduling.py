@@ -138,7 +138,7 @@ def questions(asked_pods: int) -> tuple[list[float], list[float]]:
 class Rate:
     pods_per_s: float
     cpu_ms: Mapping[str, float]
-    """By side, for one pod."""
+    """CPU time in ms for one pod, by side."""
 
     @property
     def all_ms(self) -> float:
@@ -147,7 +147,8 @@ class Rate:
 
 @dataclass(frozen=True)
 class Kind:
-    """Of a run: which pods, asking whom, how fast."""
+    """One kind of run: its pods, whether the scheduler calls our extender, and how fast it may
+    write."""
 
     name: str
     asked: Mapping[str, Any]

@@ -1,4 +1,5 @@
-"""Who works: processor time and memory of the API server, etcd and the controller, and what the API server was asked."""
+"""Work of each side: processor time and memory of the API server, etcd and the controller, and the
+requests that the API server counted."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ class Work:
     """Between two looks."""
 
     cpu_s: Mapping[str, float]
-    """By side."""
+    """CPU time in seconds, by side."""
     writes: Mapping[str, float] = field(default_factory=dict)
     """As `PATCH workloads/status`."""
     webhook_calls: Mapping[str, float] = field(default_factory=dict)

@@ -1,1 +1,1 @@
-"""What the queue costs: its engine, its placement and its service."""
+"""Benchmarks of the queue: its engine, its placement and its service."""

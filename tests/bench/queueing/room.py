@@ -152,7 +152,7 @@ class FullCluster:
         )
 
     def cycle(self) -> tuple[CycleResult, float]:
-        """What it decided, and its CPU time in ms."""
+        """Run one cycle; returns its result and its CPU time in ms."""
         self.now_ns += 1
         begin = time.process_time_ns()
         result = self.scheduler.cycle(self.now_ns)

@@ -1,4 +1,5 @@
-"""What the webhook for pods that ask for shares costs: bytes in, bytes out, in a namespace whose quota counts a thousand pods."""
+"""Cost of the webhook for pods that request shares: bytes in, bytes out, in a namespace whose quota
+counts a thousand pods."""
 
 from __future__ import annotations
 

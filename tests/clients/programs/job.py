@@ -1,5 +1,6 @@
-"""What every program of `make test-clients` does on a GPU, in the words of its own library: see how much memory there is,
-take 1 GiB at a time until the library says no, give all back and take one again, then keep the GPU busy. Prints one JSON object.
+"""The program of each library in `make test-clients`: see how much memory the GPU has, take 1 GiB
+at a time until the library refuses, give all back and take one again, then keep the GPU busy.
+Prints one JSON object.
 
 Runs in the clients' own virtual environment and imports nothing of Sluice.
 """
@@ -22,7 +23,7 @@ OTHER_NS = 2_000 + 199 * 10_000
 class Library(Protocol):
     kernel_ns: int
     refusal: type[BaseException]
-    """What the library raises when the driver has no memory."""
+    """Exception that the library raises when the driver has no memory."""
 
     def memory(self) -> tuple[int, int]:
         """(free, total) bytes."""

@@ -19,7 +19,7 @@ def sim_busy_ns(ns):
 
 
 class Refused(Exception):
-    """What cuMemAlloc says; Triton allocates nothing itself."""
+    """An error of cuMemAlloc; Triton allocates nothing itself."""
 
 
 def done(answer: tuple[Any, ...]) -> Any:

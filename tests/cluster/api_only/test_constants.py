@@ -1,4 +1,5 @@
-"""What Sluice, its fakes and its documents say of the kubelet is what the kubelet's own modules say, for every minor there is.
+"""Constants of the kubelet in Sluice, its fakes and its documents equal those in the kubelet's own
+modules, for every minor there is.
 
 The names were taken from elsewhere once, and were those of no kubelet: every pod got a whole GPU. So they are asked for.
 """

@@ -1,5 +1,6 @@
-"""What starts and stops a job of each framework, taken by a real API server. Nobody decides here, and the frameworks'
-own operators and webhooks are not there: their kinds are small definitions from our own table."""
+"""Starting and stopping a job of each framework, through a real API server. No controller decides
+here, and the frameworks' own operators and webhooks are absent: their kinds are small definitions
+from our own table."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ def waits(plane: ControlPlane) -> list[str]:
 
 
 def clean(plane: ControlPlane) -> None:
-    """What is not of a namespace goes with the release, too."""
+    """Check that cluster-scoped objects are deleted with the release, too."""
     for kind in ("clusterroles", "clusterrolebindings"):
         found = plane.api.get(f"/apis/rbac.authorization.k8s.io/v1/{kind}")["items"]
         assert not [one for one in found if one["metadata"]["name"].startswith(NAMESPACE)]

@@ -120,7 +120,8 @@ class Watched:
 
 
 def standing(plane: ControlPlane) -> list[str]:
-    """What is wrong in a book that is made now of what the API server has, as the next leader makes its own."""
+    """Faults in a book that is built now from the API server's objects, as the next leader builds
+    its own."""
     world = ObjectCache()
     for kind in (*OBJECTS, WORKLOADS_KIND):
         for one in plane.api.get(kind.path())["items"]:

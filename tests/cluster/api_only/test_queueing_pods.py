@@ -99,7 +99,7 @@ def gone(plane: ControlPlane, *names: str) -> None:
 
 
 def workload(plane: ControlPlane, name: str) -> Any:
-    """By the name of its group, or of a pod that owns it."""
+    """The Workload with that name (its group's), or the one that a pod with that name owns."""
     for one in plane.api.get(WORKLOADS)["items"]:
         owners = [owner["name"] for owner in one["metadata"].get("ownerReferences", ())]
         if one["metadata"]["name"] == name or name in owners:

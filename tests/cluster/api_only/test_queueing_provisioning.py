@@ -90,7 +90,7 @@ def checked(name: str, cpu: int = 1) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def requests(plane: ControlPlane, name: str) -> list[dict[str, Any]]:
-    """Of the Job of that name, the oldest first, without those that are being deleted."""
+    """ProvisioningRequests of that Job, the oldest first, without those that are being deleted."""
     workload = workload_of(plane, name)
     if workload is None:
         return []

@@ -1,6 +1,6 @@
-"""Who is which node, by a real API server's word: the controller takes a pod's bound token for its node and nothing else
-for anything. No kubelet runs here: pods and nodes are objects, the tokens are what the API server gives for them.
-"""
+"""Node identity from a real API server: the controller accepts a pod's bound token as proof of its
+node and nothing else. No kubelet runs here: pods and nodes are objects, the tokens are those that
+the API server issues for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Who waits, in what order: the visibility API through the API server, for those who may ask, and for nobody who comes by himself."""
+"""Pending workloads in their order: the visibility API through the API server, for users with the
+right to read it, and refused to callers that bypass the API server."""
 
 from __future__ import annotations
 

@@ -25,9 +25,9 @@ from tests.kit.node import NodeError, until
 VICTIMS = ("kubelet", "daemon", "containerd")
 AT_ONCE = 4
 CLAIMS = 10
-"""Of each pod. Its container uses the first."""
+"""Claims per pod. Its container uses the first."""
 SLOTS = AT_ONCE * CLAIMS // 2
-"""Of each of two GPUs, so that the pods at a time fit."""
+"""Slots of each of the two GPUs, so that all pods that run at a time fit."""
 FIRST_S = 2.0
 BETWEEN_S = (6.0, 14.0)
 """Between two kills: each of the three takes some seconds to come back, and more on a busy machine."""
@@ -38,7 +38,7 @@ MEMORY_MIB, CORES = 2000, 5
 @dataclass
 class Outcome:
     pairs: int = 0
-    """Of claims, prepared and given back."""
+    """Claims that were prepared and unprepared again."""
     pods: int = 0
     seconds: float = 0.0
     kills: dict[str, int] = field(default_factory=dict)
@@ -139,7 +139,7 @@ class Churn:
         until(f"{name} is gone", lambda: lab.pod(name) is None, DEADLINE_S)
 
     def _check(self, pod: str, names: Sequence[str]) -> None:
-        """By what the daemon says as soon as it answers."""
+        """Compare the claims with the grants that the daemon lists as soon as it answers."""
 
         def held() -> Counter[str] | None:
             try:

@@ -70,7 +70,7 @@ def pod(
 
 
 def claim_of(lab: Lab, name: str) -> dict[str, Any]:
-    """Of a pod, when it has one."""
+    """The ResourceClaim of a pod, once it has one."""
 
     def found() -> dict[str, Any] | None:
         names = names_of(lab, name)
@@ -88,7 +88,7 @@ def claim_of(lab: Lab, name: str) -> dict[str, Any]:
 
 
 def names_of(lab: Lab, pod: str) -> list[str]:
-    """Of the claims that were made for it."""
+    """Names of the claims that were made for a pod."""
     status = (lab.pod(pod) or {}).get("status", {})
     return [one["resourceClaimName"] for one in status.get("resourceClaimStatuses", [])]
 

@@ -60,7 +60,7 @@ def claims(plane: ControlPlane, namespace: str = "default") -> list[dict[str, An
 
 
 def claims_of(plane: ControlPlane, owner: str, namespace: str = "default") -> list[dict[str, Any]]:
-    """Of the pods whose names begin so."""
+    """Claims of the pods whose names begin with `owner`."""
     return [
         one
         for one in claims(plane, namespace)
@@ -71,7 +71,7 @@ def claims_of(plane: ControlPlane, owner: str, namespace: str = "default") -> li
 
 
 def allocated(plane: ControlPlane, owner: str, namespace: str = "default") -> list[dict[str, Any]]:
-    """What the scheduler gave its claims."""
+    """Devices that the scheduler allocated to the owner's claims, once there are any."""
 
     def results() -> list[dict[str, Any]]:
         return [

@@ -159,7 +159,8 @@ def test_a_gpu_falls_ill_and_its_pods_leave(dra: ClaimLab) -> None:
 
 
 def test_a_gpus_health_is_in_the_status_of_its_pods(dra: ClaimLab) -> None:
-    """By the driver's stream to the kubelet, and with the reason."""
+    """Health reaches the pod's status through the driver's stream to the kubelet, with the
+    reason."""
     with dra.configured('dra_sick = "keep"'):
         dra.claimed("watched", "exec sleep 3600", memory="1Gi", cores=10, selector=FIRST)
         dra.wait_for("watched")
@@ -176,7 +177,7 @@ def test_a_gpus_health_is_in_the_status_of_its_pods(dra: ClaimLab) -> None:
 
 
 def healths(dra: ClaimLab, pod: str) -> list[tuple[str, str]]:
-    """Of its first container's devices, with the message."""
+    """Health and message of each device of the pod's first container."""
     states = (dra.pod(pod) or {})["status"].get("containerStatuses", [])
     return [
         (one["health"], one.get("message", ""))
@@ -276,7 +277,7 @@ def profile(name: str) -> str:
 
 
 def instance_of(dra: ClaimLab, pod: str) -> str:
-    """By its claim's status."""
+    """The MIG instance named in the status of the pod's claim."""
 
     def told() -> str | None:
         devices = claims.claim_of(dra, pod)["status"].get("devices")

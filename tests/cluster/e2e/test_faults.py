@@ -1,5 +1,5 @@
-"""What breaks around the agent: the kubelet, the runtime, the pods, the node. Nothing is lost, nothing is given twice, and what
-runs notices nothing."""
+"""Faults around the agent: the kubelet, the runtime, the pods, the node. Nothing is lost, nothing
+is given twice, and running programs notice nothing."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ def test_a_pod_that_is_deleted_by_force_gives_its_devices_back(lab: Lab) -> None
 
 
 def test_a_node_that_lost_its_power_has_its_workloads_again(lab: Lab) -> None:
-    """What a Deployment wants runs again; a bare pod either runs again or has failed with the kubelet's reason, and never
-    runs without its limits. The books begin anew."""
+    """Pods of a Deployment run again; a bare pod either runs again or has failed with the kubelet's
+    reason, and never runs without its limits. The books start empty."""
     lab.apply(
         manifests.owned("Deployment", "served", lab.gpu_pod("served", memory_mib=4000, cores=20), 2)
     )

@@ -17,7 +17,7 @@ BINDING = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
 
 
 def asked(lab: Lab, name: str) -> int:
-    """What the container has that asked for 7000 MiB."""
+    """Memory in MiB that a container sees after requesting 7000 MiB."""
     lab.run(name, memory_mib=ASKED_MIB, cores=20, command="sleep 3600")
     return int(lab.inside(name)["total_mib"])
 

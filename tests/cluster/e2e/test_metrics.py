@@ -1,4 +1,5 @@
-"""What monitoring reads: names of dcgm-exporter and HAMi with the pods' labels, and rules that fire on what they name."""
+"""Names that monitoring reads: those of dcgm-exporter and HAMi with the pods' labels, and alert
+rules that fire on them."""
 
 from __future__ import annotations
 

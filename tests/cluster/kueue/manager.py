@@ -113,7 +113,8 @@ class Kueue:
         threading.Thread(target=self._mount, args=(certificates,), daemon=True).start()
 
     def _mount(self, certificates: Path) -> None:
-        """What a kubelet does with the Secret that it makes for its webhooks' server."""
+        """Copy the Secret with the webhook server's certificates into a directory, as a kubelet
+        mounts it."""
         while not self._ended.wait(0.2):
             try:
                 found = self.plane.api.find(SECRET)

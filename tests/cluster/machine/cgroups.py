@@ -48,7 +48,8 @@ def join(paths: list[Path], pid: int = 0) -> None:
 
 
 def take_over_v2(deadline_s: float = 10.0) -> None:
-    """By the node's first process, once it sees its own group as the root."""
+    """Delegate the controllers of the node's cgroup; called by the node's first process, once it
+    sees its own group as the root."""
     inner = _made(ROOT / "node")
     (inner / "cgroup.procs").write_text("1")
     end_s = time.monotonic() + deadline_s
@@ -63,7 +64,7 @@ def take_over_v2(deadline_s: float = 10.0) -> None:
 
 
 def remove(paths: list[Path]) -> list[Path]:
-    """What could not be removed."""
+    """Remove cgroups; returns those that could not be removed."""
     end_s = time.monotonic() + REMOVAL_S
     left = [path for path in paths if path.exists()]
     while left and time.monotonic() < end_s:

@@ -76,7 +76,7 @@ class Cluster:
 
     @property
     def name(self) -> str:
-        """Of its control groups; another directory is another cluster."""
+        """Name of the node's control groups; another directory is another cluster."""
         return f"sluice-cluster-{hashlib.sha256(str(self.directory).encode()).hexdigest()[:8]}"
 
     def __enter__(self) -> Cluster:
@@ -136,7 +136,7 @@ class Cluster:
     # --- on the node ---
 
     def command(self, *words: str | Path) -> list[str]:
-        """What runs `words` on the node, for subprocess."""
+        """Command line that runs `words` on the node, for subprocess."""
         target = str(self._number("init.pid"))
         inside = ("-m", "-n", "-p", "-u", "-i", "-C")
         return ["nsenter", "-t", target, *inside, "--", *map(str, words)]
@@ -220,7 +220,7 @@ class Cluster:
         self._wait("the kubelet is back", self.kubelet_answers)
 
     def serves_pods_api(self) -> bool:
-        """Whether this release's kubelet has one, behind a gate or not."""
+        """True if this release's kubelet has the pods API, behind a gate or not."""
         return "pods_api_gate" in json.loads(self.run("constants").stdout)
 
     def kubelet_answers(self) -> bool:
@@ -356,7 +356,8 @@ class Cluster:
         self.run("python3", "-I", SIM_NODE, *place, "up", self.gpus)
 
     def _as_a_gpu_node(self) -> None:
-        """What NVIDIA's feature discovery and operator leave in the API: the label, and the runtime class."""
+        """Create the objects that NVIDIA's feature discovery and operator leave in the API: the
+        label, and the runtime class."""
         label = {"metadata": {"labels": {"nvidia.com/gpu.present": "true"}}}
         self.api.patch(f"/api/v1/nodes/{settings.HOSTNAME}", label)
         with suppress(ApiError):  # there since an earlier time
@@ -449,7 +450,7 @@ class Cluster:
 
 
 def gpu_count(gpus: str) -> int:
-    """Of `2xh100-80gb,a100-40gb`."""
+    """Number of GPUs in a text like `2xh100-80gb,a100-40gb`."""
     found = 0
     for one in gpus.split(","):
         times, mark, _ = one.partition("x")

@@ -166,7 +166,7 @@ def apiserver(node: NodeSettings) -> list[str]:
 
 
 def commands(node: NodeSettings) -> dict[str, list[str]]:
-    """By name, in the order in which they are started."""
+    """Command lines of the node's programs by name, in the order in which they are started."""
     volumes = f"--flex-volume-plugin-dir={node.directory / 'volumes'}"
     kubelet_arguments = [
         f"--config={node.directory / 'kubelet.json'}",

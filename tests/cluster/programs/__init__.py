@@ -1,1 +1,1 @@
-"""What a cluster is made of: built once from pinned sources, packed and signed."""
+"""Programs of a test cluster: built once from pinned sources, packed and signed."""

@@ -130,8 +130,8 @@ def kubernetes(minor: str) -> tuple[str, Path]:
 
 
 def stamp(version: str) -> list[str]:
-    """What Kubernetes' own build sets: without it a node calls itself v0.0.0-master, and helm, kubectl and the feature gates by
-    version go by that."""
+    """Linker flags that Kubernetes' own build sets: without them a node calls itself v0.0.0-master,
+    and helm, kubectl and the feature gates by version rely on that version."""
     major, minor, _ = version.split(".")
     values: Mapping[str, str] = {
         "gitVersion": f"v{version}",

@@ -15,7 +15,8 @@ CLIENTS = {
     "controller-manager": "/CN=system:kube-controller-manager",
     "scheduler": "/CN=system:kube-scheduler",
 }
-"""Who has a kubeconfig in every cluster; a node's kubelet besides."""
+"""Certificate subjects of the users that have a kubeconfig in every cluster; a node's kubelet has
+one besides."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Authority:
 
 @dataclass(frozen=True)
 class Pki:
-    """What `create` left in a directory."""
+    """Certificates and kubeconfigs that `create` wrote into a directory."""
 
     directory: Path
 

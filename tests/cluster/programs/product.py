@@ -1,5 +1,6 @@
-"""What a user installs: the image that `make packages` makes, and the chart. Built once for the same sources, outside of the
-checkout, since it takes minutes; the tests of a cluster take nothing else of Sluice."""
+"""The product as a user installs it: the image that `make packages` makes, and the chart. Built
+once for the same sources, outside of the checkout, since it takes minutes; the tests of a cluster
+take nothing else of Sluice."""
 
 from __future__ import annotations
 

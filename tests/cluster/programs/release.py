@@ -81,7 +81,8 @@ class Release:
         return found
 
     def command(self, *settings: str) -> list[str]:
-        """What the Deployment would run, as this machine runs it: each of its doors has a port that is free here."""
+        """Command that the Deployment would run, as this machine runs it: each of its listeners has
+        a port that is free here."""
         doors = ("server.listen", "server.metrics_listen", "server.probes_listen", "page.listen")
         here = (
             f"kubernetes.kubeconfig={self.kubeconfig()}",

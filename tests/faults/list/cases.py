@@ -15,7 +15,7 @@ from dataclasses import dataclass
 class Case:
     id: str
     what: str
-    """What is done → what must come out."""
+    """The action and the required outcome, as "action → outcome"."""
     tests: tuple[str, ...] = ()
     """FILE::TEST below tests/, without parameters."""
     not_applicable: str = ""

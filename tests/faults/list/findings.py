@@ -1,4 +1,4 @@
-"""What a review of the security found by attacking (S1 to S27), and the tests that keep each mended.
+"""Findings S1 to S27 of a security review by attack, and the tests that keep each fixed.
 
 For those in MUTATED it was tried that a test fails when the remedy is taken out.
 """

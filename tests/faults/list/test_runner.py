@@ -1,4 +1,4 @@
-"""What `make test-faults` says of its own run: it can fail."""
+"""Verdict of `make test-faults` on its own run: it can fail."""
 
 from __future__ import annotations
 

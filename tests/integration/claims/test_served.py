@@ -1,4 +1,5 @@
-"""What a kubelet finds of the driver for claims: its registration, and its health in every version it may listen to."""
+"""The driver for claims as a kubelet finds it: its registration, and its health in every version it
+may listen to."""
 
 from __future__ import annotations
 

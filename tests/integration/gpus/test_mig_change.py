@@ -65,7 +65,7 @@ def uuids(node: Node, profile: str = "") -> list[str]:
 
 
 def units(node: Node) -> list[str]:
-    """What grants can be had on."""
+    """UUIDs of the devices that grants can be made on."""
     return [str(gpu["uuid"]) for gpu in node.info()["gpus"]]
 
 
@@ -318,7 +318,7 @@ def pods() -> Iterator[PodNode]:
 
 
 def healthy(place: PodNode) -> dict[str, list[str]]:
-    """By resource, those that have any."""
+    """IDs of healthy devices by resource; resources without any are left out."""
     found = {
         name: [one for one, well in place.kubelet.do("devices", resource=name)["devices"].items() if well]
         for name in RESOURCES

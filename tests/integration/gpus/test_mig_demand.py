@@ -60,7 +60,7 @@ def cut(place: PodNode) -> list[str]:
 
 
 def rows(place: PodNode) -> list[dict[str, Any]]:
-    """Of the ledger."""
+    """Rows of the ledger of cut MIG instances."""
     with sqlite3.connect(f"file:{place.node.directory}/state/cuts.sqlite?mode=ro", uri=True) as db:
         return [json.loads(body) for (body,) in db.execute("SELECT body FROM cuts")]
 

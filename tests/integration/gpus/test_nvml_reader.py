@@ -72,7 +72,7 @@ NOT_ON = {
         *("nvlink_tx_bytes_total", "nvlink_rx_bytes_total", "nvlinks_active", "nvlink_peers"),
     },
 }
-"""By index: what the model does not report; everything else must be there."""
+"""Fields that the model does not report, by index; everything else must be there."""
 OF_INSTANCES = {"mig_card", "mig_slice_start", "mig_slices"}
 
 

@@ -1,5 +1,6 @@
-"""What is held outlives its daemon, and is taken up again: a daemon that was killed, one with another policy, a cgroup
-that has gone meanwhile, and a person who lets it go, with a daemon and without."""
+"""Held processes outlive their daemon and are taken over: after a daemon that was killed, with
+another policy, with a cgroup that has gone meanwhile, and a person who releases them, with a daemon
+and without."""
 
 from __future__ import annotations
 
@@ -248,7 +249,7 @@ def test_a_container_stays_held_over_a_restart_and_goes_on_with_another_policy(
 def test_without_a_daemon_a_container_and_its_grant_go_on(
     pods_node: PodNode, hierarchy: str
 ) -> None:
-    """What the package does before it removes itself."""
+    """The package runs `uncontain --all` before it removes itself."""
     node = pods_node.node
     pod = pods_node.kubelet.admit("a", gpumem=4000, gpucores=30)
     pods_node.kubelet.cdi_devices(pod)

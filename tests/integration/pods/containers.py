@@ -20,7 +20,7 @@ def container(
     env: dict[str, str] | None = None,
     measured: bool = False,
 ) -> subprocess.Popen[str]:
-    """What the runtime starts when the kubelet hands it these devices."""
+    """Start a container as the runtime does when the kubelet hands it these devices."""
     gpu = place.node.directory / "gpu"
     flags = ["--cdi-dir", str(place.cdi_dir)]
     for device in devices:

@@ -26,7 +26,7 @@ def node() -> Iterator[Node]:
 
 
 def within(node: Node, *asked: str) -> tuple[int, str]:
-    """What it says in a grant of 1000 MiB and 30 %."""
+    """Exit status and output of `sluice selftest grant` in a grant of 1000 MiB and 30 %."""
     done = node.cli(
         *("run", "--gpumem", "1000", "--cores", "30", "--quiet", "--"),
         *(SLUICE, "selftest", "grant", *asked),

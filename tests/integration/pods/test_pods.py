@@ -35,7 +35,7 @@ def place() -> Iterator[PodNode]:
 
 
 def used_bytes(place: PodNode, uuid: str) -> int:
-    """By the device model itself."""
+    """Memory used on a GPU in bytes, as the device model itself counts it."""
     gpus = {gpu["uuid"]: gpu for gpu in place.node.info()["gpus"]}
     return int(gpus[uuid]["memory_used_bytes"])
 
@@ -186,7 +186,7 @@ def _pod_beyond(place: PodNode, driver: str) -> tuple[str, list[str]] | None:
 
 
 def capped(place: PodNode, devices: Sequence[str]) -> bool:
-    """Whether a container with them runs in a grant of one GiB."""
+    """True if a container with these devices runs in a grant of one GiB."""
     job = container(place, devices, str(TENANT), "--launches", "1", "--alloc", str(2 * GIB))
     found = result(job)
     return (found["alloc_result"], found["total_bytes"]) == (2, GIB)
@@ -262,7 +262,7 @@ PROCESSES = "[(p.pid, p.usedGpuMemory) for p in n.nvmlDeviceGetComputeRunningPro
 
 
 def users(place: PodNode, uuid: str, *before: str) -> list[tuple[int, int]]:
-    """Who uses the GPU, and how much of it, as NVML tells the asker."""
+    """Processes on the GPU and the memory each uses, as NVML shows them to the caller."""
     script = (
         "import json, pynvml as n\nn.nvmlInit()\n"
         f"gpu = n.nvmlDeviceGetHandleByUUID({uuid!r})\nprint(json.dumps({PROCESSES}))"

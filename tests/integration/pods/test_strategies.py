@@ -181,7 +181,8 @@ def names_the_driver(answer: dict[str, Any]) -> bool:
 
 
 def left_behind(cluster: Cluster) -> list[str]:
-    """Of grants; what containers share stays for the next ones, the newest alone."""
+    """CDI files and bindings left by grants; the newest file that containers share stays for the
+    next ones and does not count."""
     names = {path.name for path in cluster.cdi.iterdir()} - {"nvidia.yaml"}
     drivers = {path.name for path in cluster.cdi.glob(DRIVERS)}
     ours = sorted(names - drivers if len(drivers) == 1 else names)

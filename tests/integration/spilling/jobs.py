@@ -109,7 +109,7 @@ class Job:
         return str(self.grant()["state"])
 
     def pid(self) -> int:
-        """Of the program, which has taken the place of `sluice run`."""
+        """PID of the program, which has taken the place of `sluice run`."""
         return int(self.grant()["pid"])
 
     def becomes(self, state: str) -> None:
@@ -169,8 +169,9 @@ def in_background(node: Node, ends: ExitStack, *words: str) -> subprocess.Popen[
 
 
 def hangs(node: Node) -> Callable[[], bool]:
-    """Whether the same child of the daemon has been asking the driver for half a second; if it has another question to
-    answer just then, the daemon is killed at that one."""
+    """Probe that is true once the same child of the daemon has been waiting for the driver for half
+    a second; if the child has another request to answer just then, the daemon is killed at that
+    one."""
     seen: dict[int, float] = {}
 
     def probe() -> bool:
@@ -193,12 +194,12 @@ def children(pid: int) -> list[int]:
 
 
 def used_gib(node: Node) -> int:
-    """Of the first GPU, as NVML has it."""
+    """Memory used on the first GPU in GiB, as NVML shows it."""
     return round(int(node.info()["gpus"][0]["memory_used_bytes"]) / GIB)
 
 
 def control(node: Node, *lines: str) -> None:
-    """Of the simulated driver."""
+    """Write the control file of the simulated driver."""
     fresh = node.directory / "gpu" / "control.new"
     fresh.write_text("".join(f"{line}\n" for line in lines))
     os.replace(fresh, node.directory / "gpu" / "control")

@@ -130,7 +130,8 @@ def test_no_padding_hides_so_every_word_is_naturally_aligned(compiled: Layout) -
 
 
 def broken_promises(frozen: Layout, now: Layout) -> list[str]:
-    """What a tenant built against `frozen` would get wrong in a region of `now`."""
+    """Differences between two layouts that a tenant built against `frozen` would misread in a
+    region of `now`."""
     found = []
     newer_minor = (
         now["constants"]["SLUICE_REGION_MINOR"] > frozen["constants"]["SLUICE_REGION_MINOR"]

@@ -1,4 +1,5 @@
-"""What a grant may have queued on a GPU is for all of its processes together (`inflight_ns` of proto/region.h).
+"""The bound on work queued on a GPU holds for all processes of a grant together (`inflight_ns` of
+proto/region.h).
 
 The stub driver gives each process a GPU of its own, so whoever launches as it may always has its queue full; what the
 grant has in flight is read where the daemon reads it.
@@ -22,7 +23,8 @@ LOOKS = 2000
 INFLIGHT_NS = 4_000_000
 """As regions.Region publishes it."""
 SLACK_NS = 1_400_000
-"""Of each process: two launches that always may go, a chunk of credit, and what no record has been made for yet."""
+"""Slack per process: two launches that are always allowed, a chunk of credit, and work without a
+record yet."""
 
 LAUNCH = f"""
 init()

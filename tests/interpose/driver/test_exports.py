@@ -1,4 +1,5 @@
-"""What the tenant's libraries show to the loader: the driver's symbols and nothing else, on an old C library."""
+"""Symbols that the tenant's libraries show to the loader: the driver's and nothing else, on an old
+C library."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from tests.interpose import regions, symbols
 from tests.kit.places import REPO
 
 MARKER = "sluice_interposer_major"
-"""By which a copy of the interposer tells another copy from the real library."""
+"""Symbol by which a copy of the interposer tells another copy from the real library."""
 
 GLIBC_FLOOR = (2, 17)
 """oldglibc.h promises 2.28; what is really needed is what the oldest manylinux images have."""

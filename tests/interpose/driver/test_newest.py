@@ -41,7 +41,7 @@ def test_every_function_of_the_newest_management_header_is_exported(place: Path)
 
 
 def test_every_copy_of_the_newest_headers_is_charged(place: Path) -> None:
-    """By name: whatever moves bytes is a hook, and so is whatever launches."""
+    """The check goes by name: every function that moves bytes or launches is a hook."""
     work = {
         name
         for name, one in headers.driver_api(place).items()

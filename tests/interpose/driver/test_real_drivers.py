@@ -120,7 +120,8 @@ def same(want: list[object], got: list[object]) -> bool:
 
 
 def test_every_export_is_there(driver: Path) -> None:
-    """Of both libraries; but what a debugger looks for is found in the driver alone."""
+    """Exports of both real libraries are ours too; those for a debugger are found in the driver
+    alone."""
     left = {name for name, one in symbols.unlisted().items() if not one.ours}
     real = set(exported(driver / "libcuda.so.1")) | set(exported(driver / "libcuda.so.1", "BDVRA"))
     assert len(real) > 500

@@ -42,7 +42,8 @@ answer(done=driver.stub_busy_ns(0) - before)
 
 
 def charged_ms(tmp_path: Path, change: str) -> float:
-    """What two launches of 20 ms cost a grant that knows this graph as one of 10 us."""
+    """GPU time in ms that two launches of 20 ms cost a grant that knows this graph as one of 10
+    us."""
     flags = c.FLAG_ENFORCE_MEMORY | c.FLAG_ENFORCE_SM
     region = Region(tmp_path / "grant", limits=(GIB,), flags=flags)
     region.policy.dev[0].chunk_ns = 1_000_000_000  # so that nothing has the thread look again

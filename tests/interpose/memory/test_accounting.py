@@ -1,4 +1,5 @@
-"""What a grant is charged against what the simulated GPU really gave away, after each step of random programs.
+"""Compares the memory charged to a grant with the memory that the simulated GPU really gave away,
+after each step of random programs.
 
 The programs are processes under the shim: they allocate in every way there is, free in any order, make and destroy
 contexts, and are killed. The truth is the device's own, read by a process outside of the grant. Whole granules agree to

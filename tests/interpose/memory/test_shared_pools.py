@@ -49,7 +49,7 @@ def misuse(cuda: Cuda) -> list[int]:
 
 
 def fill(cuda: Cuda) -> int:
-    """Of the shared pool, in pieces, until there is no more; how much that was."""
+    """Fill the shared pool in pieces until it is out of memory; returns the bytes taken."""
     had, at = 0, U64()
     while True:
         code = cuda.try_(

@@ -1,4 +1,5 @@
-"""What a tenant sees through libnvidia-ml.so.1: its own GPUs, memory and processes; the rest of the library as it is."""
+"""The view that a tenant has through libnvidia-ml.so.1: its own GPUs, memory and processes; the
+rest of the library as it is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a library that nobody asked for must not do to the process it lives in."""
+"""Manners of an injected library: changes that it must not make to its host process."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Backlog:
     submit_us: float
     """CPU time of taking one in."""
     cycles: int
-    """Of those that had heads; their CPU time follows."""
+    """Cycles that had heads; their CPU time follows."""
     p50_ms: float
     p99_ms: float
     worst_ms: float

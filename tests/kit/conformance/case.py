@@ -1,4 +1,4 @@
-"""What one conformance case turned out to be, and how amounts and names are compared."""
+"""Outcome of one conformance case, and the comparison of amounts and names."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def _put_other(scheduler: Scheduler, manifest: Mapping[str, Any]) -> None:
 
 
 def _take_back(scheduler: Scheduler, result: CycleResult) -> None:
-    """What the shell does when an admission could not be stored."""
+    """Undo a cycle's admissions, as the shell does when an admission could not be stored."""
     for one in result.reserved:
         scheduler.release(one.info.key)
         scheduler.submit(one.info.workload, NOW_NS)

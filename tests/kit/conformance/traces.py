@@ -84,7 +84,7 @@ CIRCLING: Final = (
 
 @dataclass(slots=True)
 class Run:
-    """What happened, by second."""
+    """Record of one run: its events by second."""
 
     events: dict[int, Counter[Event]] = field(default_factory=dict)
     livelock_at: int | None = None
@@ -187,7 +187,7 @@ class Player:
         return False
 
     def _active(self) -> frozenset[WorkloadKey]:
-        """Who is pending and not set aside."""
+        """Pending workloads that are not set aside."""
         queues = self._engine.pending.values()
         return frozenset(info.key for queue in queues for info in queue.active())
 
@@ -205,7 +205,8 @@ class Player:
             self._evict(gone, at)
 
     def _is_mixed(self, info: WorkloadInfo) -> bool:
-        """Whether it borrows one resource and preempts for another, as MIXED_PRICE says."""
+        """True if the workload borrows one resource and preempts for another, as MIXED_PRICE
+        says."""
         spec = self._engine.cache.queues[info.cluster_queue].spec
         preference = spec.flavor_fungibility.preference
         if info.memo is None or preference is not FungibilityPreference.PREEMPTION_OVER_BORROWING:

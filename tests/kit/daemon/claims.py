@@ -74,7 +74,7 @@ class Asker:
         return [str(answer.claims[f"uid-{number}"].error) for number in numbers]
 
     async def healths(self, version: str) -> dict[str, int]:
-        """What the stream says first, by device."""
+        """First message of the health stream: the health of each device."""
         request, response, _ = self._wire.service_methods(health_service(version))[
             "NodeWatchResources"
         ]
@@ -92,7 +92,7 @@ class Asker:
 
 
 async def registration(directory: Path) -> Any:
-    """What the kubelet is told of the driver."""
+    """The driver's registration as the kubelet receives it."""
     (socket,) = (directory / "kubelet/plugins_registry").glob("sluice.dev-*-reg.sock")
     wire = DraWire(native.locate().kubelet_descriptors)
     request, response, _ = wire.service_methods(REGISTRATION)["GetInfo"]

@@ -25,9 +25,9 @@ class FakeCdi:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self.fails = ""
-        """What writing raises, as an OSError."""
+        """Text of the OSError that writing raises; empty: none."""
         self.installed = "driver 570"
-        """What all containers have in common now; empty: nothing."""
+        """Content that all containers share now; empty: none."""
         self.driver = ""
         self._drivers = directory / "drivers"
         self._drivers.mkdir(parents=True, exist_ok=True)
@@ -48,7 +48,7 @@ class FakeCdi:
                 path.unlink()
 
     def drivers(self) -> dict[str, str]:
-        """What is written for all containers, by generation."""
+        """Files shared by all containers, by generation."""
         return {path.name: path.read_text(encoding="utf-8") for path in self._drivers.iterdir()}
 
     def answer(self, nonce: str, gpus: Sequence[GpuUuid], driver: str) -> ContainerAnswer:
@@ -79,6 +79,6 @@ class FakeCdi:
         return Finding("cdi", level, self.fails or str(self._directory))
 
     def read(self, nonce: str) -> dict[str, Any]:
-        """What was written, as plain values."""
+        """Content that was written for a nonce, as plain values."""
         found: dict[str, Any] = json.loads((self._directory / nonce).read_text(encoding="utf-8"))
         return found

@@ -26,7 +26,7 @@ from nodeagent.adapters.host import mounts
 RUNTIME_FAILED: Final = 125
 NOT_FOUND: Final = 127
 _KEPT_CAPABILITIES: Final = (0, 1, 3, 4, 5, 6, 7, 8, 10, 13, 18, 27, 29, 31)
-"""What runtimes leave to a container's root: no SYS_ADMIN, so it cannot mount."""
+"""Capabilities that runtimes leave to a container's root: no SYS_ADMIN, so it cannot mount."""
 _NODES: Final = ("null", "zero", "full", "random", "urandom", "tty")
 _LINKS: Final = {
     "fd": "/proc/self/fd",

@@ -540,7 +540,7 @@ class FakeKubelet:
 
 
 def read_device_ids(value: Any) -> list[str]:
-    """By NUMA node, or flat."""
+    """Read device IDs, grouped by NUMA node or flat."""
     return value if isinstance(value, list) else [one for ids in value.values() for one in ids]
 
 

@@ -37,7 +37,7 @@ def devices_of(answer: Mapping[str, Any]) -> list[str]:
 
 
 def toolkit_devices(environment: Mapping[str, str]) -> list[str]:
-    """What NVIDIA's own runtime class brings, by its environment variable."""
+    """CDI devices that NVIDIA's own runtime class injects, from its environment variable."""
     visible = environment.get(VISIBLE, "")
     if visible in ("", "void", "none"):
         return []

@@ -143,7 +143,7 @@ class QueueController:
         return found
 
     def phase(self, name: str) -> str:
-        """Of a workload, `NAMESPACE/NAME`; "" when there is none."""
+        """Phase of the workload `NAMESPACE/NAME`; "" when there is none."""
         done = self.cli("get", "workload", name, "-o", "json", check=False)
         return json.loads(done.stdout)["status"]["phase"] if done.returncode == 0 else ""
 

@@ -1,4 +1,5 @@
-"""What programs of tests do with a memory pool that they share: one exports it, another imports it.
+"""Functions that test programs run on a memory pool that they share: one exports it, another
+imports it.
 
 The functions run in a client process; there is one such pool in each.
 """

@@ -55,7 +55,7 @@ class Claims(RuleBasedStateMachine):
         self.files: dict[Nonce, GrantId] = {}
         self.ledger: dict[ClaimUid, PreparedClaim] = {}
         self.told: dict[ClaimUid, tuple[ClaimAllocation, tuple[Nonce, ...]]] = {}
-        """What the kubelet was answered, and has not given back: it keeps the names."""
+        """Answers that the kubelet has received and not given back: it keeps the names."""
         self.now_ns = 0
         self.killed_after = -1
         self.book = cb.ClaimBook(cb.ClaimRules("boot", APART_NS))

@@ -60,10 +60,10 @@ class Killed(BaseException):
 
 @dataclass
 class World:
-    """What outlives the daemon: the card, the ledger's file, grants and programs."""
+    """State that outlives the daemon: the card, the ledger's file, grants and programs."""
 
     instances: dict[MigPlace, bool] = field(default_factory=dict)
-    """Whether each has its compute instance."""
+    """Instances of the card; True if the compute instance exists, too."""
     rows: dict[tuple[GpuUuid, MigPlace], Cut] = field(default_factory=dict)
     grants: set[GpuUuid] = field(default_factory=set)
     contexts: set[MigPlace] = field(default_factory=set)
@@ -168,7 +168,7 @@ class World:
 
 
 class _Held:
-    """Of `Keeper.live`, what is looked at."""
+    """Fake of an entry in `Keeper.live`, with the fields that are read."""
 
     def __init__(self, gpu: GpuUuid) -> None:
         self.slots: tuple[int, ...] = ()

@@ -138,7 +138,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 
 def start(state: Path, world: World) -> dict[GrantId, GrantRecord]:
-    """What the daemon does with its state at a start, and a write to each store. Answers what runs."""
+    """Start the daemon's stores from its state, and write to each of them. Returns the running
+    grants."""
 
     async def run() -> dict[GrantId, GrantRecord]:
         InstanceLock(state).close()

@@ -70,7 +70,7 @@ def asked(
 
 
 def check(book: GrantBook) -> None:
-    """What must hold after every event, whatever came before."""
+    """Invariants that hold after every event, whatever came before."""
     memory: dict[str, int] = defaultdict(int)
     hard: dict[str, int] = defaultdict(int)
     count: dict[str, int] = defaultdict(int)

@@ -1,4 +1,4 @@
-"""Who undoes what we write is given way to for longer and longer."""
+"""Backoff against a writer that undoes our writes: the pauses become longer and longer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from queuecontroller.cluster.reconcilers.contention import FREE, LONGEST_S, QUIE
 
 
 def stops_in(seconds: float, contest: Contention, every_s: float = 0.1) -> int:
-    """Of a job that somebody lets run again a tenth of a second after each stop."""
+    """Number of stops in that time of a job that is resumed a tenth of a second after each stop."""
     made, now_s = 0, 0.0
     while now_s < seconds:
         made += contest.rest_s("job", now_s) == 0.0

@@ -1,4 +1,5 @@
-"""Who leads: never two by their own clocks, whatever is late; and somebody in the end."""
+"""Leader election: never two leaders by their own clocks, whatever is late; and always one in the
+end."""
 
 from __future__ import annotations
 
@@ -166,7 +167,8 @@ class SlowLease(ApiServer):
     def __init__(self) -> None:
         super().__init__()
         self.elector: Elector | None = None
-        """Whose time is looked at; None: every renewal is answered at once."""
+        """Elector whose lease time decides when a renewal is answered; None: every renewal is
+        answered at once."""
         self.lapses = 0
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:

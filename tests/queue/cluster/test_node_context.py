@@ -1,4 +1,4 @@
-"""What of nodes and pods counts for topologies, and when a node has failed."""
+"""Parts of nodes and pods that count for topologies, and the rule for a node that has failed."""
 
 from __future__ import annotations
 

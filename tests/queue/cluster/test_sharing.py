@@ -1,4 +1,4 @@
-"""What a replica hears of quotas, pods and nodes, and what it knows and shows then."""
+"""A replica's cache of quotas, pods and nodes, and the figures that it serves from it."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def crds_for_tests() -> list[Schema]:
 
 
 def cluster_crd_for_tests(like: Mapping[str, Any], plural: str) -> Schema:
-    """Of an object of no namespace, all of it stored as it comes."""
+    """Schema of a cluster-scoped object, all of it stored as it comes."""
     group, _, version = like["apiVersion"].rpartition("/")
     kind = like["kind"]
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}

@@ -1,4 +1,5 @@
-"""What the webhook adds when something queued is made, and what an admission gives its pods."""
+"""Changes by the webhook when a queued object is created, and the fields that an admission adds to
+its pods."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ class Cluster:
         self.pods[name].setdefault("status", {})["phase"] = phase
 
     def kubelet(self) -> None:
-        """What is being deleted and held by nobody is gone."""
+        """Remove the pods that are being deleted and have no finalizers."""
         for name, one in list(self.pods.items()):
             head = one["metadata"]
             if "deletionTimestamp" in head and not head.get("finalizers"):

@@ -1,5 +1,5 @@
-"""What is done about a job and its Workload comes to an end, from wherever it begins, and never
-lets anything run that holds no quota."""
+"""Reconciliation of a job and its Workload comes to an end, from wherever it begins, and never lets
+anything run that holds no quota."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an API server asks of a webhook."""
+"""Admission and conversion requests as an API server sends them to a webhook."""
 
 from __future__ import annotations
 

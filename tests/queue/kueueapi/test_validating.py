@@ -1,4 +1,4 @@
-"""What the API server is answered about an object, and in which words."""
+"""Refusals of an object as the API server receives them, with their texts."""
 
 from __future__ import annotations
 

@@ -261,7 +261,7 @@ def test_any_text_is_a_trace_or_told(text: str) -> None:
 
 
 def tried(read: Callable[[], T], refusal: type[Exception]) -> tuple[T | None, str]:
-    """What was read, or the refusal in words."""
+    """The value that was read, or the text of the refusal."""
     try:
         return read(), ""
     except refusal as error:

@@ -45,7 +45,7 @@ class Job:
 
     @property
     def shape(self) -> object:
-        """Who asks for the same with the same priority shares its fate."""
+        """Key of jobs with the same requests and priority: all of them fit or none."""
         return self.priority, tuple(sorted(self.asks.items()))
 
 
@@ -58,18 +58,20 @@ class Queue:
     preempts: bool
     in_cohort: bool
     quotas: dict[tuple[str, str], tuple[int, int | None, int | None]]
-    """By flavor and resource: nominal quota, borrowing limit, lending limit."""
+    """Nominal quota, borrowing limit and lending limit by flavor and resource."""
     flavors: list[str]
     waiting: list[Job] = field(default_factory=list)
     running: list[Job] = field(default_factory=list)
     hopeless: set[object] = field(default_factory=set)
     """Shapes that were looked at since something was freed."""
     first: Job | None = None
-    """Who waits for those it preempted; in a StrictFIFO queue the order alone says who is first."""
+    """Job that waits for its victims to leave; in a StrictFIFO queue the order alone decides which
+    is first."""
     kept: Amounts2 = field(default_factory=dict)
     """Until the cycle ends: for a head that waits for its own quota, or for those it preempts."""
     reclaims: str = "Never"
-    """Whom of the other ClusterQueues, of those that borrow: LowerPriority or Any."""
+    """Victims in other ClusterQueues, among those that borrow: "LowerPriority", "Any" or
+    "Never"."""
     leaving: list[Job] = field(default_factory=list)
     """Preempted in this cycle; they run until it ends."""
 
@@ -78,7 +80,7 @@ class Queue:
         return running + self.kept.get((flavor, resource), 0)
 
     def own(self, flavor: str, resource: str) -> int:
-        """What nobody else can ever have of it."""
+        """Amount that no other queue can ever use."""
         nominal, _, lending = self.quotas[flavor, resource]
         if not self.in_cohort:
             return nominal
@@ -160,7 +162,7 @@ class Reference:
             for queue, job in heads
         ]
         found: dict[str, list[Job]] = {}
-        """Whom each preempts."""
+        """Victims of each job."""
         reasons: dict[str, str] = {}
         for queue, job, flavor, _ in chosen:
             if not flavor:
@@ -311,8 +313,9 @@ class Reference:
     # -- preemption within a cohort ---------------------------------------------------------------
 
     def _cohort_victims(self, queue: Queue, job: Job) -> list[Job]:
-        """Of one resource of one flavor. What was lent comes back from those that borrow it, for work that then is
-        within the queue's own quota; own lower priorities make room for work that borrows, too."""
+        """Victims for a job of one resource and one flavor. Lent quota comes back from the queues
+        that borrow it, for work that then is within the queue's own quota; own lower priorities
+        make room for work that borrows, too."""
         (flavor,), ((resource, amount),) = queue.flavors, job.asks.items()
         nominal = queue.quotas[flavor, resource][0]
         own = [one for one in queue.running if queue.preempts and one.priority < job.priority]

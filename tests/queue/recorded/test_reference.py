@@ -22,7 +22,8 @@ KINDS = pytest.mark.parametrize(
 
 
 def differences(make: Make, seeds: range) -> tuple[list[str], Counter[str], int]:
-    """What differs, how much of what happened, by operation or reason, and how many runs could only be compared in part."""
+    """Compare runs for each seed: the differences, a count of events by operation or reason, and
+    the number of runs that could only be compared in part."""
     wrong: list[str] = []
     happened: Counter[str] = Counter()
     cut = 0

@@ -31,7 +31,7 @@ class PlainQueue:
 
     history = None
     by_shape = True
-    """Whether one that cannot start takes the others of its shape with it."""
+    """True if a workload that cannot start sets aside the others of its shape."""
 
     def __init__(
         self, name: str, strategy: QueueingStrategy, heard: list[WorkloadKey] | None = None

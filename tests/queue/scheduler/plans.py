@@ -43,7 +43,8 @@ def plans(draw: st.DrawFn) -> Plan:
 
 
 def build(plan: Plan, preserve: bool = True) -> Scheduler:
-    """By usage, each ClusterQueue has a second LocalQueue, `q0-x` and so on."""
+    """Build a scheduler of the plan; with `by_usage`, each ClusterQueue has a second LocalQueue,
+    `q0-x` and so on."""
     mode = AdmissionMode.BY_USAGE if plan.by_usage else AdmissionMode.NONE
     queues = [
         cluster_queue(

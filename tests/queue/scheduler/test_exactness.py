@@ -68,7 +68,7 @@ class Program:
 
 
 OBJECTS = ("move", "door", "parent", "flavor", "limits")
-"""What else changes among the objects."""
+"""Steps that change other objects."""
 WHAT = st.sampled_from(
     ["submit"] * 6
     + ["cycle"] * 5
@@ -142,7 +142,7 @@ class Player:
         self.cohorts: dict[int, str | None] = {}
         self.may_move = any(plan[3] for plan in program.queues)
         self.told: dict[WorkloadKey, object] = {}
-        """What each pending workload was told last."""
+        """Last status recorded for each pending workload."""
 
     def step(self, what: str, which: int, amount: int, priority: int) -> object:
         made = self.made

@@ -1,4 +1,5 @@
-"""Who is not nominated, or not admitted, whatever quota there is, and why, one rule a test."""
+"""Workloads that are not nominated or not admitted, whatever quota there is, and the reason, one
+rule a test."""
 
 from __future__ import annotations
 

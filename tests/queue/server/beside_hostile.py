@@ -15,7 +15,7 @@ from tests.queue.server.certificates import Pair
 PEERS = 33
 KINDS = ("silent", "flooding", "lying_node", "lying_user")
 LONGEST_S = 20.0
-"""Of any honest call."""
+"""Limit for any honest call."""
 
 
 @contextlib.contextmanager

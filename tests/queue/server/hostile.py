@@ -22,7 +22,7 @@ WIRE = Wire(find_descriptors())
 SILENT_EACH = 40
 """Connections of a silent peer, made again as soon as they are closed."""
 CALLS_AT_ONCE = 200
-"""Of a flooding peer."""
+"""Concurrent calls of a flooding peer."""
 
 
 async def silent(address: str, stop: asyncio.Event) -> None:

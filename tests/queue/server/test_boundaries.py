@@ -286,7 +286,7 @@ def _damaged(sound: bytes, rng: random.Random) -> bytes:
 
 
 def _opened(path: Path) -> bool:
-    """Whether it starts; else it says why in a way that the service ends with one line."""
+    """True if the store opens; otherwise the error is one that the service reports in one line."""
     try:
         store = SqliteStore(path)
     except (StoreUnusable, StoreLost) as error:

@@ -1,4 +1,5 @@
-"""Who sends many calls at once sends in turns; who waits for its answers does not."""
+"""Fair reading: a client that sends many calls at once takes turns; a client that waits for its
+answers does not."""
 
 from __future__ import annotations
 

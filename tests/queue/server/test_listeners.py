@@ -34,7 +34,8 @@ def old_python(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def _through(directory: Path, sent: bytes) -> bytes:
-    """What an echo behind the doors answers to bytes that are sent in two pieces as soon as one is connected."""
+    """Reply of an echo server behind the listeners to bytes that are sent in two pieces as soon as
+    one is connected."""
 
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(65536):

@@ -1,4 +1,4 @@
-"""What gRPC has for us is heard in the pass of the loop in which it is there."""
+"""Wakes from gRPC are handled in the pass of the loop in which they arrive."""
 
 from __future__ import annotations
 

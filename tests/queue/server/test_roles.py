@@ -149,7 +149,8 @@ ALSO = {
     "submit as ann": lambda caller: caller.admin or may(caller, Act.SESSION, ANN),
 }
 SILENT = {"OK", "ABORTED", "NOT_FOUND", "CANCELLED"}
-"""What an allowed call may end with here: a session that is over, a node that is not there."""
+"""Statuses that an allowed call may end with here: a session that is over, a node that is not
+there."""
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.what)

@@ -126,7 +126,7 @@ class Puppet:
         self.keeper = CountingKeeper()
         self.failures: list[BaseException] = []
         self.events: list[NodeEvent] = []
-        """Of this node's journal."""
+        """Events of this node's journal."""
         self.spills = Spills()
         self.desk = QueueManager(
             settings,

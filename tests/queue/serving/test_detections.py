@@ -1,4 +1,5 @@
-"""What a node notices is on the queue's page, over the real wire; and again after the controller was killed."""
+"""Detections of a node appear on the queue's page, over the real wire; and again after the
+controller was killed."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def controller(tmp_path: Path) -> QueueController:
 
 
 async def keep_alive(controller: QueueController, deaths: list[int]) -> None:
-    """What systemd does: starts it again, without the failpoint."""
+    """Restart the controller without the failpoint, as systemd does."""
     while True:
         assert controller.process is not None
         status = controller.process.poll()

@@ -20,7 +20,7 @@ class Losing:
         self._link = node.desk._link
         self.lost = 0
         self.named: list[list[str]] = []
-        """Who was said to wait, session by session."""
+        """Workloads reported as waiting, session by session."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._link, name)

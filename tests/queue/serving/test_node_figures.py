@@ -1,4 +1,4 @@
-"""What the node says of its queue on /metrics: against a controller that does what the test wants."""
+"""The queue's figures on a node's /metrics, against a controller that the test drives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pods ask of GPUs, from the manifest to the decision a node gets."""
+"""GPU requests of pods, from the manifest to the decision a node gets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of workloads is counted as Kueue counts it."""
+"""Counters of workloads follow Kueue's rules."""
 
 from __future__ import annotations
 

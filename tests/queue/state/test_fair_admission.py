@@ -177,7 +177,8 @@ def test_a_restart_loses_nothing(world: World) -> None:
 
 
 def test_a_crash_between_the_node_s_word_and_the_next_start_counts_the_time(world: World) -> None:
-    """What ended while nobody decided was in use until its end is told."""
+    """A workload that ended while no controller decided counts as in use until its end is
+    reported."""
     world.confirm("team-a/a0")
     world.now_ns += 10 * MINUTE
     world.restart()

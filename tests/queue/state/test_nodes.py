@@ -259,7 +259,7 @@ def test_a_controller_that_slept_through_its_successor_stops() -> None:
 
 
 def test_a_sealed_row_that_cannot_be_read_is_not_adopted() -> None:
-    """Of another version of ours, say."""
+    """A row sealed by another version of ours is an example."""
     world = World()
     row = world.book.nodes.seals.row(Fence("lost", "n1", 50, 5), {"workload": {"nonsense": 1}})
     held = Held("team-a/x", "", "u", 1, "running", record=row)  # type: ignore[arg-type]

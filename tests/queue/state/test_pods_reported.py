@@ -1,4 +1,5 @@
-"""What a node says that its pods hold is held in their names, over the wire and in the stock, and counts once."""
+"""Pods reported by a node hold their GPUs under their own names, over the wire and in the stock,
+and count once."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ class ManyHands(RuleBasedStateMachine):
         self.node_connects_again()
 
     def histories(self) -> dict[str, int]:
-        """What each LocalQueue will have used in an hour's time, if all stays as it is."""
+        """Usage of each LocalQueue in an hour's time, if all stays as it is."""
         history = self.world.book.engine.history
         if history is None:
             return {}

@@ -64,7 +64,8 @@ def project(tmp_path: Path, tests: str, workers: str, command: str = "", beside:
 
 
 def environment() -> dict[str, str]:
-    """Of a person's shell, not of the `make` that may have started us; pytest without plugins begins in half the time."""
+    """Environment of a person's shell, not of the `make` that may have started us; pytest without
+    plugins begins in half the time."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS", "PYTEST_"))}
     return kept | {"PYTHONPATH": str(REPO), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 

@@ -1,4 +1,4 @@
-"""What a CI run decides from the results of its suites and the lists of earlier runs."""
+"""Verdict of a CI run, from the results of its suites and the lists of earlier runs."""
 
 from __future__ import annotations
 

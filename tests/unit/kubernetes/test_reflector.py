@@ -93,7 +93,7 @@ class Server:
 
 
 class Consumer:
-    """What a user of the reflector knows; complains of what could not be."""
+    """State that a user of the reflector has; raises AssertionError on an impossible change."""
 
     def __init__(self) -> None:
         self.known: dict[str, tuple[str, str]] = {}

@@ -40,7 +40,7 @@ steps = st.lists(
 
 
 def told(known: Known, deltas: list[Delta]) -> Known:
-    """What a front end does with them."""
+    """State of a front end that applies these deltas."""
     known = {key: dict(fields) for key, fields in known.items()}
     for one in deltas:
         if one.fields is None:
@@ -173,7 +173,7 @@ def test_viewers_who_know_the_same_are_sent_the_same_bytes() -> None:
 
 
 def heard(known: Known, frames: list[bytes]) -> Known:
-    """What a front end has after these events."""
+    """State of a front end after these events."""
     for frame in frames:
         name, body = frame.split(b"event: ")[1].split(b"\ndata: ")
         if name == b"reset":

@@ -74,7 +74,7 @@ def closed_queue(name: str) -> dict[str, Any]:
 
 
 def status_of(fw: Framework) -> dict[str, Any]:
-    """What the framework's operator writes when a job is done."""
+    """Status that the framework's operator writes when a job is done."""
     match fw.succeeded:
         case Holds(conditions):
             at = "2026-11-22T10:00:00Z"

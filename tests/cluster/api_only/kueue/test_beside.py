@@ -79,7 +79,7 @@ def asks(name: str, gib: int, pods: int = 1) -> dict[str, Any]:
 
 
 def check_of(plane: ControlPlane, name: str) -> dict[str, Any]:
-    """What our check says of the Job's Workload; empty: Kueue does not ask yet."""
+    """State of our admission check on the Job's Workload; empty until Kueue requests the check."""
     found = workload_of(plane, name)
     for one in ((found or {}).get("status") or {}).get("admissionChecks") or ():
         if one["name"] == "shares":

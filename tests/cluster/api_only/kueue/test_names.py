@@ -38,7 +38,8 @@ EVENTS = {
     "UpdatedWorkload": "Normal",
     "WorkloadNameConflict": "Warning",
 }
-"""By reason: the type. Those by a reason of a condition are told besides: `EvictedDueTo...`, and why somebody waits."""
+"""Event type by reason. Reasons that contain a condition's reason are compared separately:
+`EvictedDueTo...`, and the reasons for waiting."""
 
 NOT_TOLD = {
     "AdmissionGateCleared": "admission-gated-by is not there",

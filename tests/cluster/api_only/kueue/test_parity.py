@@ -1,5 +1,5 @@
-"""What a user of Kueue looks for when something was stopped, refused, or is over: in a real API server, with the controller-manager;
-the test plays the kubelet."""
+"""Events and conditions that a user of Kueue searches for when a job was stopped or refused or is
+over: in a real API server, with the controller-manager; the test plays the kubelet."""
 
 from __future__ import annotations
 

@@ -265,7 +265,8 @@ def test_ten_at_once_displace_ten(lab: Lab) -> None:
 
 
 def test_pieces_of_a_card_are_cleared_where_least_has_to_go(lab: Lab) -> None:
-    """What kube-scheduler's sums would never ask about: there is room enough, in pieces."""
+    """kube-scheduler's sums alone would never call for preemption here: there is room enough, in
+    pieces."""
     for n in range(NODES * CARDS):
         there = {"nodeSelector": {"zone": f"z{n % NODES}"}}
         lab.create(f"low-{n}", spec=there, gpumem=50_000)

@@ -44,7 +44,7 @@ def replicas(plane: ControlPlane, place: Path, count: int) -> Iterator[list[Repl
 
 
 def figure(replica: Replica, name: str) -> float | None:
-    """Of the metrics; None: it does not say."""
+    """Value of one metric of the replica; None when /metrics does not have it."""
     with urlopen(f"http://127.0.0.1:{replica.port}/metrics", timeout=30) as answer:
         text = answer.read().decode()
     found = re.search(rf"^{re.escape(name)} (.+)$", text, re.MULTILINE)

@@ -65,7 +65,7 @@ class Lab:
     fleet: Fleet
 
     def start(self, name: str, pods: int = 1, **amounts: Any) -> list[tuple[str, str, int, int]]:
-        """What was kept for it."""
+        """Start a queued Job; returns the shares reserved for it."""
         self.plane.api.create("jobs", "default", queue_job(name, pods, **amounts))
         until(f"{name} is started", lambda: not suspended(self.plane, name), 60)
         return kept(workload_of(self.plane, name))
@@ -188,7 +188,7 @@ def test_a_pod_that_is_queued_itself_gets_what_was_kept(lab: Lab, empty: None) -
 
 
 def test_a_topology_and_shares_count_together(lab: Lab, empty: None) -> None:
-    """Of two racks with as many processors only one has the cards."""
+    """Only one of two racks with the same processors has the cards."""
     levels = {"levels": [{"nodeLabel": one} for one in ("rack", "kubernetes.io/hostname")]}
     resources = [{"name": one, "nominalQuota": PLENTY} for one in ASKED]
     flavors = [{"name": "racks", "resources": resources}]

@@ -90,7 +90,8 @@ def test_no_card_is_promised_twice_while_leaders_are_killed(
 
 
 def go_on(plane: ControlPlane, made: set[str], done: set[str]) -> None:
-    """What a controller-manager and the kubelets would do: pods for jobs that run, and an end for those whose pods are all placed."""
+    """Play the controller-manager and the kubelets: make pods for jobs that run, and end the jobs
+    whose pods are all placed."""
     check(plane)
     for document in plane.api.get(JOBS)["items"]:
         name, count = document["metadata"]["name"], document["spec"]["parallelism"]
@@ -117,8 +118,9 @@ def go_on(plane: ControlPlane, made: set[str], done: set[str]) -> None:
 
 
 def check(plane: ControlPlane) -> None:
-    """What Workloads have noted, and what plain pods have besides, by the API server's objects alone. Pods are read first: who is
-    bound later than that may have what was given back in between."""
+    """Check the shares in Workloads' status, and those of plain pods besides, from the API server's
+    objects alone. Pods are read first: a pod bound later may hold shares that were given back in
+    between."""
     pods = plane.api.get(PODS)["items"]
     workloads = [one for one in plane.api.get(WORKLOADS)["items"] if not is_true(one, "Finished")]
     over = {

@@ -104,7 +104,7 @@ def test_nodes_carry_hamis_register_and_what_others_write_there_is_written_over(
 
 # As HAMi's own examples ask, by their field values.
 def on(**annotations: str) -> dict[str, str]:
-    """By HAMi's names, `_` for `-`."""
+    """Annotations under HAMi's names; `_` stands for `-`."""
     return {f"nvidia.com/{key.replace('_', '-')}": value for key, value in annotations.items()}
 
 

@@ -132,7 +132,7 @@ def over(queue: ControlPlane) -> Iterator[None]:
 
 
 def usage(plane: ControlPlane, name: str) -> dict[str, int]:
-    """What its admission counts."""
+    """Resource usage that the Workload's admission counts."""
     found = until(
         f"{name} is admitted",
         lambda: (one := workload_of(plane, name)) and is_true(one, "Admitted") and one,

@@ -43,7 +43,7 @@ def name_of(plugin: Simulated) -> str:
 
 
 def register(plane: ControlPlane, plugin: Simulated) -> None:
-    """What its plugin and its kubelet write."""
+    """Write the objects that the vendor's plugin and its kubelet would write."""
     node = plugin.node()
     node["metadata"] = {**node["metadata"], "name": name_of(plugin)}
     node["metadata"]["labels"] = {**plugin.labels, "vendor": plugin.word.lower()}

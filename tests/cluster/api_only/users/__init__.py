@@ -1,1 +1,1 @@
-"""What people open and type, against a real API server."""
+"""Commands and manifests of users, against a real API server."""

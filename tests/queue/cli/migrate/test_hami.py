@@ -1,4 +1,4 @@
-"""What HAMi's annotations say is given, and what of it could not be granted here."""
+"""Imported HAMi annotations, and the parts of them that cannot be granted here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an import would do, object by object; done, it has nothing left to do."""
+"""Plan of an import, object by object; after the import the plan is empty."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What the autoscaler's word makes of a check, attempt by attempt, and what is asked of it."""
+"""State of an admission check as the autoscaler's answers change it, attempt by attempt, and the
+requests that it makes."""
 
 from __future__ import annotations
 

@@ -243,13 +243,14 @@ class ObjectCache:
 
 
 async def answered(desk: ExtenderService, verb: str, body: bytes) -> bytes:
-    """What needs nobody is answered at once."""
+    """Response of the extender; a request that waits for nothing is answered at once."""
     made = desk.answer(verb, body)
     return made if isinstance(made, bytes) else await made
 
 
 async def settled(after_s: float = 0.0) -> None:
-    """What needs no time is done; `after_s`: and what waits so long, by the loop's clock, which is put forward."""
+    """Let all work that needs no time finish; with `after_s`, also work that waits that long, by
+    the loop's clock, which is put forward."""
     if after_s:
         loop = asyncio.get_running_loop()
         now_s = loop.time

@@ -132,7 +132,7 @@ class Lab:
         return found
 
     def store(self) -> None:
-        """What the book has decided, as its writer would."""
+        """Store the book's decision, as its writer would."""
         before = self.world.get(WORKLOADS, KEY)
         assert before is not None
         record = self.book.workloads.records[KEY]

@@ -1,4 +1,5 @@
-"""What the pods of a Workload will ask for, by its templates; and whose a pod is that says it is a Workload's."""
+"""Requests of a Workload's future pods, by its templates; and the owner of a pod that claims to
+belong to a Workload."""
 
 from __future__ import annotations
 

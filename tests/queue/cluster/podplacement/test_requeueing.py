@@ -1,4 +1,5 @@
-"""Who was refused on every node is tried again once there is room, whatever made it, and nobody for nothing."""
+"""A pod that was refused on every node is requeued once there is room, whatever made it, and not
+otherwise."""
 
 from __future__ import annotations
 

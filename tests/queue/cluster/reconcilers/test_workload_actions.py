@@ -1,4 +1,4 @@
-"""What the API server refuses is told to whom it concerns."""
+"""Refusals by the API server are reported on the object that they concern."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What other people's tools read: as HAMi's own programs would have written it."""
+"""Annotations that other people's tools read: as HAMi's own programs would have written them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pods with claims count for, by Kueue's `deviceClassMappings`."""
+"""Quota that pods with claims count for, by Kueue's `deviceClassMappings`."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def count(
     pods: int = 1,
     mappings: list[dict[str, Any]] | None = None,
 ) -> dict[str, int]:
-    """What one pod counts for, with a claim of each template."""
+    """Quota that one pod counts for, with a claim of each template."""
     configuration = read_configuration(
         {"resources": {"deviceClassMappings": MAPPINGS if mappings is None else mappings}}
     )

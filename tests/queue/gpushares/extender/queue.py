@@ -84,7 +84,7 @@ class Queue:
         self.ground.put_node(replace(facts, taints=(Taint("k", "v", "NoSchedule"),)))
 
     def submit(self, name: str, count: int = 1, **asked: Any) -> WorkloadInfo:
-        """Of one pod set `main`."""
+        """Submit a workload of one pod set `main`."""
         return self.submit_sets(name, {"main": (count, asked)})
 
     def submit_sets(

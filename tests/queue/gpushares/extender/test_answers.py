@@ -24,7 +24,7 @@ from tests.queue.gpushares.extender.rooms import (
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_node_passes_just_when_the_pod_can_be_placed_there(seed: int) -> None:
-    """By figures alone, by kept verdicts and by looking at each GPU it is one answer."""
+    """Figures alone, kept verdicts and a search of each GPU give one answer."""
     rng = random.Random(seed)
     nodes = {
         f"n{n}": node(f"n{n}", gpus=rng.choice([1, 2, 4, 8]), links=rng.random() < 0.5)

@@ -222,7 +222,7 @@ def test_a_binding_that_was_refused_leaves_the_place_the_workloads() -> None:
 
 
 def recount(queue: Queue, workloads: dict[str, Workload], pods: dict[str, Any]) -> list[str]:
-    """By what the API server has alone: cards that promise too much."""
+    """Overcommitted GPUs, recounted from the reservations and the pods' own places."""
     memory: Counter[str] = Counter()
     time: Counter[str] = Counter()
     holders: Counter[str] = Counter()

@@ -1,4 +1,5 @@
-"""Who is displaced: enough, nobody too many, none of the same priority, and budgets last."""
+"""Victims of displacement: enough of them, none too many, none of the same priority, and disruption
+budgets are broken last."""
 
 from __future__ import annotations
 

@@ -20,19 +20,19 @@ class Simulated:
 
     word: str
     limits: dict[str, Any]
-    """Of the pod's one container."""
+    """Limits of the pod's one container."""
     annotations: Annotations = field(default_factory=dict)
     """That the plugin writes on the node."""
     capacity: dict[str, str] = field(default_factory=dict)
     """That it reports to the kubelet."""
     labels: dict[str, str] = field(default_factory=dict)
     reads: Callable[[Annotations], Any] = lambda _: None
-    """What it takes from the pod as it starts its container."""
+    """Function that reads a pod's annotations as the plugin does when it starts the container."""
     gets: Any = None
     fills: int = 0
     """So many such pods fill the node."""
     quota: dict[str, int] = field(default_factory=dict)
-    """What one of them counts."""
+    """Quota that one such pod counts for."""
 
     def node(self) -> dict[str, Any]:
         head = {"name": NODE, "annotations": self.annotations, "labels": self.labels}

@@ -1,4 +1,5 @@
-"""Whether a vendor's plugin is there: asked where the kubelet has nothing of it any more, and given up after a minute."""
+"""Handshake with a vendor's plugin: requested where the kubelet has none of its devices any more,
+and given up after a minute."""
 
 from __future__ import annotations
 

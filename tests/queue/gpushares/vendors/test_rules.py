@@ -1,4 +1,4 @@
-"""What single vendors do otherwise: templates, modules, wings, masks, policies."""
+"""Rules of single vendors: templates, modules, wings, masks, policies."""
 
 from __future__ import annotations
 

@@ -324,7 +324,8 @@ def raised(spec: ClusterQueue, more: Mapping[tuple[str, str], int]) -> ClusterQu
 def starts_with(
     made: Scheduler, waiting: Workload, queue: str, by: list[Shortage], less: int
 ) -> bool:
-    """Whether it starts once its queue has so much more, and nobody else may take it."""
+    """True if the workload starts once its queue has the missing quota less `less`, and no other
+    workload may take it."""
     spec = made.cache.queues[queue].spec
     more = {(one.flavor, one.resource): one.missing for one in by}
     more[by[0].flavor, by[0].resource] -= less

@@ -137,7 +137,7 @@ TestPending = PendingMachine.TestCase
 
 
 def test_those_of_one_shape_keep_it_once() -> None:
-    """What a room says of each of them is most of it."""
+    """The part of a shape that comes from a room is most of it."""
     queue = PendingQueue("q", QueueingStrategy.BEST_EFFORT_FIFO)
     every = [WorkloadInfo(workload(name, "q", 1), "q", FlavorResources()) for name in "ab"]
     for number, info in enumerate(every):

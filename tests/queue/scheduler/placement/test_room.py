@@ -195,7 +195,8 @@ slow = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def fits_without(made: Cluster, workload: Workload, gone: frozenset[WorkloadKey]) -> bool:
-    """Whether it would find a place with these out of the way, and nothing changes by asking."""
+    """True if the workload would find a place without the workloads in `gone`; the query changes
+    nothing."""
     before = made.picture()
     undo = made.room.stock.without({workload.key, *gone})
     try:

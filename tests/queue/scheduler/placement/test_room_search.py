@@ -154,7 +154,8 @@ class World:
         self.scheduler.submit(workload, self.now_ns)
 
     def cycle(self) -> bool:
-        """Whether anything was decided; the preempted go at once, some come again."""
+        """Run one cycle; True if anything was decided. The preempted end at once, some come
+        again."""
         self.now_ns += 1
         result = self.scheduler.cycle(self.now_ns)
         for one in result.reserved:

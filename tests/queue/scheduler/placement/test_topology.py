@@ -32,7 +32,7 @@ Leaves = dict[Values, dict[str, int]]
 
 
 def leaves(**free: int) -> Leaves:
-    """Of names like b1_r1_h1."""
+    """Leaves of a topology; names are like b1_r1_h1."""
     return {tuple(name.split("_")): {"cpu": amount} for name, amount in free.items()}
 
 
@@ -128,7 +128,7 @@ def random_tree(random: Random) -> Leaves:
 
 
 def fits_plainly(where: Leaves, ask: Ask) -> bool:
-    """Whether there is a domain of the required level whose hosts take the slices, by counting."""
+    """True if a domain of the required level has hosts for all slices, by counting."""
     depth = LEVELS.index(ask.required or HOSTNAME) + 1
     (layer,) = ask.layers or (Layer(HOSTNAME, 1),)
     within = LEVELS.index(layer.level) + 1

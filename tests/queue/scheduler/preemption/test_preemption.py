@@ -1,4 +1,4 @@
-"""Who has to go: one table row a rule, without and with fair sharing."""
+"""Choice of victims: one table row a rule, without and with fair sharing."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def run(made: Scheduler, running: list[Running]) -> None:
 
 
 def targets(made: Scheduler, amount: int, priority: int) -> dict[str, str]:
-    """Who goes for a workload of `own`, created at 12 ns, and why."""
+    """Victims, with the reasons, of a workload of `own` that was created at 12 ns."""
     made.submit(workload("new", "own", amount, priority=priority, created_ns=12))
     result = made.cycle(99 * SECOND)
     return {one.target.workload.name: str(one.reason) for one in result.preempted}

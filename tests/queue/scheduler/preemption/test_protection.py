@@ -1,4 +1,5 @@
-"""Who was admitted only just, or is of a protected class, is not preempted; whoever wants its quota looks again in time."""
+"""Protection from preemption: workloads that were admitted a moment ago or have a protected class
+are spared; the preemptor is retried in time."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def lent(fair: bool = False, delay_ns: int = 0, **protection: int) -> Scheduler:
 
 
 def asks(made: Scheduler, at_s: int, queue: str = "owner", priority: int = 0) -> list[str]:
-    """Whom a workload of 4 makes go."""
+    """Victims of a workload of 4."""
     made.submit(workload("new", queue, 4, created_ns=99, priority=priority), at_s * SECOND)
     return goes(made, at_s)
 

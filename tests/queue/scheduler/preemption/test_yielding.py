@@ -1,4 +1,5 @@
-"""Who was preempted too often for the same one lets it start first, and takes nothing back from it."""
+"""A workload that the same preemptor preempted too often lets it start first, and takes nothing
+back from it."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ SPOT = NUMBERS.number("spot", "gpu")
 
 
 def share(usage: dict[str, int], weight_milli: int = 1000) -> Share:
-    """Of a queue with 2 GPUs and 10 of memory in a cohort with 8 and 40, 4 of them spot."""
+    """Share of a queue with 2 GPUs and 10 of memory in a cohort with 8 and 40, 4 of them spot."""
     root = QuotaNode("root", is_cohort=True)
     root.set_quota(GPU, 2, None, None)
     root.set_quota(SPOT, 4, None, None)

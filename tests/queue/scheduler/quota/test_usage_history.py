@@ -1,4 +1,4 @@
-"""What LocalQueues have used: numbers worked by hand, and laws for any history."""
+"""Usage history of LocalQueues: numbers worked by hand, and laws for any history."""
 
 from __future__ import annotations
 

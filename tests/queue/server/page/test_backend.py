@@ -1,4 +1,5 @@
-"""Who may do what on the page of a service of its own: the table of rights, asked again with each action."""
+"""Rights on the page of a service of its own: the table of rights, checked again with each
+action."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is let in at the daemon's socket, who has to go for it, and how much each may ask."""
+"""Connections at the daemon's socket: admission, eviction, and the limit of requests per client."""
 
 from __future__ import annotations
 

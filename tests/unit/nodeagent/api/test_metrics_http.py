@@ -1,4 +1,4 @@
-"""Who may scrape, over what, and what they are answered."""
+"""Access to the metrics port: the clients, the protocols, and their answers."""
 
 from __future__ import annotations
 

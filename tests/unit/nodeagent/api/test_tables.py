@@ -1,4 +1,4 @@
-"""What `sluice ps` and `sluice top` print fits into 80 columns, whatever the names are."""
+"""Output of `sluice ps` and `sluice top` fits into 80 columns, whatever the names are."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""What `helm uninstall` calls: agents end when nobody uses their GPUs, nodes are left without a trace of
-ours and with everything of others', what was counted goes, and a node that is down holds up nobody."""
+"""Actions of `helm uninstall`: agents end when no program uses their GPUs, nodes keep no trace of
+ours and everything of others', the counted objects go, and a node that is down does not delay the
+rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written for the runtime, as values: the driver's edits with ours in its place."""
+"""CDI files written for the runtime, as values: the driver's edits with ours in their place."""
 
 from __future__ import annotations
 

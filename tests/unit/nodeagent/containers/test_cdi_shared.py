@@ -1,4 +1,4 @@
-"""What all containers have in common, in a file of its own: names, contents, and how long it lives."""
+"""The CDI file shared by all containers: names, contents, and how long it lives."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def files(installed: Path, tmp_path: Path) -> CdiFiles:
 
 
 def given_to(files: CdiFiles, nonce: str, driver: str) -> Edits:
-    """What the runtime makes of an answer."""
+    """Edits that the runtime makes from an answer."""
     cache = CdiCache(files.directories)
     try:
         assert cache.errors == {}

@@ -18,7 +18,7 @@ from tests.kit.places import SHIM, SIM
 
 DRIVERS = {host.DRIVER: str(SIM / host.DRIVER), host.NVML: str(SIM / host.NVML)}
 LACKING = {host.DRIVER: "cuMulticastCreate", host.NVML: "nvmlDeviceGetPciInfo_v3"}
-"""What the driver of `older` does not export yet."""
+"""Symbols that the driver of `older` does not export yet."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What a claim is allotted, and which grants it needs: by table, with every mistake named."""
+"""Allocation of a claim, and the grants it needs: by table, with every mistake named."""
 
 from __future__ import annotations
 

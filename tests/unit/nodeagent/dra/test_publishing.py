@@ -16,7 +16,7 @@ COUNTERS = {"name": "gpu-0", "counters": {"memory-slice-0": {"value": "1"}}}
 
 
 class Store:
-    """Of slices; `keeps`: fields that it knows."""
+    """Fake store of ResourceSlices; `keeps`: fields that it knows."""
 
     node_uid, synced = "", True
 

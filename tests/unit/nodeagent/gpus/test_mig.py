@@ -1,4 +1,4 @@
-"""What of a card in MIG mode is whose: its instances, and the processes on them."""
+"""Owners of a card's parts in MIG mode: its instances, and the processes on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the sweep makes of cards that the simulator does not have: MIG, vGPU licences, old drivers."""
+"""The sweep on cards that the simulator does not have: MIG, vGPU licences, old drivers."""
 
 from __future__ import annotations
 

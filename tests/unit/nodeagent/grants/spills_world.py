@@ -47,12 +47,12 @@ class World:
     """Implements HostRoom, and what the desk asks of a keeper."""
 
     processes: Mapping[int, int] = field(default_factory=lambda: {1: 10 * GIB, 2: 20 * GIB})
-    """What each has, in bytes."""
+    """GPU memory of each process, in bytes."""
     states: dict[int, CheckpointState] = field(default_factory=dict)
     ledger: dict[GrantId, GrantRecord] = field(default_factory=dict)
     fails: dict[tuple[CheckpointStep, int], CheckpointFailed] = field(default_factory=dict)
     breaks: bool = False
-    """What fails is FAILED afterwards."""
+    """True if a step that fails leaves the process in state FAILED."""
     lacks: str = ""
     still: str = ""
     host_bytes: int = 256 * GIB

@@ -1,5 +1,5 @@
-"""What tenants write is believed or replaced: the short way for honest readings says the same as the rules one by
-one, and a reading that is the same again changes nothing."""
+"""Readings that tenants write are believed or replaced: the short way for honest readings agrees
+with the rules one by one, and an unchanged reading changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is mounted where, by the kernel's word, whatever users name their mounts."""
+"""Mounts as the kernel lists them, whatever users name their mounts."""
 
 from __future__ import annotations
 

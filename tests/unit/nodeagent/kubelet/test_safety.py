@@ -1,4 +1,5 @@
-"""What would let pods go around their grants: another plugin, an unsafe container runtime, a second daemon."""
+"""Ways by which pods could bypass their grants: another plugin, an unsafe container runtime, a
+second daemon."""
 
 from __future__ import annotations
 

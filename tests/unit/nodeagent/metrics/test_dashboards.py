@@ -1,5 +1,5 @@
-"""What we give to Grafana and Prometheus asks only for what the daemon and the queue serve, its
-alerts fire when they should, and each is explained."""
+"""Dashboards and alerts query only series that the daemon and the queue serve, the alerts fire when
+they should, and each is explained."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def test_the_page_with_every_family_is_frozen(name: str) -> None:
 
 
 def served(family: str, settings: dict[str, Any]) -> bool:
-    """Whether these settings switch the family of that name on."""
+    """True if these settings switch the family of that name on."""
     if family.startswith("DCGM_"):
         return "dcgm" in settings
     if family.startswith("sluice_"):
@@ -195,7 +195,7 @@ DASHBOARD_12239 = {
     *("DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_SM_CLOCK"),
     *("DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_FB_USED", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE"),
 }
-"""What the official dashboard asks for, each with {instance, gpu}; `instance` is the scrape's."""
+"""Series of the official dashboard, each with {instance, gpu}; `instance` is the scrape's."""
 
 
 def by_family(text: str) -> dict[str, list[Any]]:

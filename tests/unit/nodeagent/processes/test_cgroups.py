@@ -45,7 +45,8 @@ def test_the_pod_of_a_cgroup(text: str, pod: str | None) -> None:
 
 
 NO_NEWLINES = "\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
-"""What str.splitlines() or a text file of Python's would end a line at; the kernel allows all in a cgroup's name."""
+"""Characters at which str.splitlines() or a text file of Python's would end a line; the kernel
+allows all in a cgroup's name."""
 
 
 @pytest.mark.parametrize("mark", NO_NEWLINES, ids=ascii)

@@ -1,4 +1,4 @@
-"""What the host's memory can take: of /proc as it is, and of cgroups that a test lays out."""
+"""Room in the host's memory: from /proc as it is, and from cgroups that a test lays out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What /proc says of a process whose name was chosen to look like the rest of it."""
+"""Reading /proc of a process whose name was chosen to look like the rest of the line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node reports of its MIG instances, as the controller reads it and places by it."""
+"""MIG instances that a node reports, as the controller reads them and places by them."""
 
 from __future__ import annotations
 

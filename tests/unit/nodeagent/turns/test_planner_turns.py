@@ -1,4 +1,4 @@
-"""Who may run when: priorities, floors, and grants that hold several GPUs."""
+"""Turns of tenants: priorities, floors, and grants that hold several GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What an earlier daemon held: every case of its fate, and that what is gone on with expires like anything else."""
+"""Holds of an earlier daemon: every case of their fate, and a hold that is continued expires like
+any other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Who is in a grant whose region was lost, or could not be looked at for want of descriptors, is held for nothing."""
+"""A grant whose region was lost, or could not be read for want of descriptors, is no reason to hold
+its processes."""
 
 from __future__ import annotations
 
