@@ -1,7 +1,7 @@
-"""NVML's GPU performance monitoring: how busy the parts of a GPU were between two sweeps.
+"""NVML's GPU performance monitoring: utilization of a GPU's parts between two sweeps.
 
-Hopper and later; no permission and no DCGM is needed. Two samples per GPU live as long as the
-reader process.
+Available on Hopper and later, without special permission and without DCGM. The two samples per GPU
+live as long as the reader process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _METRICS: Final = {
     "nvlink_tx_bytes_per_s": (pynvml.NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC, _MIB),
     "nvlink_rx_bytes_per_s": (pynvml.NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC, _MIB),
 }
-"""Field of ProfileReading, NVML's metric, factor to base units."""
+"""NVML's metric and the factor to base units, by field of ProfileReading."""
 
 
 class Profiler:
@@ -34,13 +34,13 @@ class Profiler:
 
     @staticmethod
     def of(handle: Any) -> Profiler | None:
-        """None where the card has no GPM. Raises pynvml.NVMLError."""
+        """A profiler for a card; None if the card has no GPM. Raises pynvml.NVMLError."""
         supported = pynvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice
         return Profiler(handle) if supported else None
 
     def read(self) -> ProfileReading | None:
-        """Averages since the last call; None at the first one, and where the samples lie too
-        close together."""
+        """Averages since the last call; None at the first call and where the samples are too close
+        together."""
         before, now = self._samples
         try:
             pynvml.nvmlGpmSampleGet(self._handle, now)

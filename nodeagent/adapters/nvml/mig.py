@@ -1,4 +1,4 @@
-"""MIG through a child process with a deadline; see `nvml_mig_child`. Implements MigPort."""
+"""MIG through a child process with timeouts; see `mig_child`. Implements MigPort."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from nodeagent.units import GpuUuid
 from sluicecommon.plain import read_plain, write_all_fields
 
 READ_DEADLINE_S: Final = 15.0
-"""With the start of Python and of the driver, which loads its firmware when nobody had it open."""
+"""Seconds; includes the start of Python and of the driver, which loads its firmware when no process
+has it open."""
 CHANGE_DEADLINE_S: Final = 60.0
-"""A change of the mode takes seconds, each instance part of one."""
+"""Seconds; a mode change takes seconds, each instance a part of one."""
 LONGEST_ANSWER_BYTES: Final = 4 << 20
 
 
@@ -25,11 +26,12 @@ class ChildMig:
     def __init__(
         self, library: str, exclusive: Callable[[], AbstractAsyncContextManager[None]]
     ) -> None:
-        """`exclusive`: no other process of ours has the driver open meanwhile."""
+        """While `exclusive` is held, no other process of ours has the driver open."""
         self._library = library
         self._exclusive = exclusive
         self._turn = asyncio.Lock()
-        """A look in the middle of a change would be one more user of the card."""
+        """Serialises reads and changes: a reader would be one more user of the card during a
+        change."""
 
     async def states(self) -> tuple[MigState, ...]:
         async with self._turn:
@@ -67,14 +69,16 @@ class ChildMig:
             async with asyncio.timeout(deadline_s):
                 out, _ = await child.communicate(json.dumps(request).encode() + b"\n")
         except TimeoutError:
-            raise MigUnavailable(f"NVML did not answer within {deadline_s:g} s") from None
+            raise MigUnavailable(f"NVML timed out after {deadline_s:g} s") from None
         finally:
             with contextlib.suppress(ProcessLookupError):
                 child.kill()
         try:
             answer = json.loads(out)
         except ValueError:
-            raise MigUnavailable(f"the process for NVML ended with {child.returncode}") from None
+            raise MigUnavailable(
+                f"the process that calls NVML exited with status {child.returncode}"
+            ) from None
         if "error" in answer:
             raise MigUnavailable(answer["error"])
         return answer

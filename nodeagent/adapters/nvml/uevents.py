@@ -1,4 +1,4 @@
-"""Hot-plug and driver changes of GPUs, from the kernel's uevents, through a child process that
+"""Hot-plug and driver changes of GPUs from the kernel's uevents, through a child process that
 receives them with pyroute2; see `uevents_child` and docs/decisions/node/0007-uevents.md.
 """
 

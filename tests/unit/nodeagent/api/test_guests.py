@@ -110,8 +110,8 @@ def test_streams_are_bounded_for_a_user_over_all_his_connections_and_not_for_roo
         if account == 7:
             assert begun == 16
     assert begun == 128
-    assert reasons[0] == "uid 7 has 16 calls of Watch already"
-    assert reasons[-1] == "128 calls of Watch run already"
+    assert reasons[0] == "uid 7: too many concurrent Watch calls (limit 16)"
+    assert reasons[-1] == "too many concurrent Watch calls on this node (limit 128)"
     root = party.enter(0)
     assert root is not None
     for _ in range(500):
@@ -133,7 +133,7 @@ def test_who_asks_too_often_waits_and_is_refused_when_it_goes_on() -> None:
 
     for _ in range(int(CALLS_BURST + 5 * CALLS_PER_S)):
         ask()
-    with pytest.raises(Refused, match="uid 7 asks too often"):
+    with pytest.raises(Refused, match="uid 7: rate limit of 100 calls per second exceeded"):
         [ask() for _ in range(2)]
     assert delays[: int(CALLS_BURST)] == [0.0] * int(CALLS_BURST)
     assert 0.0 < delays[int(CALLS_BURST)] <= delays[-1] <= 5.0
