@@ -15,19 +15,19 @@ from typing import Final
 
 from nodeagent.ports.clients import RefusalKind, Refused
 
-MOST_CONNECTIONS: Final = 512
+MAX_CONNECTIONS: Final = 512
 ROOM_FOR_ROOT: Final = 64
 """Connections that only root can use."""
-MOST_PER_ACCOUNT: Final = 256
+MAX_PER_ACCOUNT: Final = 256
 """Connections per account; as many jobs of one user may wait for a grant (grants.max_waiting)."""
 SILENT_S: Final = 10.0
 """Seconds until a connection without a request is closed; the command sends one at once."""
 IDLE_S: Final = 60.0
 """Seconds until a connection is closed after its last answer."""
-MOST_CALLS: Final = {"Watch": 16, "Trace": 8, "WatchEvents": 32, "CreateGrant": MOST_PER_ACCOUNT}
+MAX_CALLS: Final = {"Watch": 16, "Trace": 8, "WatchEvents": 32, "CreateGrant": MAX_PER_ACCOUNT}
 """Concurrent calls per account; a snapshot for each watcher costs the daemon about 1 ms."""
-MOST_CALLS_ELSE: Final = 32
-MOST_OF_ALL: Final = {"Watch": 128, "Trace": 32}
+MAX_CALLS_ELSE: Final = 32
+MAX_OF_ALL: Final = {"Watch": 128, "Trace": 32}
 """Concurrent calls of all accounts together, root's excepted."""
 CALLS_PER_S: Final = 100.0
 CALLS_BURST: Final = 300.0
@@ -72,10 +72,10 @@ class GuestBook:
         others = len(self._here) - count[0]
         room = True
         if account == 0:
-            room = len(self._here) < MOST_CONNECTIONS or self._push_out(0)
-        elif count[account] >= MOST_PER_ACCOUNT:
+            room = len(self._here) < MAX_CONNECTIONS or self._push_out(0)
+        elif count[account] >= MAX_PER_ACCOUNT:
             room = self._push_out(account)
-        elif others >= MOST_CONNECTIONS - ROOM_FOR_ROOT:
+        elif others >= MAX_CONNECTIONS - ROOM_FOR_ROOT:
             del count[0]
             biggest, most = count.most_common(1)[0]
             room = self._push_out(biggest if most > count[account] + 1 else account)
@@ -119,13 +119,13 @@ class GuestBook:
         account = guest.account
         guest.called = True
         if account != 0:
-            most = MOST_CALLS.get(method, MOST_CALLS_ELSE)
+            most = MAX_CALLS.get(method, MAX_CALLS_ELSE)
             if self._calls[account, method] >= most:
                 raise Refused(
                     RefusalKind.EXHAUSTED,
                     f"uid {account}: too many concurrent {method} calls (limit {most})",
                 )
-            of_all = MOST_OF_ALL.get(method)
+            of_all = MAX_OF_ALL.get(method)
             if of_all is not None and of_all <= sum(
                 number for (who, what), number in self._calls.items() if what == method and who
             ):

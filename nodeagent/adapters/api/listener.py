@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 CHUNK_BYTES: Final = 64 << 10
 BACKLOG: Final = 512
-MOST_AT_ONCE: Final = 64
+MAX_AT_ONCE: Final = 64
 """Connections that are accepted before the event loop runs other tasks."""
 SWEEP_S: Final = 1.0
 PER_RELAY: Final = 3
@@ -108,7 +108,7 @@ class ApiListener:
 
     def _accept(self) -> None:
         assert self._listener is not None
-        for _ in range(MOST_AT_ONCE):
+        for _ in range(MAX_AT_ONCE):
             try:
                 connection, _ = self._listener.accept()
             except BlockingIOError:

@@ -191,8 +191,8 @@ class LocalApi:
         except OSError as error:
             if not is_short(error):
                 raise
-            told = f"the daemon reached a limit of this machine: {error.strerror}"
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, told)
+            text = f"the daemon reached a limit of this machine: {error.strerror}"
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
 
     @contextlib.asynccontextmanager
     async def _admitted(self, name: str, context: Any) -> AsyncIterator[Peer]:

@@ -28,12 +28,12 @@ class ChildCheckpoints:
         self._library = library
 
     async def missing(self) -> str:
-        return str((await self._ask({"do": "missing"}, START_S))["missing"])
+        return str((await self._request({"do": "missing"}, START_S))["missing"])
 
     async def states(self, processes: Sequence[Process]) -> list[CheckpointState]:
         if not processes:
             return []
-        answer = await self._ask({"do": "states", "processes": _named(processes)}, START_S)
+        answer = await self._request({"do": "states", "processes": _named(processes)}, START_S)
         return [CheckpointState(one) for one in answer["states"]]
 
     async def take(self, step: CheckpointStep, processes: Sequence[Process], each_s: float) -> None:
@@ -45,9 +45,9 @@ class ChildCheckpoints:
             "timeout_ms": max(1, int(each_s * 1000)),
         }
         # A lock has its own timeout; the driver gets one more second to report that it expired.
-        await self._ask(request, START_S + len(processes) * (each_s + 1.0))
+        await self._request(request, START_S + len(processes) * (each_s + 1.0))
 
-    async def _ask(self, request: Any, deadline_s: float) -> Any:
+    async def _request(self, request: Any, deadline_s: float) -> Any:
         arguments = [self._library] if self._library else []
         child = await asyncio.create_subprocess_exec(
             *python_child("nodeagent.adapters.checkpoint.child", *arguments),

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 SOCKET_NAME: Final = "hook.sock"
 LINE_BYTES: Final = 256
-MOST: Final = 64
+MAX_CONNECTIONS: Final = 64
 """Maximum connections at one time; a node starts no more containers at once, and further ones are
 refused."""
 LINE_S: Final = 5.0
@@ -82,8 +82,8 @@ class HookListener:
         raw = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         if _CREDENTIALS.unpack(raw)[1] not in self._allowed:
             return "no permission denied: only root may connect"
-        if self._callers > MOST:
-            return f"no too many containers are starting (limit {MOST})"
+        if self._callers > MAX_CONNECTIONS:
+            return f"no too many containers are starting (limit {MAX_CONNECTIONS})"
         try:
             async with asyncio.timeout(LINE_S):
                 line = await reader.readline()

@@ -63,7 +63,7 @@ class ApiClaims:
             "metadata": {"name": claim.name, "namespace": claim.namespace, "uid": claim.uid},
             "status": {"devices": devices},
         }
-        await _asked(
+        await _translated(
             self._client.apply(
                 RESOURCE_CLAIMS, claim.name, document, DRIVER, claim.namespace, "status"
             )
@@ -74,7 +74,7 @@ class ApiClaims:
         more = ""
         while True:
             parameters = [("limit", str(PAGE)), *([("continue", more)] if more else [])]
-            body = await _asked(self._client.list_page(RESOURCE_CLAIMS, parameters))
+            body = await _translated(self._client.list_page(RESOURCE_CLAIMS, parameters))
             try:
                 page = Decoder(self._ours).page(body)
             except BadAnswer as error:
@@ -147,7 +147,7 @@ class ApiSlices:
             work = self._client.replace(RESOURCE_SLICES, name, document)
         else:
             work = self._client.create(RESOURCE_SLICES, document)
-        written = await _asked(work)
+        written = await _translated(work)
         self._known[name] = written  # The watch reports it later.
         return str(written["metadata"]["resourceVersion"])
 
@@ -171,7 +171,7 @@ def _newer(now: Mapping[str, Any], known: Mapping[str, Any] | None) -> bool:
     return not (old.isdigit() and new.isdigit()) or int(new) >= int(old)
 
 
-async def _asked(work: Awaitable[T]) -> T:
+async def _translated(work: Awaitable[T]) -> T:
     try:
         return await work
     except ApiRefused as refused:

@@ -16,7 +16,7 @@ VERSIONS: Final = ("v1", "v1beta1")
 HEALTH_VERSIONS: Final = ("v1", "v1alpha1")
 """Newest first. A kubelet of 1.37 and later uses an announced version, 1.36 always v1alpha1."""
 LONGEST: Final = 253
-MOST_CLAIMS: Final = 1024
+MAX_CLAIMS: Final = 1024
 """Maximum claims of one call; a pod has 32 at most."""
 
 
@@ -57,8 +57,8 @@ class DraWire(Descriptors):
 
     def read_claims(self, request: Any) -> list[ClaimRef]:
         """The claims of a request. Raises Unreadable."""
-        if len(request.claims) > MOST_CLAIMS:
-            raise Unreadable(f"{len(request.claims)} claims in one call (limit {MOST_CLAIMS})")
+        if len(request.claims) > MAX_CLAIMS:
+            raise Unreadable(f"{len(request.claims)} claims in one call (limit {MAX_CLAIMS})")
         found = []
         for one in request.claims:
             for field in (one.namespace, one.name, one.uid):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from nodeagent.adapters.ebpf.kernel import Kernel, LibbpfMissing
-from nodeagent.adapters.ebpf.link import MOST_UNSENT_BYTES, frame, receive
+from nodeagent.adapters.ebpf.link import MAX_UNSENT_BYTES, frame, receive
 from nodeagent.adapters.ebpf.loaders.choose import LoadFailed, Programs, load
 from nodeagent.adapters.ebpf.watcher import Options, Watcher
 from nodeagent.adapters.host.children import die_with_parent
@@ -69,7 +69,7 @@ class Child:
 
     def _tell(self, event: KernelEvent) -> None:
         assert self._writer is not None
-        if self._writer.transport.get_write_buffer_size() > MOST_UNSENT_BYTES:
+        if self._writer.transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
             self._unsent += 1
             return
         self._send({"event": type(event).__name__, "value": write_all_fields(event)})

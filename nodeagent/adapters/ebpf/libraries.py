@@ -37,7 +37,7 @@ hooks."""
 MARKERS: Final = ("cuLaunchKernel", "cuInit")
 OURS: Final = "sluice_interposer_major"
 """A symbol that only our libraries export; see interpose/attach/reallib.c."""
-MOST_FILES: Final = 4096
+MAX_FILES: Final = 4096
 
 
 class Kind(Enum):
@@ -118,7 +118,7 @@ class Libraries:
         if kind is None:
             kind = classify(path)
             self._kinds[file] = kind
-            if len(self._kinds) > MOST_FILES:
+            if len(self._kinds) > MAX_FILES:
                 self._kinds.popitem(last=False)
         return kind
 

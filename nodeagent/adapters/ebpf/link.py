@@ -12,7 +12,7 @@ from typing import Any, Final
 LENGTH: Final = struct.Struct("!I")
 LONGEST_BYTES: Final = 16 << 20
 """Maximum size of a message; 8,192 rows of launches in JSON."""
-MOST_UNSENT_BYTES: Final = 4 << 20
+MAX_UNSENT_BYTES: Final = 4 << 20
 """Unsent bytes from which the child drops and counts events, because the daemon does not read."""
 
 

@@ -118,14 +118,14 @@ def findings(root: Path = BPFFS) -> list[Finding]:
     empty = [one for one in found if not one.cgroups]
     made = []
     if dead:
-        told = ", ".join(
+        listed = ", ".join(
             f"{one.directory} ({_cgroups(one)}, of the daemon in {one.owner})" for one in dead
         )
         made.append(
             Finding(
                 "ebpf refusals left",
                 "warning",
-                f"GPUs are refused for daemons that do not run: {told}",
+                f"GPUs are refused for daemons that do not run: {listed}",
                 "start that daemon again, which looks through them, or run `sluice uncontain --all`"
                 f" with its --config; where that is gone, too: rm -r {_names(dead)}",
             )

@@ -140,28 +140,28 @@ class ChildKernelWatch:
     def watch_processes(self, pids: Collection[int]) -> None:
         if self._pids != frozenset(pids):
             self._pids = frozenset(pids)
-            self._say({"watch": sorted(self._pids)})
+            self._send({"watch": sorted(self._pids)})
 
     def known_libraries(
         self, paths: Collection[str], former: Collection[LibraryIdentity] = ()
     ) -> None:
         plain = [write_all_fields(one) for one in former]
         self._libraries = {"libraries": sorted(paths), "former": plain}
-        self._say(self._libraries)
+        self._send(self._libraries)
 
     async def launches(self) -> LaunchReading:
-        reading: LaunchReading = read_plain(LaunchReading, await self._ask({"launches": True}))
+        reading: LaunchReading = read_plain(LaunchReading, await self._request({"launches": True}))
         return reading
 
     async def trace(self, pid: int, on: bool) -> None:
         if on:
-            await self._ask({"trace": pid, "on": True})
+            await self._request({"trace": pid, "on": True})
             self._traced[pid] += 1
         elif self._traced[pid] > 0:
             self._traced[pid] -= 1
             self._traced += Counter()  # Drops the entries at zero.
             with contextlib.suppress(KernelWatchUnavailable):
-                await self._ask({"trace": pid, "on": False})
+                await self._request({"trace": pid, "on": False})
 
     async def deny_opens(self, cgroup: str, denied: bool) -> None:
         if denied:
@@ -169,7 +169,7 @@ class ChildKernelWatch:
         else:  # Kept for the next child, which takes refusals over.
             self._wanted_denied.discard(cgroup)
             self._to_allow.add(cgroup)
-        self._denied = frozenset(await self._ask({"deny": cgroup, "on": denied}))
+        self._denied = frozenset(await self._request({"deny": cgroup, "on": denied}))
         if denied:
             self._wanted_denied.add(cgroup)
         else:
@@ -313,22 +313,22 @@ class ChildKernelWatch:
 
     def _repeat(self) -> None:
         """Send the requests of earlier children again."""
-        self._say({"watch": sorted(self._pids)})
-        self._say(self._libraries)
+        self._send({"watch": sorted(self._pids)})
+        self._send(self._libraries)
         for cgroup in sorted(self._wanted_denied):
-            self._say({"ask": 0, "deny": cgroup, "on": True})
+            self._send({"ask": 0, "deny": cgroup, "on": True})
         for cgroup in sorted(self._to_allow):
-            self._say({"ask": 0, "deny": cgroup, "on": False})
+            self._send({"ask": 0, "deny": cgroup, "on": False})
         self._to_allow.clear()
         for pid, times in self._traced.items():
             for _ in range(times):
-                self._say({"ask": 0, "trace": pid, "on": True})
+                self._send({"ask": 0, "trace": pid, "on": True})
 
-    def _say(self, message: dict[str, Any]) -> None:
+    def _send(self, message: dict[str, Any]) -> None:
         if self._writer is not None:
             self._writer.write(frame(message))
 
-    async def _ask(self, message: dict[str, Any]) -> Any:
+    async def _request(self, message: dict[str, Any]) -> Any:
         """Send a request and return its answer. Raises KernelWatchUnavailable, or the child's
         error."""
         if self._writer is None:
@@ -336,7 +336,7 @@ class ChildKernelWatch:
         number = next(self._questions)
         question: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._open[number] = question
-        self._say({"ask": number, **message})
+        self._send({"ask": number, **message})
         try:
             async with asyncio.timeout(ASK_DEADLINE_S):
                 return await question

@@ -56,8 +56,8 @@ LONGEST_LOOK_S: Final = 60.0
 reading its mappings takes up to a millisecond."""
 TICK_S: Final = 0.1
 KEEP_ENDED_S: Final = 60.0
-MOST_ENDED: Final = 4096
-MOST_CHECKED: Final = 64
+MAX_ENDED: Final = 4096
+MAX_CHECKED: Final = 64
 """Maximum processes whose code is compared in one window."""
 
 
@@ -88,7 +88,7 @@ class _Watched:
     wait_s: float = FIRST_LOOK_S
     starttime_ticks: int | None = None
     mappings: list[Mapping] = field(default_factory=list)
-    told: set[tuple[object, ...]] = field(default_factory=set)
+    reported: set[tuple[object, ...]] = field(default_factory=set)
     """Findings that were reported about it, each of them once."""
 
 
@@ -316,11 +316,11 @@ class Watcher:
         if not self._known:
             return
         for mapping in foreign(watched.mappings, self._known):
-            if (mapping.file,) in watched.told:
+            if (mapping.file,) in watched.reported:
                 continue
             if library_identity(mapping.through) in self._former:
                 continue
-            watched.told.add((mapping.file,))
+            watched.reported.add((mapping.file,))
             kind = "driver" if mapping.kind is Kind.DRIVER else "interposer"
             self._tell(ForeignLibrary(_now(), self._someone(pid), mapping.file, mapping.path, kind))
 
@@ -374,7 +374,7 @@ class Watcher:
             if counts is None:
                 continue
             self._kernel.delete(self._fds["launch_rows"], rec.LAUNCH_KEY.pack(pid, device))
-            if len(self._ended) < MOST_ENDED:
+            if len(self._ended) < MAX_ENDED:
                 self._ended.append((time.monotonic() + KEEP_ENDED_S, counts))
 
     async def trace(self, pid: int, on: bool) -> None:
@@ -533,16 +533,16 @@ class Watcher:
             originals = audit.originals(through, attached.symbols)
         except OSError:
             return
-        for mapping in mappings[:MOST_CHECKED]:
+        for mapping in mappings[:MAX_CHECKED]:
             watched = self._watched.get(mapping.pid)
             for offset, original in originals.items():
                 found = audit.code_at(mapping, offset)
                 kind = audit.altered(original, found) if found else None
                 if kind is None or found is None or watched is None:
                     continue
-                if (file, offset, kind) in watched.told:
+                if (file, offset, kind) in watched.reported:
                     continue
-                watched.told.add((file, offset, kind))
+                watched.reported.add((file, offset, kind))
                 self._tell(
                     ProbeAltered(
                         _now(),

@@ -54,7 +54,7 @@ DEEPEST: Final = 5
 """Maximum owners above a pod; Kubernetes' own have two, operators add one or two."""
 OWNER_S: Final = 30.0
 """Seconds that an owner is cached; a new label on a Job takes effect after them."""
-MOST_OWNERS: Final = 4096
+MAX_OWNERS: Final = 4096
 DEADLINE_S: Final = 5.0
 _KNOWN: Final = {
     (one.api_version, one.kind): one
@@ -286,7 +286,7 @@ class Cluster:
             raise KubeletAway(f"{what}: {error}") from None
         except (KeyError, TypeError, AttributeError) as error:
             raise KubeletAway(f"{what}: not an object: {error!r}") from None
-        if len(self._owners) >= MOST_OWNERS:
+        if len(self._owners) >= MAX_OWNERS:
             self._owners.clear()
         self._owners[namespace, ref] = (now_s, owner, above)
         return owner, above

@@ -75,7 +75,7 @@ class KubeletFiles:
         return found
 
     async def listings(self) -> list[Listing]:
-        response = await self._ask(
+        response = await self._request(
             POD_RESOURCES_SOCKET,
             f"/{POD_RESOURCES}/List",
             self._wire.message_class("v1.ListPodResourcesRequest")(),
@@ -91,7 +91,7 @@ class KubeletFiles:
             raise NoPodSource(
                 f"the kubelet has no Pods API at {socket} (feature gate PodsAPI, Kubernetes 1.36)"
             )
-        response = await self._ask(
+        response = await self._request(
             PODS_SOCKET,
             f"/{PODS}/GetPod",
             self._wire.message_class("v1alpha1.GetPodRequest")(podUID=pod.uid),
@@ -113,7 +113,7 @@ class KubeletFiles:
             " has it, and access to it is not configured"
         )
 
-    async def _ask(self, socket: str, method: str, request: Any, kind: Any) -> Any:
+    async def _request(self, socket: str, method: str, request: Any, kind: Any) -> Any:
         path = self._root / socket
         async with grpc.aio.insecure_channel(
             f"unix:{path}",

@@ -93,12 +93,12 @@ def main() -> int:
         except OSError as error:
             reading = NodeReading(error=f"NVML cannot be loaded: {error}")
             over = True
-        if not say(answers, encode(reading) + "\n") or over:
+        if not write_line(answers, encode(reading) + "\n") or over:
             return 0
     return 0
 
 
-def say(fd: int, text: str) -> bool:
+def write_line(fd: int, text: str) -> bool:
     """Write without a buffer, which the interpreter would flush at its end and complain about.
     Returns False if the daemon has ended."""
     data = memoryview(text.encode("ascii"))

@@ -337,11 +337,11 @@ def _profiles(handle: Any) -> tuple[MigProfile, ...]:
 
 def _spans(handle: Any, profile_id: int) -> tuple[Span, ...]:
     count = ctypes.c_uint(0)
-    ask = pynvml.nvmlDeviceGetGpuInstancePossiblePlacements
-    if optional(lambda: ask(handle, profile_id, None, ctypes.byref(count))) is None:
+    call = pynvml.nvmlDeviceGetGpuInstancePossiblePlacements
+    if optional(lambda: call(handle, profile_id, None, ctypes.byref(count))) is None:
         return ()  # MIG is off
     places = (pynvml.c_nvmlGpuInstancePlacement_t * count.value)()
-    ask(handle, profile_id, places, ctypes.byref(count))
+    call(handle, profile_id, places, ctypes.byref(count))
     return tuple(sorted(Span(int(one.start), int(one.size)) for one in places[: count.value]))
 
 
@@ -388,9 +388,9 @@ def _number(value: Any) -> int:
 
 
 def _compute_profiles(instance: Any) -> list[Any]:
-    ask = pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo
+    call = pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo
     every = range(pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT)
-    infos = (optional(lambda i=index: ask(instance, i, SHARED)) for index in every)  # type: ignore[misc]  # bound now
+    infos = (optional(lambda i=index: call(instance, i, SHARED)) for index in every)  # type: ignore[misc]  # bound now
     return [info for info in infos if info is not None]
 
 
@@ -416,13 +416,13 @@ def _processes(handle: Any) -> list[MigProcess]:
     """Processes of every kind, on the card and all its instances. Raises pynvml.NVMLError, because
     processes that cannot be listed may exist."""
     found: dict[int, MigProcess] = {}
-    for ask in (
+    for call in (
         pynvml.nvmlDeviceGetComputeRunningProcesses_v3,
         pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3,
         pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v3,
     ):
         try:
-            processes = ask(handle)
+            processes = call(handle)
         except pynvml.NVMLError as error:
             if (
                 error.value == pynvml.NVML_ERROR_NOT_SUPPORTED

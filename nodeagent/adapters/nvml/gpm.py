@@ -48,19 +48,19 @@ class Profiler:
                 self._taken = True
                 self._samples.reverse()
                 return None
-            ask = pynvml.c_nvmlGpmMetricsGet_t()
-            ask.version = pynvml.NVML_GPM_METRICS_GET_VERSION
-            ask.numMetrics = len(_METRICS)
-            ask.sample1, ask.sample2 = before, now
+            request = pynvml.c_nvmlGpmMetricsGet_t()
+            request.version = pynvml.NVML_GPM_METRICS_GET_VERSION
+            request.numMetrics = len(_METRICS)
+            request.sample1, request.sample2 = before, now
             for place, (number, _factor) in enumerate(_METRICS.values()):
-                ask.metrics[place].metricId = number
-            pynvml.nvmlGpmMetricsGet(ask)
+                request.metrics[place].metricId = number
+            pynvml.nvmlGpmMetricsGet(request)
         except pynvml.NVMLError:
             return None
         self._samples.reverse()
         values = {}
         for place, (name, (_number, factor)) in enumerate(_METRICS.items()):
-            metric = ask.metrics[place]
+            metric = request.metrics[place]
             good = metric.nvmlReturn == pynvml.NVML_SUCCESS
             value = metric.value * factor if good else None
             if value is not None and name.endswith("_ratio"):

@@ -29,20 +29,20 @@ class ChildMig:
         """While `exclusive` is held, no other process of ours has the driver open."""
         self._library = library
         self._exclusive = exclusive
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         """Serialises reads and changes: a reader would be one more user of the card during a
         change."""
 
     async def states(self) -> tuple[MigState, ...]:
-        async with self._turn:
-            answer = await self._ask({"do": "states"}, READ_DEADLINE_S)
+        async with self._lock:
+            answer = await self._request({"do": "states"}, READ_DEADLINE_S)
         states: tuple[MigState, ...] = read_plain(tuple[MigState, ...], answer["states"])
         return states
 
     async def change(self, gpu: GpuUuid, wanted: tuple[str, ...] | None) -> MigOutcome:
         request = {"do": "change", "gpu": gpu, "wanted": wanted}
-        async with self._turn, self._exclusive():
-            answer = await self._ask(request, CHANGE_DEADLINE_S)
+        async with self._lock, self._exclusive():
+            answer = await self._request(request, CHANGE_DEADLINE_S)
         outcome: MigOutcome = read_plain(MigOutcome, answer["outcome"])
         return outcome
 
@@ -50,14 +50,14 @@ class ChildMig:
         self, gpu: GpuUuid, remove: tuple[MigPlace, ...], make: MigPlace | None
     ) -> MigOutcome:
         edit = MigEdit(gpu, remove, make)
-        async with self._turn, self._exclusive():
-            answer = await self._ask(
+        async with self._lock, self._exclusive():
+            answer = await self._request(
                 {"do": "edit", "edit": write_all_fields(edit)}, CHANGE_DEADLINE_S
             )
         outcome: MigOutcome = read_plain(MigOutcome, answer["outcome"])
         return outcome
 
-    async def _ask(self, request: Any, deadline_s: float) -> Any:
+    async def _request(self, request: Any, deadline_s: float) -> Any:
         arguments = [self._library] if self._library else []
         child = await asyncio.create_subprocess_exec(
             *python_child("nodeagent.adapters.nvml.mig_child", *arguments),

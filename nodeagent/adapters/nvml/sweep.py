@@ -48,7 +48,7 @@ NO_INSTANCE: Final = 0xFFFFFFFF
 """Instance number of a process that uses no MIG instance; pynvml may return None for it."""
 TO_SWITCH: Final = 2
 """NVML_NVLINK_DEVICE_TYPE_SWITCH."""
-MOST_XIDS: Final = 64
+MAX_XIDS: Final = 64
 """Maximum XIDs per sweep; the rest of a storm follows in the next one."""
 NEVER_AGAIN: Final = frozenset(
     {pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND}
@@ -134,21 +134,21 @@ class Sweeper:
             total, used, reserved = _memory(handle)
         except pynvml.NVMLError as failure:
             return GpuReading(card.uuid, index, card.name, Bytes(0), error=str(failure))
-        rates = self._ask(card, "rates", lambda: pynvml.nvmlDeviceGetUtilizationRates(handle))
-        power_mw = self._ask(card, "power", lambda: pynvml.nvmlDeviceGetPowerUsage(handle))
-        celsius = self._ask(
+        rates = self._value(card, "rates", lambda: pynvml.nvmlDeviceGetUtilizationRates(handle))
+        power_mw = self._value(card, "power", lambda: pynvml.nvmlDeviceGetPowerUsage(handle))
+        celsius = self._value(
             card,
             "temperature",
             lambda: float(pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)),
         )
-        clock = self._ask(card, "sm_clock", lambda: _clock(handle, pynvml.NVML_CLOCK_SM))
+        clock = self._value(card, "sm_clock", lambda: _clock(handle, pynvml.NVML_CLOCK_SM))
         if now or self._now_s() - card.slow_at_s >= SLOW_EVERY_S:
             before = card.slow.get("mig")
             card.slow = self._slow(card)
             if (before is None) != (card.slow["mig"] is None):
                 card.unsupported.clear()  # Many values exist in one mode only.
             card.slow_at_s = self._now_s()
-        recovery = self._ask(card, "recovery", lambda: nvml_fields.recovery_action(handle))
+        recovery = self._value(card, "recovery", lambda: nvml_fields.recovery_action(handle))
         return GpuReading(
             uuid=card.uuid,
             index=index,
@@ -164,7 +164,7 @@ class Sweeper:
             temperature_celsius=celsius,
             power_watts=None if power_mw is None else power_mw / 1000,
             sm_clock_hz=clock,
-            throttle_reasons=self._ask(card, "throttle", lambda: _throttle(handle)),
+            throttle_reasons=self._value(card, "throttle", lambda: _throttle(handle)),
             processes=self._processes(card),
             recovery_action=None if recovery is None else RECOVERY_ACTIONS.get(recovery, "unknown"),
             profile=None if card.profiler is None else card.profiler.read(),
@@ -176,26 +176,28 @@ class Sweeper:
 
     def _slow(self, card: _Card) -> dict[str, Any]:
         handle = card.handle
-        limit_mw = self._ask(card, "limit", lambda: pynvml.nvmlDeviceGetEnforcedPowerLimit(handle))
+        limit_mw = self._value(
+            card, "limit", lambda: pynvml.nvmlDeviceGetEnforcedPowerLimit(handle)
+        )
         return {
             **nvml_fields.counters(handle),
             "power_limit_watts": None if limit_mw is None else limit_mw / 1000,
-            "memory_clock_hz": self._ask(
+            "memory_clock_hz": self._value(
                 card, "memory_clock", lambda: _clock(handle, pynvml.NVML_CLOCK_MEM)
             ),
-            "encoder_ratio": self._ask(
+            "encoder_ratio": self._value(
                 card, "encoder", lambda: pynvml.nvmlDeviceGetEncoderUtilization(handle)[0] / 100
             ),
-            "decoder_ratio": self._ask(
+            "decoder_ratio": self._value(
                 card, "decoder", lambda: pynvml.nvmlDeviceGetDecoderUtilization(handle)[0] / 100
             ),
-            "nvlinks_active": self._ask(card, "links", lambda: _links(handle)),
-            "nvlink_peers": self._ask(card, "peers", lambda: _peers(handle)),
-            "vgpu_licensed": self._ask(card, "licence", lambda: _licensed(handle)),
-            "mig": self._ask(card, "mig", lambda: _mig(handle)),
+            "nvlinks_active": self._value(card, "links", lambda: _links(handle)),
+            "nvlink_peers": self._value(card, "peers", lambda: _peers(handle)),
+            "vgpu_licensed": self._value(card, "licence", lambda: _licensed(handle)),
+            "mig": self._value(card, "mig", lambda: _mig(handle)),
         }
 
-    def _ask(self, card: _Card, name: str, read: Callable[[], T]) -> T | None:
+    def _value(self, card: _Card, name: str, read: Callable[[], T]) -> T | None:
         """The value, or None if it cannot be read. A value that this card does not support is not
         requested again."""
         if name in card.unsupported:
@@ -213,14 +215,16 @@ class Sweeper:
         handle = card.handle
         # Drivers before 510 have version 2 only, and the unversioned name fails with them.
         running = (
-            self._ask(card, "v3", lambda: pynvml.nvmlDeviceGetComputeRunningProcesses_v3(handle))
-            or self._ask(card, "v2", lambda: pynvml.nvmlDeviceGetComputeRunningProcesses_v2(handle))
+            self._value(card, "v3", lambda: pynvml.nvmlDeviceGetComputeRunningProcesses_v3(handle))
+            or self._value(
+                card, "v2", lambda: pynvml.nvmlDeviceGetComputeRunningProcesses_v2(handle)
+            )
             or []
         )
         held = {p.pid: p for p in running}
         since = card.sampled_us
         samples = (
-            self._ask(
+            self._value(
                 card, "samples", lambda: pynvml.nvmlDeviceGetProcessUtilization(handle, since)
             )
             or []
@@ -245,7 +249,7 @@ class Sweeper:
 
     def _xids(self) -> list[tuple[GpuUuid, int]]:
         found: list[tuple[GpuUuid, int]] = []
-        for _ in range(MOST_XIDS if self._events is not None else 0):
+        for _ in range(MAX_XIDS if self._events is not None else 0):
             event = optional(lambda: pynvml.nvmlEventSetWait_v2(self._events, 0))
             if event is None:
                 break

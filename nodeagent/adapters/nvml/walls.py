@@ -30,17 +30,17 @@ class ChildWalls:
         self._together = together
 
     async def missing(self, gpus: Sequence[GpuUuid]) -> Mapping[GpuUuid, str]:
-        answer = await self._ask({"do": "missing", "gpus": list(gpus)})
+        answer = await self._request({"do": "missing", "gpus": list(gpus)})
         return {GpuUuid(gpu): str(why) for gpu, why in answer["missing"].items()}
 
     async def set(self, orders: Sequence[WallOrder]) -> None:
-        await self._ask({"do": "set", "orders": [write_all_fields(one) for one in orders]})
+        await self._request({"do": "set", "orders": [write_all_fields(one) for one in orders]})
 
     async def read(self, gpu: GpuUuid, cgroups: Sequence[str]) -> list[WallReading | None]:
-        answer = await self._ask({"do": "read", "gpu": gpu, "cgroups": list(cgroups)})
+        answer = await self._request({"do": "read", "gpu": gpu, "cgroups": list(cgroups)})
         return [read_plain(WallReading | None, one) for one in answer["readings"]]
 
-    async def _ask(self, request: Any) -> Any:
+    async def _request(self, request: Any) -> Any:
         async with self._together():
             return await self._child(request)
 

@@ -28,7 +28,7 @@ from nodeagent.ports.watch import NotPossible
 
 log = logging.getLogger(__name__)
 
-MOST_PASSES: Final = 64
+MAX_PASSES: Final = 64
 """Maximum passes over the list of a cgroup's processes. A process with a pending SIGKILL forks no
 more, so every pass leaves fewer; the limit is for a kernel that behaves otherwise."""
 
@@ -59,7 +59,7 @@ class ContainerCgroup:
         """Kill process by process, on kernels without cgroup.kill. Raises OSError."""
         self.hold(True)  # A frozen process does not fork.
         signalled: set[int] = set()
-        for _ in range(MOST_PASSES):
+        for _ in range(MAX_PASSES):
             left = self.pids() - signalled
             if not left:
                 break

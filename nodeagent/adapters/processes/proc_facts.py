@@ -18,7 +18,7 @@ from nodeagent.adapters.processes.identity import LARGEST_PID, read_process
 from nodeagent.ports.processes import LibraryIdentity
 from nodeagent.ports.watch import MappedLibrary, ProcessFacts
 
-MOST_ANCESTORS: Final = 64
+MAX_ANCESTORS: Final = 64
 _LIBCUDA: Final = re.compile(rb"/libcuda\.so[.0-9]*(?: \(deleted\))?$")
 
 
@@ -81,7 +81,7 @@ def _ancestors(pid: int) -> tuple[tuple[int, int], ...]:
     """A process's ancestors, the parent first. Raises OSError if the process itself has ended."""
     found: list[tuple[int, int]] = []
     parent, _start = _parent_and_start(pid)
-    while parent > 0 and len(found) < MOST_ANCESTORS:
+    while parent > 0 and len(found) < MAX_ANCESTORS:
         try:
             above, start = _parent_and_start(parent)
         except OSError:  # It ended, so its own ancestors are unknown.

@@ -269,11 +269,11 @@ class GrpcQueueLink:
     async def _call(self, path: str, request: Any, deadline_s: float = DEADLINE_S) -> Any:
         if self._channel is None:
             raise LinkLost("not connected")
-        ask, answer, _ = self._methods[path]
+        request_type, answer_type, _ = self._methods[path]
         call = self._channel.unary_unary(
             path,
-            request_serializer=ask.SerializeToString,
-            response_deserializer=answer.FromString,
+            request_serializer=request_type.SerializeToString,
+            response_deserializer=answer_type.FromString,
         )
         with self._errors():
             return await call(request, timeout=deadline_s, metadata=self._metadata())
@@ -281,11 +281,11 @@ class GrpcQueueLink:
     async def _stream(self, path: str, request: Any, silence_s: float | None) -> AsyncIterator[Any]:
         if self._channel is None:
             raise LinkLost("not connected")
-        ask, answer, _ = self._methods[path]
+        request_type, answer_type, _ = self._methods[path]
         call = self._channel.unary_stream(
             path,
-            request_serializer=ask.SerializeToString,
-            response_deserializer=answer.FromString,
+            request_serializer=request_type.SerializeToString,
+            response_deserializer=answer_type.FromString,
         )(request, metadata=self._metadata())
         try:
             while True:

@@ -37,7 +37,7 @@ DEADLINE_S: Final = 1.0
 BURST: Final = 2 * MAX_SLOTS
 """Maximum registrations at once: every process that a grant can hold, twice."""
 RATE_PER_S: Final = 100.0
-MOST_SILENT: Final = 64
+MAX_SILENT: Final = 64
 """Connected callers per grant that may not have sent anything yet."""
 PAUSE_S: Final = 0.2
 """Seconds until accepting is tried again after file descriptors ran out."""
@@ -119,7 +119,7 @@ class SeqpacketListener:
                 loop.call_later(PAUSE_S, self._listen, door)
                 return
             connection.setblocking(False)
-            if len(door.silent) >= MOST_SILENT or not self._admit(door):
+            if len(door.silent) >= MAX_SILENT or not self._admit(door):
                 self.dropped_total += 1
                 connection.close()
                 continue

@@ -21,7 +21,7 @@ MODULES: Final = Path("/lib/modules")
 HOST: Final = Path("/proc/1/root")
 """The root of PID 1; needs CAP_SYS_PTRACE, which the daemon has for the regions' mounts."""
 ARCHIVES: Final = (Path("/sys/kernel/kheaders.tar.xz"), Path("/proc/kheaders.tar.xz"))
-MOST_LINKS: Final = 8
+MAX_LINKS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def _are_headers(place: Path) -> bool:
 
 def _of_host(host: Path, path: Path) -> Path:
     """Follow an absolute link of the host by hand, because it would lead into our own root."""
-    for _ in range(MOST_LINKS):
+    for _ in range(MAX_LINKS):
         try:
             target = os.readlink(host / path.relative_to("/"))
         except OSError:  # It is not a link, or does not exist.

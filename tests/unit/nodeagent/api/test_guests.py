@@ -14,8 +14,8 @@ from nodeagent.adapters.api.guests import (
     CALLS_BURST,
     CALLS_PER_S,
     IDLE_S,
-    MOST_CONNECTIONS,
-    MOST_PER_ACCOUNT,
+    MAX_CONNECTIONS,
+    MAX_PER_ACCOUNT,
     ROOM_FOR_ROOT,
     SILENT_S,
     Guest,
@@ -45,7 +45,7 @@ def test_users_cannot_lock_root_out() -> None:
         for _ in range(300):
             party.enter(account)
     others = len(party.book)
-    assert others == MOST_CONNECTIONS - ROOM_FOR_ROOT
+    assert others == MAX_CONNECTIONS - ROOM_FOR_ROOT
     for _ in range(ROOM_FOR_ROOT):
         assert party.enter(0) is not None
     assert party.enter(0) is not None, "root's oldest idle one makes room"
@@ -54,7 +54,7 @@ def test_users_cannot_lock_root_out() -> None:
 def test_a_third_user_gets_room_from_who_has_the_most_and_says_nothing() -> None:
     party = Party()
     for account in (1, 2):
-        for _ in range(MOST_PER_ACCOUNT):
+        for _ in range(MAX_PER_ACCOUNT):
             party.enter(account)
     party.dropped.clear()
     assert party.enter(3) is not None
@@ -65,7 +65,7 @@ def test_a_third_user_gets_room_from_who_has_the_most_and_says_nothing() -> None
 def test_connections_that_are_being_answered_are_nobodys_room() -> None:
     party = Party()
     for account in (1, 2):
-        for _ in range(MOST_PER_ACCOUNT):
+        for _ in range(MAX_PER_ACCOUNT):
             guest = party.enter(account)
             if guest is not None:
                 guest.calls = 1
