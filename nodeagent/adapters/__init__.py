@@ -1,2 +1,3 @@
-"""One port of `nodeagent.ports` each; the only place that touches foreign libraries and the
-kernel."""
+"""Adapters: one per port of `nodeagent.ports`, and the only code that calls foreign libraries and
+the kernel.
+"""

@@ -1,4 +1,4 @@
-"""What this host offers: the checks behind `sluice doctor`, and the search for the real driver."""
+"""Properties of this host: the checks of `sluice doctor`, and the search for the real driver."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from nodeagent.ports.views import Finding
 DRIVER = "libcuda.so.1"
 NVML = "libnvidia-ml.so.1"
 MARKER = "sluice_interposer_major"
-"""Exported by our libraries alone; see interpose/attach/reallib.c."""
+"""A symbol that only our libraries export; see interpose/attach/reallib.c."""
 _DEFAULT_DIRS = (
     f"/usr/lib/{platform.machine()}-linux-gnu",
     "/usr/lib64",
@@ -28,28 +28,30 @@ _DEFAULT_DIRS = (
     "/lib",
     f"/usr/lib/{platform.machine()}-linux-gnu/nvidia/current",  # Debian's alternatives
     "/usr/lib64/nvidia",
-    "/usr/local/nvidia/lib64",  # where container images of NVIDIA's look
+    "/usr/local/nvidia/lib64",  # NVIDIA's container images search here.
     "/usr/local/nvidia/lib",
     "/run/opengl-driver/lib",  # NixOS
     "/usr/lib/wsl/lib",
-    "/run/sluice/driver",  # inside of a grant the real one is here, ours is everywhere else
+    "/run/sluice/driver",  # In a grant the real library is here, and ours is elsewhere.
 )
-"""The loader's own directories, and where drivers are that its cache may not know."""
+"""The loader's own directories, and directories of drivers that its cache may lack."""
 
 
 def find_library(
     name: str, environment: Mapping[str, str], not_in: Sequence[Path] = ()
 ) -> Path | None:
-    """Where the dynamic loader would find `name`: LD_LIBRARY_PATH, its cache, its default
-    directories."""
+    """The file that the dynamic loader would load as `name`: from LD_LIBRARY_PATH, its cache, its
+    default directories."""
     return _first(library_directories(environment, name), name, not_in)
 
 
 def library_directories(environment: Mapping[str, str], name: str = "") -> list[str]:
-    """Where the dynamic loader looks, in its order; of its cache only the places of `name`, or
-    of all GPU libraries."""
+    """The dynamic loader's directories in its order; of its cache only those with `name`, or with
+    any GPU library."""
     path = environment.get("LD_LIBRARY_PATH", "")
-    given = [d or "." for d in re.split("[:;]", path)] if path else []  # empty: where we are
+    given = (
+        [d or "." for d in re.split("[:;]", path)] if path else []
+    )  # An empty entry is the working directory.
     try:
         listing = subprocess.run(
             ["/sbin/ldconfig", "-p"], capture_output=True, text=True, timeout=5, check=False
@@ -75,7 +77,8 @@ def _first(directories: Sequence[str], name: str, not_in: Sequence[Path]) -> Pat
 
 
 def is_driver(path: Path) -> bool:
-    """For this machine's programs, and not a copy of ours (this may run inside of a grant)."""
+    """True if the library is for this machine's programs and not a copy of ours, which this process
+    finds in a grant."""
     return elf.loadable(path) and not is_ours(path)
 
 
@@ -83,7 +86,7 @@ def is_ours(path: Path) -> bool:
     try:
         return MARKER in elf.exports(path)
     except (elf.NotElf, OSError, ValueError):
-        return False  # whatever it is: the loader will say what is wrong with it
+        return False  # The loader reports what is wrong with it.
 
 
 def host_findings(
@@ -92,7 +95,7 @@ def host_findings(
     runtime_dir: Path,
     nvml_library: str = "",
 ) -> list[Finding]:
-    """What can be seen without the daemon."""
+    """Findings that need no running daemon."""
     found = [_kernel(), *_peer_credentials(), _native(native)]
     driver = find_library(DRIVER, environment, [native.shim_dir])
     if driver is None:
@@ -164,7 +167,7 @@ def _native(native: NativeFiles) -> Finding:
         ctypes.CDLL(str(native.region_library))
     except OSError as error:
         return Finding(
-            "native files", "missing", str(error), "built for another machine: build again"
+            "native files", "missing", str(error), "built for another architecture: build again"
         )
     return Finding("native files", "ok", str(native.root))
 
@@ -178,7 +181,7 @@ def _tmpfs(runtime_dir: Path) -> Finding:
             "run the daemon as root: systemctl enable --now sluice",
         )
     if not runtime_dir.is_dir():
-        return Finding("tmpfs per grant", "ok", f"{runtime_dir} is made when the daemon starts")
+        return Finding("tmpfs per grant", "ok", f"{runtime_dir} is created when the daemon starts")
     why = region_mounts(runtime_dir).refusal(runtime_dir)
     if why is None:
         return Finding("tmpfs per grant", "ok", f"can be mounted below {runtime_dir}")

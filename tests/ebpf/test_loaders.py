@@ -76,8 +76,8 @@ def test_each_hands_over_the_same(loader: str) -> None:
 @pytest.mark.parametrize(
     ("file", "reason"),
     [
-        ("refused", "the kernel refuses watch.bpf.o: Invalid argument"),
-        ("garbage", "is no object that libbpf can open"),
+        ("refused", "the kernel rejected watch.bpf.o: Invalid argument"),
+        ("garbage", "libbpf cannot open"),
         ("of_another_version", "of another version: no driver_launches in them"),
         ("/nonexistent/watch.bpf.o", "are not at /nonexistent/watch.bpf.o"),
     ],

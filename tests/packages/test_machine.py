@@ -155,13 +155,13 @@ def ebpf_child(node: Machine) -> int:
 def test_the_kernel_is_watched_under_the_hardening_of_the_unit(node: Machine) -> None:
     node.sh(f'sed -i \'s/^#devices = ""/devices = "{STAND_IN}"/\' /etc/sluice/sluice.toml')
     node.sh("systemctl restart sluice")
-    until("eBPF runs", lambda: watching(node))
+    until("eBPF is running", lambda: watching(node))
     doctor = node.sh("sluice doctor").stdout
     assert node.sh("dpkg -l python3-bpfcc 2>/dev/null | grep ^ii", check=False).stdout == ""
     assert "ebpf: runs, prebuilt, loaded by libbpf;" in doctor
     # nspawn has a pid namespace; everything else works, refusals that outlive the daemon among it
     assert (
-        "ebpf functions: processes of other pid namespaces are not told of: the daemon is in one of its own\n"
+        "ebpf functions: processes in other PID namespaces are not detected: the daemon is not in the host's\n"
         in doctor
     )
     assert "sluice_ebpf_up 1" in node.sh("curl -sf http://127.0.0.1:9464/metrics").stdout
@@ -220,7 +220,7 @@ def test_a_container_that_may_not_open_gpus_may_not_while_the_daemon_is_away(nod
     assert opener.poll() is None
     node.sh(f"echo 1 >{pod}/cgroup.kill; systemctl start sluice")
     opener.wait(30)
-    until("eBPF runs", lambda: watching(node))
+    until("eBPF is running", lambda: watching(node))
     until("the cgroup is empty", lambda: node.sh(f"rmdir {pod}", check=False).returncode == 0)
 
 
@@ -340,7 +340,7 @@ def bpf_objects(node: Machine) -> list[tuple[str, int]]:
     """The kind and id of each that the daemon holds in the kernel, where it can."""
     if ebpf_host.missing():
         return []
-    until("eBPF runs", lambda: watching(node))
+    until("eBPF is running", lambda: watching(node))
     found = node.sh(f"grep -hoE '^(prog|map|link)_id:.*' /proc/{ebpf_child(node)}/fdinfo/*").stdout
     objects = [(kind, int(number)) for kind, number in re.findall(r"(\w+)_id:\s*(\d+)", found)]
     assert {kind for kind, _ in objects} == {"prog", "map", "link"}

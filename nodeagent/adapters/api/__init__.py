@@ -1,1 +1,3 @@
-"""The door of the daemon's socket: who comes in, how many of them, and how much each may ask."""
+"""The daemon's socket: accepts and identifies callers, and limits connections and calls per
+account.
+"""

@@ -1,10 +1,10 @@
-"""On whose account a caller is counted.
+"""The account that a caller is counted on.
 
-A uid is not enough: a user with an entry in /etc/subuid has 65,536 of them. Inside a user
-namespace, and, by way of a setuid file of a subordinate uid, also outside. So a uid of a range in
-/etc/subuid counts as the range's owner, and whoever lives in a user namespace below ours as the
-one who made it (NS_GET_OWNER_UID), the outermost where they are nested. A namespace that root made
-(a container runtime's) says nothing about a person: there the uid counts.
+A UID alone is not enough: a user with an entry in /etc/subuid has 65,536 of them, inside a user
+namespace, and by a setuid file of a subordinate UID also outside. So a UID in a range of
+/etc/subuid counts as the range's owner, and a process in a user namespace below ours as the user
+that made it (NS_GET_OWNER_UID), the outermost one if they are nested. For a namespace that root
+made (a container runtime's) the UID counts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Accounts:
         self._subuid = subuid
         self._stamp: tuple[int, int] | None = None
         self._ranges: list[tuple[int, int, int]] = []
-        """(first, count, owner)."""
+        """Ranges of /etc/subuid: first UID, number of UIDs, owner."""
 
     def of(self, process: Process) -> int:
         uid = process.uid
@@ -40,7 +40,7 @@ class Accounts:
         return self._owner_of_range(uid) or _owner_of_namespace(process.pid) or uid
 
     def _owner_of_range(self, uid: int) -> int:
-        """0: nobody's."""
+        """Owner of the range that a UID is in; 0 if it is in none."""
         self._refresh()
         for first, count, owner in self._ranges:
             if first <= uid < first + count:
@@ -55,7 +55,7 @@ class Accounts:
                 return
             text = self._subuid.read_text(encoding="utf-8", errors="replace")
         except OSError:
-            return  # as it was, or none
+            return  # The last reading stays in use.
         self._stamp = stamp
         self._ranges = [one for one in map(_range, text.splitlines()) if one is not None]
 
@@ -70,7 +70,7 @@ def _range(line: str) -> tuple[int, int, int] | None:
 
 
 def _owner_of_namespace(pid: int) -> int:
-    """0: it lives in ours, root made it, or it cannot be told."""
+    """User that made the process's user namespace; 0 if it is ours, root's, or unknown."""
     try:
         ours = os.stat("/proc/self/ns/user")
         at = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
@@ -90,7 +90,7 @@ def _owner_of_namespace(pid: int) -> int:
                 return owner
             os.close(at)
             at = parent
-    except OSError:  # a namespace that is not below ours
+    except OSError:  # Its namespace is not below ours.
         return 0
     finally:
         os.close(at)

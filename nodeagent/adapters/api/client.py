@@ -1,4 +1,4 @@
-"""The client's end of the local API; what `sluice` and tests speak through."""
+"""The client of the local API, for `sluice` and the tests."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from nodeagent.ports.mig import MigAnswer, MigAsk, MigView
 from nodeagent.ports.views import ContainedView, Finding, GrantView, NodeEvent, NodeView, TraceView
 
 DEADLINE_S: Final = 10.0
-"""For calls that need no waiting: the daemon answers them from memory."""
+"""Seconds, for calls that the daemon answers from memory."""
 SPILL_DEADLINE_S: Final = 3600.0
-"""Where the memory of other grants is on its way, this one's waits; the daemon bounds each of them
-(checkpoint.total_timeout_s), and goes on although nobody waits any more."""
+"""Seconds. A grant's memory waits while that of others is moved; the daemon limits each move
+(checkpoint.total_timeout_s) and completes it even if the client has gone."""
 MIG_READ_DEADLINE_S: Final = 40.0
 MIG_CHANGE_DEADLINE_S: Final = 150.0
-"""The daemon asks the driver, with deadlines of its own."""
+"""Seconds; the daemon has its own timeouts for the driver."""
 
 _KINDS: Final = {
     grpc.StatusCode.INVALID_ARGUMENT: RefusalKind.INVALID,
@@ -36,16 +36,16 @@ _KINDS: Final = {
 
 
 class Unreachable(Exception):
-    """No daemon answers; the text says where it was looked for."""
+    """No daemon answers; the text names the socket."""
 
 
 class Closed(Unreachable):
-    """There may be one, but not for us."""
+    """The daemon's socket exists, but this user may not connect to it."""
 
 
 class Client:
     def __init__(self, socket: Path, wire: Wire) -> None:
-        """Raises Unreachable when there is no socket, Closed when it is not ours to use."""
+        """Raises Unreachable if there is no socket, Closed if this user may not connect to it."""
         try:
             is_socket = stat.S_ISSOCK(socket.stat().st_mode)
         except PermissionError:
@@ -78,7 +78,7 @@ class Client:
                     yield Granted(self._wire.read_grant(update.granted))
                     return
                 yield self._wire.read_waiting(update.waiting)
-        raise Unreachable(f"the daemon at {self._socket} ended the call without an answer")
+        raise Unreachable(f"the daemon at {self._socket} closed the call without an answer")
 
     def list_grants(self) -> list[GrantView]:
         response = self._call("ListGrants", self._wire.message("ListGrantsRequest")())
@@ -97,7 +97,7 @@ class Client:
         return self._wire.read_grant(self._call("ResumeGrant", request, SPILL_DEADLINE_S))
 
     def spill_grant(self, grant: str) -> GrantView:
-        """Paused, and its memory on the host."""
+        """Pause a grant and move its memory to the host."""
         request = self._wire.message("GrantRef")(grant=grant)
         return self._wire.read_grant(self._call("SpillGrant", request, SPILL_DEADLINE_S))
 
@@ -140,14 +140,14 @@ class Client:
         return [self._wire.read_contained(one) for one in response.let_go]
 
     def dump_events(self) -> Iterator[bytes]:
-        """JSON in parts. Raises Refused, Unreachable."""
+        """The journal's events as JSON, in parts. Raises Refused, Unreachable."""
         with self._errors():
             request = self._wire.message("DumpEventsRequest")()
             for part in self._method("DumpEvents")(request, timeout=DEADLINE_S):
                 yield part.json
 
     def open_page(self) -> tuple[str, float]:
-        """A URL that one browser can open once, and for how many seconds it is good."""
+        """A URL that one browser can open once, and the seconds that it is valid."""
         found = self._call("OpenPage", self._wire.message("NodePageRequest")())
         return found.url, found.valid_seconds
 

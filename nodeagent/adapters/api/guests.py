@@ -1,7 +1,7 @@
-"""Who is connected to the daemon's socket and what they have asked: limits for each account, with
-room left for root.
+"""Connections to the daemon's socket and their calls: limits per account, with connections reserved
+for root.
 
-No sockets and no clock here: times are arguments, and `drop` ends a connection.
+This module has no sockets and no clock: times are arguments, and `drop` closes a connection.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from typing import Final
 
 from nodeagent.ports.clients import RefusalKind, Refused
 
-MOST_CONNECTIONS: Final = 512
+MAX_CONNECTIONS: Final = 512
 ROOM_FOR_ROOT: Final = 64
-"""Of them, which nobody else gets."""
-MOST_PER_ACCOUNT: Final = 256
-"""As many jobs of one user may wait for a grant (grants.max_waiting)."""
+"""Connections that only root can use."""
+MAX_PER_ACCOUNT: Final = 256
+"""Connections per account; as many jobs of one user may wait for a grant (grants.max_waiting)."""
 SILENT_S: Final = 10.0
-"""A connection without a request is dropped: the command sends one at once."""
+"""Seconds until a connection without a request is closed; the command sends one at once."""
 IDLE_S: Final = 60.0
-"""The same after its last answer."""
-MOST_CALLS: Final = {"Watch": 16, "Trace": 8, "WatchEvents": 32, "CreateGrant": MOST_PER_ACCOUNT}
-"""Of one account at the same time; a snapshot for each watcher costs the daemon about 1 ms."""
-MOST_CALLS_ELSE: Final = 32
-MOST_OF_ALL: Final = {"Watch": 128, "Trace": 32}
-"""Of all accounts but root's together."""
+"""Seconds until a connection is closed after its last answer."""
+MAX_CALLS: Final = {"Watch": 16, "Trace": 8, "WatchEvents": 32, "CreateGrant": MAX_PER_ACCOUNT}
+"""Concurrent calls per account; a snapshot for each watcher costs the daemon about 1 ms."""
+MAX_CALLS_ELSE: Final = 32
+MAX_OF_ALL: Final = {"Watch": 128, "Trace": 32}
+"""Concurrent calls of all accounts together, root's excepted."""
 CALLS_PER_S: Final = 100.0
 CALLS_BURST: Final = 300.0
-"""What comes faster waits."""
+"""Calls of a burst; further ones are delayed to CALLS_PER_S."""
 LONGEST_DELAY_S: Final = 5.0
 _numbers = itertools.count(1)
 
@@ -41,7 +41,7 @@ class Guest:
     account: int
     drop: Callable[[], object]
     since_s: float
-    """When it came, or when its last answer was complete."""
+    """Monotonic time in seconds at which it connected or its last answer was complete."""
     number: int = field(default_factory=lambda: next(_numbers))
     calls: int = 0
     called: bool = False
@@ -66,15 +66,16 @@ class GuestBook:
     # --- connections ---
 
     def enter(self, account: int, drop: Callable[[], object], now_s: float) -> Guest | None:
-        """None: there is no room, also not by ending an idle connection of who has more."""
+        """Add a connection. Returns None if there are too many, and none of the account with the
+        most is idle and can be closed."""
         count = Counter(guest.account for guest in self._here)
         others = len(self._here) - count[0]
         room = True
         if account == 0:
-            room = len(self._here) < MOST_CONNECTIONS or self._push_out(0)
-        elif count[account] >= MOST_PER_ACCOUNT:
+            room = len(self._here) < MAX_CONNECTIONS or self._push_out(0)
+        elif count[account] >= MAX_PER_ACCOUNT:
             room = self._push_out(account)
-        elif others >= MOST_CONNECTIONS - ROOM_FOR_ROOT:
+        elif others >= MAX_CONNECTIONS - ROOM_FOR_ROOT:
             del count[0]
             biggest, most = count.most_common(1)[0]
             room = self._push_out(biggest if most > count[account] + 1 else account)
@@ -89,7 +90,7 @@ class GuestBook:
         self._here.discard(guest)
 
     def sweep(self, now_s: float) -> None:
-        """End the connections that say nothing."""
+        """Close the connections that are silent for too long."""
         for guest in list(self._here):
             limit_s = IDLE_S if guest.called else SILENT_S
             if guest.calls == 0 and now_s - guest.since_s > limit_s:
@@ -114,20 +115,24 @@ class GuestBook:
     # --- calls ---
 
     def begin(self, guest: Guest, method: str, now_s: float) -> float:
-        """How long the call has to wait, in s; `end` follows. Raises Refused."""
+        """Count a call and return its delay in seconds; `end` follows. Raises Refused."""
         account = guest.account
         guest.called = True
         if account != 0:
-            most = MOST_CALLS.get(method, MOST_CALLS_ELSE)
+            most = MAX_CALLS.get(method, MAX_CALLS_ELSE)
             if self._calls[account, method] >= most:
                 raise Refused(
-                    RefusalKind.EXHAUSTED, f"uid {account} has {most} calls of {method} already"
+                    RefusalKind.EXHAUSTED,
+                    f"uid {account}: too many concurrent {method} calls (limit {most})",
                 )
-            of_all = MOST_OF_ALL.get(method)
+            of_all = MAX_OF_ALL.get(method)
             if of_all is not None and of_all <= sum(
                 number for (who, what), number in self._calls.items() if what == method and who
             ):
-                raise Refused(RefusalKind.EXHAUSTED, f"{of_all} calls of {method} run already")
+                raise Refused(
+                    RefusalKind.EXHAUSTED,
+                    f"too many concurrent {method} calls on this node (limit {of_all})",
+                )
         delay_s = self._delay_s(account, now_s)
         guest.calls += 1
         self._calls[account, method] += 1
@@ -150,6 +155,9 @@ class GuestBook:
         bucket.filled_s = now_s
         delay_s = max(0.0, (1.0 - bucket.tokens) / CALLS_PER_S)
         if delay_s > LONGEST_DELAY_S or math.isnan(delay_s):
-            raise Refused(RefusalKind.EXHAUSTED, f"uid {account} asks too often")
+            raise Refused(
+                RefusalKind.EXHAUSTED,
+                f"uid {account}: rate limit of {CALLS_PER_S:g} calls per second exceeded",
+            )
         bucket.tokens -= 1.0
         return delay_s

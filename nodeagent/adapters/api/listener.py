@@ -1,9 +1,10 @@
-"""The public socket: accepts, asks the kernel who it is, and relays to gRPC's own socket.
+"""The public socket: accepts connections, gets the caller's identity from the kernel, and relays to
+gRPC's own socket.
 
-grpc-python cannot tell who is at the other end of a Unix socket. So we accept ourselves, read
-SO_PEERCRED and SO_PEERPIDFD, and relay the bytes to gRPC's socket in a 0700 directory, from a
-socket bound to a name of its own in there. That name is what `context.peer()` shows, and it leads
-back to the credentials. Nobody else can reach the private socket, and a name is used once.
+grpc-python does not report the peer of a Unix socket. So connections are accepted here, SO_PEERCRED
+and SO_PEERPIDFD are read, and the bytes are relayed to gRPC's socket in a 0700 directory, from a
+socket that is bound to a unique name in it. `context.peer()` returns that name, which leads back to
+the credentials. Only this process can reach the private socket, and a name is used once.
 """
 
 from __future__ import annotations
@@ -30,18 +31,19 @@ log = logging.getLogger(__name__)
 
 CHUNK_BYTES: Final = 64 << 10
 BACKLOG: Final = 512
-MOST_AT_ONCE: Final = 64
-"""Accepted before others of the event loop have their turn."""
+MAX_AT_ONCE: Final = 64
+"""Connections that are accepted before the event loop runs other tasks."""
 SWEEP_S: Final = 1.0
 PER_RELAY: Final = 3
-"""Descriptors of a connection besides its own: the pidfd, and both ends of the way to gRPC."""
+"""File descriptors of a connection besides its own: the pidfd, and both ends of the relay to
+gRPC."""
 PAUSE_S: Final = 0.2
-"""When there is nothing left to accept with."""
+"""Seconds until accepting is tried again after file descriptors ran out."""
 
 
 class ApiListener:
     def __init__(self, public: Path, private: Path) -> None:
-        """`private` is gRPC's socket, in a directory that is ours alone."""
+        """`private` is gRPC's socket, in a directory that only this process uses."""
         self._public = public
         self._private = private
         self.guests = GuestBook()
@@ -55,7 +57,7 @@ class ApiListener:
         self._timers: set[asyncio.TimerHandle] = set()
         self._short = RateLimitedLog(log)
         self._settling = 0
-        """Connections whose relay is being made."""
+        """Connections whose relay is not open yet."""
 
     def start(self) -> None:
         """Raises OSError."""
@@ -83,10 +85,10 @@ class ApiListener:
             self._public.unlink()
 
     def known(self, name: str) -> tuple[Peer, Guest] | None:
-        """Who speaks by the name gRPC shows."""
+        """The caller behind the name that gRPC reports."""
         return self._peers.get(name)
 
-    # --- coming in ---
+    # --- accepting ---
 
     def _listen(self) -> None:
         if self._listener is not None:
@@ -106,7 +108,7 @@ class ApiListener:
 
     def _accept(self) -> None:
         assert self._listener is not None
-        for _ in range(MOST_AT_ONCE):
+        for _ in range(MAX_AT_ONCE):
             try:
                 connection, _ = self._listener.accept()
             except BlockingIOError:
@@ -120,9 +122,10 @@ class ApiListener:
             self._admit(connection)
 
     def _refuse_one(self) -> bool:
-        """With the spare descriptor: who comes is told no at once."""
+        """Accept and close one connection with the spare descriptor, so that its caller fails at
+        once."""
         assert self._listener is not None
-        self._short.warning("out of file descriptors: connections are refused")
+        self._short.warning("out of file descriptors: closing new connections")
         if not self._spare.give():
             self._spare.take_back()
             return False
@@ -136,15 +139,15 @@ class ApiListener:
         try:
             handle = peer_of(connection)
         except OSError as error:
-            self._short.warning("a caller without credentials: %s", error)
+            self._short.warning("connection closed, its peer cannot be identified: %s", error)
             connection.close()
             return
         uid = handle.process.uid
         room = self._room.for_root if uid == 0 else self._room.for_user
         guest: Guest | None = None
-        # Those let in just now have yet to open theirs.
+        # Connections accepted just now have not opened theirs yet.
         if not room(connection.fileno() + PER_RELAY * self._settling):
-            self._short.warning("few file descriptors are left: uid %d is turned away", uid)
+            self._short.warning("few file descriptors left: closed a connection of uid %d", uid)
         else:
             tasks: list[asyncio.Task[None]] = []
             guest = self.guests.enter(
@@ -158,7 +161,7 @@ class ApiListener:
                 self._relays.add(task)
                 task.add_done_callback(self._relays.discard)
                 return
-            self._short.warning("too many connections: one of uid %d is turned away", uid)
+            self._short.warning("too many connections: closed one of uid %d", uid)
         handle.close()
         connection.close()
 
@@ -197,7 +200,7 @@ class ApiListener:
             try:
                 await asyncio.get_running_loop().sock_connect(inner, str(self._private))
             finally:
-                name.unlink()  # known to both ends by now
+                name.unlink()  # Both ends have the name now.
             reader, writer = await asyncio.open_connection(sock=connection, limit=CHUNK_BYTES)
             try:
                 in_reader, in_writer = await asyncio.open_connection(sock=inner, limit=CHUNK_BYTES)
@@ -219,7 +222,8 @@ async def _copy(
     writer: asyncio.StreamWriter,
     first: Callable[[], None] = lambda: None,
 ) -> None:
-    """`first` is called with the first byte: gRPC speaks as soon as it has accepted."""
+    """Copy bytes. `first` is called at the first byte, because gRPC sends as soon as it has
+    accepted."""
     try:
         while data := await reader.read(CHUNK_BYTES):
             first()

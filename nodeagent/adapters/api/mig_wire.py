@@ -1,5 +1,4 @@
-"""The messages about MIG of proto/sluice/v1/node.proto, and both directions between them and our
-own values."""
+"""Conversion between the messages about MIG of proto/sluice/v1/node.proto and our own values."""
 
 from __future__ import annotations
 
@@ -32,9 +31,9 @@ def write_ask(wire: Wire, ask: MigAsk) -> Any:
 
 
 def read_ask(request: Any) -> MigAsk:
-    """Raises Refused for what cannot be meant."""
+    """The request to change a card. Raises Refused if it is invalid."""
     if not request.gpu or len(request.gpu) > LONGEST_GPU:
-        raise Refused(RefusalKind.INVALID, "which GPU? Give its UUID or index")
+        raise Refused(RefusalKind.INVALID, "no GPU given: name its UUID or index")
     if request.disable and request.profiles:
         raise Refused(RefusalKind.INVALID, "MIG off and instances exclude each other")
     try:
@@ -127,7 +126,7 @@ def _card(wire: Wire, view: MigView) -> Any:
 
 
 def _read_card(message: Any) -> MigView:
-    """Processes are told among the holders."""
+    """The state of a card; its processes are reported among the holders."""
     state = MigState(
         gpu=GpuUuid(message.gpu_uuid),
         index=message.index,

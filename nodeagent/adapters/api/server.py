@@ -1,8 +1,8 @@
-"""The local gRPC API on a Unix socket, with callers identified by the kernel; `api/door.py` lets
-them in and bounds them.
+"""The local gRPC API on a Unix socket. The kernel identifies the callers; `listener` accepts them,
+and `guests` limits their calls.
 
-Messages come in as bytes and are read here, so that one that cannot be read is refused to whoever
-sent it, and is no traceback in our log.
+Messages arrive as bytes and are parsed here, so that a malformed one is refused to its sender and
+leaves no traceback in the log.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ log = logging.getLogger(__name__)
 LARGEST_REQUEST_BYTES: Final = 64 << 10
 WATCH_INTERVALS_S: Final = (0.2, 60.0)
 DOCTOR_EVERY_S: Final = 2.0
-"""Within which everybody is told the same findings: a look at the host is 2 ms and many files."""
+"""Seconds that doctor's findings are cached; checking the host takes 2 ms and many files."""
 
 DUMP_PART_BYTES: Final = 1 << 20
-"""gRPC takes messages of up to 4 MiB."""
+"""Bytes; gRPC's limit for a message is 4 MiB."""
 
 _STATUS: Final = {
     RefusalKind.INVALID: grpc.StatusCode.INVALID_ARGUMENT,
@@ -53,11 +53,11 @@ _STATUS: Final = {
 
 
 OpenPage = Callable[[int], tuple[str, float]]
-"""A URL for the user of this uid, and for how many seconds it is good. Raises Refused."""
+"""Returns a URL for the user with this UID, and the seconds that it is valid. Raises Refused."""
 
 
 def no_page(uid: int) -> tuple[str, float]:
-    raise Refused(RefusalKind.UNAVAILABLE, "there is no page here: page.listen is empty")
+    raise Refused(RefusalKind.UNAVAILABLE, "the page is off: page.listen is empty")
 
 
 class LocalApi:
@@ -85,7 +85,7 @@ class LocalApi:
         self._findings: tuple[float, list[Finding]] | None = None
 
     async def start(self) -> None:
-        """Raises OSError when a socket cannot be made."""
+        """Raises OSError if a socket cannot be created."""
         self._private_dir.mkdir(mode=0o700, exist_ok=True)
         os.chmod(self._private_dir, 0o700)
         for old in self._private_dir.iterdir():
@@ -101,7 +101,7 @@ class LocalApi:
         )
         self._grpc.add_insecure_port(f"unix:{self._private}")
         await self._grpc.start()
-        # What gRPC says of its own accord is about what clients did.
+        # gRPC's own log lines are about its clients.
         logging.getLogger("grpc").addFilter(RateLimitFilter())
         logging.getLogger("grpc._cython.cygrpc").addFilter(RateLimitFilter())
         self._door = ApiListener(self._public, self._private)
@@ -159,7 +159,7 @@ class LocalApi:
         self, name: str, kind: Any, call: Callable[[Peer, Any], Any]
     ) -> Callable[[bytes, Any], Awaitable[Any]]:
         async def answer(raw: bytes, context: Any) -> Any:
-            async with self._telling(context), self._admitted(name, context) as peer:
+            async with self._with_status(context), self._admitted(name, context) as peer:
                 response = call(peer, _read(kind, raw))
                 return await response if inspect.isawaitable(response) else response
 
@@ -170,7 +170,7 @@ class LocalApi:
     ) -> Callable[[bytes, Any], AsyncGenerator[Any, None]]:
         async def stream(raw: bytes, context: Any) -> AsyncGenerator[Any, None]:
             async with (
-                self._telling(context),
+                self._with_status(context),
                 self._admitted(name, context) as peer,
                 contextlib.aclosing(call(peer, _read(kind, raw))) as messages,
             ):
@@ -180,8 +180,8 @@ class LocalApi:
         return stream
 
     @contextlib.asynccontextmanager
-    async def _telling(self, context: Any) -> AsyncIterator[None]:
-        """What we expect to go wrong is an answer, and no traceback."""
+    async def _with_status(self, context: Any) -> AsyncIterator[None]:
+        """Turn expected errors into gRPC statuses instead of tracebacks."""
         try:
             yield
         except Refused as refused:
@@ -191,8 +191,8 @@ class LocalApi:
         except OSError as error:
             if not is_short(error):
                 raise
-            told = f"the daemon is at a limit of this machine: {error.strerror}"
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, told)
+            text = f"the daemon reached a limit of this machine: {error.strerror}"
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
 
     @contextlib.asynccontextmanager
     async def _admitted(self, name: str, context: Any) -> AsyncIterator[Peer]:
@@ -204,14 +204,14 @@ class LocalApi:
         try:
             if delay_s > 0:
                 await asyncio.sleep(delay_s)
-            yield self._known(context)[0]  # it may have gone meanwhile
+            yield self._known(context)[0]  # It may have disconnected.
         finally:
             guests.end(guest, name, time.monotonic())
 
     def _known(self, context: Any) -> tuple[Peer, Guest]:
         found = self._door.known(context.peer()) if self._door is not None else None
         if found is None:
-            raise Refused(RefusalKind.DENIED, "the caller is not known")
+            raise Refused(RefusalKind.DENIED, "the caller cannot be identified")
         return found
 
     async def _create(self, peer: Peer, request: Any) -> AsyncGenerator[Any, None]:
@@ -240,7 +240,7 @@ class LocalApi:
     async def _trace(self, peer: Peer, request: Any) -> AsyncGenerator[Any, None]:
         interval_s = request.interval_seconds or 1.0
         if not math.isfinite(interval_s):
-            raise Refused(RefusalKind.INVALID, "an interval is a number of seconds")
+            raise Refused(RefusalKind.INVALID, "expected a number of seconds for the interval")
         traced = self._service.trace(peer, request.pid, interval_s)
         async with contextlib.aclosing(traced) as views:
             async for view in views:
@@ -312,8 +312,8 @@ class LocalApi:
 
 
 def _read(kind: Any, raw: bytes) -> Any:
-    """Raises Refused."""
+    """The parsed request. Raises Refused."""
     try:
         return kind.FromString(raw)
     except DecodeError:
-        raise Refused(RefusalKind.INVALID, "the request cannot be read") from None
+        raise Refused(RefusalKind.INVALID, "malformed request") from None

@@ -1,4 +1,4 @@
-"""Messages of proto/sluice/v1/node.proto, and both directions between them and our own values."""
+"""Conversion between the messages of proto/sluice/v1/node.proto and our own values."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ _POLICY_NUMBERS: Final = {policy: number for number, policy in _POLICIES.items()
 
 
 class Wire(Descriptors):
-    """The message classes, and both directions between them and our own values."""
+    """The message classes, and the conversion between them and our own values."""
 
     def message(self, name: str) -> Any:
         """The class of `sluice.v1.<name>`."""
         return self.message_class(f"sluice.v1.{name}")
 
     def methods(self, service_name: str = SERVICE) -> dict[str, tuple[Any, Any, bool]]:
-        """Name of each method of the service: (request class, response class, response is a
-        stream)."""
+        """Request class, response class and whether the response is a stream, by method of the
+        service."""
         return self.service_methods(service_name)
 
     # --- from clients ---
 
     def read_grant_ask(self, request: Any) -> GrantAsk:
-        """Raises Refused for what cannot be meant."""
+        """The request for a grant. Raises Refused if it is invalid."""
         return GrantAsk(
             gpus=request.gpus,
             memory=_read_memory(request.memory),
@@ -378,7 +378,7 @@ def _read_memory(memory: Any) -> MemoryAsk:
 def _read_queue(queue: Any) -> QueueAsk:
     seconds = queue.max_execution_seconds
     if not 0 <= seconds < float("inf"):
-        raise Refused(RefusalKind.INVALID, "the longest run is 0 seconds or more")
+        raise Refused(RefusalKind.INVALID, "the maximum run time must be 0 seconds or more")
     return QueueAsk(queue.queue, queue.namespace, queue.priority_class, queue.preempted, seconds)
 
 
@@ -386,14 +386,15 @@ def _read_policy(number: int) -> SharePolicy | None:
     if number == 0:
         return None
     if number not in _POLICIES:
-        raise Refused(RefusalKind.INVALID, f"share policy {number} is not known here")
+        raise Refused(RefusalKind.INVALID, f"unknown share policy {number}")
     return _POLICIES[number]
 
 
 def _read_priority(number: int) -> int:
     if abs(number) > MAX_PRIORITY:
         raise Refused(
-            RefusalKind.INVALID, f"priority {number}: between -{MAX_PRIORITY} and {MAX_PRIORITY}"
+            RefusalKind.INVALID,
+            f"priority {number} must be between -{MAX_PRIORITY} and {MAX_PRIORITY}",
         )
     return number
 

@@ -1,9 +1,10 @@
-"""The process that has the driver checkpoint others: one line of JSON in (what to do, of whom), one
-out, and it ends. Killed with its parent, which has written down what it was doing; a step that the
-driver has begun then ends by itself, and the next child asks how far it came.
+"""The process in which the driver checkpoints other processes: reads one line of JSON with a
+request, answers with one line, and ends. It is killed with its parent, which has recorded what it
+was doing; a step that the driver has begun then completes by itself, and the next child reads the
+resulting state.
 
-Started as `python -m nodeagent.adapters.checkpoint.child [LIBRARY]`. It makes no context: cuInit
-alone does not touch a GPU's memory.
+Started as `python -m nodeagent.adapters.checkpoint.child [LIBRARY]`. It creates no context: cuInit
+alone uses no memory of a GPU.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ STATES: Final[Mapping[int, CheckpointState]] = {
     1: CheckpointState.LOCKED,
     2: CheckpointState.CHECKPOINTED,
     3: CheckpointState.FAILED,
-    4: CheckpointState.MOVING,  # CHECKPOINTING and RESTORING, of CUDA 13.4 and later
+    4: CheckpointState.MOVING,  # CHECKPOINTING and RESTORING, since CUDA 13.4.
     5: CheckpointState.MOVING,
 }
 CALLS: Final[Mapping[CheckpointStep, str]] = {
@@ -40,13 +41,13 @@ CALLS: Final[Mapping[CheckpointStep, str]] = {
 OUT_OF_MEMORY: Final = 2
 NOT_SUPPORTED: Final = 801
 MEANING: Final[Mapping[int, str]] = {
-    1: "the driver knows no CUDA in it",
-    OUT_OF_MEMORY: "its GPU has no room for it",
+    1: "it has no CUDA context",
+    OUT_OF_MEMORY: "its GPU has too little free memory",
     3: "the driver is not initialised",
     401: "it is in another state",
-    600: "what it has submitted did not end in time",
-    800: "the driver does not let this user",
-    NOT_SUPPORTED: "the driver cannot with all that it has (managed memory, IPC)",
+    600: "its submitted work did not complete in time",
+    800: "permission denied by the driver",
+    NOT_SUPPORTED: "the driver cannot checkpoint some of its memory (managed memory, IPC)",
 }
 
 
@@ -68,7 +69,7 @@ class DriverFailed(Exception):
 
 class Driver:
     def __init__(self, library: str) -> None:
-        """Raises DriverFailed: this driver has no checkpoints."""
+        """Raises DriverFailed if this driver has no checkpoints."""
         try:
             self._cuda = ctypes.CDLL(library)
         except OSError as error:
@@ -86,7 +87,8 @@ class Driver:
             )
 
     def probe(self) -> None:
-        """Of ourselves: any other answer than "not supported" is about us. Raises DriverFailed."""
+        """Request this process's own state: any error but "not supported" concerns this process
+        only. Raises DriverFailed."""
         try:
             self.state(os.getpid())
         except DriverFailed as error:
@@ -113,8 +115,8 @@ class Driver:
 
 
 def is_there(pid: int, starttime_ticks: int) -> bool:
-    """Between this look and the driver's call a pid could be another's; that a whole round of pids
-    goes by in those microseconds is what we do not guard against."""
+    """True if the process exists. Between this check and the driver's call its PID could be reused
+    only if all PIDs were used within microseconds, which is not guarded against."""
     try:
         return read_process(pid).starttime_ticks == starttime_ticks
     except (OSError, ValueError):
@@ -122,8 +124,8 @@ def is_there(pid: int, starttime_ticks: int) -> bool:
 
 
 def answer(request: Any, library: str) -> Any:
-    """{"states": […]}, {"done": true} or {"missing": ""}; {"error": …, "code": …} when the driver
-    says no."""
+    """{"states": […]}, {"done": true} or {"missing": ""}; {"error": …, "code": …} if the driver
+    refuses."""
     try:
         driver = Driver(library)
         if request["do"] == "missing":
@@ -150,9 +152,11 @@ def answer(request: Any, library: str) -> Any:
 
 def main() -> int:
     die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the daemon decides, not the terminal
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C in a terminal must not end it before the daemon.
     answers = os.fdopen(os.dup(1), "w", encoding="ascii")
-    os.dup2(2, 1)  # a library that prints must not break the protocol
+    os.dup2(2, 1)  # A library that prints must not break the protocol.
     request = json.loads(sys.stdin.readline())
     library = sys.argv[1] if len(sys.argv) > 1 else LIBRARY
     answers.write(json.dumps(answer(request, library)) + "\n")

@@ -18,22 +18,22 @@ from nodeagent.ports.driver.checkpoint import (
 from nodeagent.ports.processes import Process
 
 START_S: Final = 10.0
-"""Of Python, and of the driver where nobody has it open."""
+"""Seconds; the start of Python, and of the driver if no process has it open."""
 LONGEST_ANSWER_BYTES: Final = 1 << 20
 
 
 class ChildCheckpoints:
     def __init__(self, library: str) -> None:
-        """Empty: what the loader finds."""
+        """The driver's library; empty: as the loader finds it."""
         self._library = library
 
     async def missing(self) -> str:
-        return str((await self._ask({"do": "missing"}, START_S))["missing"])
+        return str((await self._request({"do": "missing"}, START_S))["missing"])
 
     async def states(self, processes: Sequence[Process]) -> list[CheckpointState]:
         if not processes:
             return []
-        answer = await self._ask({"do": "states", "processes": _named(processes)}, START_S)
+        answer = await self._request({"do": "states", "processes": _named(processes)}, START_S)
         return [CheckpointState(one) for one in answer["states"]]
 
     async def take(self, step: CheckpointStep, processes: Sequence[Process], each_s: float) -> None:
@@ -44,10 +44,10 @@ class ChildCheckpoints:
             "processes": _named(processes),
             "timeout_ms": max(1, int(each_s * 1000)),
         }
-        # A lock has its own time; one more second for the driver to say that it ran out.
-        await self._ask(request, START_S + len(processes) * (each_s + 1.0))
+        # A lock has its own timeout; the driver gets one more second to report that it expired.
+        await self._request(request, START_S + len(processes) * (each_s + 1.0))
 
-    async def _ask(self, request: Any, deadline_s: float) -> Any:
+    async def _request(self, request: Any, deadline_s: float) -> Any:
         arguments = [self._library] if self._library else []
         child = await asyncio.create_subprocess_exec(
             *python_child("nodeagent.adapters.checkpoint.child", *arguments),
@@ -60,7 +60,7 @@ class ChildCheckpoints:
                 out, _ = await child.communicate(json.dumps(request).encode() + b"\n")
         except TimeoutError:
             raise CheckpointFailed(
-                f"the driver did not answer ({request['do']}) within {deadline_s:g} s"
+                f"the driver timed out after {deadline_s:g} s ({request['do']})"
             ) from None
         finally:
             with contextlib.suppress(ProcessLookupError):
@@ -69,7 +69,7 @@ class ChildCheckpoints:
             answer = json.loads(out)
         except ValueError:
             raise CheckpointFailed(
-                f"the process that asks the driver ended with {child.returncode}"
+                f"the process that calls the driver exited with status {child.returncode}"
             ) from None
         if "error" in answer:
             raise CheckpointFailed(answer["error"], answer.get("code") == OUT_OF_MEMORY)

@@ -1,7 +1,7 @@
-"""What the host's memory can take, of /proc and the cgroups. Implements HostRoom.
+"""Free memory of the host for checkpoints, from /proc and the cgroups. Implements HostRoom.
 
-A checkpoint's bytes are the target's own memory: they count in its cgroups, and a limit there has
-the kernel kill it in the middle.
+A checkpoint's bytes are the target's own memory: they count in its cgroups, and the kernel kills it
+during the checkpoint if a limit there is exceeded.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nodeagent.units import Bytes
 
 MEMINFO: Final = Path("/proc/meminfo")
 NO_LIMIT_V1: Final = 1 << 60
-"""Version 1 says "none" with a number of about 2^63, rounded to pages."""
+"""Limit from which version 1 means "none": it shows about 2^63, rounded to pages."""
 
 
 class SystemHostRoom:
@@ -71,7 +71,7 @@ def _unified(text: str) -> Iterator[tuple[Bytes, str]]:
     if root is None or not path:
         return
     if ".." in path.split("/"):
-        yield Bytes(0), f"{path}, which is not seen from here"
+        yield Bytes(0), f"{path}, which is not visible here"
         return
     for directory in _outwards(root, path):
         limit = _read(directory / "memory.max").strip()
@@ -98,7 +98,7 @@ def _first_version(text: str) -> Iterator[tuple[Bytes, str]]:
 
 
 def _left(limit: int, used: int) -> Bytes:
-    """Files that the kernel would drop first are room."""
+    """Free bytes under a limit; file pages that the kernel would reclaim first count as free."""
     return Bytes(max(0, limit - max(0, used)))
 
 
@@ -111,7 +111,7 @@ def _counted(path: Path, name: str) -> int:
 
 
 def _outwards(root: Path, path: str) -> Iterator[Path]:
-    """The cgroup, and those around it."""
+    """The cgroup and its parents."""
     if ".." in path.split("/"):
         return
     directory = root / path.lstrip("/")

@@ -1,1 +1,1 @@
-"""What programs and containers are given: our libraries, mounts, CDI files."""
+"""Files and mounts for programs and containers: our libraries, grants' mounts, CDI files."""

@@ -1,5 +1,6 @@
-"""The NVIDIA driver's capability nodes, as the kernel lists them: what lets a program to a MIG
-instance. Source: /proc/driver/nvidia-caps and /proc/devices."""
+"""The NVIDIA driver's capability nodes, as the kernel lists them, which give a program access to a
+MIG instance. Source: /proc/driver/nvidia-caps and /proc/devices.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +12,12 @@ from nodeagent.core.kubelet.cdi_mig import Capabilities, parse_minors
 
 PROC: Final = Path("/proc")
 LONGEST_BYTES: Final = 4 << 20
-"""Of mig-minors: some thousand lines a card."""
+"""Maximum size of mig-minors, which has some thousand lines per card."""
 _MAJOR: Final = re.compile(r"^\s*(\d+) nvidia-caps$", re.MULTILINE)
 
 
 def read_capabilities(proc: Path = PROC) -> Capabilities | None:
-    """None: this driver has none. Raises OSError, ValueError."""
+    """The capability nodes; None if this driver has none. Raises OSError, ValueError."""
     try:
         with (proc / "driver/nvidia-caps/mig-minors").open(encoding="ascii") as file:
             text = file.read(LONGEST_BYTES)

@@ -1,15 +1,15 @@
-"""Grants as the container runtime reads them: one CDI file for each beside one for all of them, or
-for runtimes without CDI one directory of links.
+"""Grants as the container runtime reads them: one CDI file per grant and one for all of them, or
+for runtimes without CDI one directory of links per grant.
 
-The runtime's library is told of changes by inotify, and only of some: a file renamed within the
-directory is seen, one renamed into it from elsewhere or linked there never is. So a file is
-written beside its place, synced and renamed, and has a few milliseconds before anybody is told.
-Names are never used twice, so that what a slow cache still has cannot be another container's.
+The runtime's library notices changes by inotify, and only some: a file renamed within the directory
+is seen, one renamed into it from elsewhere or linked there never is. So a file is written beside
+its place, synced and renamed, and has a few milliseconds before its name is returned. Names are
+never used twice, so that a slow cache cannot return another container's file.
 
 The runtime reads every file again after each change, so what containers have in common is in one
-file, named after what was installed when it was first written (a generation). An answer of
-Allocate keeps its names for ever, through upgrades of the driver and of Sluice: what they stand
-for is looked at whenever a container starts, and that start waits for what had to be written.
+file, named after what was installed when it was first written (a generation). An answer to Allocate
+keeps its names for ever, through upgrades of the driver and of Sluice: their contents are brought
+up to date whenever a container starts, and that start waits for what had to be written.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ from nodeagent.ports.views import Finding
 from nodeagent.units import GpuUuid
 
 OURS: Final = cdi.KIND.replace("/", "-") + "_"
-"""How our files' names begin: the library's convention for what lives as long as a container."""
+"""Prefix of our files' names: the library's convention for files that live as long as a
+container."""
 STRATEGIES: Final = ("cdi-cri", "cdi-annotations", "envvar")
 OUR_DRIVERS: Final = cdi.DRIVER_KIND.replace("/", "-") + "_"
 _FILE: Final = re.compile(re.escape(OURS) + r"([0-9a-f]{32})\.json")
@@ -60,9 +61,9 @@ def cdi_port(
     directories: Sequence[Path] = DIRECTORIES,
     instances: Instances = dict,
 ) -> CdiPort:
-    """The port of a strategy. `links_dir` is of envvar alone; `indexes` has the GPUs' numbers, for
-    specifications that name devices by them, `instances` where MIG devices are, for those that
-    none names yet. The last of `directories` is written to."""
+    """The port of a strategy. `links_dir` is for envvar only; `indexes` has the GPUs' numbers, for
+    specifications that name devices by them; `instances` returns the places of MIG devices, for
+    those that no specification names yet. Files are written to the last of `directories`."""
     if strategy == "envvar":
         return RegionLinks(links_dir)
     answer = {"cdi-cri": cdi.by_cri, "cdi-annotations": cdi.by_annotation}[strategy]
@@ -109,7 +110,7 @@ class CdiFiles:
         self.driver = generation
 
     def _read(self, gpus: Sequence[GpuUuid]) -> tuple[Sequence[BaseSpec], Sequence[str]]:
-        """What is installed, with the instances among `gpus` that are newer."""
+        """The installed specification, with the instances among `gpus` that are newer than it."""
         specs, broken = self._installed.read()
         instances = {gpu: of for gpu, of in self._instances().items() if gpu in gpus}
         if not instances:
@@ -127,9 +128,9 @@ class CdiFiles:
         return self._answer(nonce, driver)
 
     def write(self, nonce: str, edits: GrantMounts, driver: str) -> float:
-        """The driver's generation is brought to what is installed now, whatever its name says: its
-        libraries have gone with the old driver. Whichever of its contents a container is given,
-        ours lies over the driver's library in it."""
+        """Write a grant's file. The driver's generation is updated to what is installed now,
+        whatever its name says, because its libraries were removed with the old driver. Whichever of
+        its contents a container gets, our library is mounted over the driver's in it."""
         documents: dict[str, Mapping[str, Any]] = {}
         own = _file_name(nonce)
         specs, broken = self._read(edits.gpus)
@@ -164,21 +165,23 @@ class CdiFiles:
                 pass
         except (OSError, ValueError) as error:
             what, _, remedy = str(error).rpartition(": ")
-            return Finding(TOPIC, "missing", f"no container can be given a GPU: {what}", remedy)
+            return Finding(TOPIC, "missing", f"containers cannot get GPUs: {what}", remedy)
         try:
             self._common(specs, gpus, broken)
         except ValueError as error:
             what, _, remedy = str(error).rpartition(": ")
-            return Finding(TOPIC, "warning", f"starts wait longer than they need: {what}", remedy)
+            return Finding(
+                TOPIC, "warning", f"container starts are slower than necessary: {what}", remedy
+            )
         sources = ", ".join(spec.source for spec in specs)
         if broken:
             return Finding(
-                TOPIC, "warning", f"{sources}; left out: {'; '.join(broken)}", "mend or remove it"
+                TOPIC, "warning", f"{sources}; left out: {'; '.join(broken)}", "repair or remove it"
             )
         return Finding(TOPIC, "ok", f"{sources}; grants are written to {self._directory}")
 
     def _bytes(self) -> int:
-        """What the runtime reads after each change."""
+        """Size in bytes of what the runtime reads after each change."""
         found = 0
         for directory in self.directories:
             with contextlib.suppress(FileNotFoundError), os.scandir(directory) as entries:
@@ -203,7 +206,8 @@ class CdiFiles:
 
 
 class RegionLinks:
-    """Strategy envvar: NONCE/ with links to what the container's mounts name."""
+    """Strategy envvar: a directory NONCE/ with links to the files that the container's mounts
+    name."""
 
     fixes_gpus = True
     driver = ""
@@ -213,19 +217,19 @@ class RegionLinks:
         self._lock = threading.Lock()
 
     def renew_driver(self, files: GivenFiles) -> None:
-        """NVIDIA's runtime brings the driver."""
+        """Nothing to do: NVIDIA's runtime mounts the driver."""
 
     def keep_drivers(self, drivers: AbstractSet[str]) -> None:
-        """There are none."""
+        """Nothing to do: there are no generations."""
 
     def answer(self, nonce: str, gpus: Sequence[GpuUuid], driver: str) -> ContainerAnswer:
         return cdi.by_environment(nonce, gpus, str(self._directory))
 
     def write(self, nonce: str, edits: GrantMounts, driver: str) -> float:
-        """No cache stands between."""
+        """Write the links; no cache has to expire before they are seen."""
         wanted = cdi.links(nonce, edits)
         for target in wanted.values():
-            os.stat(target)  # kubelets make a directory of what is not there
+            os.stat(target)  # The kubelet would create a directory in the place of a missing file.
         with self._lock, _opened(self._directory) as directory:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(nonce, 0o755, dir_fd=directory)
@@ -268,13 +272,14 @@ def _driver_file_name(generation: str) -> str:
     return f"{OUR_DRIVERS}{cdi.check_nonce(generation)}.json"
 
 
-# --- one directory, by its descriptor: names below it are single components, links are not
-# followed, so nobody who could write elsewhere can lead us there
+# --- One directory, by its descriptor. Names below it are single components and links are not
+# followed, so a user who can write elsewhere cannot redirect a write.
 
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[int]:
-    """Made when it is not there. Raises OSError, PermissionError when others may write to it."""
+    """A descriptor of the directory, which is created if missing. Raises OSError, PermissionError
+    if other users may write to it."""
     path.mkdir(mode=0o755, parents=True, exist_ok=True)
     directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _NO_FOLLOW)
     try:
@@ -298,13 +303,15 @@ def _check_owner(directory: int, path: str) -> None:
     seen = os.fstat(directory)
     if seen.st_uid not in (0, os.geteuid()) or seen.st_mode & 0o022:
         raise PermissionError(
-            f"{path} may be written by others than root (mode {stat.S_IMODE(seen.st_mode):o}, owner"
-            f" {seen.st_uid}): chown root and chmod go-w it, the runtime does as root what is there"
+            f"{path} is writable by users other than root (mode {stat.S_IMODE(seen.st_mode):o},"
+            f" owner {seen.st_uid}): chown root and chmod go-w it, because the runtime trusts its"
+            " files as root"
         )
 
 
 def _put(directory: int, name: str, document: Mapping[str, Any]) -> float:
-    """How long it has been there, in s; 0 when it had to be written."""
+    """Write a file unless it exists with these contents. Returns its age in seconds; 0 if it was
+    written."""
     data = json.dumps(document, separators=(",", ":")).encode()
     age_s = _age_of_same(directory, name, data)
     if age_s is None:
@@ -313,11 +320,11 @@ def _put(directory: int, name: str, document: Mapping[str, Any]) -> float:
 
 
 def _age_of_same(directory: int, name: str, data: bytes) -> float | None:
-    """How long, in s, the file has been there with these contents; None: it is not. By the time
-    of its renaming, which is in the inode: a restart of ours does not forget it."""
+    """Age in seconds of the file if it has these contents, otherwise None. The age is that of its
+    renaming, from the inode, so that it survives a restart of the daemon."""
     try:
         fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK | _NO_FOLLOW, dir_fd=directory)
-    except OSError:  # not there, or not a file: it is replaced
+    except OSError:  # It is missing or not a file: it is replaced.
         return None
     with os.fdopen(fd, "rb") as file:
         seen = os.fstat(fd)
@@ -332,7 +339,7 @@ def _replace(directory: int, name: str, data: bytes) -> None:
     fd = os.open(temporary, flags, 0o644, dir_fd=directory)
     try:
         with os.fdopen(fd, "wb") as file:
-            os.fchmod(fd, 0o644)  # whatever the umask is
+            os.fchmod(fd, 0o644)  # The umask must not change it.
             file.write(data)
             file.flush()
             os.fsync(fd)

@@ -1,4 +1,4 @@
-"""The host's own CDI specifications, as the driver's package or toolkit wrote them."""
+"""The host's own CDI specifications, written by the driver's package or the container toolkit."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from nodeagent.core.kubelet.cdi_base import BaseSpec
 from sluicecommon import yaml_text
 
 DIRECTORIES: Final = (Path("/etc/cdi"), Path("/var/run/cdi"))
-"""The runtimes' own defaults; a later one goes first."""
+"""The runtimes' defaults; a later directory has priority."""
 LARGEST_BYTES: Final = 16 << 20
-"""A specification of eight GPUs has about 30 KB."""
+"""Maximum size of a file; a specification of eight GPUs has about 30 KB."""
 SUFFIXES: Final = (".yaml", ".json")
-"""The only ones that the runtimes read."""
+"""The only suffixes that runtimes read."""
 _Mark = tuple[int, int, int, int, int]
 
 
 class InstalledSpecs:
-    """Reads each file once for each version of it: parsing one in Python takes longer than all
-    the rest of writing a grant's file."""
+    """Reads each version of a file once, because parsing it in Python takes longer than all other
+    work for a grant's file."""
 
     def __init__(self, directories: Sequence[Path], ours: tuple[str, ...]) -> None:
-        """`ours` begins the names of the files that we wrote ourselves."""
+        """`ours` is the prefix of the names of files that we wrote ourselves."""
         self._directories = tuple(directories)
         self._ours = ours
         self._lock = threading.Lock()
         self._known: dict[Path, tuple[_Mark, BaseSpec | None, str]] = {}
 
     def read(self) -> tuple[list[BaseSpec], list[str]]:
-        """The specifications in the runtime's order, the last one first to be taken; and what is
-        wrong with those that cannot be read, which the runtime leaves out as well."""
+        """The specifications in the order of the runtime's priority, the last one first, and the
+        problems of those that cannot be read, which the runtime ignores as well."""
         with self._lock:
             paths = [path for directory in self._directories for path in self._files(directory)]
             self._known = {path: seen for path in paths if (seen := self._look(path))}
@@ -46,7 +46,7 @@ class InstalledSpecs:
     def _files(self, directory: Path) -> list[Path]:
         try:
             names = sorted(os.listdir(directory))
-        except OSError:  # neither directory need be there
+        except OSError:  # The directory may not exist.
             return []
         return [
             directory / name
@@ -56,10 +56,10 @@ class InstalledSpecs:
 
     def _look(self, path: Path) -> tuple[_Mark, BaseSpec | None, str] | None:
         try:
-            # Links are followed: the administrator's own, and Debian's alternatives use them.
+            # Links are followed: administrators make some, and Debian's alternatives use them.
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
-            if isinstance(error, FileNotFoundError):  # gone since it was listed
+            if isinstance(error, FileNotFoundError):  # It was removed since it was listed.
                 return None
             return (0, 0, 0, 0, 0), None, f"{path}: {error.strerror}"
         with os.fdopen(fd, "rb") as file:
@@ -77,13 +77,13 @@ class InstalledSpecs:
 
 
 def _parse(data: bytes, path: Path) -> BaseSpec | None:
-    """Raises ValueError, naming the file."""
+    """The specification in a file. Raises ValueError with the file's name."""
     if len(data) > LARGEST_BYTES:
         raise ValueError(f"{path}: larger than {LARGEST_BYTES >> 20} MiB")
     try:
         text = data.decode()
         document = json.loads(text) if path.suffix == ".json" else yaml_text.read(text)
-        json.dumps(document)  # YAML has dates and sets, which we could not write
+        json.dumps(document)  # YAML has dates and sets, which JSON cannot express.
     except (ValueError, TypeError, RecursionError) as error:
         raise ValueError(f"{path}: {' '.join(str(error).split())}") from error
     return cdi_base.parse(document, str(path))

@@ -1,5 +1,6 @@
-"""What a container is given so that it runs inside its grant: the region, our library, and ours
-in the place of the driver's."""
+"""The mounts of a container that runs in its grant: the region, our library, and ours in the place
+of the driver's.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from nodeagent.ports.ledger import GrantRecord
 
 
 class GrantMounter:
-    """The host's libraries are looked for once for each version of the driver."""
+    """Mounts of grants. The host's libraries are searched once per version of the driver."""
 
     def __init__(
         self,
@@ -29,8 +30,8 @@ class GrantMounter:
         wall_socket: str = "",
         wall_required: bool = False,
     ) -> None:
-        """`library_root` keeps the copies that containers are given; see library_store.
-        `wall_socket`: the container hook's way to the daemon; empty: no walls are built."""
+        """`library_root` has the copies for containers, see library_store. `wall_socket` is the
+        container hook's socket to the daemon; if it is empty, no driver limits are set."""
         self._wall_socket = wall_socket
         self._wall_required = wall_required
         self._files = files
@@ -41,7 +42,7 @@ class GrantMounter:
         self._known: tuple[str | None, NativeFiles, tuple[DriverLibrary, ...]] | None = None
 
     def mounts_of(self, record: GrantRecord, region_dir: str, container: str) -> GrantMounts:
-        """Raises OSError when the driver is not where it is said to be."""
+        """The mounts of a grant. Raises OSError if the driver is not where it is expected."""
         ref = record.container
         return GrantMounts(
             grant=record.grant,
@@ -62,7 +63,7 @@ class GrantMounter:
         )
 
     def files(self) -> GivenFiles:
-        """Raises OSError, as `mounts_of`."""
+        """The files of a grant. Raises OSError, as `mounts_of`."""
         with self._lock:
             version = self._driver_version()
             if self._known is None or self._known[0] != version:

@@ -1,9 +1,10 @@
-"""Where the container hook tells that a container's cgroup is there, and waits until its wall
-stands: a socket that root of the host alone can reach, for no container is given its directory.
+"""The socket on which the container hook reports a new container's cgroup and waits until the
+driver's limits are set for it. Only the host's root can reach it, because it is mounted into no
+container.
 
-One line in, `wall GRANT PID`, and one out: `ok`, or `no` and the reason. The pid is the host's, of
-the container's first process, as the runtime says it; whether it is of the grant's pod is judged by
-who builds the wall.
+The request is one line, `wall GRANT PID`, and the answer is `ok`, or `no` and a reason. The PID is
+the host's, of the container's first process, as reported by the runtime; the daemon checks that it
+belongs to the grant's pod.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ log = logging.getLogger(__name__)
 
 SOCKET_NAME: Final = "hook.sock"
 LINE_BYTES: Final = 256
-MOST: Final = 64
-"""At one time: a node starts no more containers at once, and who comes later is told so."""
+MAX_CONNECTIONS: Final = 64
+"""Maximum connections at one time; a node starts no more containers at once, and further ones are
+refused."""
 LINE_S: Final = 5.0
 _ASKED: Final = re.compile(rb"wall ([0-9A-Za-z-]{1,64}) ([1-9][0-9]{0,9})\n")
 _CREDENTIALS: Final = struct.Struct("3i")
@@ -39,7 +41,7 @@ class HookListener:
     def __init__(
         self, runtime: Path, uid: int, enclose: Callable[[GrantId, int], Awaitable[None]]
     ) -> None:
-        """`uid`: who may ask beside root. `enclose` raises Refused."""
+        """`uid` may connect beside root. `enclose` raises Refused."""
         self._path = runtime / SOCKET_NAME
         self._allowed = frozenset({0, uid})
         self._enclose = enclose
@@ -69,7 +71,7 @@ class HookListener:
             answer = await self._answer(reader, writer)
             writer.write(answer.encode()[:LINE_BYTES] + b"\n")
             await writer.drain()
-        except OSError as error:  # it left
+        except OSError as error:  # It closed the connection.
             log.debug("container hook: %s", error)
         finally:
             self._callers -= 1
@@ -79,9 +81,9 @@ class HookListener:
         peer: socket.socket = writer.get_extra_info("socket")
         raw = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         if _CREDENTIALS.unpack(raw)[1] not in self._allowed:
-            return "no only root may ask here"
-        if self._callers > MOST:
-            return f"no {MOST} containers are being started already"
+            return "no permission denied: only root may connect"
+        if self._callers > MAX_CONNECTIONS:
+            return f"no too many containers are starting (limit {MAX_CONNECTIONS})"
         try:
             async with asyncio.timeout(LINE_S):
                 line = await reader.readline()
@@ -89,7 +91,7 @@ class HookListener:
             line = b""
         asked = _ASKED.fullmatch(line)
         if asked is None:
-            return "no what was asked is not `wall GRANT PID`"
+            return "no expected `wall GRANT PID`"
         try:
             await self._enclose(GrantId(asked[1].decode()), int(asked[2]))
         except Refused as refused:

@@ -1,10 +1,10 @@
-"""How a program comes to use our libraries in the place of the driver's.
+"""How a program gets our libraries in the place of the driver's.
 
-By mount, as root: a mount namespace of the program's own, in which our libcuda.so.1 lies over every
-libcuda.so* that the loader would find, and the region in its fixed place. Whatever way the program
-takes to the file, by name, by path, with an empty environment, it finds ours.
+By mount, as root: in a mount namespace of the program's own our libcuda.so.1 is mounted over every
+libcuda.so* that the loader would find, and the region in its fixed place. The program finds our
+library by name, by path and with an empty environment.
 
-By environment, for everybody else: LD_LIBRARY_PATH and LD_PRELOAD, which a program can change.
+By environment, for other users: LD_LIBRARY_PATH and LD_PRELOAD, which a program can change.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from nodeagent.ports.views import Finding
 
 FIXED_DIR: Final = Path("/run/sluice")
 GRANT_DIR: Final = FIXED_DIR / "grant"
-"""Where the interposer looks first; see interpose/attach/settings.c."""
+"""The directory in which the interposer looks first; see interpose/attach/settings.c."""
 DRIVER_DIR: Final = FIXED_DIR / "driver"
-"""Where the real libraries are while ours lie over them."""
+"""The directory of the real libraries while ours are mounted over them."""
 POLICY_FILE: Final = "policy.shm"
 _ELSEWHERE: Final = (
-    "/usr/local/cuda*/compat",  # newer drivers' libraries for older kernels, in NVIDIA's images
+    "/usr/local/cuda*/compat",  # Newer drivers' libraries for older kernels, in NVIDIA's images.
     "/usr/local/cuda*/lib64/stubs",
     "/usr/local/cuda*/targets/*/lib/stubs",
     f"/usr/lib/{platform.machine()}-linux-gnu/stubs",
-    "/usr/lib/i386-linux-gnu",  # no 32-bit program goes around us: it finds nothing to load
+    "/usr/lib/i386-linux-gnu",  # A 32-bit program finds no driver to load.
     "/usr/lib32",
 )
-"""Where libcuda.so* may be besides, found by path or by a program's own search path."""
+"""Further places of libcuda.so*, found by path or by a program's own search path."""
 _BY_VARIABLE: Final = {
     "CONDA_PREFIX": ("lib", "cuda-compat"),
     "CUDA_HOME": ("compat", "lib64/stubs"),
@@ -54,7 +54,7 @@ _BY_VARIABLE: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Cover:
-    """One real library, all the files it is found by, and ours."""
+    """One real library, all files by which it is found, and ours."""
 
     name: str
     real: Path
@@ -67,10 +67,10 @@ class Cover:
 
 
 def find_driver(environment: Mapping[str, str], files: NativeFiles) -> tuple[str, str]:
-    """Paths of the real libcuda.so.1 and libnvidia-ml.so.1; empty when the interposer should
-    search itself. Raises FileNotFoundError for a SLUICE_DRIVER that is not there."""
+    """Paths of the real libcuda.so.1 and libnvidia-ml.so.1; empty if the interposer should search
+    itself. Raises FileNotFoundError if SLUICE_DRIVER names no file."""
     given = environment.get("SLUICE_DRIVER")
-    if not given and (DRIVER_DIR / DRIVER).is_file():  # we are in a grant ourselves
+    if not given and (DRIVER_DIR / DRIVER).is_file():  # This process is in a grant itself.
         given = str(DRIVER_DIR / DRIVER)
     if given:
         path = Path(given).absolute()
@@ -90,7 +90,7 @@ def find_driver(environment: Mapping[str, str], files: NativeFiles) -> tuple[str
 def covers(
     environment: Mapping[str, str], driver: str, nvml: str, files: NativeFiles
 ) -> list[Cover]:
-    """What to lay our libraries over, the given libraries first."""
+    """The files over which our libraries are mounted, the given libraries first."""
     directories = [*library_directories(environment), *_elsewhere(environment)]
     made = []
     for name, given in ((DRIVER, driver), (NVML, nvml)):
@@ -115,7 +115,7 @@ def _elsewhere(environment: Mapping[str, str]) -> list[str]:
 
 
 def _named_like(name: str, directories: Sequence[str | Path]) -> list[Path]:
-    """Real files behind `libcuda.so*`: links are followed, a file is named once."""
+    """Real files behind `libcuda.so*`; links are followed, and each file is named once."""
     stem = name[: name.index(".so") + len(".so")]
     found = []
     for directory in dict.fromkeys(Path(d) for d in directories):
@@ -131,18 +131,19 @@ def _named_like(name: str, directories: Sequence[str | Path]) -> list[Path]:
 
 
 def inject(found: Sequence[Cover], region: Path) -> None:
-    """Change this process's view of the file system. Raises OSError; then the process should not
-    go on to run the program, because half of it may be done."""
+    """Change this process's view of the file system. Raises OSError; the process must not run the
+    program then, because the change may be incomplete."""
     if not (region / POLICY_FILE).is_file():
         raise OSError(
             errno.ENOENT,
-            f"{region} is not visible here: mounts of the host do not come into this namespace"
-            " (is this a grant inside of a grant?)",
+            f"{region} is not visible here: the host's mounts do not propagate into this"
+            " namespace (is this a grant inside a grant?)",
         )
     for directory in (GRANT_DIR, DRIVER_DIR):
         directory.mkdir(mode=0o755, parents=True, exist_ok=True)
     mounts.private_namespace()
-    # Inside of a grant the real ones are in DRIVER_DIR already: held open while it is covered.
+    # Inside a grant the real ones are in DRIVER_DIR already, so they are held open while it is
+    # covered.
     held = [os.open(cover.real, os.O_PATH | os.O_CLOEXEC) for cover in found]
     mounts.tmpfs(DRIVER_DIR, "size=64k,nr_inodes=16,mode=0755")
     for cover, descriptor in zip(found, held, strict=True):
@@ -158,7 +159,7 @@ def inject(found: Sequence[Cover], region: Path) -> None:
 
 
 def possible() -> str | None:
-    """None when programs can be given a mount namespace, else why not. Tried in a child."""
+    """Why programs cannot get a mount namespace; None if they can. Tried in a child process."""
     if os.geteuid() != 0:
         return "not root"
     child = os.fork()
@@ -173,19 +174,19 @@ def possible() -> str | None:
 
 
 def finding() -> Finding:
-    """Which injection `sluice run` uses here, and what it means."""
+    """Doctor's finding on which injection `sluice run` uses here."""
     why = possible()
     if why is None:
         return Finding(
             "injection",
             "ok",
-            "by mount: our libcuda lies over the driver's for the program and its children;"
-            " editing the environment changes nothing",
+            "by mount: our libcuda is mounted over the driver's for the program and its children;"
+            " its environment does not matter",
         )
     return Finding(
         "injection",
         "warning",
         f"by environment ({why}): a program that clears LD_LIBRARY_PATH and LD_PRELOAD, or loads"
-        " the driver by its path, is outside of its grant",
+        " the driver by its path, is outside its grant",
         "use `sluice run` as root, or the DaemonSet; see docs/security.md",
     )

@@ -1,10 +1,10 @@
-"""Our libraries as programs are given them: fitted to the driver they stand for, in a directory
-named by what is in it, which is never written to again.
+"""Our libraries as programs get them: without the names that the driver lacks, in a directory that
+is named by the hash of its contents and never written to again.
 
-Fitted: a name that the driver does not export is taken out of our copy, so that dlsym() answers
-for it as the driver would. Kept apart: a program that starts another one next week finds the same
-files, whatever became of the package meanwhile; a directory goes when nobody has been given it
-since the machine started.
+A name that the driver does not export is removed from our copy, so that dlsym() answers for it as
+the driver would. The copy is kept apart from the package's files, so that a program which starts
+another one next week finds the same files after an upgrade. A directory is removed if no program
+got it since the machine booted.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from nodeagent.adapters.host.clock import boot_id
 from nodeagent.native import NativeFiles, version
 
 _ENTRY_POINT: Final = {DRIVER: "cuInit", NVML: "nvmlInit_v2"}
-"""Without it a file is no such library, and says nothing about what one exports."""
+"""A symbol that each library has: a file without it is another library, and its exports say
+nothing."""
 _NOTE: Final = "last-boot"
 _UNFIT: Final = " :;"
-"""What LD_PRELOAD and LD_LIBRARY_PATH take for the end of a path."""
+"""Characters that end a path in LD_PRELOAD and LD_LIBRARY_PATH."""
 
 
 def libraries(files: NativeFiles, drivers: Mapping[str, str], root: Path) -> NativeFiles:
-    """The files to give to a program: of the copy below `root`, or the package's own where none
-    can be kept. `drivers` has the real library's path by name; an empty one is unknown."""
+    """The files for a program: those of the copy below `root`, or the package's own if no copy can
+    be kept. `drivers` has the real library's path by name; an empty one is unknown."""
     wanted = {
         f"shim/{DRIVER}": (files.shim_dir / DRIVER, DRIVER),
         f"shim/{NVML}": (files.shim_dir / NVML, NVML),
@@ -48,12 +49,12 @@ def libraries(files: NativeFiles, drivers: Mapping[str, str], root: Path) -> Nat
     }
     try:
         return NativeFiles(_kept(contents, root)) if _usable(root) else files
-    except OSError:  # no space, read-only: nothing is lost but the fit
+    except OSError:  # No space or read-only: the package's own files work except for the names.
         return files
 
 
 def fitted(ours: bytes, soname: str, driver: str) -> bytes:
-    """Our library with the driver's names only; as it is when the driver cannot be read."""
+    """Our library with the driver's names only; unchanged if the driver cannot be read."""
     try:
         theirs = elf.exports(Path(driver)) if driver else frozenset()
         if _ENTRY_POINT[soname] not in theirs:
@@ -64,7 +65,7 @@ def fitted(ours: bytes, soname: str, driver: str) -> bytes:
 
 
 def _usable(root: Path) -> bool:
-    """Whether libraries can be loaded from there, and nobody else could have put them there."""
+    """True if libraries can be loaded from the directory and no other user can write to it."""
     if any(mark in str(root) for mark in _UNFIT):
         return False
     root.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -97,7 +98,7 @@ def _kept(contents: Mapping[str, bytes], root: Path) -> Path:
         _move(made, place)
     except OSError:
         shutil.rmtree(made, ignore_errors=True)
-        if not _holds(place, contents):  # somebody else made the same meanwhile
+        if not _holds(place, contents):  # Another process created the same copy.
             raise
     _forget(root, keep=place)
     return place
@@ -111,7 +112,8 @@ def _holds(place: Path, contents: Mapping[str, bytes]) -> bool:
 
 
 def _move(made: Path, place: Path) -> None:
-    """A damaged one (power lost while it was written) is moved away whole."""
+    """Move a finished copy to its place. A damaged one there (power lost while it was written) is
+    moved away whole."""
     if place.exists() and place.is_dir():
         aside = Path(tempfile.mkdtemp(prefix=f".old-{boot_id()}-", dir=place.parent))
         place.rename(aside / "damaged")
@@ -119,7 +121,8 @@ def _move(made: Path, place: Path) -> None:
 
 
 def _use(place: Path) -> None:
-    """Note that a program of this boot has it. By the boot's id: clocks are set back and forth."""
+    """Record that a program of this boot has it. The boot's id is used because clocks are set back
+    and forth."""
     note = place / _NOTE
     if not note.is_file() or not _of_this_boot(note):
         new = place / f"{_NOTE}.{os.getpid()}"
@@ -128,16 +131,17 @@ def _use(place: Path) -> None:
 
 
 def _of_this_boot(note: Path) -> bool:
-    """As bytes: a damaged note is another boot's."""
+    """True if the note names this boot. Compared as bytes, because a damaged note counts as another
+    boot's."""
     return note.read_bytes() == boot_id().encode()
 
 
 def _forget(root: Path, keep: Path) -> None:
-    """Remove what nobody was given since the machine started: no program can have it."""
+    """Remove the copies that no program got since the machine booted."""
     for entry in root.iterdir():
         try:
             of_this_boot = _of_this_boot(entry / _NOTE)
         except OSError:
-            of_this_boot = boot_id() in entry.name  # being made, or moved away, just now
+            of_this_boot = boot_id() in entry.name  # It is being created or moved away.
         if entry != keep and not of_this_boot:
             shutil.rmtree(entry, ignore_errors=True)

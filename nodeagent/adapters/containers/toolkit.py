@@ -1,7 +1,7 @@
-"""Does the NVIDIA container runtime let a container take GPUs that nobody gave it?
+"""Check whether the NVIDIA container runtime lets a container take GPUs that it was not allocated.
 
 With `accept-nvidia-visible-devices-envvar-when-unprivileged` at its default, any image that sets
-NVIDIA_VISIBLE_DEVICES=all has every GPU of the node, around every grant. Source: the toolkit's
+NVIDIA_VISIBLE_DEVICES=all gets every GPU of the node, outside every grant. Source: the toolkit's
 config.toml (version 1.20) and its documentation.
 """
 
@@ -20,7 +20,7 @@ CONFIGS: Final = (
     Path("/etc/nvidia-container-runtime/config.toml"),
     Path("/usr/local/nvidia/toolkit/.config/nvidia-container-runtime/config.toml"),
 )
-"""The package's, and the GPU operator's."""
+"""The package's file, and the GPU operator's."""
 BINARIES: Final = (
     Path("/usr/bin/nvidia-container-runtime"),
     Path("/usr/local/nvidia/toolkit/nvidia-container-runtime"),
@@ -32,16 +32,16 @@ LARGEST_BYTES: Final = 1 << 20
 @dataclass(frozen=True, slots=True)
 class ToolkitReading:
     path: Path | None = None
-    """The file that counts; None: there is none."""
+    """The file that counts; None if there is none."""
     installed: bool = False
     accepts: bool | None = None
-    """Containers get GPUs by NVIDIA_VISIBLE_DEVICES; None: there is no such runtime, or the file
-    cannot be read."""
+    """True if containers get GPUs by NVIDIA_VISIBLE_DEVICES; None if there is no such runtime or
+    the file cannot be read."""
     error: str = ""
 
 
 def read(configs: Sequence[Path] = CONFIGS, binaries: Sequence[Path] = BINARIES) -> ToolkitReading:
-    """The first of the files that is there."""
+    """The first of the files that exists."""
     installed = any(path.exists() for path in binaries)
     for path in configs:
         try:
@@ -59,17 +59,18 @@ def read(configs: Sequence[Path] = CONFIGS, binaries: Sequence[Path] = BINARIES)
 
 
 def finding(reading: ToolkitReading, strategy: str) -> Finding:
-    """`strategy`: of [kubelet], because envvar needs what is unsafe."""
+    """Doctor's finding. `strategy` is that of [kubelet], because envvar needs the unsafe
+    setting."""
     place = reading.path or CONFIGS[0]
     if reading.error:
         return Finding(
             TOPIC,
             "warning",
             f"{place}: {reading.error}",
-            f"make it readable TOML: as it is, nobody can tell whether {KEY} is false",
+            f"make it readable TOML: {KEY} cannot be checked",
         )
     if reading.accepts is None:
-        return Finding(TOPIC, "ok", "no NVIDIA container runtime here")
+        return Finding(TOPIC, "ok", "no NVIDIA container runtime installed")
     if reading.accepts:
         if strategy == "envvar":
             return Finding(
@@ -84,7 +85,7 @@ def finding(reading: ToolkitReading, strategy: str) -> Finding:
             TOPIC,
             "warning",
             f"{place}: {KEY} is true{'' if reading.path else ' by default'}: any container may take"
-            " all GPUs with NVIDIA_VISIBLE_DEVICES=all, around every grant",
+            " all GPUs with NVIDIA_VISIBLE_DEVICES=all, outside every grant",
             f"nvidia-ctk config --set {KEY}=false --in-place, then restart the container runtime",
         )
     if strategy == "envvar":

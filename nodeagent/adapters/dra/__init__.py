@@ -1,1 +1,1 @@
-"""DRA as the kubelet and the API server speak it."""
+"""DRA's interfaces to the kubelet and the API server."""

@@ -1,8 +1,8 @@
-"""Claims and slices at the API server, through the node's own client.
+"""ResourceClaims and ResourceSlices at the API server, through the node's own client.
 
-Only for a node that has access to an API server: importing this loads the HTTP client. A claim is
-read when it is prepared, by name and checked by UID; slices are followed by a watch of this
-driver's on this node.
+Imported only on a node that has access to an API server, because it loads the HTTP client. A claim
+is read when it is prepared, by name, and its UID is compared; slices are followed by a watch of
+this driver's on this node.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NO_API: Final = (
 
 
 class ApiClaims:
-    """Implements ClaimSource and ClaimStatus. `node`: its name, which its pool has too."""
+    """Implements ClaimSource and ClaimStatus. `node` is the node's name and its pool's."""
 
     def __init__(self, client: ApiClient, node: str) -> None:
         self._client = client
@@ -47,13 +47,13 @@ class ApiClaims:
             document = await self._client.get(RESOURCE_CLAIMS, claim.name, claim.namespace)
         except ApiRefused as refused:
             if refused.not_found:
-                raise ClaimGone(f"there is no claim {claim} any more") from None
+                raise ClaimGone(f"claim {claim} was deleted") from None
             raise ClaimsAway(f"claim {claim} cannot be read: {refused}") from None
         except ApiAway as error:
             raise ClaimsAway(f"claim {claim} cannot be read: {error}") from None
         uid = (document.get("metadata") or {}).get("uid")
         if uid != claim.uid:
-            raise ClaimGone(f"claim {claim} is another one now, with uid {uid!s:.64}")
+            raise ClaimGone(f"claim {claim} was recreated (UID differs): {uid!s:.64}")
         return read_claim(document, claim, self._node)
 
     async def tell(self, claim: ClaimRef, devices: list[dict[str, Any]]) -> None:
@@ -63,7 +63,7 @@ class ApiClaims:
             "metadata": {"name": claim.name, "namespace": claim.namespace, "uid": claim.uid},
             "status": {"devices": devices},
         }
-        await _asked(
+        await _translated(
             self._client.apply(
                 RESOURCE_CLAIMS, claim.name, document, DRIVER, claim.namespace, "status"
             )
@@ -74,7 +74,7 @@ class ApiClaims:
         more = ""
         while True:
             parameters = [("limit", str(PAGE)), *([("continue", more)] if more else [])]
-            body = await _asked(self._client.list_page(RESOURCE_CLAIMS, parameters))
+            body = await _translated(self._client.list_page(RESOURCE_CLAIMS, parameters))
             try:
                 page = Decoder(self._ours).page(body)
             except BadAnswer as error:
@@ -85,7 +85,7 @@ class ApiClaims:
                 return found
 
     def _ours(self, document: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """Kept: those with a device of this node's pool."""
+        """Keep a watched claim only if it has a device of this node's pool."""
         status = document.get("status") or {}
         devices = (status.get("allocation") or {}).get("devices") or {}
         results = devices.get("results") or ()
@@ -94,7 +94,7 @@ class ApiClaims:
 
 
 class ApiSlices:
-    """Implements SliceStore, and an Endpoint's life."""
+    """Implements SliceStore and Endpoint."""
 
     def __init__(
         self,
@@ -147,8 +147,8 @@ class ApiSlices:
             work = self._client.replace(RESOURCE_SLICES, name, document)
         else:
             work = self._client.create(RESOURCE_SLICES, document)
-        written = await _asked(work)
-        self._known[name] = written  # the watch tells of it later
+        written = await _translated(work)
+        self._known[name] = written  # The watch reports it later.
         return str(written["metadata"]["resourceVersion"])
 
     async def delete(self, name: str, uid: str) -> None:
@@ -163,14 +163,15 @@ class ApiSlices:
 
 
 def _newer(now: Mapping[str, Any], known: Mapping[str, Any] | None) -> bool:
-    """The watch may be behind what we wrote ourselves; of one object versions are numbers."""
+    """True if the written object is newer than the watched one: the watch may lag behind our own
+    writes."""
     if known is None or known["metadata"]["uid"] != now["metadata"]["uid"]:
         return True
     old, new = known["metadata"]["resourceVersion"], now["metadata"]["resourceVersion"]
     return not (old.isdigit() and new.isdigit()) or int(new) >= int(old)
 
 
-async def _asked(work: Awaitable[T]) -> T:
+async def _translated(work: Awaitable[T]) -> T:
     try:
         return await work
     except ApiRefused as refused:

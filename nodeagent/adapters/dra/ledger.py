@@ -13,7 +13,7 @@ from nodeagent.adapters.ledger.rows import SqliteRows, Table
 from nodeagent.ports.dra.claims import ClaimState, PreparedClaim
 
 KEEP_RELEASED: Final = 1000
-"""Rows of released claims kept for people to look at."""
+"""Rows of released claims that are kept for people to read."""
 
 _SCHEMA: Final = """
 CREATE TABLE claims (

@@ -1,4 +1,4 @@
-"""Which door a node gave its GPUs away by last, on its disk."""
+"""The mode by which a node allocated GPUs last, on its disk."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from nodeagent.shell.pods.allocation_modes import CLAIMS
 
 
 class FileMarker:
-    """Implements Marker: one word in a file. A file that cannot be read counts as claims': then the
-    API server is asked, which costs a moment and promises nothing twice."""
+    """Implements Marker: one word in a file. A file that cannot be read counts as claims: the API
+    server is queried then, which takes a moment and allocates no GPU twice."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

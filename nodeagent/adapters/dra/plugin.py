@@ -1,10 +1,10 @@
-"""The driver's server for the kubelet: two sockets, one by which it is found and one that is asked.
+"""The DRA driver's server for the kubelet: one socket for registration and one for its calls.
 
-The kubelet watches its plugins_registry and calls whatever socket appears there; nothing has to be
-told to it. Both sockets have names of their own for each life of the daemon, so one that starts
-while another ends is a second plugin to the kubelet and not the same one changed: it takes the
-newest that answers. First the service, then the socket in the registry; at the end the other way
-round. What a killed daemon left is removed once nobody listens on it.
+The kubelet watches its plugins_registry and calls every socket that appears there, so nothing has
+to be sent to it. Both sockets have new names in each life of the daemon, so that a daemon which
+starts while another ends is a second plugin to the kubelet, which uses the newest that answers. The
+service is served before its registration socket, and stopped after it. Sockets of a killed daemon
+are removed once they accept no connection.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ log = logging.getLogger(__name__)
 REGISTRY: Final = "plugins_registry"
 PLUGINS: Final = "plugins"
 PAUSE_S: Final = 2.0
-"""Between two tries to serve where it cannot be done now."""
+"""Seconds between two attempts to serve."""
 HEALTH_AGAIN_S: Final = 10.0
-"""The kubelet holds what it does not hear anew for unknown."""
+"""Seconds between health messages; the kubelet treats devices without a recent one as unknown."""
 LARGEST_REQUEST_BYTES: Final = 4 << 20
 
 
@@ -68,7 +68,7 @@ class DraPlugin(KubeletPluginServer):
         manager: ClaimService,
         fatal: Callable[[BaseException], None],
     ) -> None:
-        """`kubelet`: its root directory."""
+        """`kubelet` is the kubelet's root directory."""
         super().__init__("dra", kubelet / REGISTRY, fatal)
         life = f"{os.getpid()}-{secrets.token_hex(4)}"
         self.registry = kubelet / REGISTRY
@@ -78,12 +78,12 @@ class DraPlugin(KubeletPluginServer):
         self.registered = False
         self.registrations_total = 0
         self.refusal = ""
-        """Why the kubelet did not take it."""
+        """The kubelet's reason for rejecting the registration; empty if it did not."""
         self._wire = wire
         self._manager = manager
         self._servers: list[Any] = []
 
-    # --- being found --------------------------------------------------------------------------
+    # --- registration -------------------------------------------------------------------------
 
     async def _round(self) -> None:
         if self._served():
@@ -120,7 +120,8 @@ class DraPlugin(KubeletPluginServer):
         remove_dead_sockets(found - {self.endpoint, self.register})
 
     async def _stop_serving(self) -> None:
-        """The registry first: then the kubelet asks nobody who is ending."""
+        """Remove the registration socket first, so that the kubelet sends no call to a server that
+        is stopping."""
         servers, self._servers = self._servers, []
         self.registered = False
         for path in (self.register, self.endpoint):
@@ -140,7 +141,7 @@ class DraPlugin(KubeletPluginServer):
                 self.registrations_total += 1
                 log.info("dra: registered with the kubelet as %s", self.endpoint.name)
             else:
-                log.error("dra: the kubelet refuses %s: %s", DRIVER, self.refusal)
+                log.error("dra: the kubelet rejected %s: %s", DRIVER, self.refusal)
             return self._wire.message_class("pluginregistration.RegistrationStatusResponse")()
 
         return method_handlers(
@@ -179,7 +180,7 @@ class DraPlugin(KubeletPluginServer):
         try:
             return await self._manager.prepare(claim)
         except (NotPrepared, LedgerLost) as error:
-            log.info("dra: claim %s is not prepared: %s", claim, error)
+            log.info("dra: claim %s not prepared: %s", claim, error)
             return str(error) or "not prepared"
 
     def _unprepare(self, version: str) -> Any:
@@ -191,8 +192,8 @@ class DraPlugin(KubeletPluginServer):
                     await self._manager.unprepare(claim)
                     answers[claim.uid] = ""
                 except (NotPrepared, LedgerLost) as error:
-                    log.warning("dra: claim %s is not given back: %s", claim, error)
-                    answers[claim.uid] = str(error) or "not given back"
+                    log.warning("dra: claim %s not unprepared: %s", claim, error)
+                    answers[claim.uid] = str(error) or "not unprepared"
             return self._wire.write_unprepared(version, answers)
 
         return behaviour

@@ -1,4 +1,4 @@
-"""Messages of DRA's API between kubelet and driver, and both directions to our own values."""
+"""Conversion between the messages of DRA's API to the kubelet and our own values."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ REGISTRATION: Final = "pluginregistration.Registration"
 TYPE: Final = "DRAPlugin"
 _PACKAGE: Final = "k8s.io.kubelet.pkg.apis.dra"
 VERSIONS: Final = ("v1", "v1beta1")
-"""Newest first: the kubelet takes the first that it knows."""
+"""Newest first, because the kubelet uses the first version that it supports."""
 HEALTH_VERSIONS: Final = ("v1", "v1alpha1")
-"""The same; a kubelet of 1.37 and later listens to one that was announced, 1.36 to v1alpha1
-whatever was."""
+"""Newest first. A kubelet of 1.37 and later uses an announced version, 1.36 always v1alpha1."""
 LONGEST: Final = 253
-MOST_CLAIMS: Final = 1024
-"""Of one call; a pod has 32 at most."""
+MAX_CLAIMS: Final = 1024
+"""Maximum claims of one call; a pod has 32 at most."""
 
 
 def service(version: str) -> str:
@@ -26,17 +25,17 @@ def service(version: str) -> str:
 
 
 def announced(version: str) -> str:
-    """As it is named in the registration."""
+    """The service as it is named in the registration."""
     return f"{version}.DRAPlugin"
 
 
 def health_service(version: str) -> str:
-    """Also as it is named in the registration."""
+    """The health service as it is named in the registration."""
     return f"{version}.DRAResourceHealth"
 
 
 class Unreadable(ValueError):
-    """No request that a kubelet makes."""
+    """The request is not one that a kubelet makes."""
 
 
 class DraWire(Descriptors):
@@ -57,21 +56,21 @@ class DraWire(Descriptors):
         )
 
     def read_claims(self, request: Any) -> list[ClaimRef]:
-        """Raises Unreadable."""
-        if len(request.claims) > MOST_CLAIMS:
-            raise Unreadable(f"{len(request.claims)} claims in one call")
+        """The claims of a request. Raises Unreadable."""
+        if len(request.claims) > MAX_CLAIMS:
+            raise Unreadable(f"{len(request.claims)} claims in one call (limit {MAX_CLAIMS})")
         found = []
         for one in request.claims:
             for field in (one.namespace, one.name, one.uid):
                 if not field or len(field) > LONGEST or not field.isprintable() or "/" in field:
-                    raise Unreadable(f"no claim is named {field[:64]!r}")
+                    raise Unreadable(f"invalid name of a claim: {field[:64]!r}")
             found.append(ClaimRef(one.namespace, one.name, ClaimUid(one.uid)))
         return found
 
     def write_prepared(
         self, version: str, answers: Mapping[ClaimUid, Sequence[PreparedDevice] | str]
     ) -> Any:
-        """By claim its devices, or why there are none."""
+        """Answer with each claim's devices, or with the error."""
         response = self.message(version, "NodePrepareResourcesResponse")()
         for uid, answer in answers.items():
             one = response.claims[uid]
@@ -90,7 +89,7 @@ class DraWire(Descriptors):
         return response
 
     def write_unprepared(self, version: str, answers: Mapping[ClaimUid, str]) -> Any:
-        """By claim why it is not; empty: it is."""
+        """Answer with each claim's error; empty if it was unprepared."""
         response = self.message(version, "NodeUnprepareResourcesResponse")()
         for uid, why in answers.items():
             response.claims[uid].error = why

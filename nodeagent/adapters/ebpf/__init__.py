@@ -1,1 +1,1 @@
-"""The kernel's watch: BPF programs in a child process, and what they tell."""
+"""The kernel's watch: BPF programs in a child process, and their events."""

@@ -1,9 +1,9 @@
-"""Short looks at the real driver: uprobes at its launch entry points, compared with the probes of
-our own library in the same window, and with the code that has to be there.
+"""Short audits of the real driver: uprobes at its launch entry points, compared with the probes of
+our own library in the same window, and a check of the code under the probes.
 
-A uprobe on code that is no nop costs a trap, 1 to 12 us a launch, so the windows are short and
-rare. What a probe costs on this machine is measured at the start; a window ends early as soon as
-it has taken from the busiest process what it may lose.
+A uprobe on code that is not a nop costs a trap, 1 to 12 us per launch, so the windows are short and
+rare. The cost of a probe on this machine is measured at the start; a window ends early when the
+busiest process has lost as much time as it may.
 """
 
 from __future__ import annotations
@@ -26,38 +26,40 @@ from nodeagent.adapters.host import elf
 SAFETY: Final = 0.8
 """Part of the budget after which a window ends; the rest covers attaching and the last slice."""
 SLICE_S: Final = 0.01
-"""A window is looked at this often; at 10^6 launches a second a slice costs 1 % of 1 s."""
+"""Seconds between two checks in a window; at 10^6 launches a second a slice costs 1 % of 1 s."""
 CALIBRATION_CALLS: Final = 500
 OTHER_AT: Final = 16
 _CODE: Final = {
     "x86_64": (b"\x0f\x1f\x44\x00\x00", b"\x31\xc0", b"\xc3"),
     "aarch64": (b"\x1f\x20\x03\xd5", b"\x00\x00\x80\xd2", b"\xc0\x03\x5f\xd6"),
 }
-"""The probe's nop; `xor eax, eax` (`mov x0, #0`), which is no nop, push or branch; return."""
+"""Machine code by architecture: the probe's nop; `xor eax, eax` (`mov x0, #0`), which is not a nop,
+push or branch; return."""
 CODE_BYTES: Final = 5
 BREAKPOINTS: Final = (b"\xcc", b"\xe8")
-"""x86: int3; or the call that Linux 6.18 puts in the place of a five-byte nop."""
+"""x86: int3, or the call that Linux 6.18 puts in the place of a five-byte nop."""
 ARM_BREAKPOINT: Final = b"\x05\x00\x20\xd4"
 """brk #5, the kernel's own for uprobes; little-endian."""
 
 
 class WrongProbes(Exception):
-    """The library's probes are not the ones this version reads."""
+    """The library's probes differ from those of this version."""
 
 
 ARGUMENTS: Final = {
     "x86_64": "8@(%r11) 4@24(%r11) 8@8(%r11) 8@16(%r11)",
     "aarch64": "8@[x9] 4@[x9, 24] 8@[x9, 8] 8@[x9, 16]",
 }
-"""interpose/compute/probe.h; another text belongs to another version of proto/launch_event.h."""
+"""The arguments of interpose/compute/probe.h; another text belongs to another version of
+proto/launch_event.h."""
 
 
 @dataclass(slots=True)
 class Attached:
-    """Probes at the places of one library; closing them takes milliseconds."""
+    """Probes attached to one library; closing them takes milliseconds."""
 
     symbols: dict[int, str]
-    """By the place in the file."""
+    """Names of symbols by their offset in the file."""
     fds: list[int] = field(default_factory=list)
 
     def close(self) -> None:
@@ -65,7 +67,8 @@ class Attached:
 
 
 def attach_shim(kernel: Kernel, programs: MappingOf[str, int], path: str) -> Attached:
-    """At every `sluice:launch` and `sluice:copy`. Raises WrongProbes, elf.NotElf, OSError."""
+    """Attach probes to every `sluice:launch` and `sluice:copy`. Raises WrongProbes, elf.NotElf,
+    OSError."""
     places = []
     for probe in elf.probes(Path(path)):
         if probe.provider != "sluice":
@@ -73,7 +76,7 @@ def attach_shim(kernel: Kernel, programs: MappingOf[str, int], path: str) -> Att
         if probe.arguments not in ARGUMENTS.values():
             raise WrongProbes(
                 f"{path}: probe {probe.name} has the arguments {probe.arguments!r}: it belongs to"
-                " another version of Sluice; start the process anew to trace it"
+                " another version of Sluice; restart the process to trace it"
             )
         places.append((f"see_{probe.name}", probe.offset, f"sluice:{probe.name}"))
     if not places:
@@ -82,8 +85,8 @@ def attach_shim(kernel: Kernel, programs: MappingOf[str, int], path: str) -> Att
 
 
 def attach_driver(kernel: Kernel, programs: MappingOf[str, int], path: str) -> Attached:
-    """At every launch entry point, each place once: several names may mean one. Raises
-    elf.NotElf, OSError."""
+    """Attach probes to every launch entry point, once per offset, because several names may have
+    one. Raises elf.NotElf, OSError."""
     symbols = {offset: name for name, offset in elf.functions(Path(path), LAUNCHERS).items()}
     places = [("see_driver_launch", offset, name) for offset, name in sorted(symbols.items())]
     return _attach(kernel, programs, path, places)
@@ -103,7 +106,8 @@ def _attach(
 
 
 def code_at(mapping: Mapping, offset: int) -> bytes | None:
-    """The bytes a process has at a place of the library; None: not mapped there, or gone."""
+    """The bytes that a process has at an offset of the library; None if it has not mapped it there
+    or has ended."""
     if not mapping.offset <= offset < mapping.offset + mapping.length:
         return None
     try:
@@ -115,7 +119,8 @@ def code_at(mapping: Mapping, offset: int) -> bytes | None:
 
 
 def altered(original: bytes, found: bytes) -> str | None:
-    """What is wrong with the code under an attached probe: restored, patched, or nothing."""
+    """The change of the code under an attached probe: restored or patched; None if there is
+    none."""
     if found.startswith((*BREAKPOINTS, ARM_BREAKPOINT)):
         return None
     return "restored" if found == original else "patched"
@@ -133,17 +138,18 @@ def originals(path: str, offsets: Iterable[int]) -> dict[int, bytes]:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What one probe costs on this machine."""
+    """The cost of one probe on this machine."""
 
     trap_ns: int
-    """At an instruction that the kernel has to step over: what the driver's code is taken for."""
+    """Nanoseconds at an instruction that the kernel has to step over, as the driver's code is
+    assumed to be."""
     nop_ns: int
-    """At a nop of ours, proto/launch_event.h."""
+    """Nanoseconds at a nop of ours, proto/launch_event.h."""
 
 
 def calibrate(kernel: Kernel, program_fd: int) -> Costs:
-    """Measured at two functions of two instructions in a file of our own, which nobody else maps.
-    Raises OSError, KeyError on a machine whose code we do not know."""
+    """Measure the costs at two functions of two instructions in a temporary file that no other
+    process maps. Raises OSError, and KeyError on an unknown architecture."""
     nop, other, back = _CODE[platform.machine()]
     fd = os.memfd_create("sluice-calibration", os.MFD_CLOEXEC)
     try:
@@ -192,8 +198,8 @@ def _probe_ns(kernel: Kernel, program_fd: int, path: str, address: int, offset: 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """When a window has to end: after its length, or as soon as what it took from the busiest
-    process is all that one may lose in an interval. Nobody's rate has to be known before."""
+    """Decides when a window ends: after its length, or when the busiest process has lost all that
+    it may lose in an interval. No rate has to be known in advance."""
 
     interval_s: float
     window_s: float
@@ -201,16 +207,17 @@ class Budget:
     costs: Costs
 
     def cost_ratio(self, passed_s: float, driver: int, shim: int) -> float:
-        """Part of a whole interval that so many launches of both kinds cost one process. It can
-        lose no more than the window, however many of its threads did."""
+        """Part of a whole interval that so many launches of both kinds cost one process; it is at
+        most the window, however many threads launched."""
         lost_s = (driver * self.costs.trap_ns + shim * self.costs.nop_ns) / 1e9
         return min(lost_s, passed_s) / self.interval_s
 
     @property
     def slice_s(self) -> float:
-        """After which a window is looked at: short against all that may be lost."""
+        """Seconds between two checks of a window, which is short compared with the time that may be
+        lost."""
         return min(SLICE_S, self.window_s, 0.1 * self.ratio * self.interval_s)
 
     def ends(self, passed_s: float, cost_ratio: float) -> bool:
-        """`cost_ratio`: so far, of the process that lost most."""
+        """True if the window has to end. `cost_ratio` is that of the process that has lost most."""
         return passed_s >= self.window_s or cost_ratio >= SAFETY * self.ratio

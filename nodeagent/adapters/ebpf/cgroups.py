@@ -1,8 +1,9 @@
-"""Cgroups of the unified hierarchy: where it is, whose a process is, and who is refused GPUs.
+"""Cgroups of the unified hierarchy: the mount point, the cgroup of a process, and the cgroups that
+are refused GPUs.
 
-A refusal is a program at the cgroup, its link pinned in bpffs, so that it outlives us: a
-container that was contained stays so while the daemon is updated. cgroup v1's own devices
-controller is left to the container runtime.
+A refusal is a program attached to the cgroup, whose link is pinned in bpffs, so that it outlives
+this process: a container that was contained stays so while the daemon is updated. cgroup v1's
+devices controller is left to the container runtime.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from nodeagent.adapters.host import mounts
 from nodeagent.adapters.processes import cgroups
 
 FILEID_KERNFS: Final = 0xFE
-"""The kind of a cgroup's file handle, whose eight bytes are its id; open_by_handle_at(2)."""
+"""Type of a cgroup's file handle, whose eight bytes are its id; open_by_handle_at(2)."""
 
 
 def cgroup_text(pid: int) -> str:
-    """/proc/PID/cgroup; empty when the process is gone."""
+    """The text of /proc/PID/cgroup; empty if the process has ended."""
     try:
         return cgroups.text_of(pid)
     except OSError:
@@ -33,8 +34,8 @@ def cgroup_text(pid: int) -> str:
 
 
 def cgroup_id(root: Path, path: str) -> int | None:
-    """As the kernel's helpers give it; None for the root, which is everybody's, and for one that
-    is gone."""
+    """The id that the kernel's helpers return; None for the root, which has all processes, and for
+    a cgroup that does not exist."""
     if path in ("", "/"):
         return None
     try:
@@ -44,7 +45,8 @@ def cgroup_id(root: Path, path: str) -> int | None:
 
 
 def path_of(root: Path, number: int) -> str:
-    """The path of a cgroup by its id, without a search; empty: it is gone, or we may not."""
+    """The path of a cgroup by its id, without a search; empty if it does not exist or permission is
+    denied."""
     libc = ctypes.CDLL(None, use_errno=True)
     handle = struct.pack("=IiQ", 8, FILEID_KERNFS, number)
     try:
@@ -64,14 +66,14 @@ def path_of(root: Path, number: int) -> str:
 @dataclass(frozen=True, slots=True)
 class _Refusal:
     link: int
-    """The descriptor of the attached program."""
+    """File descriptor of the attached program's link."""
     number: int
-    """The cgroup's inode."""
+    """Inode of the cgroup."""
 
 
 @dataclass(slots=True)
 class Refusals:
-    """Who is refused new opens of GPU devices."""
+    """Cgroups that are refused new opens of GPU devices."""
 
     kernel: Kernel
     program_fd: int
@@ -80,32 +82,36 @@ class Refusals:
     owner: str = ""
     """The daemon's runtime directory, for people and for the next doctor."""
     problem: str = ""
-    """Why a refusal would end with us."""
+    """Reason why refusals would end with this process; empty if they are pinned."""
     _held: dict[str, _Refusal] = field(default_factory=dict)
-    """By the cgroup's path."""
+    """Refusals by the cgroup's path."""
 
     def start(self) -> None:
-        """Take over what an earlier run refused: attach our program, then let go of its."""
+        """Take over the refusals of an earlier run: attach our program, then release the earlier
+        one."""
         self.problem = _ready(self.pins)
         if self.problem:
             return
-        with contextlib.suppress(OSError):  # only a name for people
+        with contextlib.suppress(OSError):  # The name is for people only.
             own(self.pins, self.owner)
         for number in sorted(set(pinned(self.pins).values())):
             path = path_of(self.root, number)
-            aside = self.pins / f"{ASIDE}{number}"  # there already: an earlier start was cut short
+            aside = self.pins / f"{ASIDE}{number}"  # It exists: an earlier start was interrupted.
             with contextlib.suppress(FileNotFoundError):
                 os.rename(self.pins / f"{PIN}{number}", aside)
             if path:
-                self.refuse(path)  # before the old one is let go: no moment without
-            os.unlink(aside)  # where the cgroup is gone, its program is, too
+                self.refuse(
+                    path
+                )  # Before the old one is released, so that opens are refused all the time.
+            os.unlink(aside)  # The program of a removed cgroup is removed with it.
 
     def paths(self) -> list[str]:
-        """Of those in force: a cgroup made anew at the same path is another one."""
+        """Paths of the refusals in force; a cgroup that was recreated at the same path is another
+        one."""
         return sorted(p for p, one in self._held.items() if cgroup_id(self.root, p) == one.number)
 
     def refuse(self, path: str) -> None:
-        """Raises OSError, ValueError for the root."""
+        """Refuse opens to a cgroup. Raises OSError; ValueError for the root."""
         path = _clean(path)
         directory = self.root / path.lstrip("/")
         number = os.stat(directory).st_ino
@@ -123,7 +129,7 @@ class Refusals:
         self._held[path] = _Refusal(link, number)
 
     def allow(self, path: str) -> None:
-        """Idempotent. Raises ValueError for the root."""
+        """Allow opens again. Idempotent. Raises ValueError for the root."""
         refusal = self._held.pop(_clean(path), None)
         if refusal is not None:
             with contextlib.suppress(OSError):
@@ -134,12 +140,15 @@ class Refusals:
 def _clean(path: str) -> str:
     clean = os.path.normpath("/" + path.lstrip("/"))
     if clean == "/" or ".." in path.split("/"):
-        raise ValueError(f"{path!r} is not a cgroup below the root: the whole host would lose GPUs")
+        raise ValueError(
+            f"{path!r} is not a cgroup below the root: GPUs would be refused to the whole host"
+        )
     return clean
 
 
 def _ready(pins: Path) -> str:
-    """Make the directory of pins; mounts bpffs where no distribution's unit did. Why not."""
+    """Create the directory of pins, and mount bpffs if no unit of the distribution did. Returns the
+    error, empty on success."""
     try:
         if not _is_bpffs(pins.parent):
             libc = ctypes.CDLL(None, use_errno=True)

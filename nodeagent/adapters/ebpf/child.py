@@ -1,9 +1,9 @@
-"""The process that talks to the kernel's BPF programs: tells the daemon what they saw, and may be
+"""The process that runs the kernel's BPF programs: reports their events to the daemon, and may be
 killed at any time.
 
 Started as `python -m nodeagent.adapters.ebpf.child CONFIG`, its standard input a socket to the
-daemon (ebpf_link.py); ends when the daemon does. The programs end with it, refusals of GPUs
-apart. Loading them is left to another process (ebpf_loading.py), so this one stays small.
+daemon (link.py); ends when the daemon does. The programs end with it, except refusals of GPUs.
+Another process loads them (loaders/choose.py), so that this one stays small.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from nodeagent.adapters.ebpf.kernel import Kernel, LibbpfMissing
-from nodeagent.adapters.ebpf.link import MOST_UNSENT_BYTES, frame, receive
+from nodeagent.adapters.ebpf.link import MAX_UNSENT_BYTES, frame, receive
 from nodeagent.adapters.ebpf.loaders.choose import LoadFailed, Programs, load
 from nodeagent.adapters.ebpf.watcher import Options, Watcher
 from nodeagent.adapters.host.children import die_with_parent
@@ -45,7 +45,7 @@ class Child:
             return 1
         watcher = Watcher(kernel, programs.fds, self._options, self._tell)
         await watcher.start()
-        self._say_status(watcher, programs)
+        self._send_status(watcher, programs)
         tasks = [
             asyncio.create_task(watcher.look_loop()),
             asyncio.create_task(watcher.audit_loop()),
@@ -53,7 +53,7 @@ class Child:
             asyncio.create_task(self._serve(reader, watcher)),
         ]
         try:
-            # The serving one ends with the daemon; any other by a defect, which ends us.
+            # The serving task ends with the daemon; any other by a defect, which ends this process.
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
@@ -69,12 +69,12 @@ class Child:
 
     def _tell(self, event: KernelEvent) -> None:
         assert self._writer is not None
-        if self._writer.transport.get_write_buffer_size() > MOST_UNSENT_BYTES:
+        if self._writer.transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
             self._unsent += 1
             return
         self._send({"event": type(event).__name__, "value": write_all_fields(event)})
 
-    def _say_status(self, watcher: Watcher, programs: Programs) -> None:
+    def _send_status(self, watcher: Watcher, programs: Programs) -> None:
         self._send(
             {
                 "status": {
@@ -93,7 +93,7 @@ class Child:
         while True:
             await asyncio.sleep(self._options.status_s)
             watcher.find_devices()
-            self._say_status(watcher, programs)
+            self._send_status(watcher, programs)
 
     async def _serve(self, reader: asyncio.StreamReader, watcher: Watcher) -> None:
         while True:
@@ -120,7 +120,7 @@ class Child:
                     watcher.deny(cgroup, on)
                     return {"value": watcher.refused()}
                 case _:
-                    return {"error": "ValueError", "text": "no such request"}
+                    return {"error": "ValueError", "text": "unknown request"}
         except ProcessLookupError as error:
             return {"error": "ProcessLookupError", "text": str(error)}
         except (OSError, ValueError) as error:
@@ -130,9 +130,11 @@ class Child:
 
 def main() -> int:
     die_with_parent()
-    if os.getppid() == 1 and "--orphan" not in sys.argv:  # the daemon died before the call above
+    if os.getppid() == 1 and "--orphan" not in sys.argv:  # The daemon died before the call above.
         return 0
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the daemon's to decide
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C in a terminal must not end it before the daemon.
     options: Options = read_plain(Options, json.loads(sys.argv[1]))
     return asyncio.run(Child(options).run())
 

@@ -1,5 +1,6 @@
-"""What eBPF needs on this host, and how to get what is missing: looked at before the child is
-started, and shown by `sluice doctor`."""
+"""Requirements of eBPF on this host, and how to meet them: checked before the child is started, and
+shown by `sluice doctor`.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +22,9 @@ from nodeagent.adapters.processes.cgroups import unified_root
 from nodeagent.ports.views import Finding
 
 OLDEST: Final = (5, 15)
-"""bpf_link for perf events is not used, but ring buffers (5.8) and cgroup ids in cgroup/dev
-programs are; 5.15 is what Ubuntu 22.04 has and the oldest kernel we claim. Before 6.1 the prebuilt
-programs alone load: see nodeagent/bpf/dialect.h."""
+"""Oldest supported kernel. Ring buffers (5.8) and cgroup ids in cgroup/dev programs are used,
+bpf_link for perf events is not; 5.15 is Ubuntu 22.04's. Before 6.1 only the prebuilt programs load,
+see nodeagent/bpf/dialect.h."""
 CAP_SYS_ADMIN: Final = 21
 _BCC: Final = {
     "debian": "apt install python3-bpfcc",
@@ -47,14 +48,15 @@ _HEADERS: Final = {
     "suse": "zypper install kernel-default-devel",
 }
 WITHOUT: Final = (
-    "without it nobody is told who opens a GPU beside the grants, `sluice trace` does not work and"
-    " launches are not audited; grants and limits work as ever"
+    "without it unmanaged GPU processes are not detected, `sluice trace` does not work and"
+    " launches are not audited; grants and limits still work"
 )
 
 
 def missing(loader: str = AUTO, prebuilt: Path | None = None) -> list[Finding]:
-    """Empty when the child may be started. Cheap: nothing is compiled or loaded. `prebuilt`: where
-    the programs built ahead of time are; None: where this installation has them."""
+    """Findings for missing requirements; empty if the child may be started. Cheap: nothing is
+    compiled or loaded. `prebuilt` is the directory of the programs built ahead of time; None is
+    this installation's."""
     found = []
     if not _may_load():
         found.append(
@@ -129,7 +131,7 @@ def _bcc_lacks() -> list[Finding]:
 
 
 def narrowed() -> list[Finding]:
-    """What works less well although the programs run."""
+    """Findings for functions that are limited although the programs run."""
     found = []
     if not UPROBE_TYPE.exists():
         found.append(
@@ -146,7 +148,7 @@ def narrowed() -> list[Finding]:
                 "ebpf cgroup2",
                 "warning",
                 "cgroup2 is not mounted",
-                "who opens a GPU is not seen; boot with systemd.unified_cgroup_hierarchy=1",
+                "opens of GPUs are not seen; boot with systemd.unified_cgroup_hierarchy=1",
             )
         )
     if pid_namespace() is not None:
@@ -154,9 +156,9 @@ def narrowed() -> list[Finding]:
             Finding(
                 "ebpf pid namespace",
                 "warning",
-                "the daemon is in a pid namespace of its own",
-                "processes of other pid namespaces, so of containers in here, are not told of, and"
-                " Linux 6.10 is needed; run it where the host's first process is (hostPID: true)",
+                "the daemon is in a PID namespace of its own",
+                "processes in other PID namespaces, so in containers, are not detected, and Linux"
+                " 6.10 is required; run it in the host's PID namespace (hostPID: true)",
             )
         )
     return found
@@ -170,8 +172,8 @@ def _has_bcc() -> bool:
 
 
 def _may_load() -> bool:
-    """CAP_BPF and CAP_PERFMON load most of it; uprobes of other users' files and bpffs want
-    CAP_SYS_ADMIN, which the unit gives."""
+    """True if the process has the capabilities. CAP_BPF and CAP_PERFMON load most of it; uprobes of
+    other users' files and bpffs need CAP_SYS_ADMIN, which the unit grants."""
     if os.geteuid() == 0:
         libc = ctypes.CDLL(None)
         return bool(libc.prctl(23, CAP_SYS_ADMIN, 0, 0, 0) == 1)  # PR_CAPBSET_READ

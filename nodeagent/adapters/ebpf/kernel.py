@@ -1,8 +1,8 @@
-"""The bpf(2) and perf_event_open(2) calls the child needs, through libbpf and libc.
+"""The calls of bpf(2) and perf_event_open(2) that the child needs, through libbpf and libc.
 
-Programs and maps are file descriptors here, whoever loaded them. libbpf is what both loaders
-need; bcc's own Python layer would keep a hundred megabytes of compiler in the process
-that only reads maps. Sources: libbpf's bpf.h and libbpf.h, perf_event_open(2), the kernel's
+Programs and maps are file descriptors here, whichever loader made them. libbpf is what both loaders
+need; bcc's own Python layer would keep a hundred megabytes of compiler in a process that only reads
+maps. Sources: libbpf's bpf.h and libbpf.h, perf_event_open(2), the kernel's
 include/uapi/linux/bpf.h.
 """
 
@@ -33,11 +33,11 @@ _RING_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p
 
 
 class LibbpfMissing(Exception):
-    """No libbpf that we know on this host."""
+    """No supported libbpf on this host."""
 
 
 def load_libbpf() -> ctypes.CDLL:
-    """Raises LibbpfMissing."""
+    """libbpf. Raises LibbpfMissing."""
     for name in _SONAMES:
         try:
             library = ctypes.CDLL(name, use_errno=True)
@@ -49,7 +49,7 @@ def load_libbpf() -> ctypes.CDLL:
 
 
 class Kernel:
-    """Raises LibbpfMissing; every method OSError."""
+    """The system calls. Raises LibbpfMissing; every method raises OSError."""
 
     def __init__(self) -> None:
         self.libbpf = load_libbpf()
@@ -67,12 +67,12 @@ class Kernel:
         self._check(self.libbpf.bpf_map_update_elem(map_fd, key, value, ctypes.c_uint64(0)))
 
     def delete(self, map_fd: int, key: bytes) -> None:
-        """Idempotent."""
+        """Delete a key. Idempotent."""
         self._refused(self.libbpf.bpf_map_delete_elem(map_fd, key))
 
     def keys(self, map_fd: int, key_bytes: int) -> Iterator[bytes]:
-        """Those there are now; a key deleted meanwhile makes the kernel start again, so a caller
-        may see one twice."""
+        """The current keys. A key deleted meanwhile makes the kernel start again, so a key may be
+        returned twice."""
         following = ctypes.create_string_buffer(key_bytes)
         current: ctypes.Array[ctypes.c_char] | None = None
         while self.libbpf.bpf_map_get_next_key(map_fd, current, following) == 0:
@@ -82,8 +82,8 @@ class Kernel:
     # --- attaching ---
 
     def attach_cgroup(self, program_fd: int, directory: str) -> int:
-        """A cgroup/dev program at a cgroup, beside those of others; the descriptor of the link,
-        which ends with it."""
+        """Attach a cgroup/dev program to a cgroup, beside those of others. Returns the descriptor
+        of the link, which ends when it is closed."""
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             return self._check(self.libbpf.bpf_link_create(program_fd, fd, BPF_CGROUP_DEVICE, None))
@@ -94,7 +94,8 @@ class Kernel:
         return self._check(self.libbpf.bpf_raw_tracepoint_open(name.encode(), program_fd))
 
     def attach_uprobe(self, program_fd: int, path: str, offset: int) -> int:
-        """In every process that maps the file, at `offset` in it; the descriptor ends it."""
+        """Attach to every process that maps the file, at `offset` in it, until the descriptor is
+        closed."""
         attributes = bytearray(_PERF_ATTR_BYTES)
         name = ctypes.create_string_buffer(path.encode())
         kind = int(UPROBE_TYPE.read_text(encoding="ascii"))
@@ -124,7 +125,8 @@ class Kernel:
     # --- helpers ---
 
     def _check(self, result: int) -> int:
-        """libbpf before 1.0 answers -1, since then the negative errno; both set errno."""
+        """Raise OSError for an error: libbpf before 1.0 returns -1, later ones the negative errno;
+        both set errno."""
         if result < 0:
             error = ctypes.get_errno() or -result
             raise OSError(error, os.strerror(error))

@@ -1,5 +1,6 @@
-"""The CUDA libraries that processes on this host may have mapped: the driver's own, and ours as
-they are given out."""
+"""The CUDA libraries that processes on this host may have mapped: the driver's own, and the copies
+of ours.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +14,13 @@ from nodeagent.native import NativeFiles
 from nodeagent.units import NS_PER_S
 
 SETTLED_NS: Final = NS_PER_S
-"""A directory that changed less than this ago may change again without its time showing it."""
+"""Age in nanoseconds that a directory's modification time must have to be trusted: a later change
+may have the same time."""
 
 
 class _Drivers:
-    """The driver's libraries in one directory; it has thousands of other files, so it is read only
-    when its entries have changed."""
+    """The driver's libraries in one directory. It has thousands of other files, so it is listed
+    only after its entries have changed."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -31,7 +33,7 @@ class _Drivers:
         except OSError:
             return frozenset()
         if changed_ns != self._changed_ns:
-            # libcuda.so.1 leads to the versioned file; both by name, links resolved by stat.
+            # libcuda.so.1 is a link to the versioned file; both are listed, and stat follows links.
             self._files = frozenset(self._directory.glob("libcuda.so*"))
             settled = abs(time.time_ns() - changed_ns) > SETTLED_NS
             self._changed_ns = changed_ns if settled else -1
@@ -41,8 +43,9 @@ class _Drivers:
 def known_libraries(
     files: NativeFiles, environment: Mapping[str, str], kept: Path
 ) -> Callable[[], frozenset[str]]:
-    """Asked again and again, for drivers are updated and copies of ours are made while we run;
-    `kept` is where those copies are (library_store.py), in directories that only root writes."""
+    """Paths of the known libraries. Called repeatedly, because drivers are updated and copies of
+    ours are made while the daemon runs; `kept` is the directory of the copies (library_store.py),
+    in directories that only root can write."""
     directories = [_Drivers(Path(one)) for one in library_directories(environment, DRIVER)]
 
     def known() -> frozenset[str]:

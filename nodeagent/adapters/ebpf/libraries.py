@@ -1,8 +1,8 @@
-"""Which CUDA driver libraries processes have mapped, told by what a file exports.
+"""The CUDA driver libraries that processes have mapped, recognised by what a file exports.
 
-A name proves nothing: a copy can be called anything. So each executable mapping is looked at
-once per file (device, inode), through /proc/PID/map_files, which leads to the mapped file itself
-even where it was deleted or lies under a mount.
+A name proves nothing, because a copy can have any name. So each executable mapping is examined once
+per file (device, inode), through /proc/PID/map_files, which leads to the mapped file itself even if
+it was deleted or is covered by a mount.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ LAUNCHERS: Final = (
     "cuGraphLaunch",
     "cuGraphLaunch_ptsz",
 )
-"""Where work enters the driver; tests/ebpf compares them with the interposer's doors."""
+"""Functions by which work enters the driver; tests/ebpf compares them with the interposer's
+hooks."""
 MARKERS: Final = ("cuLaunchKernel", "cuInit")
 OURS: Final = "sluice_interposer_major"
-"""Exported by our libraries alone; see interpose/attach/reallib.c."""
-MOST_FILES: Final = 4096
+"""A symbol that only our libraries export; see interpose/attach/reallib.c."""
+MAX_FILES: Final = 4096
 
 
 class Kind(Enum):
@@ -47,7 +48,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
-    """One executable mapping of a library that matters to us."""
+    """One executable mapping of a CUDA library."""
 
     pid: int
     file: FileId
@@ -55,12 +56,12 @@ class Mapping:
     kind: Kind
     start: int
     offset: int
-    """Of the mapping's first byte, in the file."""
+    """Offset in the file of the mapping's first byte."""
     length: int
 
     @property
     def through(self) -> str:
-        """A path to the very file."""
+        """A path to the mapped file itself."""
         return f"/proc/{self.pid}/map_files/{self.start:x}-{self.start + self.length:x}"
 
 
@@ -77,11 +78,11 @@ class Libraries:
         self._kinds: OrderedDict[FileId, Kind] = OrderedDict()
 
     def forget(self) -> None:
-        """Inodes are reused: look at files anew."""
+        """Forget the files, because inodes are reused."""
         self._kinds.clear()
 
     def mapped(self, pid: int) -> list[Mapping]:
-        """Empty when the process is gone, or may not be looked at."""
+        """Mappings of a process; none if it has ended or may not be examined."""
         found = []
         try:
             with open(f"/proc/{pid}/maps", "rb") as maps:
@@ -107,7 +108,7 @@ class Libraries:
             )
             kind = self._kind(file, Path(one.through))
             if kind is not Kind.OTHER:
-                # By stat, as for the known ones: on btrfs and overlayfs maps has another device.
+                # By stat, as for the known ones: on btrfs and overlayfs maps shows another device.
                 same = file_id(one.through) or file
                 found.append(replace(one, file=same, kind=kind))
         return found
@@ -117,13 +118,13 @@ class Libraries:
         if kind is None:
             kind = classify(path)
             self._kinds[file] = kind
-            if len(self._kinds) > MOST_FILES:
+            if len(self._kinds) > MAX_FILES:
                 self._kinds.popitem(last=False)
         return kind
 
 
 def classify(path: Path) -> Kind:
-    """What a file is; OTHER also for what cannot be read."""
+    """The kind of a file; OTHER also if it cannot be read."""
     try:
         if not all(elf.names_symbol(path, name) for name in MARKERS):
             return Kind.OTHER
@@ -136,7 +137,7 @@ def classify(path: Path) -> Kind:
 
 
 def distinct(mappings: Iterable[Mapping]) -> dict[FileId, list[Mapping]]:
-    """By file."""
+    """Mappings, one per file."""
     found: dict[FileId, list[Mapping]] = {}
     for mapping in mappings:
         found.setdefault(mapping.file, []).append(mapping)
@@ -144,5 +145,5 @@ def distinct(mappings: Iterable[Mapping]) -> dict[FileId, list[Mapping]]:
 
 
 def foreign(mappings: Iterable[Mapping], known: Collection[FileId]) -> list[Mapping]:
-    """Those of files that are none of `known`, one for each file."""
+    """Mappings of files that are not in `known`, one per file."""
     return [group[0] for file, group in distinct(mappings).items() if file not in known]

@@ -1,5 +1,6 @@
-"""What the daemon and its eBPF child say to each other: JSON with its length in front, over a
-socket pair. Both ends are ours; a message that is not one means a defect and ends the child."""
+"""Messages between the daemon and its eBPF child: JSON with its length in front, over a socket
+pair. Both ends are ours; a malformed message is a defect and ends the child.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +11,9 @@ from typing import Any, Final
 
 LENGTH: Final = struct.Struct("!I")
 LONGEST_BYTES: Final = 16 << 20
-"""8,192 rows of launches in JSON."""
-MOST_UNSENT_BYTES: Final = 4 << 20
-"""A child whose daemon does not read drops events and counts them."""
+"""Maximum size of a message; 8,192 rows of launches in JSON."""
+MAX_UNSENT_BYTES: Final = 4 << 20
+"""Unsent bytes from which the child drops and counts events, because the daemon does not read."""
 
 
 def frame(message: dict[str, Any]) -> bytes:
@@ -21,11 +22,12 @@ def frame(message: dict[str, Any]) -> bytes:
 
 
 async def receive(reader: asyncio.StreamReader) -> dict[str, Any]:
-    """Raises asyncio.IncompleteReadError at the end, ValueError for what is no message."""
+    """The next message. Raises asyncio.IncompleteReadError at the end, ValueError if it is
+    malformed."""
     (length,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
     if length > LONGEST_BYTES:
-        raise ValueError(f"a message of {length} bytes")
+        raise ValueError(f"message of {length} bytes exceeds {LONGEST_BYTES}")
     message = json.loads(await reader.readexactly(length))
     if not isinstance(message, dict):
-        raise ValueError("a message that is no object")
+        raise ValueError("expected a JSON object")
     return message

@@ -1,8 +1,8 @@
-"""Refusals as they are in bpffs: a directory per daemon, in it a pinned link per cgroup, named by
-the cgroup's inode, and a symbolic link to the runtime directory of the daemon they belong to.
+"""Refusals in bpffs: one directory per daemon, with a pinned link per cgroup, named by the cgroup's
+inode, and a symbolic link to the daemon's runtime directory.
 
-A link is in force while its pin or a descriptor of it is there, so it ends by removing the pin when
-its daemon is gone; that needs no eBPF.
+A link is in force while its pin or a descriptor of it exists. Without its daemon it ends when the
+pin is removed, which needs no eBPF.
 """
 
 from __future__ import annotations
@@ -21,22 +21,23 @@ from nodeagent.ports.watch import NotPossible
 BPFFS: Final = Path("/sys/fs/bpf")
 PIN: Final = "deny-"
 ASIDE: Final = "old-"
-"""A pin while its successor is being attached; one that is left means that this was interrupted."""
+"""Prefix of a pin while its successor is being attached; one that is left shows an interruption."""
 OWNER: Final = "owner"
 SYSTEM: Final = "sluice"
-"""Of the system's daemon: made by tmpfiles.d, a mount point in its unit, so never removed by us."""
+"""Directory of the system's daemon: made by tmpfiles.d and a mount point in its unit, so it is
+never removed here."""
 SYSTEM_RUNTIME: Final = Path("/run/sluice")
 
 
 def pins_of(runtime: Path) -> str:
-    """Each daemon its own: it takes over what it finds there."""
+    """Name of a daemon's own directory, in which it takes over the pins that it finds."""
     if runtime == SYSTEM_RUNTIME:
         return SYSTEM
     return f"{SYSTEM}-{zlib.crc32(os.fsencode(runtime)):08x}"
 
 
 def own(directory: Path, runtime: str) -> None:
-    """Say in the directory of pins whose it is. Raises OSError."""
+    """Write the owner into the directory of pins. Raises OSError."""
     if not runtime or directory.name == SYSTEM:
         return
     with contextlib.suppress(FileExistsError):
@@ -44,7 +45,7 @@ def own(directory: Path, runtime: str) -> None:
 
 
 def pinned(directory: Path) -> dict[Path, int]:
-    """Pins and the inodes of their cgroups; empty where there is no such directory."""
+    """Pins and the inodes of their cgroups; empty if there is no such directory."""
     found = {}
     with contextlib.suppress(OSError):
         for name in os.listdir(directory):
@@ -56,7 +57,7 @@ def pinned(directory: Path) -> dict[Path, int]:
 
 
 def allow(directory: Path, cgroup_id: int) -> None:
-    """Raises OSError. Idempotent."""
+    """Remove a pin. Idempotent. Raises OSError."""
     for pin, number in pinned(directory).items():
         if number == cgroup_id:
             with contextlib.suppress(FileNotFoundError):
@@ -64,10 +65,10 @@ def allow(directory: Path, cgroup_id: int) -> None:
 
 
 def leave(directory: Path) -> None:
-    """At the end of its daemon: remove the directory unless something is refused still."""
+    """Remove the directory when its daemon ends, unless refusals are in force."""
     if directory.name == SYSTEM or pinned(directory):
         return
-    with contextlib.suppress(OSError):  # not there, or not ours to remove: `sluice doctor` names it
+    with contextlib.suppress(OSError):  # It is missing or not removable; `sluice doctor` names it.
         with contextlib.suppress(FileNotFoundError):
             (directory / OWNER).unlink()
         directory.rmdir()
@@ -75,16 +76,16 @@ def leave(directory: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Stale:
-    """A directory of pins whose daemon is not there."""
+    """A directory of pins whose daemon does not run."""
 
     directory: Path
     owner: str
-    """Its runtime directory; empty: it did not say."""
+    """Runtime directory of the daemon; empty if it is not recorded."""
     cgroups: tuple[int, ...]
 
 
 def stale(root: Path = BPFFS) -> list[Stale]:
-    """None where bpffs may not be looked into."""
+    """Directories without a running daemon; None if bpffs cannot be read."""
     found = []
     with contextlib.suppress(OSError):
         for name in sorted(os.listdir(root)):
@@ -110,21 +111,21 @@ def _owner(directory: Path) -> str:
 
 
 def findings(root: Path = BPFFS) -> list[Finding]:
-    """For `sluice doctor`: one line for each kind, however many there are."""
+    """Findings for `sluice doctor`, one for each kind."""
     found = stale(root)
     dead = [one for one in found if one.cgroups and one.owner]
     unnamed = [one for one in found if one.cgroups and not one.owner]
     empty = [one for one in found if not one.cgroups]
     made = []
     if dead:
-        told = ", ".join(
+        listed = ", ".join(
             f"{one.directory} ({_cgroups(one)}, of the daemon in {one.owner})" for one in dead
         )
         made.append(
             Finding(
                 "ebpf refusals left",
                 "warning",
-                f"GPUs are refused for daemons that do not run: {told}",
+                f"GPUs are refused for daemons that do not run: {listed}",
                 "start that daemon again, which looks through them, or run `sluice uncontain --all`"
                 f" with its --config; where that is gone, too: rm -r {_names(dead)}",
             )
@@ -134,7 +135,7 @@ def findings(root: Path = BPFFS) -> list[Finding]:
             Finding(
                 "ebpf refusals unnamed",
                 "warning",
-                "GPUs are refused for daemons that left no name, so of an earlier version:"
+                "GPUs are refused for unnamed daemons of an earlier version:"
                 f" {', '.join(f'{one.directory} ({_cgroups(one)})' for one in unnamed)}",
                 f"where none of them runs: rm -r {_names(unnamed)}",
             )

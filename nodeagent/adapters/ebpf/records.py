@@ -1,4 +1,4 @@
-"""The layouts of nodeagent/bpf/records.h, and the rows they become."""
+"""The layouts of nodeagent/bpf/records.h, and the conversion of their rows."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Record:
 
 
 def read_record(data: bytes) -> Record:
-    """Raises struct.error for a record that is not one."""
+    """The event of a record. Raises struct.error if it is malformed."""
     at, cgroup, kind, pid, uid, major, minor, access, denied, _, command = RECORD.unpack(
         data[: RECORD.size]
     )
@@ -91,8 +91,8 @@ def read_row(data: bytes) -> LaunchRow:
 
 
 def gpu_devices(spelled: str, proc_devices: str) -> tuple[tuple[int, int], ...]:
-    """(major, minor or ANY_MINOR): as configured, or every major the driver has in /proc/devices.
-    Raises ValueError."""
+    """Major and minor numbers (or ANY_MINOR) of GPU devices: as configured, or every major that the
+    driver has in /proc/devices. Raises ValueError."""
     configured = device_numbers(spelled)
     if configured:
         return tuple((major, ANY_MINOR if minor is None else minor) for major, minor in configured)

@@ -1,8 +1,8 @@
-"""A KernelWatch through a child process: loaded, attached and read there, restarted with growing
-pauses when it ends, and never in the daemon's way.
+"""A KernelWatch through a child process: BPF programs are loaded, attached and read there. The
+child is restarted with growing pauses when it ends, and never blocks the daemon.
 
-What the daemon asked for (who is watched, which libraries are known, who is refused GPUs, who is
-traced) is kept here and said again to each new child.
+The daemon's requests (watched processes, known libraries, refused cgroups, traced processes) are
+kept here and sent again to each new child.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ log = logging.getLogger(__name__)
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 60.0
 SETTLED_S: Final = 60.0
-"""A child that ran this long has proved itself: the next pause is the first again."""
+"""Seconds; after a child that ran this long the next pause is the first again."""
 START_DEADLINE_S: Final = 90.0
 SILENT_S: Final = 15.0
-"""A child says its status every second; one that is silent this long hangs and is killed."""
+"""Seconds; a child sends its status every second, and one that is silent this long is killed."""
 ASK_DEADLINE_S: Final = 10.0
 SWITCHED_OFF: Final = 'eBPF is switched off: ebpf.enabled = "off"'
 EVENTS: Final[dict[str, type[Any]]] = {
@@ -70,11 +70,11 @@ _ERRORS: Final[dict[str, type[Exception]]] = {
 
 
 class ChildFailed(Exception):
-    """This child is of no more use; the text says why."""
+    """This child cannot be used any more; the text gives the reason."""
 
 
 class NoKernelWatch:
-    """Switched off: nothing is told, and every question is answered so."""
+    """eBPF is off: there are no events, and every request fails with that reason."""
 
     def status(self) -> WatchStatus:
         return WatchStatus(WatchState.OFF)
@@ -118,7 +118,7 @@ class ChildKernelWatch:
         self._calls: list[Callable[[KernelEvent], None]] = []
         self._pids: frozenset[int] = frozenset()
         self._libraries: dict[str, Any] = {"libraries": [], "former": []}
-        """As it is said to the child."""
+        """The message for the child."""
         self._wanted_denied: set[str] = set()
         self._to_allow: set[str] = set()
         self._denied: frozenset[str] = frozenset()
@@ -140,36 +140,36 @@ class ChildKernelWatch:
     def watch_processes(self, pids: Collection[int]) -> None:
         if self._pids != frozenset(pids):
             self._pids = frozenset(pids)
-            self._say({"watch": sorted(self._pids)})
+            self._send({"watch": sorted(self._pids)})
 
     def known_libraries(
         self, paths: Collection[str], former: Collection[LibraryIdentity] = ()
     ) -> None:
         plain = [write_all_fields(one) for one in former]
         self._libraries = {"libraries": sorted(paths), "former": plain}
-        self._say(self._libraries)
+        self._send(self._libraries)
 
     async def launches(self) -> LaunchReading:
-        reading: LaunchReading = read_plain(LaunchReading, await self._ask({"launches": True}))
+        reading: LaunchReading = read_plain(LaunchReading, await self._request({"launches": True}))
         return reading
 
     async def trace(self, pid: int, on: bool) -> None:
         if on:
-            await self._ask({"trace": pid, "on": True})
+            await self._request({"trace": pid, "on": True})
             self._traced[pid] += 1
         elif self._traced[pid] > 0:
             self._traced[pid] -= 1
-            self._traced += Counter()  # drops those at zero
+            self._traced += Counter()  # Drops the entries at zero.
             with contextlib.suppress(KernelWatchUnavailable):
-                await self._ask({"trace": pid, "on": False})
+                await self._request({"trace": pid, "on": False})
 
     async def deny_opens(self, cgroup: str, denied: bool) -> None:
         if denied:
             self._to_allow.discard(cgroup)
-        else:  # remembered where there is no child now: the next one takes refusals over
+        else:  # Kept for the next child, which takes refusals over.
             self._wanted_denied.discard(cgroup)
             self._to_allow.add(cgroup)
-        self._denied = frozenset(await self._ask({"deny": cgroup, "on": denied}))
+        self._denied = frozenset(await self._request({"deny": cgroup, "on": denied}))
         if denied:
             self._wanted_denied.add(cgroup)
         else:
@@ -179,7 +179,7 @@ class ChildKernelWatch:
         return self._denied
 
     async def start(self) -> None:
-        """At once; whether it works shows in status()."""
+        """Start the child. Returns at once; the result shows in status()."""
         if self._supervisor is None:
             self._supervisor = asyncio.create_task(self._supervise())
 
@@ -189,7 +189,7 @@ class ChildKernelWatch:
             supervisor.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await supervisor
-            # The child is gone by now; it is killed, so this is left to us.
+            # The child was killed, so it could not do this.
             await asyncio.to_thread(leave, BPFFS / self._options.pins)
         self._status = replace(self._status, state=WatchState.OFF, reason="", pid=None)
 
@@ -208,14 +208,14 @@ class ChildKernelWatch:
                 if reason != self._status.reason:
                     log.warning("no eBPF: %s; see `sluice doctor`", reason)
                 self._down(reason, missing[0].remedy, counts=False)
-                await asyncio.sleep(LONGEST_PAUSE_S)  # looking again costs next to nothing
+                await asyncio.sleep(LONGEST_PAUSE_S)  # Checking again is cheap.
                 continue
             try:
                 await self._live()
             except ChildFailed as error:
                 if loop.time() - began_s > SETTLED_S:
                     pause_s = FIRST_PAUSE_S
-                log.warning("%s; it is started again in %g s", error, pause_s)
+                log.warning("%s; restarting it in %g s", error, pause_s)
                 self._down(str(error), "see the daemon's log", counts=True)
             await asyncio.sleep(pause_s)
             pause_s = min(LONGEST_PAUSE_S, pause_s * 2)
@@ -237,7 +237,7 @@ class ChildKernelWatch:
         self._open.clear()
 
     async def _live(self) -> None:
-        """One child, from its start to its end. Raises ChildFailed."""
+        """Run one child from its start to its end. Raises ChildFailed."""
         ours, theirs = socket.socketpair()
         try:
             with theirs:
@@ -274,11 +274,11 @@ class ChildKernelWatch:
                 async with asyncio.timeout(deadline_s):
                     message = await receive(reader)
             except TimeoutError:
-                raise ChildFailed(f"the eBPF child said nothing for {deadline_s:g} s") from None
+                raise ChildFailed(f"the eBPF child was silent for {deadline_s:g} s") from None
             except (asyncio.IncompleteReadError, ConnectionError):
                 raise ChildFailed("the eBPF child ended") from None
             except ValueError as error:
-                raise ChildFailed(f"the eBPF child is not to be understood: {error}") from error
+                raise ChildFailed(f"the eBPF child sent a malformed message: {error}") from error
             if "failed" in message:
                 raise ChildFailed(f"eBPF does not work here: {message['failed']}")
             if "status" in message:
@@ -296,7 +296,7 @@ class ChildKernelWatch:
 
     def _take_status(self, said: dict[str, Any]) -> None:
         if self._status.state is not WatchState.RUNNING:
-            log.info("eBPF runs (%s)", "; ".join(said["problems"]) or "all of it")
+            log.info("eBPF is running (%s)", "; ".join(said["problems"]) or "all functions")
             if said["instead"]:
                 log.info("eBPF was loaded by %s: %s", said["loader"], said["instead"])
         self._denied = frozenset(said["denied"])
@@ -312,36 +312,37 @@ class ChildKernelWatch:
         )
 
     def _repeat(self) -> None:
-        """What was asked of the children before."""
-        self._say({"watch": sorted(self._pids)})
-        self._say(self._libraries)
+        """Send the requests of earlier children again."""
+        self._send({"watch": sorted(self._pids)})
+        self._send(self._libraries)
         for cgroup in sorted(self._wanted_denied):
-            self._say({"ask": 0, "deny": cgroup, "on": True})
+            self._send({"ask": 0, "deny": cgroup, "on": True})
         for cgroup in sorted(self._to_allow):
-            self._say({"ask": 0, "deny": cgroup, "on": False})
+            self._send({"ask": 0, "deny": cgroup, "on": False})
         self._to_allow.clear()
         for pid, times in self._traced.items():
             for _ in range(times):
-                self._say({"ask": 0, "trace": pid, "on": True})
+                self._send({"ask": 0, "trace": pid, "on": True})
 
-    def _say(self, message: dict[str, Any]) -> None:
+    def _send(self, message: dict[str, Any]) -> None:
         if self._writer is not None:
             self._writer.write(frame(message))
 
-    async def _ask(self, message: dict[str, Any]) -> Any:
-        """Raises KernelWatchUnavailable, or what the child answered."""
+    async def _request(self, message: dict[str, Any]) -> Any:
+        """Send a request and return its answer. Raises KernelWatchUnavailable, or the child's
+        error."""
         if self._writer is None:
-            raise KernelWatchUnavailable(self._status.reason or "eBPF is being started")
+            raise KernelWatchUnavailable(self._status.reason or "eBPF is starting")
         number = next(self._questions)
         question: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._open[number] = question
-        self._say({"ask": number, **message})
+        self._send({"ask": number, **message})
         try:
             async with asyncio.timeout(ASK_DEADLINE_S):
                 return await question
         except TimeoutError:
             raise KernelWatchUnavailable(
-                f"the eBPF child did not answer within {ASK_DEADLINE_S:g} s"
+                f"the eBPF child timed out after {ASK_DEADLINE_S:g} s"
             ) from None
         finally:
             self._open.pop(number, None)

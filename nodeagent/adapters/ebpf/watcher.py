@@ -1,8 +1,7 @@
-"""What the eBPF child keeps up: which processes are looked at, which probes are attached, and the
-counters it reads.
+"""State of the eBPF child: watched processes, attached probes, and the counters that it reads.
 
-Longer than a file should be: what is attached follows from who is looked at and the other way
-round, and both end with the child.
+The file is longer than most, because attached probes follow from watched processes and the other
+way round, and both end with the child.
 """
 
 from __future__ import annotations
@@ -53,48 +52,48 @@ from nodeagent.units import NS_PER_S, Nanoseconds
 
 FIRST_LOOK_S: Final = 0.1
 LONGEST_LOOK_S: Final = 60.0
-"""A process is looked at soon after it did something, then at doubling intervals: reading its
-mappings costs up to a millisecond."""
+"""Seconds. A process is examined soon after it did something, then at doubling intervals, because
+reading its mappings takes up to a millisecond."""
 TICK_S: Final = 0.1
 KEEP_ENDED_S: Final = 60.0
-MOST_ENDED: Final = 4096
-MOST_CHECKED: Final = 64
-"""Processes whose code is compared in one window."""
+MAX_ENDED: Final = 4096
+MAX_CHECKED: Final = 64
+"""Maximum processes whose code is compared in one window."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     devices: str
-    """As config.device_numbers() reads it."""
+    """GPU devices, in the format of records.gpu_devices()."""
     audit_interval_s: float
-    """0: no audit."""
+    """Seconds between audits; 0 switches them off."""
     audit_window_s: float
     audit_budget_ratio: float
     loader: str
-    """auto, prebuilt or bcc: see ebpf_loading.py."""
+    """auto, prebuilt or bcc: see loaders/choose.py."""
     prebuilt: str
-    """Path of the prebuilt programs; nothing need be there."""
+    """Path of the prebuilt programs, which may not exist."""
     status_s: float = 1.0
     pins: str = "sluice"
-    """Directory in bpffs for refusals; another daemon on the host has another."""
+    """Directory in bpffs for refusals; another daemon on the host has another one."""
     owner: str = ""
     """The daemon's runtime directory."""
 
 
 @dataclass(slots=True)
 class _Watched:
-    """One process we look at."""
+    """State of one watched process."""
 
     due_s: float
     wait_s: float = FIRST_LOOK_S
     starttime_ticks: int | None = None
     mappings: list[Mapping] = field(default_factory=list)
-    told: set[tuple[object, ...]] = field(default_factory=set)
-    """What was reported about it: once is enough."""
+    reported: set[tuple[object, ...]] = field(default_factory=set)
+    """Findings that were reported about it, each of them once."""
 
 
 _Counts: TypeAlias = dict[int, tuple[int, int]]
-"""Per process: launches into the driver, and kernels and graphs through our library."""
+"""Launches into the driver, and kernels and graphs through our library, by process."""
 
 
 @dataclass(slots=True)
@@ -131,23 +130,25 @@ class Watcher:
         self._devices: set[tuple[int, int]] = set()
         self.problems: list[str] = []
         self.costs: audit.Costs | None = None
-        """None: there are no uprobes here."""
+        """Costs of probes; None if this kernel has no uprobes."""
 
     # --- start and end ---
 
     async def start(self) -> None:
-        """Attach what is always on. What fails is a problem and leaves the rest."""
+        """Attach the permanent programs. A failure is recorded as a problem and does not affect the
+        others."""
         self._ring = Ring(self._kernel, self._fds["records"], self._record)
         asyncio.get_running_loop().add_reader(self._ring.fileno(), self._ring.consume)
         self.find_devices()
         if pid_namespace() is not None:
             self.problems.append(
-                "processes of other pid namespaces are not told of: the daemon is in one of its own"
+                "processes in other PID namespaces are not detected: the daemon is not in the"
+                " host's"
             )
         self._attach("exec", self._kernel.attach_raw_tracepoint, "see_exec", "sched_process_exec")
         self._attach("exit", self._kernel.attach_raw_tracepoint, "see_exit", "sched_process_exit")
         if self._root is None:
-            self.problems.append("no cgroup2 mounted: opens of GPU devices are not watched")
+            self.problems.append("cgroup2 is not mounted: opens of GPU devices are not watched")
         else:
             self._attach("opens", self._kernel.attach_cgroup, "see_open", str(self._root))
             self._refusals = cgroups.Refusals(
@@ -162,18 +163,16 @@ class Watcher:
             except OSError as error:
                 self._refusals.problem = str(error)
             if self._refusals.problem:
-                self.problems.append(
-                    f"refused opens are allowed again when eBPF ends: {self._refusals.problem}"
-                )
+                self.problems.append(f"refusals end when eBPF ends: {self._refusals.problem}")
         try:
             self.costs = await asyncio.to_thread(
                 audit.calibrate, self._kernel, self._fds["see_nothing"]
             )
         except (OSError, KeyError) as error:
-            self.problems.append(f"launches cannot be watched: no uprobes: {error}")
+            self.problems.append(f"launches cannot be watched: uprobes failed: {error}")
 
     def find_devices(self) -> None:
-        """Again and again: the driver may be loaded later than we are."""
+        """Find the GPU devices. Called repeatedly, because the driver may be loaded later."""
         proc_devices = Path("/proc/devices").read_text(encoding="ascii", errors="replace")
         for device in rec.gpu_devices(self._options.devices, proc_devices):
             if device not in self._devices:
@@ -222,7 +221,9 @@ class Watcher:
             self._look_soon(record.pid)
         elif record.kind == rec.RECORD_EXEC:
             self._tell(ProcessExec(at, actor))
-            self._watched.pop(record.pid, None)  # another program: everything about it is new
+            self._watched.pop(
+                record.pid, None
+            )  # It executes another program, so earlier findings do not apply.
             self._look_soon(record.pid)
         elif record.kind == rec.RECORD_EXIT:
             self._retire(record.pid)
@@ -235,7 +236,7 @@ class Watcher:
 
     def _describe(self, pid: int, uid: int, command: str, cgroup: int) -> Actor:
         text = cgroups.cgroup_text(pid)
-        if not text and self._root is not None:  # gone already; its cgroup may not be
+        if not text and self._root is not None:  # It has ended, but its cgroup may still exist.
             text = f"0::{cgroups.path_of(self._root, cgroup)}"
         return Actor(
             pid=pid,
@@ -248,7 +249,7 @@ class Watcher:
         )
 
     def _someone(self, pid: int) -> Actor:
-        """A process we looked at, as it is now."""
+        """A process with its current identity."""
         command, uid, number = "", 0, 0
         with contextlib.suppress(OSError):
             uid = read_process(pid).uid
@@ -258,7 +259,7 @@ class Watcher:
             number = cgroups.cgroup_id(self._root, path) or 0
         return self._describe(pid, uid, command.strip(), number)
 
-    # --- who is looked at ---
+    # --- watched processes ---
 
     def watch(self, pids: Collection[int]) -> None:
         for pid in self._asked - frozenset(pids):
@@ -276,7 +277,7 @@ class Watcher:
         self._remember(pid)
 
     def _remember(self, pid: int) -> None:
-        """In the kernel's own sets, from which old entries fall out."""
+        """Record them in the kernel's own sets, from which old entries are evicted."""
         self._kernel.update(self._fds["watched_pids"], rec.PID.pack(pid), b"\1")
         if self._root is not None:
             path = unified_path(cgroups.cgroup_text(pid))
@@ -315,11 +316,11 @@ class Watcher:
         if not self._known:
             return
         for mapping in foreign(watched.mappings, self._known):
-            if (mapping.file,) in watched.told:
+            if (mapping.file,) in watched.reported:
                 continue
             if library_identity(mapping.through) in self._former:
                 continue
-            watched.told.add((mapping.file,))
+            watched.reported.add((mapping.file,))
             kind = "driver" if mapping.kind is Kind.DRIVER else "interposer"
             self._tell(ForeignLibrary(_now(), self._someone(pid), mapping.file, mapping.path, kind))
 
@@ -365,7 +366,7 @@ class Watcher:
         )
 
     def _retire(self, pid: int) -> None:
-        """The process ended: its rows leave the kernel's map."""
+        """Remove the rows of a process that ended from the kernel's map."""
         watched = self._watched.get(pid)
         start = watched.starttime_ticks if watched else None
         for device in range(16):
@@ -373,11 +374,11 @@ class Watcher:
             if counts is None:
                 continue
             self._kernel.delete(self._fds["launch_rows"], rec.LAUNCH_KEY.pack(pid, device))
-            if len(self._ended) < MOST_ENDED:
+            if len(self._ended) < MAX_ENDED:
                 self._ended.append((time.monotonic() + KEEP_ENDED_S, counts))
 
     async def trace(self, pid: int, on: bool) -> None:
-        """Raises ProcessLookupError, OSError."""
+        """Start or stop tracing a process. Raises ProcessLookupError, OSError."""
         if not on:
             for file in self._traced.get(pid, [])[-1:]:
                 self._traced[pid].pop()
@@ -385,17 +386,18 @@ class Watcher:
             return
         mappings = [m for m in self._libraries.mapped(pid) if m.kind is Kind.INTERPOSER]
         if _starttime(pid) is None:
-            raise ProcessLookupError(f"process {pid} is gone")
+            raise ProcessLookupError(f"process {pid} has ended")
         if not mappings:
             raise ProcessLookupError(
-                f"process {pid} does not use our library: it is in no grant, or did not load CUDA"
+                f"process {pid} does not use our library: it is not in a grant, or has not loaded"
+                " CUDA"
             )
         self._look_soon(pid)
         await self._acquire(mappings[0])
         self._traced.setdefault(pid, []).append(mappings[0].file)
 
     async def _acquire(self, mapping: Mapping) -> None:
-        """Raises OSError."""
+        """Attach probes to a library, or count one more user of them. Raises OSError."""
         async with self._attaching:
             shim = self._shims.get(mapping.file)
             if shim is None:
@@ -424,9 +426,9 @@ class Watcher:
         return self._refusals.paths() if self._refusals is not None else []
 
     def deny(self, cgroup: str, on: bool) -> None:
-        """Raises OSError, ValueError."""
+        """Refuse GPUs to a cgroup, or allow them. Raises OSError, ValueError."""
         if self._refusals is None:
-            raise OSError("no cgroup2 mounted")
+            raise OSError("cgroup2 is not mounted")
         if on:
             self._refusals.refuse(cgroup)
         else:
@@ -441,13 +443,13 @@ class Watcher:
             began_s = time.monotonic()
             drivers = distinct(m for m in self._mappings() if m.kind is Kind.DRIVER)
             for file, mappings in drivers.items():
-                with contextlib.suppress(OSError, elf.NotElf):  # the last user ended meanwhile
+                with contextlib.suppress(OSError, elf.NotElf):  # The last user has ended.
                     await self._audit(file, mappings)
             spent_s = time.monotonic() - began_s
             await asyncio.sleep(max(0.1, self._options.audit_interval_s - spent_s))
 
     async def _audit(self, file: FileId, mappings: list[Mapping]) -> None:
-        """One window at one driver library. Raises OSError, elf.NotElf."""
+        """Audit one driver library for one window. Raises OSError, elf.NotElf."""
         options = self._options
         assert self.costs is not None
         budget = audit.Budget(
@@ -525,21 +527,22 @@ class Watcher:
     def _check_code(
         self, file: FileId, mappings: list[Mapping], attached: audit.Attached, through: str
     ) -> None:
-        """Is the code under the attached probes the kernel's breakpoint, in every process?"""
+        """Check in every process that the code under the attached probes is the kernel's
+        breakpoint."""
         try:
             originals = audit.originals(through, attached.symbols)
         except OSError:
             return
-        for mapping in mappings[:MOST_CHECKED]:
+        for mapping in mappings[:MAX_CHECKED]:
             watched = self._watched.get(mapping.pid)
             for offset, original in originals.items():
                 found = audit.code_at(mapping, offset)
                 kind = audit.altered(original, found) if found else None
                 if kind is None or found is None or watched is None:
                     continue
-                if (file, offset, kind) in watched.told:
+                if (file, offset, kind) in watched.reported:
                     continue
-                watched.told.add((file, offset, kind))
+                watched.reported.add((file, offset, kind))
                 self._tell(
                     ProbeAltered(
                         _now(),
@@ -554,7 +557,7 @@ class Watcher:
 
 
 def _cost_ratio(budget: audit.Budget, passed_s: float, before: _Counts, after: _Counts) -> float:
-    """Of the process that lost most meanwhile."""
+    """Cost so far, of the process that has lost most."""
     worst = 0.0
     for pid, (driver, shim) in after.items():
         driver_before, shim_before = before.get(pid, (0, 0))
@@ -564,7 +567,7 @@ def _cost_ratio(budget: audit.Budget, passed_s: float, before: _Counts, after: _
 
 
 def _starttime(pid: int) -> int | None:
-    """None when there is no such process any more; a zombie counts as gone only with its exit."""
+    """Start time of a process; None if it does not exist. A zombie exists until it is reaped."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
             fields = stat.read().rpartition(b")")[2].split()
@@ -574,7 +577,8 @@ def _starttime(pid: int) -> int | None:
 
 
 def _is_ours(pid: int) -> bool:
-    """The daemon, or a child of it with the same interpreter: the reader of NVML."""
+    """True for the daemon, and for a child of it with the same interpreter, such as the reader of
+    NVML."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
             parent = int(stat.read().rpartition(b")")[2].split()[1])

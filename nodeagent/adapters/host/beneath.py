@@ -1,9 +1,9 @@
-"""Files in directories where somebody else may write, opened without leaving the directory.
+"""Files in directories where other users may write, opened without leaving the directory.
 
 `openat2` (Linux 5.6) resolves a path within a directory and follows no link, in one step, so that
-nobody can exchange a part of it meanwhile. Where the kernel or a seccomp filter refuses the call,
-the path is walked by hand, component by component, with the same effect. Why no
-library: docs/decisions/node/0009-files-beneath.md.
+no part of it can be exchanged meanwhile. If the kernel or a seccomp filter refuses the call, the
+path is walked component by component with the same effect.
+docs/decisions/node/0009-files-beneath.md says why no library is used.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class NotBeneath(OSError):
 
 @contextlib.contextmanager
 def directory(path: Path) -> Iterator[int]:
-    """A descriptor for a directory that we made ourselves; its own name is no link. Raises
+    """A descriptor for a directory that this daemon made; its own name must not be a link. Raises
     OSError."""
     fd = os.open(path, _DIRECTORY)
     try:
@@ -56,7 +56,7 @@ def directory(path: Path) -> Iterator[int]:
 
 
 def open_beneath(root: int, name: str, flags: int, mode: int = 0) -> int:
-    """A descriptor for `name`, a relative path, below the directory `root`. Raises NotBeneath,
+    """A descriptor for `name`, a relative path below the directory `root`. Raises NotBeneath,
     OSError."""
     _check(name)
     try:
@@ -70,17 +70,18 @@ def open_beneath(root: int, name: str, flags: int, mode: int = 0) -> int:
 
 
 def open_regular(root: int, name: str, flags: int, mode: int = 0) -> int:
-    """The same; anything but a regular file is refused, and a pipe does not make us wait. Raises
-    NotBeneath, OSError."""
+    """A descriptor for a regular file; anything else is refused, and opening a pipe does not block.
+    Raises NotBeneath, OSError."""
     fd = open_beneath(root, name, flags | os.O_NONBLOCK, mode)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise OSError(errno.EINVAL, "is no regular file", name)
+        raise OSError(errno.EINVAL, "is not a regular file", name)
     return fd
 
 
 def read_beneath(root: int, name: str) -> bytes:
-    """Raises NotBeneath, OSError; more than LARGEST_FILE bytes are an error."""
+    """The file's contents; more than LARGEST_FILE bytes are an error. Raises NotBeneath,
+    OSError."""
     fd = open_regular(root, name, os.O_RDONLY)
     with os.fdopen(fd, "rb") as file:
         data = file.read(LARGEST_FILE + 1)
@@ -90,7 +91,8 @@ def read_beneath(root: int, name: str) -> bytes:
 
 
 def replace_beneath(root: int, name: str, data: bytes, mode: int = 0o644) -> None:
-    """`name`, one component, by renaming: readers see the old or the new file. Raises OSError."""
+    """Replace `name`, one component, by renaming, so that readers see the old or the new file.
+    Raises OSError."""
     temporary = f".{name}.new"
     with contextlib.suppress(FileNotFoundError):
         os.unlink(temporary, dir_fd=root)
@@ -108,7 +110,7 @@ def _check(name: str) -> None:
 
 def _openat2(root: int, name: str, flags: int, mode: int) -> int:
     how = _OpenHow(flags | os.O_CLOEXEC | os.O_NOFOLLOW, mode, _RESOLVE)
-    for _ in range(8):  # EAGAIN: a rename somewhere made the answer uncertain
+    for _ in range(8):  # EAGAIN: a concurrent rename made the result uncertain.
         fd = _libc.syscall(
             SYS_OPENAT2, root, os.fsencode(name), ctypes.byref(how), ctypes.sizeof(how)
         )

@@ -21,13 +21,13 @@ _BOOT_ID: Final = "proc/sys/kernel/random/boot_id"
 
 
 def boot_id() -> str:
-    """UUID of the running kernel's boot; what regions and ledger rows are keyed by.
+    """UUID of the running kernel's boot, the key of regions and ledger rows.
 
-    As jobs of this machine see it, whatever /proc our unit has: systemd-nspawn gives its
+    It is read as jobs of this machine see it, whatever /proc the unit has: systemd-nspawn gives its
     containers an id of their own, by a mount that a new /proc does not have.
     """
     try:
         text = Path(f"/proc/1/root/{_BOOT_ID}").read_text(encoding="ascii")
-    except OSError:  # not root
+    except OSError:  # The process is not root.
         text = Path(f"/{_BOOT_ID}").read_text(encoding="ascii")
     return text.strip()

@@ -1,6 +1,6 @@
-"""The configuration as files: ours, and HAMi's beside it.
+"""Reads the configuration's files: ours, and HAMi's beside it.
 
-A mistake in any of them is told with the file's name; nothing is half read.
+An error in any of them is reported with the file's name, and nothing is applied in part.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from sluicecommon.hami import HamiPart, split
 DEFAULT_CONFIG: Final = Path("/etc/sluice/sluice.toml")
 SHIPPED_POLICY: Final = Path(nodeagent.__file__).parent / "data" / "xid.toml"
 LARGEST_BYTES: Final = 4 << 20
-"""Four times what a ConfigMap can hold."""
+"""Bytes; four times the maximum of a ConfigMap."""
 
 
 def load(path: Path | None, host: str, node: str = "", hami: Iterable[Path] = ()) -> Loaded:
-    """`path` None: the default one, if it is there. The node is `node`, else queue.node_name, else
-    `host`. `hami` comes after kubelet.hami. Raises ConfigError."""
+    """The configuration. `path` None is the default file, if it exists. The node's name is `node`,
+    otherwise queue.node_name, otherwise `host`. `hami` overrides kubelet.hami. Raises
+    ConfigError."""
     watched = path or DEFAULT_CONFIG
     path = path if path is not None or not DEFAULT_CONFIG.exists() else DEFAULT_CONFIG
     settings = load_settings(path)
@@ -62,7 +63,7 @@ def load(path: Path | None, host: str, node: str = "", hami: Iterable[Path] = ()
 
 
 def load_health(settings: HealthSettings) -> HealthPolicy:
-    """The shipped table, and what an operator's file changes in it. Raises ConfigError."""
+    """The shipped health table with the changes of an operator's file. Raises ConfigError."""
     policy = _read_policy(SHIPPED_POLICY, HealthPolicy())
     if settings.policy:
         policy = _read_policy(Path(settings.policy), policy)
@@ -85,7 +86,7 @@ def _read_policy(path: Path, base: HealthPolicy) -> HealthPolicy:
 
 
 def load_settings(path: Path | None) -> Settings:
-    """The file of ours alone. Raises ConfigError."""
+    """The settings of our file alone. Raises ConfigError."""
     if path is None:
         return Settings()
     document = _toml(path)
@@ -96,7 +97,7 @@ def load_settings(path: Path | None) -> Settings:
 
 
 def read_hami(path: Path) -> list[HamiPart]:
-    """Raises ConfigError."""
+    """HAMi's configuration. Raises ConfigError."""
     try:
         documents = yaml_text.read_all(_text(path))
     except ValueError as error:
@@ -113,7 +114,7 @@ def read_hami(path: Path) -> list[HamiPart]:
 
 
 def _toml(path: Path) -> dict[str, object]:
-    """Raises ConfigError."""
+    """A parsed TOML file. Raises ConfigError."""
     try:
         return tomllib.loads(_text(path))
     except (tomllib.TOMLDecodeError, RecursionError) as error:

@@ -1,8 +1,8 @@
-"""How near the daemon is to its limit of file descriptors, and who has to stand back for whom.
+"""File descriptors that are left to the daemon, and what is refused when they run short.
 
-New descriptors get the lowest free number, so the number of one that was just made tells how many
-are open. Users' connections end first, then new grants are refused, then registrations wait;
-what is left is the daemon's own: a reader that is started again, a file of a region.
+New descriptors get the lowest free number, so the number of a new one tells how many are open.
+Users' connections are refused first, then new grants, then registrations; the rest is for the
+daemon itself: a reader that is restarted, a file of a region.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import resource
 from typing import Final
 
 SHORT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
-"""What says that the machine, and not whoever asked, is at its end."""
+"""Errors by which the machine, and not the caller, has reached a limit."""
 FEWEST: Final = 1024
-"""Below it a node of some size runs out; the daemon says so at its start."""
+"""Minimum for the limit, below which the daemon warns at its start; larger nodes run out."""
 
 
 def is_short(error: BaseException) -> bool:
@@ -33,7 +33,7 @@ class DescriptorRoom:
         return self.limit - made > self._own
 
     def for_user(self, made: int) -> bool:
-        """A connection whose descriptor is `made`."""
+        """True if a user's connection may be kept; `made` is its descriptor."""
         return self.limit - made > self._users
 
     def for_grant(self) -> bool:
@@ -46,14 +46,14 @@ class DescriptorRoom:
 
 
 class Spare:
-    """A descriptor kept to be given up: with it a caller is told no, instead of waiting in a queue
-    that nobody can take it from."""
+    """A reserved descriptor: with it a caller can be accepted and closed at once, instead of
+    waiting in a backlog that cannot be emptied."""
 
     def __init__(self) -> None:
         self._fd = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
 
     def give(self) -> bool:
-        """There is one free now. False: there was none left."""
+        """Close the reserved descriptor, so that one is free. False if it was closed already."""
         if self._fd < 0:
             return False
         os.close(self._fd)

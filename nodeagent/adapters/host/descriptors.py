@@ -1,6 +1,6 @@
 """Protobuf messages built at run time from a descriptor file.
 
-No generated code: protoc's Python output is tied to the protobuf release that made it, a
+There is no generated code, because protoc's Python output is tied to one protobuf release. A
 FileDescriptorSet is not, so Debian 12's protobuf and the current one read the same file.
 """
 
@@ -16,11 +16,11 @@ class Descriptors:
     """The messages and services of one descriptor file, by their full names."""
 
     def __init__(self, path: Path) -> None:
-        """Raises OSError, or ValueError for a file that is no descriptor set."""
+        """Raises OSError, or ValueError if the file is not a descriptor set."""
         self._path = path
         try:
             files = descriptor_pb2.FileDescriptorSet.FromString(path.read_bytes())
-        except Exception as error:  # protobuf's DecodeError is not a stable name
+        except Exception as error:  # The name of protobuf's DecodeError differs between versions.
             if isinstance(error, OSError):
                 raise
             raise ValueError(f"{path}: {error}") from error
@@ -30,7 +30,7 @@ class Descriptors:
         self._classes: dict[str, Any] = {}
 
     def message_class(self, full_name: str) -> Any:
-        """The class of `package.Message`. Raises ValueError for a file of another version."""
+        """The class of `package.Message`. Raises ValueError if the file is of another version."""
         if full_name not in self._classes:
             try:
                 descriptor = self._pool.FindMessageTypeByName(full_name)
@@ -41,17 +41,17 @@ class Descriptors:
                 ) from None
             if hasattr(message_factory, "GetMessageClass"):
                 made = message_factory.GetMessageClass(descriptor)
-            else:  # before protobuf 4.22
+            else:  # Protobuf before 4.22 has this call only.
                 factory: Any = message_factory.MessageFactory(self._pool)
                 made = factory.GetPrototype(descriptor)
             self._classes[full_name] = made
         return self._classes[full_name]
 
     def service_methods(self, service: str) -> dict[str, tuple[Any, Any, bool]]:
-        """Name of each method: (request class, response class, response is a stream)."""
+        """Request class, response class and whether the response is a stream, by method."""
         found = self._pool.FindServiceByName(service)
         proto = descriptor_pb2.ServiceDescriptorProto()
-        found.CopyToProto(proto)  # the descriptor itself tells of streams only lately
+        found.CopyToProto(proto)  # Only recent versions of the descriptor have this field.
         streams = {method.name: method.server_streaming for method in proto.method}
         return {
             method.name: (

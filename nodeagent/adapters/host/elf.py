@@ -1,12 +1,11 @@
-"""Reads the dynamic symbols and probes of 64-bit little-endian ELF files, and takes names out of
-a copy.
+"""Reads the dynamic symbols and probes of 64-bit little-endian ELF files, and removes names from a
+copy.
 
-So small that a parser from a package would bring more to install than it saves, and the taking
-out (a symbol without a value, which loaders skip) is what no package does. Layout: System V ABI,
-chapters 4 and 5.
+A parser from a package would be larger than this, and removing a name (a symbol without a value,
+which loaders skip) is what no package does. Layout: System V ABI, chapters 4 and 5.
 
-Files are a tenant's, who may cut them short meanwhile: nothing is mapped (that would be a SIGBUS),
-only the tables are read, and none beyond what real libraries have.
+Files belong to tenants, who may truncate them meanwhile: nothing is mapped, which would be a
+SIGBUS; only the tables are read, and none larger than those of real libraries.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 _MACHINES: Final = {"x86_64": 62, "aarch64": 183, "ppc64le": 21}
-_IDENT: Final = b"\x7fELF\x02\x01"  # 64 bits, little-endian
+_IDENT: Final = b"\x7fELF\x02\x01"  # 64 bits, little-endian.
 _HEADER_BYTES: Final = 64
 _SHT_NOTE: Final = 7
 _SHT_DYNSYM: Final = 11
@@ -34,22 +33,22 @@ _PROBE: Final = struct.Struct("<QQQ")
 _STAPSDT: Final = 3
 LARGEST_SYMBOLS: Final = 16 << 20
 LARGEST_TABLE: Final = 64 << 20
-"""Bytes of names, or of notes; PyTorch's largest library has 20 MiB of names."""
+"""Maximum bytes of names or notes; PyTorch's largest library has 20 MiB of names."""
 LONGEST_NAME: Final = 4096
-"""Characters that are looked at; a longer name is none of those that matter here."""
+"""Maximum length of a name; a longer one is none of those that matter here."""
 
 Read = Callable[[int, int], bytes]
-"""(where, how many): fewer bytes at the end of the file."""
+"""Reads at an offset a number of bytes; returns fewer at the end of the file."""
 
 
 class NotElf(ValueError):
-    """Not a library of this kind, or damaged."""
+    """The file is not a library of this kind, or damaged."""
 
 
 def loadable(path: Path) -> bool:
-    """Whether a program of this machine's kind could load the file: not the 32-bit driver, which
-    systems with games have beside the other one. True for what cannot be read: then loading it
-    says why."""
+    """True if a program of this machine's architecture could load the file. Systems with games have
+    the 32-bit driver beside the other one. Also True if the file cannot be read, because the loader
+    then reports the reason."""
     try:
         with path.open("rb") as file:
             header = file.read(20)
@@ -61,7 +60,7 @@ def loadable(path: Path) -> bool:
 
 
 def exports(path: Path) -> frozenset[str]:
-    """Names the library defines for others. Raises NotElf, OSError."""
+    """Names that the library exports. Raises NotElf, OSError."""
     with _opened(path) as read:
         return frozenset(name for _, name, value in _symbols(read) if value)
 
@@ -73,12 +72,13 @@ class Probe:
     provider: str
     name: str
     offset: int
-    """Of its instruction, in the file."""
+    """Offset of its instruction in the file."""
     arguments: str
 
 
 def probes(path: Path) -> list[Probe]:
-    """The USDT probes of a library, from its notes of SystemTap's kind. Raises NotElf, OSError."""
+    """The USDT probes of a library, from its notes in SystemTap's format. Raises NotElf,
+    OSError."""
     with _opened(path) as read:
         return [
             probe
@@ -89,8 +89,8 @@ def probes(path: Path) -> list[Probe]:
 
 
 def functions(path: Path, wanted: Collection[str]) -> dict[str, int]:
-    """Where in the file the code of these exported functions starts; those it lacks are absent.
-    Raises NotElf, OSError."""
+    """Offsets in the file of these exported functions' code; missing functions are left out. Raises
+    NotElf, OSError."""
     with _opened(path) as read:
         return {
             name: _file_offset(read, value)
@@ -100,8 +100,8 @@ def functions(path: Path, wanted: Collection[str]) -> dict[str, int]:
 
 
 def names_symbol(path: Path, name: str) -> bool:
-    """Whether the name is in the library's dynamic string table at all: a quick look, at the speed
-    of memory, before symbols are read one by one. Raises NotElf, OSError."""
+    """True if the name is in the library's dynamic string table, a fast check before symbols are
+    read one by one. Raises NotElf, OSError."""
     needle = b"\0" + name.encode() + b"\0"
     with _opened(path) as read:
         sections = _sections(read)
@@ -113,7 +113,7 @@ def names_symbol(path: Path, name: str) -> bool:
 
 
 def without(library: bytes, gone: Callable[[str], bool]) -> bytes:
-    """A copy in which the exported symbols that `gone` names cannot be found. Raises NotElf."""
+    """A copy without the exported symbols for which `gone` is True. Raises NotElf."""
     copy = bytearray(library)
     for offset, name, value in _symbols(lambda at, size: library[at : at + size]):
         if value and gone(name):
@@ -125,20 +125,21 @@ def without(library: bytes, gone: Callable[[str], bool]) -> bytes:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[Read]:
-    """Raises OSError; what is read may be NotElf."""
+    """A reader of the file. Raises OSError; reading may raise NotElf."""
     with path.open("rb") as file:
 
         def read(at: int, size: int) -> bytes:
             try:
                 return os.pread(file.fileno(), size, at)
-            except OverflowError:  # a place that no file has
+            except OverflowError:  # The offset is larger than any file.
                 raise NotElf("a damaged ELF file: tables beyond its end") from None
 
         yield read
 
 
 def _symbols(read: Read) -> Iterator[tuple[int, str, int]]:
-    """(where in the file, name, value; 0: not defined here)."""
+    """Offset in the file, name, and value of each symbol; a value of 0 means that it is not defined
+    here."""
     sections = _sections(read)
     for section in sections:
         if section[1] != _SHT_DYNSYM:
@@ -162,7 +163,7 @@ def _linked(sections: list[tuple[int, ...]], section: tuple[int, ...]) -> tuple[
 
 
 def _table(read: Read, section: tuple[int, ...], most: int) -> bytes:
-    """All of a section. Raises NotElf."""
+    """All bytes of a section. Raises NotElf."""
     at, size = section[4], section[5]
     if size > most:
         raise NotElf(f"a section of {size} bytes: more than {most}")
@@ -198,7 +199,7 @@ def _entries(
 
 
 def _file_offset(read: Read, address: int) -> int:
-    """Of an address as the linker gave it."""
+    """File offset of an address that the linker assigned."""
     header = _header(read)
     (table,) = struct.unpack_from("<Q", header, 0x20)
     entry, count = struct.unpack_from("<HH", header, 0x36)
@@ -209,7 +210,7 @@ def _file_offset(read: Read, address: int) -> int:
 
 
 def _probes_in(read: Read, notes: bytes) -> Iterator[Probe]:
-    """Of the bytes of a section."""
+    """The probes in a section's bytes."""
     at = 0
     while at + _NOTE.size <= len(notes):
         name_bytes, bytes_, kind = _NOTE.unpack_from(notes, at)

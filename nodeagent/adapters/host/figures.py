@@ -1,4 +1,4 @@
-"""Figures of the host and of our own processes, by psutil."""
+"""Figures of the host and of our own processes, from psutil."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from nodeagent.ports.views import HostFigures, OwnProcess
 
 
 def read_host(processes: Mapping[str, int | None]) -> HostFigures:
-    """`processes`: names and pids of ours; one that is gone has no figures."""
+    """Memory, load and our processes. `processes` has our processes' names and PIDs; one that has
+    ended is left out."""
     memory = psutil.virtual_memory()
     own = []
     for name, pid in processes.items():

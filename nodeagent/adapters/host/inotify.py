@@ -1,5 +1,6 @@
-"""Word of changes in one directory, from the kernel: inotify by the system calls, because Python's
-library has none."""
+"""Changes in one directory, reported by inotify through the system calls, because Python's library
+has none.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ IN_IGNORED: Final = 0x8000
 IN_ONLYDIR: Final = 0x01000000
 
 NAMES: Final = IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO | IN_DELETE_SELF | IN_MOVE_SELF
-"""Names that come and go in a directory, and the directory itself."""
+"""Names that appear and disappear in a directory, and the directory itself."""
 CONTENTS: Final = NAMES | IN_CLOSE_WRITE
 """The same, and files that were written."""
 _ENDED: Final = IN_DELETE_SELF | IN_MOVE_SELF | IN_UNMOUNT | IN_IGNORED
@@ -54,7 +55,7 @@ class DirectoryWatch:
         self._loop.add_reader(self._fd, self._read)
 
     def close(self) -> None:
-        """Idempotent."""
+        """Stop watching. Idempotent."""
         if self._fd >= 0:
             self._loop.remove_reader(self._fd)
             os.close(self._fd)
@@ -68,12 +69,13 @@ class DirectoryWatch:
 
 
 def watch_contents(path: Path, changed: Callable[[], None]) -> DirectoryWatch:
-    """Also of files that were written. Raises OSError."""
+    """Report written files as well. Raises OSError."""
     return DirectoryWatch(path, changed, CONTENTS)
 
 
 def opened(path: Path, mask: int) -> int:
-    """A descriptor that tells of one directory, for `events` and close(). Raises OSError."""
+    """A descriptor that reports changes of one directory, for `events` and close(). Raises
+    OSError."""
     fd: int = _libc.inotify_init1(IN_CLOEXEC | IN_NONBLOCK)
     if fd < 0:
         raise _error("inotify_init1")
@@ -85,7 +87,7 @@ def opened(path: Path, mask: int) -> int:
 
 
 def events(fd: int) -> Iterator[tuple[int, str]]:
-    """What has happened: (mask, name in the directory). Raises BlockingIOError when nothing has."""
+    """Pending events: mask, name in the directory. Raises BlockingIOError if there are none."""
     data = os.read(fd, _READ_BYTES)
     at = 0
     while at < len(data):

@@ -1,8 +1,8 @@
-"""What Sluice laid out on a node, taken away: mounts, regions, ledger, libraries, CDI files, pins.
+"""Removes what Sluice left on a node: mounts, regions, ledger, libraries, CDI files, pins.
 
-From inside of a container as well: everything is done in the mount namespace of the host's first
+It works inside a container as well: everything is done in the mount namespace of the host's first
 process, by the host's own paths, so that no directory has to be mounted into the container to be
-removed. What was not ours stays; nothing is followed across a mount.
+removed. Files of others stay, and mounts are not crossed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OUR_DRIVER_SOCKETS: Final = "sluice.dev-*-reg.sock"
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """Where things are on the host; `root` is for tests."""
+    """Paths on the host; `root` is for tests."""
 
     kubelet: Path = Path("/var/lib/kubelet")
     cdi: Path = Path("/var/run/cdi")
@@ -42,8 +42,8 @@ class Host:
 
 
 def enter_host() -> None:
-    """This process, from here on. Nothing may be imported afterwards: the host has other files.
-    Raises OSError."""
+    """Move this process to the host's mount namespace. No module may be imported afterwards,
+    because the host has other files. Raises OSError."""
     if os.stat("/proc/self/ns/mnt").st_ino == os.stat(HOST_NAMESPACE).st_ino:
         return
     namespace = os.open(HOST_NAMESPACE, os.O_RDONLY | os.O_CLOEXEC)
@@ -55,7 +55,8 @@ def enter_host() -> None:
 
 
 def remove(host: Host) -> list[str]:
-    """What could not be removed, and why; empty: nothing is left. Twice is no error."""
+    """Remove everything. Returns what could not be removed and why; empty if nothing is left.
+    Idempotent."""
     troubles: list[str] = []
     for target in _mounts_below(host):
         try:
@@ -70,15 +71,15 @@ def remove(host: Host) -> list[str]:
     for path in [*files, *list(plugins.glob(OUR_SOCKETS)), *registered]:
         troubles += _attempt(path, path.unlink)
     troubles += _remove_tree(host.kubelet / "plugins" / "sluice.dev")
-    # Made for our volume where the kubelet has none. The CDI directories stay, empty too: runtimes
-    # watch them, and they may be somebody's mount.
+    # It was made for our volume on a node without a kubelet. The CDI directories stay even if
+    # they are empty, because runtimes watch them and they may be mount points.
     with contextlib.suppress(OSError):
         (host.kubelet / "pods-api").rmdir()
     return troubles
 
 
 def _mounts_below(host: Host) -> Iterator[Path]:
-    """The deepest first."""
+    """Mounts below a path, the deepest first."""
     found = set()
     for one in mounts.read_table(host.mount_table.read_bytes()):
         if any(directory in one.path.parents for directory in host.directories):
@@ -106,7 +107,7 @@ def _remove(path: Path, device: int) -> list[str]:
     if not stat.S_ISDIR(facts.st_mode):
         return _attempt(path, path.unlink)
     if facts.st_dev != device:
-        return [f"{path}: something is mounted there"]
+        return [f"{path}: a file system is mounted there"]
     troubles = [trouble for child in sorted(path.iterdir()) for trouble in _remove(child, device)]
     return troubles or _attempt(path, path.rmdir)
 

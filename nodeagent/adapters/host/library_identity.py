@@ -1,4 +1,4 @@
-"""Which file a path leads to, told so that another file with the same inode is another one."""
+"""Identity of the file behind a path, which differs for another file with the same inode."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ FS_IOC_GETVERSION: Final = 0x80087601
 
 
 def library_identity(path: str) -> LibraryIdentity | None:
-    """Links followed, /proc/PID/map_files among them; None: it is gone, may not be read, or is no
-    file."""
+    """The identity of the file; links are followed, /proc/PID/map_files among them. None if it does
+    not exist, may not be read, or is not a regular file."""
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):  # opening a device is not for looking at it
+        if not stat.S_ISREG(os.stat(path).st_mode):  # Opening a device may have effects.
             return None
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -44,4 +44,4 @@ def _generation(fd: int) -> int:
         answer = fcntl.ioctl(fd, FS_IOC_GETVERSION, bytes(8))
     except OSError:
         return 0
-    return int(struct.unpack("=I", answer[:4])[0])  # file systems write an int
+    return int(struct.unpack("=I", answer[:4])[0])  # File systems write an int.

@@ -1,5 +1,6 @@
-"""Mount namespaces and bind mounts, by the system calls: Python's library has no mount(), and
-unshare() only since 3.12."""
+"""Mount namespaces and bind mounts by the system calls: Python's library has no mount(), and
+unshare() only since 3.12.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ MS_RDONLY, MS_REMOUNT, MS_BIND, MS_REC, MS_SLAVE = 1, 32, 4096, 16384, 1 << 19
 MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_PRIVATE = 2, 4, 8, 1 << 18
 MNT_DETACH: Final = 2
 _PIVOT_ROOT: Final = {"x86_64": 155, "aarch64": 41, "ppc64le": 203}
-"""The libc has no function for it."""
+"""Numbers of the system call, for which the libc has no function."""
 _ESCAPED: Final = re.compile(rb"\\([0-7]{3})")
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -34,8 +35,8 @@ _libc.mount.argtypes = [
 
 
 def private_namespace() -> None:
-    """From here on what this process mounts is seen by it and its children only; what the host
-    mounts still comes in. Raises OSError."""
+    """Move to a private mount namespace: mounts of this process are visible to it and its children
+    only, while the host's still propagate into it. Raises OSError."""
     unshare(CLONE_NEWNS)
     mount(None, Path("/"), MS_REC | MS_SLAVE)
 
@@ -47,17 +48,19 @@ def unshare(flags: int) -> None:
 
 
 def enter(namespace: int) -> None:
-    """Join a namespace by an open /proc/PID/ns file; a pid namespace only children. Raises
-    OSError."""
+    """Join a namespace by an open /proc/PID/ns file; a PID namespace takes effect for children
+    only. Raises OSError."""
     if _libc.setns(namespace, 0) != 0:
         raise _error("setns")
 
 
 def pivot(root: Path) -> None:
-    """Make a mounted directory this process's root and let go of the old one. Raises OSError."""
+    """Make a mounted directory this process's root and unmount the old one. Raises OSError."""
     number = _PIVOT_ROOT.get(platform.machine())
     if number is None:
-        raise OSError(errno.ENOSYS, f"pivot_root is not known on {platform.machine()}")
+        raise OSError(
+            errno.ENOSYS, f"pivot_root: unknown number of the system call on {platform.machine()}"
+        )
     os.chdir(root)
     if _libc.syscall(number, b".", b".") != 0:
         raise _error(f"pivot_root {root}")
@@ -67,14 +70,14 @@ def pivot(root: Path) -> None:
 
 
 def bind(source: Path, target: Path, read_only: bool = False) -> None:
-    """Show `source` in the place of `target`; both exist and are of one kind. Raises OSError."""
+    """Mount `source` over `target`; both exist and are of one kind. Raises OSError."""
     mount(source, target, MS_BIND)
     if read_only:
         mount(None, target, MS_BIND | MS_REMOUNT | MS_RDONLY)
 
 
 def tmpfs(target: Path, options: str) -> None:
-    """An empty file system over a directory. Raises OSError."""
+    """Mount an empty file system over a directory. Raises OSError."""
     mount(Path("tmpfs"), target, 0, "tmpfs", options)
 
 
@@ -96,7 +99,7 @@ def mount(
 
 
 def detach(target: Path) -> None:
-    """Take the topmost mount away; who has files of it open keeps them. Raises OSError."""
+    """Detach the topmost mount; its open files stay usable. Raises OSError."""
     if _libc.umount2(os.fsencode(target), MNT_DETACH) != 0:
         raise _error(f"umount {target}")
 
@@ -110,19 +113,20 @@ def _error(what: str) -> OSError:
 class Mount:
     path: Path
     kind: str
-    """`cgroup2`, `fuse.sshfs`."""
+    """Type of the file system, for example `cgroup2`, `fuse.sshfs`."""
     options: tuple[str, ...]
-    """Of the file system, not of the mount."""
+    """Options of the file system, not of the mount."""
 
 
 def table() -> Iterator[Mount]:
-    """What is mounted where, as this process sees it. Raises OSError."""
+    """The mount table as this process sees it. Raises OSError."""
     return read_table(Path("/proc/self/mountinfo").read_bytes())
 
 
 def read_table(text: bytes) -> Iterator[Mount]:
-    """Of a mountinfo. Any user mounts FUSE, and names its directory and source: the kernel escapes
-    blanks, newlines and backslashes in them and nothing else, so these alone are looked at."""
+    """Parse a mountinfo. Any user can mount FUSE and choose its directory and source: the kernel
+    escapes blanks, newlines and backslashes in them and nothing else, so only these are
+    unescaped."""
     for line in text.split(b"\n"):
         fields, dash, rest = line.partition(b" - ")
         before, after = fields.split(b" "), rest.split(b" ")

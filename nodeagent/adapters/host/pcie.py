@@ -1,4 +1,4 @@
-"""Where a device is on the PCI bus, by the kernel's tree in /sys."""
+"""A device's place on the PCI bus, from the kernel's tree in /sys."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ _ROOT: Final = re.compile(r"/(pci[0-9a-f]{4}:[0-9a-f]{2})/")
 
 
 def pcie_root(bus_id: str, devices: Path = DEVICES) -> str | None:
-    """pci0000:64, of the root complex that a device is below; None: the kernel does not show it."""
+    """The root complex that a device is below, for example pci0000:64; None if the kernel does not
+    show it."""
     try:
         place = str((devices / pci_address(bus_id)).resolve(strict=True))
     except OSError:

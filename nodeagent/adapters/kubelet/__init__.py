@@ -1,1 +1,1 @@
-"""The kubelet and the API server: device plugin, records, allocations, pods."""
+"""The kubelet and the API server: device plugin, the kubelet's records, allocations, pods."""

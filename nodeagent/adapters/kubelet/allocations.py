@@ -13,7 +13,7 @@ from nodeagent.adapters.ledger.rows import SqliteRows, Table
 from nodeagent.ports.kubelet import Allocation, AllocationState
 
 KEEP_RELEASED: Final = 1000
-"""Rows of released allocations kept for people to look at."""
+"""Rows of released allocations that are kept for people to read."""
 
 _SCHEMA: Final = """
 CREATE TABLE allocations (

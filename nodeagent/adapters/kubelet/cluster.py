@@ -1,8 +1,8 @@
-"""The node's part of Kubernetes' API: its pods, their owners, its own Node, events.
+"""The node's part of the Kubernetes API: its pods, their owners, its Node, and events.
 
-Only for a node that has access to an API server: importing this loads the HTTP client. Everything
-is read by watches of this node's own objects, so nothing is asked when a container starts, and an
-API server that is away takes nothing from what is known.
+Imported only on a node that has access to an API server, because it loads the HTTP client.
+Everything is read by watches of this node's objects, so that no request is made when a container
+starts, and an API server that is down takes nothing from the cache.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ from sluicecommon.kubernetes.resources import (
 log = logging.getLogger(__name__)
 
 SYNC_S: Final = 3.0
-"""How long a starting container waits for what the watch has not told yet."""
+"""Seconds that a starting container waits for a pod that the watch has not reported yet."""
 DEEPEST: Final = 5
-"""Owners above a pod; Kubernetes' own have two, operators add one or two."""
+"""Maximum owners above a pod; Kubernetes' own have two, operators add one or two."""
 OWNER_S: Final = 30.0
-"""A label that was put on a Job is seen after this."""
-MOST_OWNERS: Final = 4096
+"""Seconds that an owner is cached; a new label on a Job takes effect after them."""
+MAX_OWNERS: Final = 4096
 DEADLINE_S: Final = 5.0
 _KNOWN: Final = {
     (one.api_version, one.kind): one
@@ -72,8 +72,8 @@ class NodeFacts:
 async def uncount(
     access: Access, node: str, annotation: str
 ) -> tuple[dict[str, list[str]], list[str]]:
-    """Takes away what is counted on this node, or on all (empty): names by node, and what went
-    wrong."""
+    """Remove extended resources from this node, or from all nodes (empty). Returns the removed
+    names by node, and the errors."""
     done: dict[str, list[str]] = {}
     client = ApiClient(Credentials(access), "sluice", deadline_s=DEADLINE_S)
     wanted = (("fieldSelector", f"metadata.name={node}"),) if node else ()
@@ -105,7 +105,7 @@ def _jitter() -> float:
 
 
 class Cluster:
-    """Implements Endpoint, PodSource and NodeStatus."""
+    """The node's watches of the API server. Implements Endpoint, PodSource and NodeStatus."""
 
     def __init__(
         self,
@@ -115,22 +115,22 @@ class Cluster:
         annotation: str,
         fatal: Callable[[BaseException], None],
     ) -> None:
-        """`annotation` of the Node has names, with commas between them. Raises NoAccess."""
+        """`annotation` of the Node has names separated by commas. Raises NoAccess."""
         self.node = node
         self.client = ApiClient(
             Credentials(access), f"sluice/{version}", connections=4, deadline_s=DEADLINE_S
         )
         self.on_gone: list[Callable[[PodUid], None]] = []
-        """Called with a pod that is deleted, or will never run again."""
+        """Called with a pod that was deleted or has finished."""
         self.on_pod: list[Callable[[PodFacts], None]] = []
-        """Called with a pod that is new, or not as before."""
+        """Called with a pod that is new or has changed."""
         self.on_node: list[Callable[[], None]] = []
-        """Called when the Node's facts have changed."""
+        """Called after the Node's facts have changed."""
         self.facts: NodeFacts | None = None
         self._annotation = annotation
         self._fatal = fatal
         self._pods: dict[str, PodFacts] = {}
-        """By namespace/name."""
+        """Pods by namespace/name."""
         self._by_uid: dict[PodUid, PodFacts] = {}
         self._changed = asyncio.Event()
         self._owners: dict[tuple[str, OwnerRef], tuple[float, Owner, OwnerRef | None]] = {}
@@ -141,14 +141,14 @@ class Cluster:
         self.nodes = Reflector(
             Decoder(self._read_node), (("fieldSelector", f"metadata.name={node}"),), _jitter
         )
-        self._told = ""
+        self._logged = ""
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         for work in (
             Follower(self.client, PODS, self.pods, self._pod_changed).run(),
             Follower(self.client, NODES, self.nodes, self._node_changed).run(),
-            self._speak(),
+            self._log_problems(),
         ):
             task = asyncio.create_task(work)
             task.add_done_callback(self._ended)
@@ -165,33 +165,33 @@ class Cluster:
         if error is not None:
             self._fatal(error)
 
-    async def _speak(self) -> None:
-        """Once for each trouble."""
+    async def _log_problems(self) -> None:
+        """Log the watches' problem, once until it changes."""
         while True:
             await asyncio.sleep(1.0)
             trouble = self.pods.trouble or self.nodes.trouble
-            if trouble and trouble != self._told:
+            if trouble and trouble != self._logged:
                 log.warning("kubernetes: %s: %s", self.client.server, trouble)
-            elif self._told and not trouble:
+            elif self._logged and not trouble:
                 log.info("kubernetes: %s answers", self.client.server)
-            self._told = trouble
+            self._logged = trouble
 
     def finding(self) -> Finding:
-        """For `sluice doctor`."""
+        """Finding on the watches, for `sluice doctor`."""
         where = self.client.server
         if self.pods.denied:
             return Finding(
                 "pods",
                 "missing",
-                f"{where} does not let us read this node's pods: {self.pods.trouble}",
+                f"{where} forbids reading this node's pods: {self.pods.trouble}",
                 "give the agent's service account get, list and watch of pods (the chart does)",
             )
         if not self.pods.synced or self.pods.trouble:
             return Finding(
                 "pods",
                 "warning",
-                f"{where}: {self.pods.trouble or 'no list yet'}",
-                "pods that come now wait until the API server answers",
+                f"{where}: {self.pods.trouble or 'not listed yet'}",
+                "new pods wait until the API server answers",
             )
         return Finding("pods", "ok", f"{len(self._pods)} pods of this node, from {where}")
 
@@ -232,7 +232,7 @@ class Cluster:
         return found
 
     async def _pod(self, pod: PodIdentity) -> PodFacts:
-        """The watch may be a moment behind the kubelet's."""
+        """The pod's facts; waits up to SYNC_S, because the watch may lag behind the kubelet's."""
         try:
             async with asyncio.timeout(SYNC_S):
                 while True:
@@ -240,7 +240,7 @@ class Cluster:
                         return facts
                     if self.pods.denied:
                         raise NoPodSource(
-                            f"{self.client.server} does not let us read pods: {self.pods.trouble}"
+                            f"{self.client.server} forbids reading pods: {self.pods.trouble}"
                         )
                     await self._changed_or(0.2)
         except TimeoutError:
@@ -248,7 +248,8 @@ class Cluster:
             raise KubeletAway(f"{self.client.server}: {why}") from None
 
     async def _changed_or(self, seconds: float) -> None:
-        """Trouble is no change of a pod, so it is looked at now and then."""
+        """Wait for a change of a pod, but not longer than `seconds`, because a watch's problem is
+        not such a change."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._changed.wait()
@@ -258,7 +259,7 @@ class Cluster:
     async def owners(self, namespace: str, first: OwnerRef | None) -> tuple[Owner, ...]:
         found: list[Owner] = []
         ref = first
-        while ref is not None and ref.kind != "Node":  # which is a static pod's
+        while ref is not None and ref.kind != "Node":  # The Node owns static pods.
             if len(found) == DEEPEST:
                 raise NoPodSource(f"{first} has more than {DEEPEST} owners above it")
             owner, ref = await self._owner(namespace, ref)
@@ -275,23 +276,24 @@ class Cluster:
             resource = await self._resource(ref)
             document = await self.client.get(resource, ref.name, namespace)
             if ref.uid and document["metadata"]["uid"] != ref.uid:
-                raise KubeletAway(f"{what} is another one than the pod's")
+                raise KubeletAway(f"{what} was recreated (UID differs)")
             owner, above = read_owner(ref, document)
         except ApiRefused as refused:
             if refused.denied:
-                raise NoPodSource(f"the agent may not read {what}: {refused.message}") from None
+                raise NoPodSource(f"permission denied reading {what}: {refused.message}") from None
             raise KubeletAway(f"{what}: {refused}") from None
         except ApiAway as error:
             raise KubeletAway(f"{what}: {error}") from None
         except (KeyError, TypeError, AttributeError) as error:
             raise KubeletAway(f"{what}: not an object: {error!r}") from None
-        if len(self._owners) >= MOST_OWNERS:
+        if len(self._owners) >= MAX_OWNERS:
             self._owners.clear()
         self._owners[namespace, ref] = (now_s, owner, above)
         return owner, above
 
     async def _resource(self, ref: OwnerRef) -> Resource:
-        """Kinds of others are asked for once: their plural is not to be guessed."""
+        """The resource of an owner's kind. Kinds of other API groups are discovered once, because
+        their plural cannot be derived."""
         key = (ref.api_version, ref.kind)
         known = _KNOWN.get(key) or self._plurals.get(key)
         if known is not None:
@@ -321,7 +323,7 @@ class Cluster:
         match change:
             case Changed(item):
                 if item.value == self.facts:
-                    return  # the kubelet's heartbeat
+                    return  # This is the kubelet's heartbeat.
                 self.facts = item.value
             case Removed():
                 self.facts = None
@@ -331,8 +333,9 @@ class Cluster:
             call()
 
     async def count(self, changes: Mapping[str, str | None], counted: str | None) -> str:
-        """Of the Node's capacity; what is wrong, empty when nothing is. The kubelet makes
-        allocatable of it by itself, after seconds: it is written too, lest pods wait."""
+        """Write extended resources into the Node's capacity; returns the error, empty on success.
+        Allocatable is written too, because the kubelet derives it only after seconds and pods would
+        wait."""
         patch: dict[str, Any] = {
             "metadata": {"annotations": {self._annotation: counted}},
             "status": {"capacity": dict(changes), "allocatable": dict(changes)},
@@ -344,7 +347,7 @@ class Cluster:
         return ""
 
     async def withdraw(self, resources: Collection[str]) -> str:
-        """Nothing of these is allocatable any more; the kubelet's next status says what is true."""
+        """Make none of these resources allocatable; the kubelet's next status corrects it."""
         patch = {"status": {"allocatable": dict.fromkeys(resources, "0")}}
         try:
             await self.client.merge_patch(NODES, self.node, patch, subresource="status")
@@ -358,7 +361,7 @@ class Cluster:
         return self._pods.values()
 
     async def tell_pod(self, uid: PodUid, reason: str, text: str, warns: bool = True) -> None:
-        """In the pod's events; what goes wrong is only logged."""
+        """Record an event on a pod. A failure is only logged."""
         pod = self._by_uid.get(uid)
         if pod is None:
             return

@@ -1,10 +1,11 @@
-"""The device plugin's server: one resource on one socket, registered with the kubelet for as long
-as both live.
+"""The device plugin's server: one resource on one socket, registered with the kubelet while both
+run.
 
-Serve first, then register: the kubelet dials back within Register. A kubelet that starts removes
-every socket in its directory, so its coming is seen in two ways (our name is gone, its name is
-new), at once by inotify and by a slow poll in any case; then the old server ends before a new one
-with a new name registers, because the end of an old stream must not be taken for the new one's.
+The socket is served before it is registered, because the kubelet dials back within Register. A
+kubelet that starts removes every socket in its directory, so a restart is detected in two ways (our
+socket is gone, the kubelet's is new), at once by inotify and otherwise by a slow poll. The old
+server then ends before a new one registers under a new name, so that the end of the old stream is
+not taken for the new one's.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ log = logging.getLogger(__name__)
 
 KUBELET_SOCKET: Final = "kubelet.sock"
 REGISTER_DEADLINE_S: Final = 15.0
-"""The kubelet's own dial back takes up to 10."""
+"""Seconds; the kubelet's own dial back takes up to 10."""
 FIRST_PAUSE_S: Final = 0.02
 LONGEST_PAUSE_S: Final = 2.0
 LARGEST_REQUEST_BYTES: Final = 16 << 20
@@ -77,7 +78,7 @@ class PluginServer(KubeletPluginServer):
         self.registrations_total = 0
         self.registered = False
         self.register_seconds = 0.0
-        """From the kubelet's socket to its word, last time."""
+        """Seconds from finding the kubelet's socket to the end of the last registration."""
         self._directory = directory
         self._wire = wire
         self._service = service
@@ -88,12 +89,12 @@ class PluginServer(KubeletPluginServer):
         """The kubelet that this resource is registered with."""
         self._pause_s = FIRST_PAUSE_S
 
-    # --- being registered ---------------------------------------------------------------------
+    # --- registration -----------------------------------------------------------------------
 
     async def _round(self) -> None:
         kubelet = self._kubelet()
         if kubelet is None:
-            self._warn(f"no kubelet: {self._directory / KUBELET_SOCKET} is not there")
+            self._warn(f"no kubelet: {self._directory / KUBELET_SOCKET} does not exist")
             self.registered = False
             self._known, self._pause_s = None, FIRST_PAUSE_S
             await self._wait(POLL_S if self._watch is not None else LONGEST_PAUSE_S)
@@ -107,7 +108,7 @@ class PluginServer(KubeletPluginServer):
             self._pause_s = min(LONGEST_PAUSE_S, self._pause_s * 2)
 
     def _kubelet(self) -> _Identity:
-        """Which kubelet this is: the inode of its socket and when that was made."""
+        """Identity of the kubelet: the inode of its socket and its creation time."""
         try:
             status = os.stat(self._directory / KUBELET_SOCKET)
         except OSError:
@@ -121,17 +122,17 @@ class PluginServer(KubeletPluginServer):
         self.registered = False
         began = time.monotonic()
         try:
-            if not await self._answers():
+            if not await self._accepts_connections():
                 return False
             await self._stop_serving()
             await self._serve()
             assert self._endpoint is not None
-            await self._tell(self._endpoint.name)
+            await self._send_registration(self._endpoint.name)
         except (OSError, RuntimeError) as error:
             self._warn(f"cannot serve in {self._directory}: {error}")
             return False
         except grpc.aio.AioRpcError as error:
-            self._warn(f"the kubelet refuses {self.resource}: {error.details()}")
+            self._warn(f"the kubelet rejected {self.resource}: {error.details()}")
             return False
         self.registered = True
         self.registrations_total += 1
@@ -140,17 +141,17 @@ class PluginServer(KubeletPluginServer):
         log.info("kubelet: %s registered on %s", self.resource, self._endpoint.name)
         return True
 
-    async def _answers(self) -> bool:
-        """Whether somebody listens: a socket has its name before it takes connections."""
+    async def _accepts_connections(self) -> bool:
+        """True if the socket accepts connections, which it does a little after it appears."""
         try:
             _, writer = await asyncio.open_unix_connection(str(self._directory / KUBELET_SOCKET))
         except OSError as error:
-            self._warn(f"the kubelet does not answer: {error.strerror}")
+            self._warn(f"the kubelet refuses connections: {error.strerror}")
             return False
         writer.close()
         return True
 
-    async def _tell(self, endpoint: str) -> None:
+    async def _send_registration(self, endpoint: str) -> None:
         request = self._wire.write_register(endpoint, self.resource)
         async with grpc.aio.insecure_channel(
             f"unix:{self._directory / KUBELET_SOCKET}",
@@ -229,14 +230,14 @@ class PluginServer(KubeletPluginServer):
 
 
 def _refusing(name: str, behaviour: Callable[[Any], Awaitable[Any]]) -> Any:
-    """What goes wrong in an expected way is told to the kubelet, which shows it to people."""
+    """Answer an expected error with its gRPC status; the kubelet shows the text to people."""
 
     async def answer(request: Any, context: Any) -> Any:
         try:
             return await behaviour(request)
         except tuple(_STATUS) as error:
             code = next(code for kind, code in _STATUS.items() if isinstance(error, kind))
-            text = str(error) or "no answer in time"
+            text = str(error) or "timed out"
             log.info("kubelet: %s refused: %s", name, text)
             await context.abort(code, text)
 

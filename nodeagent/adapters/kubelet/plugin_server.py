@@ -1,8 +1,8 @@
-"""What the device plugin and the DRA driver have in common: gRPC servers on Unix sockets in
+"""The common part of the device plugin and the DRA driver: gRPC servers on Unix sockets in
 directories of the kubelet, which removes sockets and may restart at any time.
 
-A round looks whether the sockets are still served and serves them again if they are not. Rounds
-follow changes in the directory at once (inotify) and otherwise a slow poll.
+A round checks whether the sockets are still served, and serves them again if not. Rounds follow
+changes in the directory at once (inotify), and otherwise a slow poll.
 """
 
 from __future__ import annotations

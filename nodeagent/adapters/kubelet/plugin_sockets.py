@@ -1,4 +1,4 @@
-"""The sockets in the kubelet's device-plugins directory, and whose they are by the kernel."""
+"""The sockets in the kubelet's device-plugins directory, with the processes that listen on them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from nodeagent.core.kubelet.plugin_conflict import PluginSocket
 
 KUBELET: Final = "kubelet.sock"
 CONNECT_S: Final = 0.2
-"""A plugin that does not take a connection in this time, in s, is as good as gone."""
+"""Seconds; a plugin that does not accept a connection within them is treated as stopped."""
 LONGEST_PATH: Final = 107
-"""sockaddr_un's, without the final NUL."""
+"""Maximum length of sockaddr_un's path, without the final NUL."""
 
 
 def others(directory: Path) -> list[PluginSocket]:
-    """Those that answer and are not this process's. A directory that cannot be read has none."""
+    """Sockets that other processes listen on; none if the directory cannot be read."""
     found = []
     try:
         names = sorted(os.listdir(directory))
@@ -40,7 +40,7 @@ def _look(directory: Path, name: str) -> PluginSocket | None:
         root = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
         return None
-    path = f"/proc/self/fd/{root}/{name}"  # short, however deep the directory is
+    path = f"/proc/self/fd/{root}/{name}"  # This path is short, however deep the directory is.
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(CONNECT_S)
         try:

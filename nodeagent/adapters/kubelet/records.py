@@ -1,8 +1,7 @@
 """The kubelet's own records, read only: its checkpoint file, PodResources and the Pods API.
 
 The checkpoint is written by renaming, so one reading is one state. Its checksum is a hash of Go
-structures and is not verified; what cannot be read as expected is no knowledge, never an empty
-list.
+structures and is not verified; a file with another format is an error, never an empty list.
 """
 
 from __future__ import annotations
@@ -35,7 +34,8 @@ from nodeagent.units import PodUid
 CHECKPOINT: Final = "device-plugins/kubelet_internal_checkpoint"
 POD_RESOURCES_SOCKET: Final = "pod-resources/kubelet.sock"
 PODS_SOCKET: Final = "pods-api/pods-api.sock"
-"""Of a kubelet with the feature gate PodsAPI. tests/peers compares it with Kubernetes' own."""
+"""Socket of a kubelet with the feature gate PodsAPI; tests/peers compares it with Kubernetes'
+own."""
 LARGEST_ANSWER_BYTES: Final = 64 << 20
 LARGEST_CHECKPOINT_BYTES: Final = 256 << 20
 DEADLINE_S: Final = 5.0
@@ -64,7 +64,7 @@ class KubeletFiles:
                     return self._read[1]
                 data = file.read(LARGEST_CHECKPOINT_BYTES)
         except FileNotFoundError:
-            return Checkpoint()  # a kubelet that never gave a device away
+            return Checkpoint()  # The kubelet has never allocated a device.
         except OSError as error:
             raise KubeletAway(f"{path}: {error.strerror}") from error
         try:
@@ -75,7 +75,7 @@ class KubeletFiles:
         return found
 
     async def listings(self) -> list[Listing]:
-        response = await self._ask(
+        response = await self._request(
             POD_RESOURCES_SOCKET,
             f"/{POD_RESOURCES}/List",
             self._wire.message_class("v1.ListPodResourcesRequest")(),
@@ -84,13 +84,14 @@ class KubeletFiles:
         return self._wire.read_listings(response, self._resources)
 
     async def requests(self, pod: PodIdentity, container: str) -> ContainerRequests:
-        """By the Pods API, where this kubelet serves it (feature gate PodsAPI)."""
+        """A container's requests from the Pods API, if this kubelet serves it (feature gate
+        PodsAPI)."""
         socket = self.pods_socket
         if not socket.exists():
             raise NoPodSource(
                 f"the kubelet has no Pods API at {socket} (feature gate PodsAPI, Kubernetes 1.36)"
             )
-        response = await self._ask(
+        response = await self._request(
             PODS_SOCKET,
             f"/{PODS}/GetPod",
             self._wire.message_class("v1alpha1.GetPodRequest")(podUID=pod.uid),
@@ -108,11 +109,11 @@ class KubeletFiles:
         if first is None:
             return ()
         raise NoPodSource(
-            f"the kubelet knows nothing of {first.kind} {namespace}/{first.name}: only the API"
-            " server does, and there is no access to it"
+            f"{first.kind} {namespace}/{first.name} is unknown to the kubelet: only the API server"
+            " has it, and access to it is not configured"
         )
 
-    async def _ask(self, socket: str, method: str, request: Any, kind: Any) -> Any:
+    async def _request(self, socket: str, method: str, request: Any, kind: Any) -> Any:
         path = self._root / socket
         async with grpc.aio.insecure_channel(
             f"unix:{path}",
@@ -140,8 +141,8 @@ def file_identity(descriptor: int) -> tuple[int, int, int]:
 
 
 def read_checkpoint(document: Any, resources: AbstractSet[str], wire: KubeletWire) -> Checkpoint:
-    """Of these resources. Raises ValueError, TypeError, KeyError or AttributeError for another
-    form."""
+    """Allocations of these resources. Raises ValueError, TypeError, KeyError or AttributeError for
+    another format."""
     data = document["Data"]
     entries = []
     for entry in data.get("PodDeviceEntries") or ():
@@ -164,7 +165,7 @@ def read_checkpoint(document: Any, resources: AbstractSet[str], wire: KubeletWir
 
 
 def _device_ids(value: Any) -> frozenset[str]:
-    """By NUMA node; a plain list before Kubernetes 1.20."""
+    """Device IDs, listed by NUMA node, or in a plain list before Kubernetes 1.20."""
     lists = value.values() if isinstance(value, Mapping) else [value]
     return frozenset(_text(one) for ids in lists for one in ids or ())
 
@@ -180,5 +181,5 @@ def _answer(value: Any) -> bytes:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} is not a text")
+        raise TypeError(f"{value!r} is not a string")
     return value

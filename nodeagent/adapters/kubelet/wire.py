@@ -1,4 +1,4 @@
-"""Messages of the kubelet's interfaces, and both directions between them and our own values."""
+"""Conversion between the messages of the kubelet's interfaces and our own values."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PODS: Final = "v1alpha1.Pods"
 _CDI_NAME: Final = re.compile(r"sluice\.dev/grant=([0-9a-f]{32})")
 _DRIVER_NAME: Final = re.compile(r"sluice\.dev/driver=([0-9a-f]{32})(?![0-9A-Za-z_.:-])")
 _BINDING: Final = re.compile(r"/([0-9a-f]{32})(?:/|$)")
-"""Strategy envvar mounts a directory named by the nonce."""
+"""Nonce in the path of a mount; strategy envvar mounts a directory named by it."""
 
 
 class KubeletWire(Descriptors):
@@ -54,8 +54,8 @@ class KubeletWire(Descriptors):
         )
 
     def write_devices(self, devices: Sequence[SlotDevice]) -> Any:
-        """The full list. A NUMA node that is not known is absent: an empty one, or -1, would make
-        the topology manager refuse pods."""
+        """The full list. An unknown NUMA node is left out, because the topology manager would
+        refuse pods for an empty one or -1."""
         device, topology = self.plugin("Device"), self.plugin("TopologyInfo")
         numa = self.plugin("NUMANode")
         known = {one.numa_node for one in devices if one.numa_node is not None}
@@ -116,17 +116,17 @@ class KubeletWire(Descriptors):
         )
 
     def read_answer_bytes(self, answer: bytes) -> ContainerAnswer:
-        """What the kubelet keeps; empty where it is not an answer at all."""
+        """The answer that the kubelet keeps; empty if the bytes are not an answer."""
         try:
             message = self.plugin("ContainerAllocateResponse").FromString(answer)
-        except Exception:  # protobuf's DecodeError is not a stable name
+        except Exception:  # The name of protobuf's DecodeError differs between versions.
             return ContainerAnswer()
         return self.read_answer(message)
 
     # --- PodResources and Pods ----------------------------------------------------------------
 
     def read_listings(self, response: Any, resources: AbstractSet[str]) -> list[Listing]:
-        """Containers that hold devices of these resources. The kubelet gives a container's devices
+        """Containers that hold devices of these resources; the kubelet lists a container's devices
         in one entry per NUMA node."""
         found = []
         for pod in response.pod_resources:
@@ -142,7 +142,7 @@ class KubeletWire(Descriptors):
         return found
 
     def read_requests(self, pod: bytes, container: str) -> ContainerRequests | None:
-        """What a container of a serialised Pod asks for; None: the pod has no such container.
+        """The requests of a container of a serialised Pod; None if the pod has no such container.
         Raises ValueError."""
         try:
             read = self.message_class("v1alpha1.Pod").FromString(pod)
@@ -174,7 +174,7 @@ def _amounts(quantities: Mapping[str, Any]) -> dict[str, str]:
 
 
 def driver_of(answer: ContainerAnswer) -> str:
-    """The driver's generation that the runtime is told beside the nonce; empty: none."""
+    """The driver's generation in an answer, beside the nonce; empty if there is none."""
     for text in (*answer.cdi_devices, *answer.annotations.values()):
         found = _DRIVER_NAME.search(text)
         if found is not None:
@@ -183,7 +183,7 @@ def driver_of(answer: ContainerAnswer) -> str:
 
 
 def nonce_of(answer: ContainerAnswer) -> Nonce | None:
-    """By whichever strategy it was given; None: not one of ours."""
+    """The nonce in an answer of any strategy; None if the answer is not ours."""
     for text in (*answer.cdi_devices, *answer.annotations.values()):
         found = _CDI_NAME.search(text)
         if found is not None:

@@ -1,1 +1,1 @@
-"""The ledger in SQLite, and the one daemon that may write it."""
+"""The ledger in SQLite, and the lock of the one daemon that may write it."""

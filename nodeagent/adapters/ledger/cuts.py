@@ -1,7 +1,7 @@
-"""MIG instances in SQLite: one row for each that is to be made, exists, or is to be destroyed.
+"""MIG instances in SQLite: one row for each that is to be created, exists, or is to be destroyed.
 
-A row that is lost leaves its instance to people: the daemon destroys only those that it has a row
-for.
+An instance whose row is lost has to be removed by an administrator: the daemon destroys only those
+that it has a row for.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""One daemon per runtime directory and per state directory, and who it is when it is not us.
+"""Lock for one daemon per runtime directory and per state directory, with the holder's name in it.
 
-The kernel drops the lock with the process, so nothing is ever stale; the text in the file is for
+The kernel releases the lock with the process, so it is never stale; the text in the file is for
 people. A package's service and a DaemonSet on one node have the same directory, and so the same
 lock.
 """
@@ -20,15 +20,15 @@ LONGEST_COMMAND: Final = 80
 
 
 class Taken(Exception):
-    """Somebody else has it; the text says who, and what to do."""
+    """Another process has the lock; the text names it and says what to do."""
 
 
 class InstanceLock:
     def __init__(self, directory: Path, setting: str = "daemon.runtime_dir") -> None:
-        """Takes it, and holds it until `close` or the end of the process. `setting` is what names
-        the directory. Raises Taken, OSError."""
+        """Takes the lock and holds it until `close` or the end of the process. `setting` is the
+        setting that names the directory. Raises Taken, OSError."""
         with beneath.directory(directory) as root:
-            # Not truncated: until the lock is ours, what stands in it is the holder's.
+            # Not truncated, because until the lock is taken the text in it is the holder's.
             fd = beneath.open_regular(root, NAME, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -47,14 +47,14 @@ class InstanceLock:
         self._fd = fd
 
     def close(self) -> None:
-        """Idempotent."""
+        """Release the lock. Idempotent."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
 
 def _holder(text: bytes) -> str:
-    """Its pid as it wrote it; its command line where that pid is one of ours."""
+    """PID of the holder from the file, and its command line if that PID exists here."""
     number = text.strip()
     if not number.isdigit():
         return ""
@@ -67,7 +67,7 @@ def _holder(text: bytes) -> str:
 
 
 def is_held(directory: Path) -> bool:
-    """Whether a daemon serves it now. One that cannot be looked at counts as served."""
+    """True while a daemon holds the lock; also if the lock cannot be examined."""
     try:
         with beneath.directory(directory) as root:
             fd = beneath.open_regular(root, NAME, os.O_RDONLY, 0)

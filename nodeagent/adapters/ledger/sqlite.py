@@ -1,7 +1,7 @@
 """The ledger in SQLite, one row per grant.
 
-A row is written before its effect (state `preparing`, `ending`, or new limits) and again after
-it. In the place of a damaged file comes an empty one: the regions know what lives.
+A row is written before its effect (state `preparing`, `ending`, or new limits) and again after it.
+A damaged file is replaced by an empty one, because the regions have copies of the living grants.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from nodeagent.units import GrantId
 from sluicecommon.plain import read_plain
 
 KEEP_ENDED: Final = 1000
-"""Rows of ended grants kept for people to look at."""
+"""Rows of ended grants that are kept for people to read."""
 
 _SCHEMA: Final = """
 CREATE TABLE grants (
@@ -81,22 +81,23 @@ _GRANTS: Final = Table(
     },
 )
 KEEP_AUDIT: Final = 10_000
-"""Rows of acts kept, whatever became of their grants."""
+"""Rows of audited acts that are kept, even after their grants' rows."""
 KEEP_DRIVER_FILES: Final = 1000
 KEEP_DONE: Final = 1000
-"""Ended work of the queue remembered, as the reducer does."""
+"""Rows of ended work of the queue; as many as the reducer remembers."""
 
 
 class SqliteLedger:
     def __init__(self, path: Path, boot_id: str) -> None:
-        """Opens, or creates, or replaces a damaged file. Raises LedgerLost, LedgerTooNew."""
+        """Opens or creates the file, or replaces a damaged one. Raises LedgerLost, LedgerTooNew."""
         self._boot_id = boot_id
         schemas = (_SCHEMA, _SCHEMA_2, _SCHEMA_3, _SCHEMA_4, _SCHEMA_5, _SCHEMA_6)
         self._file = SqliteFile(path, schemas, settle=self._settle)
         self._run = self._file.run
 
     def _settle(self, db: sqlite3.Connection) -> None:
-        """Processes, cgroups and pins of an earlier boot died with it, and so did its grants."""
+        """Delete or end rows of an earlier boot, whose processes, cgroups and pins ended with
+        it."""
         ended, boot_id = GrantState.ENDED.value, self._boot_id
         db.execute("DELETE FROM holds WHERE boot_id != ?", (boot_id,))
         db.execute("DELETE FROM driver_files WHERE boot_id != ?", (boot_id,))
@@ -109,8 +110,8 @@ class SqliteLedger:
         return self._file.was_rebuilt
 
     def load(self) -> list[GrantRecord]:
-        """Grants of this boot that have not ended. A row that cannot be read, or is not what was
-        written, is skipped: its region has a copy."""
+        """Grants of this boot that have not ended. A damaged row is ignored: its region has a
+        copy."""
         return _GRANTS.read(
             self._file,
             "WHERE boot_id = ? AND state != ?",
@@ -127,7 +128,7 @@ class SqliteLedger:
     def store(self, record: GrantRecord) -> None:
         self._run(_GRANTS.upsert, _GRANTS.values(record))
 
-    # --- acts of our own accord ---
+    # --- audited acts ---
 
     def audit(self, row: AuditRow) -> None:
         self._run(
@@ -144,7 +145,8 @@ class SqliteLedger:
     # --- acts in force ---
 
     def holds(self) -> list[Hold]:
-        """A row that cannot be read is of a later version, and left to it."""
+        """Acts in force. A row that cannot be read is of a later version, and is left in the
+        table."""
         found = []
         for number, body in self._run(_HOLDS, (self._boot_id,)):
             with contextlib.suppress(*UNREADABLE):
@@ -198,7 +200,7 @@ class SqliteLedger:
     # --- the queue ---
 
     def load_queue(self) -> tuple[Fence, list[Work], list[Done]]:
-        """A row that cannot be read is skipped: the controller knows it too."""
+        """The queue's rows. One that cannot be read is ignored: the controller has it too."""
         fences: list[Fence] = self._bodies("queue_fence", Fence)
         return (
             fences[0] if fences else Fence(),
@@ -220,7 +222,9 @@ class SqliteLedger:
         self._run("INSERT OR REPLACE INTO queue_work VALUES (?, ?, ?)", (*work.key, to_json(work)))
 
     def drop_work(self, key: WorkKey, done: Done | None) -> None:
-        if done is not None:  # first: forgetting both would let a repeated decision start it again
+        if (
+            done is not None
+        ):  # Written first, because without both rows a repeated decision would start it again.
             self._run(
                 "INSERT INTO queue_done (uid, attempt, body) VALUES (?, ?, ?)",
                 (done.uid, done.attempt, to_json(done)),
@@ -236,7 +240,7 @@ class SqliteLedger:
 
 
 def read_holds(path: Path, boot_id: str) -> list[Hold]:
-    """Without being the ledger's writer. Raises LedgerLost."""
+    """Acts in force, read while another process may write the ledger. Raises LedgerLost."""
     try:
         db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
         try:

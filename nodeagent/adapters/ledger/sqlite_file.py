@@ -1,9 +1,9 @@
 """A small durable database: SQLite in WAL mode, synchronous=FULL, one writer.
 
-A damaged file is put aside as `*.corrupt-<time>` and an empty one takes its place, whatever the
-damage looks like: a flipped bit is now a DatabaseError, now a UnicodeDecodeError, now a version of
-the year 2300. An I/O error is never retried: after a failed fsync Linux drops the dirty pages, so
-nobody knows what is written.
+A damaged file is moved aside as `*.corrupt-<time>` and replaced by an empty one, whatever the
+damage looks like: a flipped bit can be a DatabaseError, a UnicodeDecodeError, or a version number
+of the year 2300. An I/O error is never retried: after a failed fsync Linux drops the dirty pages,
+so the file's contents are unknown.
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ from sluicecommon.sqlite import bring_up, open_file
 log = logging.getLogger(__name__)
 
 _DAMAGE: Final = (sqlite3.Error, ValueError, TypeError, ArithmeticError, LookupError)
-"""What Python's sqlite3 makes of a damaged file: UnicodeDecodeError is a ValueError,
+"""Exceptions of Python's sqlite3 for a damaged file; UnicodeDecodeError is a ValueError,
 OverflowError an ArithmeticError."""
 KEEP_ASIDE: Final = 8
-"""Damaged files kept for people to look at: a disk that damages one a minute must not fill up."""
+"""Damaged files that are kept for people; a disk that damages one per minute must not fill up."""
 UNREADABLE: Final = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
-"""What a damaged body can raise on its way through json and read_plain."""
+"""Exceptions that json and read_plain can raise for a damaged body."""
 _VERSION_CHECK: Final = 0x534C_0000
-"""The header's application_id is this exclusive or the schema's version: a flipped bit in either
-is no later version."""
+"""The header's application_id is this XOR the schema's version, so that a flipped bit in either
+does not look like a later version."""
 
 
 class LedgerTooNew(Exception):
-    """Written by a later version of the daemon; refusing is better than guessing."""
+    """The file was written by a later version of the daemon, and guessing its meaning would be
+    unsafe."""
 
 
 class SqliteFile:
@@ -47,12 +48,11 @@ class SqliteFile:
         any_thread: bool = False,
         settle: Callable[[sqlite3.Connection], object] = lambda _db: None,
     ) -> None:
-        """`schemas[n]` leads from version n to n + 1; `settle` is what is done to the rows at
-        every start. Opens, or creates, or replaces a damaged file. Raises LedgerLost,
-        LedgerTooNew."""
+        """`schemas[n]` migrates from version n to n + 1; `settle` changes rows at every start.
+        Opens or creates the file, or replaces a damaged one. Raises LedgerLost, LedgerTooNew."""
         self.path = path
         self.aside: Path | None = None
-        """Where a damaged file was put, and is kept."""
+        """The path to which a damaged file was moved."""
         self._schemas = schemas
         self._any_thread = any_thread
         self._settle = settle
@@ -66,7 +66,12 @@ class SqliteFile:
                 raise LedgerLost(f"{path}: {error}") from error
             try:
                 self.aside = self._quarantine()
-                log.error("%s is damaged (%s): put aside as %s", path, error, self.aside)
+                log.error(
+                    "%s is corrupt (%s): moved aside as %s, starting with an empty file",
+                    path,
+                    error,
+                    self.aside,
+                )
                 self._db = self._open()
             except (*_DAMAGE, OSError) as again:
                 raise LedgerLost(f"{path}: {again}") from again
@@ -76,18 +81,18 @@ class SqliteFile:
         return self.aside is not None
 
     def run(self, sql: str, arguments: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """One statement, durable when it returns. Raises LedgerFull, LedgerLost."""
-        with self._telling():
+        """Run one statement, durable when it returns. Raises LedgerFull, LedgerLost."""
+        with self._ledger_errors():
             return self._db.execute(sql, arguments).fetchall()
 
     def run_all(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
-        """The statement for every row in one transaction. Raises LedgerFull, LedgerLost."""
+        """Run a statement for every row in one transaction. Raises LedgerFull, LedgerLost."""
         self.run_each([(sql, rows)])
 
     def run_each(self, statements: Sequence[tuple[str, Sequence[Sequence[object]]]]) -> None:
-        """Each statement for every row of its own, all in one transaction. Raises LedgerFull,
+        """Run each statement for every row of its own, all in one transaction. Raises LedgerFull,
         LedgerLost."""
-        with self._telling():
+        with self._ledger_errors():
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 for sql, rows in statements:
@@ -102,7 +107,7 @@ class SqliteFile:
         self._db.close()
 
     @contextlib.contextmanager
-    def _telling(self) -> Any:
+    def _ledger_errors(self) -> Any:
         try:
             yield
         except sqlite3.Error as error:
@@ -111,8 +116,8 @@ class SqliteFile:
             raise LedgerLost(f"{self.path}: {error}") from error
 
     def _open(self) -> sqlite3.Connection:
-        # Not quick_check: an index that lost a key would fail the first write that meets it. And a
-        # damaged letter spoils its row, for whoever reads it, and not the file.
+        # Not quick_check, because an index that lost a key would fail the first write that uses
+        # it. A damaged character makes its row unreadable, but not the file.
         db = open_file(self.path, "integrity_check", any_thread=self._any_thread, read_text=_text)
         try:
             version, newest = self._version(db), len(self._schemas)
@@ -131,10 +136,11 @@ class SqliteFile:
         return db
 
     def _version(self, db: sqlite3.Connection) -> int:
-        """Raises sqlite3.DatabaseError when the two places that tell it disagree."""
+        """The schema's version. Raises sqlite3.DatabaseError if the two places that have it
+        disagree."""
         version: int = db.execute("PRAGMA user_version").fetchone()[0]
         check: int = db.execute("PRAGMA application_id").fetchone()[0]
-        if version < 0 or check not in (0, _VERSION_CHECK ^ version):  # 0: of before it was written
+        if version < 0 or check not in (0, _VERSION_CHECK ^ version):  # 0: an early version.
             raise sqlite3.DatabaseError(f"schema {version} with check {check:#x}")
         return version
 
@@ -147,7 +153,7 @@ class SqliteFile:
         return self.path.with_name(f"{self.path.name}.schema-{schema}")
 
     def _keep_copy(self, db: sqlite3.Connection, schema: int) -> None:
-        """As it was before it is brought to a later schema: what an earlier version needs."""
+        """Copy the file before it is migrated to a later schema, for a downgrade."""
         new = self._copy_of(schema).with_suffix(".new")
         new.unlink(missing_ok=True)
         copy = sqlite3.connect(new)
@@ -190,7 +196,7 @@ class SqliteFile:
 
     def _is_io(self, error: sqlite3.Error) -> bool:
         primary = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        if primary == sqlite3.SQLITE_READONLY:  # a damaged header may say so, too
+        if primary == sqlite3.SQLITE_READONLY:  # A damaged header may cause this, too.
             return not os.access(self.path, os.W_OK)
         return primary in (
             sqlite3.SQLITE_IOERR,
@@ -202,8 +208,8 @@ class SqliteFile:
 
 
 def row_sum(key: str, body: str) -> int:
-    """SQLite checks pages for their structure and nothing for its content: one flipped bit makes
-    1 GiB of 9."""
+    """Checksum of a row. SQLite checks its pages' structure and not their content: one flipped bit
+    turns 9 GiB into 1 GiB."""
     return zlib.crc32(f"{key}\0{body}".encode(errors="surrogatepass"))
 
 
@@ -212,5 +218,5 @@ def _text(raw: bytes) -> str:
 
 
 def _tables(db: sqlite3.Connection) -> set[str]:
-    """The check finds pages that are damaged, not tables that are gone."""
+    """Names of the tables; the integrity check finds damaged pages, but not missing tables."""
     return {name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}

@@ -1,1 +1,1 @@
-"""NVML, through child processes with a deadline; and the kernel's word of GPUs."""
+"""NVML through child processes with timeouts, and the kernel's uevents of GPUs."""

@@ -1,6 +1,6 @@
-"""The NVML binding `pynvml`: the one our package brings, or else the one of the environment.
+"""The NVML binding `pynvml`: the one that our package brings, otherwise the environment's.
 
-Distributions have none, or one of many years ago; the package brings the version we test with.
+Distributions have none or a version that is years old; the package brings the version we test with.
 """
 
 from __future__ import annotations

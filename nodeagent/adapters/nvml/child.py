@@ -1,9 +1,9 @@
-"""The process that talks to NVML: reads one request line, answers one line of JSON, and may be
+"""The process that calls NVML: reads one request line, answers with one line of JSON, and may be
 killed at any time.
 
-A hung driver leaves its callers in uninterruptible sleep, so the daemon never calls NVML
-itself. Started as `python -m nodeagent.adapters.nvml.child [LIBRARY]`; ends when its standard
-input closes or its parent dies.
+A hung driver leaves its callers in uninterruptible sleep, so the daemon never calls NVML itself.
+Started as `python -m nodeagent.adapters.nvml.child [LIBRARY]`; ends when its standard input closes
+or its parent dies.
 """
 
 from __future__ import annotations
@@ -31,11 +31,13 @@ START_AGAIN: Final = frozenset(
         pynvml.NVML_ERROR_LIBRARY_NOT_FOUND,
     }
 )
-"""The driver was replaced or taken away: only a new process maps the new library."""
+"""Errors after which this process ends: the driver was replaced or unloaded, and only a new process
+maps the new library."""
 
 
 def mapped_library() -> tuple[Path, tuple[int, int]] | None:
-    """The file of NVML that this process has, and its device and inode; None: cannot be told."""
+    """The file of NVML that this process has mapped, with its device and inode; None if it is
+    unknown."""
     try:
         lines = Path("/proc/self/maps").read_text(errors="replace").splitlines()
     except OSError:
@@ -52,15 +54,15 @@ def mapped_library() -> tuple[Path, tuple[int, int]] | None:
 
 
 def was_replaced(path: Path, identity: tuple[int, int]) -> bool:
-    """An upgrade put another file in its place, or the name that the loader looks for leads to
-    another version beside it."""
+    """True if an upgrade put another file in its place, or made the name that the loader searches
+    for a link to another version beside it."""
     for name in (path, path.with_name(SONAME)):
         try:
             status = os.stat(name)
         except OSError:
             if name == path:
                 return True
-            continue  # installed under another name, by the configuration
+            continue  # The configuration names a file without this name beside it.
         if (status.st_dev, status.st_ino) != identity:
             return True
     return False
@@ -68,9 +70,11 @@ def was_replaced(path: Path, identity: tuple[int, int]) -> bool:
 
 def main() -> int:
     die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the daemon decides, not the terminal
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C in a terminal must not end it before the daemon.
     answers = os.dup(1)
-    os.dup2(2, 1)  # a library that prints must not break the protocol
+    os.dup2(2, 1)  # A library that prints must not break the protocol.
     library = sys.argv[1] if len(sys.argv) > 1 else None
     sweeper: Sweeper | None = None
     mapped: tuple[Path, tuple[int, int]] | None = None
@@ -81,7 +85,7 @@ def main() -> int:
                 sweeper = Sweeper(library)
                 mapped = mapped_library()
             reading = sweeper.sweep()
-            # This process would go on with the library it has, while every new program fails.
+            # This process would keep working with its old library while every new program fails.
             over = mapped is not None and was_replaced(*mapped)
         except pynvml.NVMLError as error:
             reading = NodeReading(error=str(error))
@@ -89,14 +93,14 @@ def main() -> int:
         except OSError as error:
             reading = NodeReading(error=f"NVML cannot be loaded: {error}")
             over = True
-        if not say(answers, encode(reading) + "\n") or over:
+        if not write_line(answers, encode(reading) + "\n") or over:
             return 0
     return 0
 
 
-def say(fd: int, text: str) -> bool:
-    """Without a buffer, which the interpreter would try to empty at its end, and complain. False:
-    the daemon is gone, and nobody is left to tell."""
+def write_line(fd: int, text: str) -> bool:
+    """Write without a buffer, which the interpreter would flush at its end and complain about.
+    Returns False if the daemon has ended."""
     data = memoryview(text.encode("ascii"))
     try:
         while data:

@@ -1,8 +1,9 @@
-"""Cutting cards into MIG instances through NVML, in the process that makes the calls.
+"""Creates and destroys MIG instances through NVML, in the process that makes the calls.
 
-A change is all or nothing as far as the driver lets it be: what was destroyed is made again where
-it was when something new cannot be made. Nothing is done while a process has a context, and no card
-is ever reset from here: before Hopper the driver may ask for one, which is then said.
+A change is all or nothing as far as the driver allows: instances that were destroyed are created
+again in their places when a new one cannot be created. Nothing is changed while a process has a
+context. No card is ever reset from here: before Hopper the driver may require a reset, which is
+then reported.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from nodeagent.units import MIB, Bytes, GpuUuid
 SHARED: Final = 0
 """NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED, the only one."""
 ABSENT: Final = frozenset({pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_INVALID_ARGUMENT})
-"""Of a profile that a card does not have."""
+"""Errors for a profile that a card does not have."""
 
 
 class Cutter:
@@ -45,7 +46,8 @@ class Cutter:
     # --- reading ---
 
     def states(self) -> tuple[MigState, ...]:
-        """Raises pynvml.NVMLError. One card that is lost keeps nobody from seeing the others."""
+        """The MIG state of each card. A card that cannot be read is reported so and does not hide
+        the others. Raises pynvml.NVMLError."""
         handles = [
             (index, optional(lambda i=index: pynvml.nvmlDeviceGetHandleByIndex(i)))  # type: ignore[misc]  # bound now
             for index in range(pynvml.nvmlDeviceGetCount())
@@ -59,7 +61,8 @@ class Cutter:
     # --- changing ---
 
     def change(self, gpu: GpuUuid, wanted: tuple[str, ...] | None) -> MigOutcome:
-        """Raises pynvml.NVMLError while nothing is changed yet."""
+        """Change a card to these profiles; None switches MIG off. Raises pynvml.NVMLError only
+        before anything was changed."""
         before = self._read(gpu)
         if is_cut_so(before, wanted):
             return MigOutcome(before, before)
@@ -74,12 +77,13 @@ class Cutter:
         return _Change(handle, before, lambda: self._read(gpu)).run(wanted)
 
     def edit(self, gpu: GpuUuid, remove: tuple[MigPlace, ...], make: MigPlace | None) -> MigOutcome:
-        """Beside whatever else is on the card. Nothing is made again that was destroyed: nobody
-        used it. Raises pynvml.NVMLError while nothing is changed yet."""
+        """Destroy and create single instances and leave the others alone. An instance that was
+        destroyed is not restored, because it was unused. Raises pynvml.NVMLError only before
+        anything was changed."""
         before = self._read(gpu)
         going = [one for one in before.instances if one.place in remove]
         numbers = {one.gpu_instance for one in going}
-        # Whose instance the driver does not say may be on any.
+        # A process for which the driver names no instance may use any of them.
         users = [p for p in before.processes if p.gpu_instance in (*numbers, None)]
         if going and users:
             who = ", ".join(f"{one.name} (pid {one.pid})" for one in users)
@@ -89,7 +93,7 @@ class Cutter:
 
 
 class _Change:
-    """One change of one card; every step that was done can be undone."""
+    """One change of one card, whose completed steps can be undone."""
 
     def __init__(self, handle: Any, before: MigState, read: Callable[[], MigState]) -> None:
         self._handle = handle
@@ -100,7 +104,7 @@ class _Change:
         self._switched = False
 
     def run(self, wanted: tuple[str, ...] | None) -> MigOutcome:
-        doing = "nothing is done yet"
+        doing = "nothing was changed"
         try:
             for instance in self._before.instances:
                 doing = f"{instance.profile} at {instance.span} cannot be destroyed"
@@ -109,13 +113,13 @@ class _Change:
             if not self._switch(wanted is not None):
                 return self._end(reset_needed=True)
             if wanted:
-                # With MIG on the driver says where each may be.
+                # Only with MIG on does the driver report possible placements.
                 for place in plan(_profiles(self._handle), wanted):
                     doing = f"{place.profile} at {place.span} cannot be made"
                     self._make(place)
             after = self._read()
             if not is_cut_so(after, wanted):
-                return self._failed(f"the driver shows something else: {geometry(after)}")
+                return self._failed(f"the driver reports another geometry: {geometry(after)}")
             return self._end()
         except pynvml.NVMLError as error:
             return self._failed(f"{doing}: {reason_of(error)}")
@@ -123,7 +127,7 @@ class _Change:
             return self._failed(str(error))
 
     def edit(self, going: Iterable[MigInstance], make: MigPlace | None) -> MigOutcome:
-        doing = "nothing is done yet"
+        doing = "nothing was changed"
         try:
             for instance in going:
                 doing = f"{instance.place} cannot be destroyed"
@@ -138,7 +142,7 @@ class _Change:
             return self._end()
         except pynvml.NVMLError as error:
             why = f"{doing}: {reason_of(error)}"
-        # Half an instance takes room and is of no use to anybody.
+        # An instance without a compute instance takes memory and cannot be used.
         for one in self._made:
             with contextlib.suppress(pynvml.NVMLError):
                 _unmake(one)
@@ -148,11 +152,11 @@ class _Change:
 
     def _destroy(self, instance: MigInstance) -> None:
         found = pynvml.nvmlDeviceGetGpuInstanceById(self._handle, instance.gpu_instance)
-        self._destroyed.append(instance)  # a part of it may be gone when the next call fails
+        self._destroyed.append(instance)  # Parts of it may be destroyed if this fails.
         _unmake(found)
 
     def _switch(self, on: bool) -> bool:
-        """False: it takes the card's next reset."""
+        """Switch MIG mode. Returns False if that takes effect at the card's next reset."""
         current, pending = pynvml.nvmlDeviceGetMigMode(self._handle)
         if bool(current) == on and bool(pending) == on:
             return True
@@ -163,12 +167,12 @@ class _Change:
             return True
         if activation in (pynvml.NVML_SUCCESS, pynvml.NVML_ERROR_RESET_REQUIRED):
             return False
-        said = reason_of(pynvml.NVMLError(activation))
-        raise InUse(f"MIG mode cannot be set {'on' if on else 'off'}: {said}")
+        reason = reason_of(pynvml.NVMLError(activation))
+        raise InUse(f"MIG mode cannot be set {'on' if on else 'off'}: {reason}")
 
     def _set_mode(self, mode: int) -> int:
-        """What became of it, as an NVML error number. The driver may have unbound or reset the card
-        for it: what was asked for before is to be asked for again (NVML's reference,
+        """Set the mode and return the NVML error number of its activation. The driver may unbind or
+        reset the card for it, so handles have to be requested again (NVML's reference,
         nvmlDeviceSetMigMode)."""
         activation = int(pynvml.nvmlDeviceSetMigMode(self._handle, mode))
         pynvml.nvmlShutdown()
@@ -186,13 +190,14 @@ class _Change:
         pynvml.nvmlGpuInstanceCreateComputeInstance(instance, _whole(instance, profile.slices))
 
     def _finish(self, instance: MigInstance) -> None:
-        """It was made, and whoever made it was killed before its compute instance was."""
+        """Create the compute instance that is missing because the process that made the instance
+        was killed."""
         found = pynvml.nvmlDeviceGetGpuInstanceById(self._handle, instance.gpu_instance)
         slices = next(p.slices for p in self._before.profiles if p.name == instance.profile)
         pynvml.nvmlGpuInstanceCreateComputeInstance(found, _whole(found, slices))
 
     def _restore(self, instance: MigInstance) -> None:
-        """As it was, whatever of it is still there."""
+        """Create an instance again, or those parts of it that are missing."""
         number, span = instance.gpu_instance, instance.span
         found = optional(lambda: pynvml.nvmlDeviceGetGpuInstanceById(self._handle, number))
         if found is None:
@@ -210,14 +215,16 @@ class _Change:
         try:
             after = self._read()
         except pynvml.NVMLError as failure:
-            told = f"{error}; " if error else ""
-            return MigOutcome(self._before, None, f"{told}it cannot be read any more: {failure}")
+            earlier = f"{error}; " if error else ""
+            return MigOutcome(
+                self._before, None, f"{earlier}the card cannot be read any more: {failure}"
+            )
         rolled_back = bool(error) and _shape(after) == _shape(self._before)
         return MigOutcome(self._before, after, error, rolled_back, reset_needed)
 
     def _failed(self, why: str) -> MigOutcome:
-        """Back to what was before, as far as it goes: one step that fails keeps none of the others
-        from being tried."""
+        """Undo all steps as far as possible: a step that fails does not keep the others from being
+        tried."""
         mode = int(self._before.pending)
         undo: list[Callable[[], object]] = [
             *(partial(_unmake, one) for one in reversed(self._made)),
@@ -231,16 +238,17 @@ class _Change:
             except pynvml.NVMLError as error:
                 failures.append(reason_of(error))
         if failures:
-            why += f"; taking it back failed too: {', '.join(dict.fromkeys(failures))}"
+            why += f"; undoing it failed too: {', '.join(dict.fromkeys(failures))}"
         return self._end(why)
 
 
 class InUse(Exception):
-    """The driver did not change the mode; the text says why."""
+    """The driver refused to change the mode; the text gives the reason."""
 
 
 def _shape(state: MigState) -> Any:
-    """What must be as before for a change to count as taken back; numbers may differ."""
+    """The parts of a state that have to be equal for a change to count as undone; numbers may
+    differ."""
     return (
         state.enabled,
         state.pending,
@@ -256,16 +264,16 @@ def _unmake(instance: Any) -> None:
 
 def reason_of(error: Any) -> str:
     if error.value == pynvml.NVML_ERROR_NO_PERMISSION:
-        return "the driver lets root alone do it: the daemon must run as root"
+        return "permission denied by the driver: run the daemon as root"
     if error.value == pynvml.NVML_ERROR_IN_USE:
         return (
-            "the driver says it is in use: by a program that holds it without a context, such as"
-            " DCGM, its exporter or another device plugin; stop it for the change"
+            "the driver reports it in use: a program holds it without a context, such as DCGM, its"
+            " exporter or another device plugin; stop that program for the change"
         )
     return str(error)
 
 
-# --- what NVML says -------------------------------------------------------------------------------
+# --- reading NVML ---
 
 
 def _readable(handle: Any, index: int) -> MigState:
@@ -329,11 +337,11 @@ def _profiles(handle: Any) -> tuple[MigProfile, ...]:
 
 def _spans(handle: Any, profile_id: int) -> tuple[Span, ...]:
     count = ctypes.c_uint(0)
-    ask = pynvml.nvmlDeviceGetGpuInstancePossiblePlacements
-    if optional(lambda: ask(handle, profile_id, None, ctypes.byref(count))) is None:
+    call = pynvml.nvmlDeviceGetGpuInstancePossiblePlacements
+    if optional(lambda: call(handle, profile_id, None, ctypes.byref(count))) is None:
         return ()  # MIG is off
     places = (pynvml.c_nvmlGpuInstancePlacement_t * count.value)()
-    ask(handle, profile_id, places, ctypes.byref(count))
+    call(handle, profile_id, places, ctypes.byref(count))
     return tuple(sorted(Span(int(one.start), int(one.size)) for one in places[: count.value]))
 
 
@@ -361,7 +369,7 @@ def _instances(handle: Any, profiles: Iterable[MigProfile]) -> list[MigInstance]
 
 
 def _uuids(handle: Any) -> dict[tuple[int, int], GpuUuid]:
-    """Of the MIG devices, by GPU instance and compute instance."""
+    """UUIDs of the MIG devices, by GPU instance and compute instance."""
     found = {}
     for index in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
         device = optional(lambda i=index: pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, i))  # type: ignore[misc]  # bound now
@@ -375,14 +383,14 @@ def _uuids(handle: Any) -> dict[tuple[int, int], GpuUuid]:
 
 
 def _number(value: Any) -> int:
-    """Some of pynvml's calls answer with the ctypes object itself."""
+    """The number itself: some functions of pynvml return the ctypes object."""
     return int(getattr(value, "value", value))
 
 
 def _compute_profiles(instance: Any) -> list[Any]:
-    ask = pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo
+    call = pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo
     every = range(pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT)
-    infos = (optional(lambda i=index: ask(instance, i, SHARED)) for index in every)  # type: ignore[misc]  # bound now
+    infos = (optional(lambda i=index: call(instance, i, SHARED)) for index in every)  # type: ignore[misc]  # bound now
     return [info for info in infos if info is not None]
 
 
@@ -405,18 +413,20 @@ def _whole(instance: Any, slices: int) -> int:
 
 
 def _processes(handle: Any) -> list[MigProcess]:
-    """Of every kind, on the card and all its instances. Raises pynvml.NVMLError: who cannot be
-    asked for may be there."""
+    """Processes of every kind, on the card and all its instances. Raises pynvml.NVMLError, because
+    processes that cannot be listed may exist."""
     found: dict[int, MigProcess] = {}
-    for ask in (
+    for call in (
         pynvml.nvmlDeviceGetComputeRunningProcesses_v3,
         pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3,
         pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v3,
     ):
         try:
-            processes = ask(handle)
+            processes = call(handle)
         except pynvml.NVMLError as error:
-            if error.value == pynvml.NVML_ERROR_NOT_SUPPORTED:  # graphics on a card without any
+            if (
+                error.value == pynvml.NVML_ERROR_NOT_SUPPORTED
+            ):  # A card without graphics lists none.
                 continue
             raise
         for one in processes:
@@ -435,4 +445,4 @@ def _who(pid: int) -> tuple[str, int | None]:
         name = (directory / "comm").read_text(errors="replace").strip()
         return "".join(c if c.isprintable() else "?" for c in name), directory.stat().st_uid
     except OSError:
-        return "a process that is not seen from here", None
+        return "a process in another PID namespace", None

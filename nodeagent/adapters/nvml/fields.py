@@ -7,7 +7,7 @@ from typing import Any, Final
 from nodeagent.adapters.nvml.binding import pynvml
 
 ALL_LINKS: Final = 0xFFFFFFFF
-"""Scope of an NVLink field: the links together."""
+"""Scope of an NVLink field: all links together."""
 _KIB: Final = 1024
 _FIELDS: Final = {
     "ecc_corrected_total": pynvml.NVML_FI_DEV_ECC_SBE_VOL_TOTAL,
@@ -32,8 +32,8 @@ _MEMBERS: Final = {
 
 
 def counters(handle: Any) -> dict[str, Any]:
-    """Values of GpuReading by its field names; None where this card has none. Older drivers
-    refuse a list with one field they do not know in it, so then each is asked alone."""
+    """Values of GpuReading by its field names; None where this card has none. Older drivers refuse
+    a list with one unknown field in it, so then each field is read alone."""
     try:
         found = pynvml.nvmlDeviceGetFieldValues(handle, list(_FIELDS.values()))
         raw = [_value(value) for value in found]
@@ -46,13 +46,13 @@ def counters(handle: Any) -> dict[str, Any]:
         values[name] = None if values[name] is None else int(values[name]) * _KIB
     energy_mj, celsius = values["energy_joules_total"], values["memory_temperature_celsius"]
     values["energy_joules_total"] = None if energy_mj is None else energy_mj / 1000
-    # 0 °C is how some cards without the sensor answer.
+    # Some cards without the sensor report 0 °C.
     values["memory_temperature_celsius"] = float(celsius) if celsius else None
     return values
 
 
 def recovery_action(handle: Any) -> int:
-    """NVML's number for what it would have done. Raises pynvml.NVMLError."""
+    """NVML's number for the recovery action that it recommends. Raises pynvml.NVMLError."""
     field = pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
     (value,) = pynvml.nvmlDeviceGetFieldValues(handle, [field])
     if value.nvmlReturn != pynvml.NVML_SUCCESS:

@@ -1,7 +1,7 @@
-"""NVML's GPU performance monitoring: how busy the parts of a GPU were between two sweeps.
+"""NVML's GPU performance monitoring: utilization of a GPU's parts between two sweeps.
 
-Hopper and later; no permission and no DCGM is needed. Two samples per GPU live as long as the
-reader process.
+Available on Hopper and later, without special permission and without DCGM. The two samples per GPU
+live as long as the reader process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _METRICS: Final = {
     "nvlink_tx_bytes_per_s": (pynvml.NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC, _MIB),
     "nvlink_rx_bytes_per_s": (pynvml.NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC, _MIB),
 }
-"""Field of ProfileReading, NVML's metric, factor to base units."""
+"""NVML's metric and the factor to base units, by field of ProfileReading."""
 
 
 class Profiler:
@@ -34,13 +34,13 @@ class Profiler:
 
     @staticmethod
     def of(handle: Any) -> Profiler | None:
-        """None where the card has no GPM. Raises pynvml.NVMLError."""
+        """A profiler for a card; None if the card has no GPM. Raises pynvml.NVMLError."""
         supported = pynvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice
         return Profiler(handle) if supported else None
 
     def read(self) -> ProfileReading | None:
-        """Averages since the last call; None at the first one, and where the samples lie too
-        close together."""
+        """Averages since the last call; None at the first call and where the samples are too close
+        together."""
         before, now = self._samples
         try:
             pynvml.nvmlGpmSampleGet(self._handle, now)
@@ -48,19 +48,19 @@ class Profiler:
                 self._taken = True
                 self._samples.reverse()
                 return None
-            ask = pynvml.c_nvmlGpmMetricsGet_t()
-            ask.version = pynvml.NVML_GPM_METRICS_GET_VERSION
-            ask.numMetrics = len(_METRICS)
-            ask.sample1, ask.sample2 = before, now
+            request = pynvml.c_nvmlGpmMetricsGet_t()
+            request.version = pynvml.NVML_GPM_METRICS_GET_VERSION
+            request.numMetrics = len(_METRICS)
+            request.sample1, request.sample2 = before, now
             for place, (number, _factor) in enumerate(_METRICS.values()):
-                ask.metrics[place].metricId = number
-            pynvml.nvmlGpmMetricsGet(ask)
+                request.metrics[place].metricId = number
+            pynvml.nvmlGpmMetricsGet(request)
         except pynvml.NVMLError:
             return None
         self._samples.reverse()
         values = {}
         for place, (name, (_number, factor)) in enumerate(_METRICS.items()):
-            metric = ask.metrics[place]
+            metric = request.metrics[place]
             good = metric.nvmlReturn == pynvml.NVML_SUCCESS
             value = metric.value * factor if good else None
             if value is not None and name.endswith("_ratio"):

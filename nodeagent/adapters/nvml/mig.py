@@ -1,4 +1,4 @@
-"""MIG through a child process with a deadline; see `nvml_mig_child`. Implements MigPort."""
+"""MIG through a child process with timeouts; see `mig_child`. Implements MigPort."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from nodeagent.units import GpuUuid
 from sluicecommon.plain import read_plain, write_all_fields
 
 READ_DEADLINE_S: Final = 15.0
-"""With the start of Python and of the driver, which loads its firmware when nobody had it open."""
+"""Seconds; includes the start of Python and of the driver, which loads its firmware when no process
+has it open."""
 CHANGE_DEADLINE_S: Final = 60.0
-"""A change of the mode takes seconds, each instance part of one."""
+"""Seconds; a mode change takes seconds, each instance a part of one."""
 LONGEST_ANSWER_BYTES: Final = 4 << 20
 
 
@@ -25,22 +26,23 @@ class ChildMig:
     def __init__(
         self, library: str, exclusive: Callable[[], AbstractAsyncContextManager[None]]
     ) -> None:
-        """`exclusive`: no other process of ours has the driver open meanwhile."""
+        """While `exclusive` is held, no other process of ours has the driver open."""
         self._library = library
         self._exclusive = exclusive
-        self._turn = asyncio.Lock()
-        """A look in the middle of a change would be one more user of the card."""
+        self._lock = asyncio.Lock()
+        """Serialises reads and changes: a reader would be one more user of the card during a
+        change."""
 
     async def states(self) -> tuple[MigState, ...]:
-        async with self._turn:
-            answer = await self._ask({"do": "states"}, READ_DEADLINE_S)
+        async with self._lock:
+            answer = await self._request({"do": "states"}, READ_DEADLINE_S)
         states: tuple[MigState, ...] = read_plain(tuple[MigState, ...], answer["states"])
         return states
 
     async def change(self, gpu: GpuUuid, wanted: tuple[str, ...] | None) -> MigOutcome:
         request = {"do": "change", "gpu": gpu, "wanted": wanted}
-        async with self._turn, self._exclusive():
-            answer = await self._ask(request, CHANGE_DEADLINE_S)
+        async with self._lock, self._exclusive():
+            answer = await self._request(request, CHANGE_DEADLINE_S)
         outcome: MigOutcome = read_plain(MigOutcome, answer["outcome"])
         return outcome
 
@@ -48,14 +50,14 @@ class ChildMig:
         self, gpu: GpuUuid, remove: tuple[MigPlace, ...], make: MigPlace | None
     ) -> MigOutcome:
         edit = MigEdit(gpu, remove, make)
-        async with self._turn, self._exclusive():
-            answer = await self._ask(
+        async with self._lock, self._exclusive():
+            answer = await self._request(
                 {"do": "edit", "edit": write_all_fields(edit)}, CHANGE_DEADLINE_S
             )
         outcome: MigOutcome = read_plain(MigOutcome, answer["outcome"])
         return outcome
 
-    async def _ask(self, request: Any, deadline_s: float) -> Any:
+    async def _request(self, request: Any, deadline_s: float) -> Any:
         arguments = [self._library] if self._library else []
         child = await asyncio.create_subprocess_exec(
             *python_child("nodeagent.adapters.nvml.mig_child", *arguments),
@@ -67,14 +69,16 @@ class ChildMig:
             async with asyncio.timeout(deadline_s):
                 out, _ = await child.communicate(json.dumps(request).encode() + b"\n")
         except TimeoutError:
-            raise MigUnavailable(f"NVML did not answer within {deadline_s:g} s") from None
+            raise MigUnavailable(f"NVML timed out after {deadline_s:g} s") from None
         finally:
             with contextlib.suppress(ProcessLookupError):
                 child.kill()
         try:
             answer = json.loads(out)
         except ValueError:
-            raise MigUnavailable(f"the process for NVML ended with {child.returncode}") from None
+            raise MigUnavailable(
+                f"the process that calls NVML exited with status {child.returncode}"
+            ) from None
         if "error" in answer:
             raise MigUnavailable(answer["error"])
         return answer

@@ -1,8 +1,9 @@
-"""The process that cuts cards: one line of JSON in (what to do), one out, and it ends.
+"""The process that changes MIG instances: reads one line of JSON with a request, answers with one
+line, and ends.
 
-Apart from the reader of `nvml_child`, which must be gone while the mode changes: the driver counts
-it as a user of the card. Started as `python -m nodeagent.adapters.nvml.mig_child [LIBRARY]`; it is
-killed with its parent, and what it left is told by the next one.
+It is separate from the reader of `child`, which must not exist while the mode changes, because the
+driver counts it as a user of the card. Started as `python -m nodeagent.adapters.nvml.mig_child
+[LIBRARY]`. It is killed with its parent; the next one reports what state it left.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from sluicecommon.plain import read_plain, write_all_fields
 
 
 def answer(request: Any, library: str | None) -> Any:
-    """{"states": …} or {"outcome": …}; {"error": …} when NVML says no before anything is done."""
+    """{"states": …} or {"outcome": …}; {"error": …} if NVML fails before anything was changed."""
     try:
         cutter = Cutter(library)
         if request["do"] == "states":
@@ -41,9 +42,11 @@ def answer(request: Any, library: str | None) -> Any:
 
 def main() -> int:
     die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the daemon decides, not the terminal
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C in a terminal must not end it before the daemon.
     answers = os.fdopen(os.dup(1), "w", encoding="ascii")
-    os.dup2(2, 1)  # a library that prints must not break the protocol
+    os.dup2(2, 1)  # A library that prints must not break the protocol.
     request = json.loads(sys.stdin.readline())
     answers.write(json.dumps(answer(request, sys.argv[1] if len(sys.argv) > 1 else None)) + "\n")
     answers.flush()

@@ -1,9 +1,8 @@
-"""NVML through a child process with a deadline: a driver that hangs costs us a reading, never
-the daemon.
+"""NVML through a child process with timeouts: a driver that hangs costs a reading, never the
+daemon.
 
-A child that misses its deadline is killed; the next one is started after a pause that doubles
-from 1 s to 60 s, so that a broken driver is not hammered. Everything above sees readings with
-their age.
+A child that exceeds its timeout is killed; the next one is started after a pause that doubles from
+1 s to 60 s, so that a broken driver is not hammered. Callers see readings with their age.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from nodeagent.units import NS_PER_S
 log = logging.getLogger(__name__)
 
 START_DEADLINE_S: Final = 15.0
-"""The first reading includes starting Python and the driver, which loads its firmware when
-nobody held it open."""
+"""Seconds; the first reading includes starting Python and the driver, which loads its firmware when
+no process has it open."""
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 60.0
 LONGEST_ANSWER_BYTES: Final = 4 << 20
-"""16 GPUs with thousands of processes each."""
+"""Room for 16 GPUs with thousands of processes each."""
 
 
 class ChildNvml:
@@ -41,8 +40,8 @@ class ChildNvml:
         self._pause_s = FIRST_PAUSE_S
         self._not_before_ns = 0
         self._last_error = ""
-        self._turn = asyncio.Lock()
-        """Held while the child is asked, and while it must not be there."""
+        self._lock = asyncio.Lock()
+        """Held during a request to the child, and while the child must not exist."""
         self.restarts_total = 0
 
     @property
@@ -50,28 +49,30 @@ class ChildNvml:
         return None if self._child is None else self._child.pid
 
     async def read(self) -> NodeReading:
-        async with self._turn:
+        async with self._lock:
             return await self._read()
 
     @contextlib.asynccontextmanager
     async def exclusive(self) -> AsyncGenerator[None, None]:
-        async with self._turn:
+        async with self._lock:
             await self.refresh()
             yield
 
     @contextlib.asynccontextmanager
     async def together(self) -> AsyncGenerator[None, None]:
-        """For another process of ours that asks the driver beside this one: nobody has, or is
-        given, the driver for himself meanwhile."""
-        async with self._turn:
+        """Shared access for another process of ours that uses the driver beside the child; excludes
+        `exclusive()`."""
+        async with self._lock:
             yield
 
     async def _read(self) -> NodeReading:
         if self._child is None or self._child.returncode is not None:
             if self._clock.monotonic_ns() < self._not_before_ns:
                 return NodeReading(error=self._last_error)
-            if self._child is not None:  # somebody ended it between two readings
-                log.warning("NVML: its reader ended with %s; started again", self._child.returncode)
+            if self._child is not None:  # It was killed between two readings.
+                log.warning(
+                    "NVML: reader exited with status %s; restarting it", self._child.returncode
+                )
                 self.restarts_total += 1
             await self._start()
         deadline_s = START_DEADLINE_S if self._fresh else self._deadline_s
@@ -79,12 +80,11 @@ class ChildNvml:
             async with asyncio.timeout(deadline_s):
                 reading = await self._exchange()
         except TimeoutError:
-            return await self._fail(f"it did not answer within {deadline_s:g} s")
+            return await self._fail(f"timed out after {deadline_s:g} s")
         except (OSError, ValueError, TypeError, KeyError, EOFError) as error:
-            return await self._fail(f"its reader ended: {error or type(error).__name__}")
-        if (
-            reading.error is not None
-        ):  # a driver that was replaced needs a process that maps the new
+            return await self._fail(f"reader ended: {error or type(error).__name__}")
+        # A driver that was replaced needs a process that maps the new library.
+        if reading.error is not None:
             return await self._fail(reading.error)
         self._fresh = False
         self._pause_s = FIRST_PAUSE_S
@@ -92,7 +92,8 @@ class ChildNvml:
         return reading
 
     async def refresh(self) -> None:
-        """GPUs came or went: NVML sees that only when it is started again."""
+        """Start a new child, because NVML sees added and removed GPUs only after it is initialised
+        again."""
         self._pause_s = FIRST_PAUSE_S
         self._not_before_ns = 0
         await self.close()
@@ -103,7 +104,9 @@ class ChildNvml:
             return
         with contextlib.suppress(ProcessLookupError):
             child.kill()
-        with contextlib.suppress(TimeoutError):  # in the driver, uninterruptible: init will reap it
+        with contextlib.suppress(
+            TimeoutError
+        ):  # It is in the driver, uninterruptible; init reaps it.
             # Not wait_for: before Python 3.12 it may swallow a cancellation.
             async with asyncio.timeout(1.0):
                 await child.wait()
@@ -132,7 +135,7 @@ class ChildNvml:
 
     async def _fail(self, reason: str) -> NodeReading:
         if reason != self._last_error:
-            log.warning("NVML: %s; its reader is started again in %g s", reason, self._pause_s)
+            log.warning("NVML: %s; restarting the reader in %g s", reason, self._pause_s)
         self._last_error = reason
         self._not_before_ns = self._clock.monotonic_ns() + int(self._pause_s * NS_PER_S)
         self._pause_s = min(LONGEST_PAUSE_S, self._pause_s * 2)

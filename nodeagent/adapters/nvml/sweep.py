@@ -1,9 +1,9 @@
-"""One pass over the GPUs through NVML, in three tiers by how fast a figure changes.
+"""One pass over the GPUs through NVML, in three tiers by how fast a value changes.
 
-What a card is, is asked once; memory, load, processes and power at every sweep; error counters,
-links and MIG every SLOW_EVERY_S, because each NVML call takes a driver lock that launches also
-take. What a card or driver does not support is None, and is not asked for again until the
-next start.
+Properties of a card are read once; memory, load, processes and power at every sweep; error
+counters, links and MIG every SLOW_EVERY_S, because each NVML call takes a driver lock that launches
+also take. A value that a card or driver does not support is None and is not requested again until
+the next start.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from nodeagent.ports.gpus import SWITCH, GpuReading, MigReading, NodeReading, Pr
 from nodeagent.units import Bytes, GpuUuid
 
 SLOW_EVERY_S: Final = 5.0
-"""Age that an error counter, a link or the list of MIG devices may have in a reading."""
+"""Maximum age in seconds of error counters, links and the list of MIG devices in a reading."""
 RECOVERY_ACTIONS: Final = {
     0: "none",
     1: "reset",
@@ -42,25 +42,25 @@ THROTTLE_REASONS: Final = {
     0x40: "hw_thermal_slowdown",
     0x80: "hw_power_brake",
 }
-"""nvmlClocksEventReason*; idleness (1), application clocks (2) and display clocks (0x100) are
-not in it."""
+"""nvmlClocksEventReason*, without idleness (1), application clocks (2) and display clocks
+(0x100)."""
 NO_INSTANCE: Final = 0xFFFFFFFF
-"""Of a process that is on no MIG instance; pynvml may make None of it."""
+"""Instance number of a process that uses no MIG instance; pynvml may return None for it."""
 TO_SWITCH: Final = 2
 """NVML_NVLINK_DEVICE_TYPE_SWITCH."""
-MOST_XIDS: Final = 64
-"""A storm is cut off here and goes on at the next sweep."""
+MAX_XIDS: Final = 64
+"""Maximum XIDs per sweep; the rest of a storm follows in the next one."""
 NEVER_AGAIN: Final = frozenset(
     {pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND}
 )
 MISMATCH: Final[type[Exception]] = getattr(pynvml, "NVMLLibraryMismatchError", pynvml.NVMLError)
-"""Bindings of the time of driver 535 have no such error."""
+"""Bindings of the time of driver 535 have no such exception."""
 T = TypeVar("T")
 
 
 @dataclass(slots=True)
 class _Card:
-    """What is known of one GPU between sweeps."""
+    """State of one GPU between sweeps."""
 
     handle: Any
     uuid: GpuUuid
@@ -92,14 +92,15 @@ class Sweeper:
         self._events = optional(self._event_set)
 
     def sweep(self) -> NodeReading:
-        """Raises pynvml.NVMLError when the driver as a whole does not answer."""
-        # Fails when the driver below us was replaced or taken away.
+        """Read all GPUs. Raises pynvml.NVMLError if the driver as a whole does not answer."""
+        # Fails if the driver was replaced or unloaded since the start.
         pynvml.nvmlDeviceGetCount()
         xids = tuple(self._xids())
-        told = {uuid for uuid, _code in xids}
+        changed = {uuid for uuid, _code in xids}
         return NodeReading(
             gpus=tuple(
-                self._gpu(index, card, card.uuid in told) for index, card in enumerate(self._cards)
+                self._gpu(index, card, card.uuid in changed)
+                for index, card in enumerate(self._cards)
             ),
             driver_version=self._driver,
             nvml_version=self._nvml,
@@ -133,21 +134,21 @@ class Sweeper:
             total, used, reserved = _memory(handle)
         except pynvml.NVMLError as failure:
             return GpuReading(card.uuid, index, card.name, Bytes(0), error=str(failure))
-        rates = self._ask(card, "rates", lambda: pynvml.nvmlDeviceGetUtilizationRates(handle))
-        power_mw = self._ask(card, "power", lambda: pynvml.nvmlDeviceGetPowerUsage(handle))
-        celsius = self._ask(
+        rates = self._value(card, "rates", lambda: pynvml.nvmlDeviceGetUtilizationRates(handle))
+        power_mw = self._value(card, "power", lambda: pynvml.nvmlDeviceGetPowerUsage(handle))
+        celsius = self._value(
             card,
             "temperature",
             lambda: float(pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)),
         )
-        clock = self._ask(card, "sm_clock", lambda: _clock(handle, pynvml.NVML_CLOCK_SM))
+        clock = self._value(card, "sm_clock", lambda: _clock(handle, pynvml.NVML_CLOCK_SM))
         if now or self._now_s() - card.slow_at_s >= SLOW_EVERY_S:
             before = card.slow.get("mig")
             card.slow = self._slow(card)
             if (before is None) != (card.slow["mig"] is None):
-                card.unsupported.clear()  # much of a card is told in one mode only
+                card.unsupported.clear()  # Many values exist in one mode only.
             card.slow_at_s = self._now_s()
-        recovery = self._ask(card, "recovery", lambda: nvml_fields.recovery_action(handle))
+        recovery = self._value(card, "recovery", lambda: nvml_fields.recovery_action(handle))
         return GpuReading(
             uuid=card.uuid,
             index=index,
@@ -163,7 +164,7 @@ class Sweeper:
             temperature_celsius=celsius,
             power_watts=None if power_mw is None else power_mw / 1000,
             sm_clock_hz=clock,
-            throttle_reasons=self._ask(card, "throttle", lambda: _throttle(handle)),
+            throttle_reasons=self._value(card, "throttle", lambda: _throttle(handle)),
             processes=self._processes(card),
             recovery_action=None if recovery is None else RECOVERY_ACTIONS.get(recovery, "unknown"),
             profile=None if card.profiler is None else card.profiler.read(),
@@ -175,27 +176,30 @@ class Sweeper:
 
     def _slow(self, card: _Card) -> dict[str, Any]:
         handle = card.handle
-        limit_mw = self._ask(card, "limit", lambda: pynvml.nvmlDeviceGetEnforcedPowerLimit(handle))
+        limit_mw = self._value(
+            card, "limit", lambda: pynvml.nvmlDeviceGetEnforcedPowerLimit(handle)
+        )
         return {
             **nvml_fields.counters(handle),
             "power_limit_watts": None if limit_mw is None else limit_mw / 1000,
-            "memory_clock_hz": self._ask(
+            "memory_clock_hz": self._value(
                 card, "memory_clock", lambda: _clock(handle, pynvml.NVML_CLOCK_MEM)
             ),
-            "encoder_ratio": self._ask(
+            "encoder_ratio": self._value(
                 card, "encoder", lambda: pynvml.nvmlDeviceGetEncoderUtilization(handle)[0] / 100
             ),
-            "decoder_ratio": self._ask(
+            "decoder_ratio": self._value(
                 card, "decoder", lambda: pynvml.nvmlDeviceGetDecoderUtilization(handle)[0] / 100
             ),
-            "nvlinks_active": self._ask(card, "links", lambda: _links(handle)),
-            "nvlink_peers": self._ask(card, "peers", lambda: _peers(handle)),
-            "vgpu_licensed": self._ask(card, "licence", lambda: _licensed(handle)),
-            "mig": self._ask(card, "mig", lambda: _mig(handle)),
+            "nvlinks_active": self._value(card, "links", lambda: _links(handle)),
+            "nvlink_peers": self._value(card, "peers", lambda: _peers(handle)),
+            "vgpu_licensed": self._value(card, "licence", lambda: _licensed(handle)),
+            "mig": self._value(card, "mig", lambda: _mig(handle)),
         }
 
-    def _ask(self, card: _Card, name: str, read: Callable[[], T]) -> T | None:
-        """What cannot be read is None; what this card will never have is not asked for again."""
+    def _value(self, card: _Card, name: str, read: Callable[[], T]) -> T | None:
+        """The value, or None if it cannot be read. A value that this card does not support is not
+        requested again."""
         if name in card.unsupported:
             return None
         try:
@@ -209,21 +213,23 @@ class Sweeper:
 
     def _processes(self, card: _Card) -> tuple[ProcessReading, ...]:
         handle = card.handle
-        # Drivers before 510 have version 2 only; the unversioned name refuses them.
+        # Drivers before 510 have version 2 only, and the unversioned name fails with them.
         running = (
-            self._ask(card, "v3", lambda: pynvml.nvmlDeviceGetComputeRunningProcesses_v3(handle))
-            or self._ask(card, "v2", lambda: pynvml.nvmlDeviceGetComputeRunningProcesses_v2(handle))
+            self._value(card, "v3", lambda: pynvml.nvmlDeviceGetComputeRunningProcesses_v3(handle))
+            or self._value(
+                card, "v2", lambda: pynvml.nvmlDeviceGetComputeRunningProcesses_v2(handle)
+            )
             or []
         )
         held = {p.pid: p for p in running}
         since = card.sampled_us
         samples = (
-            self._ask(
+            self._value(
                 card, "samples", lambda: pynvml.nvmlDeviceGetProcessUtilization(handle, since)
             )
             or []
         )
-        # NVML answers for its last samples; of several for one process the latest counts.
+        # NVML returns its last samples; the latest one per process counts.
         latest: dict[int, Any] = {}
         for sample in samples:
             if sample.timeStamp > getattr(latest.get(sample.pid), "timeStamp", 0):
@@ -243,7 +249,7 @@ class Sweeper:
 
     def _xids(self) -> list[tuple[GpuUuid, int]]:
         found: list[tuple[GpuUuid, int]] = []
-        for _ in range(MOST_XIDS if self._events is not None else 0):
+        for _ in range(MAX_XIDS if self._events is not None else 0):
             event = optional(lambda: pynvml.nvmlEventSetWait_v2(self._events, 0))
             if event is None:
                 break
@@ -254,7 +260,7 @@ class Sweeper:
 
 
 def _process(pid: int, held: Any, sample: Any) -> ProcessReading:
-    """`held`: its memory; a CUDA process has contexts on one MIG instance at most."""
+    """`held` has the process's memory; a CUDA process has contexts on one MIG instance at most."""
     used = None if held is None else held.usedGpuMemory
     return ProcessReading(
         pid=pid,
@@ -274,8 +280,8 @@ def _instance(held: Any, name: str) -> int | None:
 
 
 def _memory(handle: Any) -> tuple[int, int, int | None]:
-    """(what programs can have in all, what they have, the driver's own part). Version 1 counts
-    the last as used; drivers before 510 have no other."""
+    """Memory that programs can have, that they have, and the driver's own part, in bytes. Version 1
+    of the call counts the driver's part as used; drivers before 510 have no other."""
     read = pynvml.nvmlDeviceGetMemoryInfo
     exact = optional(lambda: read(handle, version=pynvml.nvmlMemory_v2))
     if exact is not None:
@@ -292,7 +298,9 @@ def _throttle(handle: Any) -> tuple[str, ...]:
     try:
         bits = pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
     except pynvml.NVMLError as error:
-        if error.value != pynvml.NVML_ERROR_FUNCTION_NOT_FOUND:  # its name before driver 535
+        if (
+            error.value != pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
+        ):  # Drivers before 535 have the old name.
             raise
         bits = pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
     return tuple(sorted(name for bit, name in THROTTLE_REASONS.items() if bits & bit))
@@ -304,7 +312,9 @@ def _links(handle: Any) -> int:
         try:
             active += pynvml.nvmlDeviceGetNvLinkState(handle, link)
         except pynvml.NVMLError as error:
-            if error.value == pynvml.NVML_ERROR_INVALID_ARGUMENT and link:  # beyond its last one
+            if (
+                error.value == pynvml.NVML_ERROR_INVALID_ARGUMENT and link
+            ):  # There are no more links.
                 break
             raise
     return active
@@ -322,7 +332,9 @@ def _peers(handle: Any) -> dict[str, int]:
             else:
                 found[text(pynvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId)] += 1
         except pynvml.NVMLError as error:
-            if error.value == pynvml.NVML_ERROR_INVALID_ARGUMENT and link:  # beyond its last one
+            if (
+                error.value == pynvml.NVML_ERROR_INVALID_ARGUMENT and link
+            ):  # There are no more links.
                 break
             raise
     return dict(found)
@@ -343,7 +355,7 @@ def _mig(handle: Any) -> tuple[MigReading, ...] | None:
         try:
             device = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
         except pynvml.NVMLError as error:
-            if error.value == pynvml.NVML_ERROR_NOT_FOUND:  # the places need not be filled in order
+            if error.value == pynvml.NVML_ERROR_NOT_FOUND:  # Indexes may have gaps.
                 continue
             raise
         memory = optional(lambda d=device: pynvml.nvmlDeviceGetMemoryInfo(d))  # type: ignore[misc]  # bound now
@@ -371,18 +383,18 @@ def _place(handle: Any, gpu_instance: int) -> tuple[int, int]:
 
 
 def _number(value: Any) -> int:
-    """Some of pynvml's calls answer with the ctypes object itself."""
+    """The number itself: some functions of pynvml return the ctypes object."""
     return int(getattr(value, "value", value))
 
 
 def _cuda(number: int) -> str:
-    """13000 is 13.0."""
+    """CUDA's version as text; 13000 is 13.0."""
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
 def _named(prefix: str, number: Any) -> str | None:
-    """NVML's number by the name of its constant, as NVIDIA writes it: Hopper. None: a newer one
-    than this binding knows."""
+    """The name of the constant with NVML's number, as NVIDIA writes it (Hopper); None if the number
+    is newer than this binding."""
     for name in dir(pynvml):
         if name.startswith(prefix) and getattr(pynvml, name) == number:
             plain = name.removeprefix(prefix).replace("_", " ").title()
@@ -395,7 +407,8 @@ def text(value: Any) -> str:
 
 
 def _sm_count(handle: Any) -> int:
-    """NVML tells the multiprocessors of a part of a card (MIG), and of a whole one its cores."""
+    """Multiprocessors of a card: NVML reports them for a part of a card (MIG), and cores for a
+    whole one."""
     with contextlib.suppress(pynvml.NVMLError):
         return int(pynvml.nvmlDeviceGetAttributes_v2(handle).multiprocessorCount)
     cores = int(pynvml.nvmlDeviceGetNumGpuCores(handle))
@@ -404,13 +417,13 @@ def _sm_count(handle: Any) -> int:
 
 
 def cores_per_sm(capability: tuple[int, ...]) -> int:
-    """From the tables of NVIDIA's programming guide, "arithmetic instructions": results of float32
-    additions a clock and multiprocessor."""
+    """Cores per multiprocessor, from the tables of NVIDIA's programming guide, "arithmetic
+    instructions": results of float32 additions per clock and multiprocessor."""
     return 64 if capability < (8, 6) and capability != (6, 1) else 128
 
 
 def optional(read: Callable[[], T]) -> T | None:
-    """Many cards and drivers lack many fields: absent is absent, not an error."""
+    """The value, or None if NVML has none: many cards and drivers lack many fields."""
     try:
         return read()
     except (pynvml.NVMLError, MISMATCH, AttributeError, OSError):

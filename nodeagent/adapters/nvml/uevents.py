@@ -1,4 +1,4 @@
-"""Hot-plug and driver changes of GPUs, from the kernel's uevents, through a child process that
+"""Hot-plug and driver changes of GPUs from the kernel's uevents, through a child process that
 receives them with pyroute2; see `uevents_child` and docs/decisions/node/0007-uevents.md.
 """
 
@@ -63,7 +63,7 @@ class Uevents:
                 return
             if loop.time() - began_s > SETTLED_S:
                 pause_s = FIRST_PAUSE_S
-            log.warning("uevents: the receiver %s; it is started again in %g s", ended, pause_s)
+            log.warning("uevents: the receiver %s; restarting it in %g s", ended, pause_s)
             await asyncio.sleep(pause_s)
             pause_s = min(LONGEST_PAUSE_S, pause_s * 2)
 
@@ -88,7 +88,7 @@ class Uevents:
                 child.kill()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(KILL_TIMEOUT_S):
-                    await child.wait()
+                    await child.communicate(b"")  # Closes the pipes as well.
 
     def _take(self, message: dict[str, object]) -> None:
         """Handle one line of the child."""

@@ -63,7 +63,7 @@ def received(receiver: socket.socket) -> Iterator[dict[str, Any]]:
             data, (port, _groups) = receiver.recvfrom(MAX_MESSAGE_BYTES)
         except BlockingIOError:
             return
-        except OSError as error:  # ENOBUFS: the kernel dropped events
+        except OSError as error:  # ENOBUFS: the kernel dropped events.
             yield {"lost": str(error)}
             continue
         change = gpu_change(parse(data)) if port == KERNEL_PORT else None
@@ -79,7 +79,7 @@ def parse(data: bytes) -> dict[str, str]:
         return {}
     try:
         messages = list(MarshalUevent().parse(data))
-    except (ValueError, TypeError, LookupError):  # not UTF-8: no event about a GPU has such a name
+    except (ValueError, TypeError, LookupError):  # Not UTF-8: no GPU event is such.
         return {}
     return {
         name: value
@@ -103,7 +103,9 @@ def gpu_change(event: Mapping[str, str]) -> DeviceChange | None:
 
 
 def main() -> int:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The daemon decides, not the terminal.
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C in a terminal must not end it before the daemon.
     os.nice(NICENESS)
     try:
         receiver = open_socket()

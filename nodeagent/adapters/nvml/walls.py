@@ -1,5 +1,6 @@
-"""The driver's memory limits through a child process with a deadline; see `walls_child`.
-Implements DriverWalls."""
+"""The driver's memory limits through a child process with a timeout; see `walls_child`. Implements
+DriverWalls.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from nodeagent.units import GpuUuid
 from sluicecommon.plain import read_plain, write_all_fields
 
 DEADLINE_S: Final = 10.0
-"""With the start of Python, and of the driver where nobody has it open."""
+"""Seconds; includes the start of Python, and of the driver if no process has it open."""
 LONGEST_ANSWER_BYTES: Final = 1 << 20
 
 
@@ -24,22 +25,22 @@ class ChildWalls:
     def __init__(
         self, library: str, together: Callable[[], AbstractAsyncContextManager[None]]
     ) -> None:
-        """`together`: while it is held nobody needs the driver for himself."""
+        """While `together` is held, no process has exclusive use of the driver."""
         self._library = library
         self._together = together
 
     async def missing(self, gpus: Sequence[GpuUuid]) -> Mapping[GpuUuid, str]:
-        answer = await self._ask({"do": "missing", "gpus": list(gpus)})
+        answer = await self._request({"do": "missing", "gpus": list(gpus)})
         return {GpuUuid(gpu): str(why) for gpu, why in answer["missing"].items()}
 
     async def set(self, orders: Sequence[WallOrder]) -> None:
-        await self._ask({"do": "set", "orders": [write_all_fields(one) for one in orders]})
+        await self._request({"do": "set", "orders": [write_all_fields(one) for one in orders]})
 
     async def read(self, gpu: GpuUuid, cgroups: Sequence[str]) -> list[WallReading | None]:
-        answer = await self._ask({"do": "read", "gpu": gpu, "cgroups": list(cgroups)})
+        answer = await self._request({"do": "read", "gpu": gpu, "cgroups": list(cgroups)})
         return [read_plain(WallReading | None, one) for one in answer["readings"]]
 
-    async def _ask(self, request: Any) -> Any:
+    async def _request(self, request: Any) -> Any:
         async with self._together():
             return await self._child(request)
 
@@ -55,14 +56,16 @@ class ChildWalls:
             async with asyncio.timeout(DEADLINE_S):
                 out, _ = await child.communicate(json.dumps(request).encode() + b"\n")
         except TimeoutError:
-            raise WallsUnavailable(f"NVML did not answer within {DEADLINE_S:g} s") from None
+            raise WallsUnavailable(f"NVML timed out after {DEADLINE_S:g} s") from None
         finally:
             with contextlib.suppress(ProcessLookupError):
                 child.kill()
         try:
             answer = json.loads(out)
         except ValueError:
-            raise WallsUnavailable(f"the process for NVML ended with {child.returncode}") from None
+            raise WallsUnavailable(
+                f"the process that calls NVML exited with status {child.returncode}"
+            ) from None
         if "error" in answer:
             raise WallsUnavailable(answer["error"])
         return answer

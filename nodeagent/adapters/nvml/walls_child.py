@@ -1,5 +1,5 @@
-"""The process that sets the driver's memory limits: one line of JSON in (what to do), one out, and
-it ends. Killed with its parent, which has written down what it was doing.
+"""The process that sets the driver's memory limits: reads one line of JSON with a request, answers
+with one line, and ends. It is killed with its parent, which has recorded what it was doing.
 
 Started as `python -m nodeagent.adapters.nvml.walls_child [LIBRARY]`.
 """
@@ -29,7 +29,7 @@ NOT_THERE: Final = frozenset(
 
 
 class SetLimits(ctypes.Structure):
-    """nvmlSetMemoryLimits_v1_t: bindings before 13.615 have none."""
+    """nvmlSetMemoryLimits_v1_t, which bindings before 13.615 do not have."""
 
     _fields_ = (
         ("nameSpace", ctypes.c_char_p),
@@ -52,17 +52,18 @@ class Limits:
         pynvml.nvmlInit()
 
     def missing(self, gpus: Sequence[str]) -> Mapping[str, str]:
-        """Why a card has no such limits: found by reading those of the hierarchy's root."""
+        """Reason why a card has no such limits, by UUID; found by reading the limits of the
+        hierarchy's root."""
         root = unified_root()
         if root is None:
-            return dict.fromkeys(gpus, "this host has no cgroups of version 2")
+            return dict.fromkeys(gpus, "this host has no cgroup v2")
         found = {}
         for gpu in gpus:
             try:
                 self.read(gpu, str(root))
             except pynvml.NVMLError as error:
                 found[gpu] = (
-                    "its driver has no memory limits (release 615 and later have)"
+                    "its driver has no memory limits (added in release 615)"
                     if error.value in NOT_THERE
                     else str(error)
                 )
@@ -95,7 +96,7 @@ def _call(name: str, gpu: str, limits: ctypes.Structure) -> None:
 
 
 def answer(request: Any, library: str | None) -> Any:
-    """{"done": true}, {"missing": …} or {"readings": …}; {"error": …} when NVML says no."""
+    """{"done": true}, {"missing": …} or {"readings": …}; {"error": …} if NVML refuses."""
     doing = ""
     try:
         limits = Limits(library)
@@ -111,7 +112,7 @@ def answer(request: Any, library: str | None) -> Any:
         return {"done": True}
     except pynvml.NVMLError as error:
         if error.value == pynvml.NVML_ERROR_NO_PERMISSION:
-            return {"error": f"{doing}the driver lets root alone set limits"}
+            return {"error": f"{doing}permission denied by the driver: only root may set limits"}
         return {"error": f"{doing}{error}"}
     except OSError as error:
         return {"error": f"NVML cannot be loaded: {error}"}
@@ -119,9 +120,11 @@ def answer(request: Any, library: str | None) -> Any:
 
 def main() -> int:
     die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the daemon decides, not the terminal
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C in a terminal must not end it before the daemon.
     answers = os.fdopen(os.dup(1), "w", encoding="ascii")
-    os.dup2(2, 1)  # a library that prints must not break the protocol
+    os.dup2(2, 1)  # A library that prints must not break the protocol.
     request = json.loads(sys.stdin.readline())
     answers.write(json.dumps(answer(request, sys.argv[1] if len(sys.argv) > 1 else None)) + "\n")
     answers.flush()

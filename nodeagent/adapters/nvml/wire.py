@@ -1,8 +1,8 @@
-"""NVML readings as lines of JSON arrays: what the reader process says to the daemon.
+"""NVML readings as lines of JSON arrays, from the reader process to the daemon.
 
-Positional and typed by the dataclasses themselves; both ends are the same release. Written out
-because the general codec of `core.events` looks every field up: with 8 GPUs and 400 processes a
-second that alone was several percent of a core.
+Positional and typed by the dataclasses; both ends are of the same release. Written by hand because
+the general codec of `sluicecommon.plain` looks up every field: with 8 GPUs and 400 processes that
+alone took several percent of a core per sweep.
 """
 
 from __future__ import annotations
@@ -27,18 +27,19 @@ _XIDS: Final = _NODE.index("xid_events")
 
 
 def encode(reading: NodeReading) -> str:
-    """One line, without its end."""
+    """One line, without its newline."""
     node = [getattr(reading, name) for name in _NODE]
     node[_GPUS] = [_gpu_out(gpu) for gpu in reading.gpus]
     return json.dumps(node, separators=(",", ":"))
 
 
 def decode(line: bytes | str) -> NodeReading:
-    """Raises ValueError or TypeError on anything that `encode` does not write."""
+    """The reading of a line. Raises ValueError or TypeError for anything that `encode` does not
+    write."""
     try:
         plain = json.loads(line)
     except RecursionError:
-        raise ValueError("nested deeper than any reading") from None
+        raise ValueError("nested too deeply for a reading") from None
     node = _row(plain, len(_NODE))
     node[_GPUS] = tuple(_gpu_in(row) for row in node[_GPUS])
     node[_XIDS] = tuple((uuid, int(code)) for uuid, code in node[_XIDS])
@@ -69,5 +70,5 @@ def _gpu_in(plain: Any) -> GpuReading:
 
 def _row(plain: Any, length: int) -> list[Any]:
     if not isinstance(plain, list) or len(plain) != length:
-        raise ValueError(f"not a row of {length}")
+        raise ValueError(f"expected an array of {length}")
     return plain

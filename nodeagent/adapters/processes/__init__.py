@@ -1,1 +1,1 @@
-"""Processes and cgroups: who they are, and holding them."""
+"""Processes and cgroups: identities, facts, and how they are frozen or ended."""

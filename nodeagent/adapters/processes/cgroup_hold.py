@@ -1,8 +1,8 @@
-"""Holds or ends a container: all processes of its own cgroup, however many it has made.
+"""Freezes or ends a container: all processes of its cgroup, however many it starts.
 
-Version 2 has a file for each (cgroup.freeze, Linux 5.2; cgroup.kill, 5.14); version 1's freezer
-holds, and what it holds is then ended one by one through pidfds. On a host with both versions the
-container may be in either.
+Version 2 has a file for each (cgroup.freeze, Linux 5.2; cgroup.kill, 5.14). Version 1's freezer
+freezes, and the frozen processes are then killed one by one through pidfds. On a host with both
+versions the container may be in either.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from nodeagent.ports.watch import NotPossible
 
 log = logging.getLogger(__name__)
 
-MOST_PASSES: Final = 64
-"""Over the list of a cgroup's processes. One that has a SIGKILL pending forks no more, so every
-pass leaves fewer; this is for a kernel that should prove this wrong."""
+MAX_PASSES: Final = 64
+"""Maximum passes over the list of a cgroup's processes. A process with a pending SIGKILL forks no
+more, so every pass leaves fewer; the limit is for a kernel that behaves otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,24 +42,24 @@ class ContainerCgroup:
     unified: bool
 
     def hold(self, held: bool) -> None:
-        """Raises OSError. The kernel does the rest by itself, mostly at once."""
+        """Freeze or thaw. The kernel completes it, usually at once. Raises OSError."""
         if self.unified:
             self._write("cgroup.freeze", "1" if held else "0")
         else:
             self._write("freezer.state", "FROZEN" if held else "THAWED")
 
     def end(self) -> None:
-        """Raises OSError, NotPossible."""
+        """Kill all processes. Raises OSError, NotPossible."""
         if self.unified and (self.directory / "cgroup.kill").exists():
             self._write("cgroup.kill", "1")
         else:
             self.end_each()
 
     def end_each(self) -> None:
-        """Without cgroup.kill. Raises OSError."""
-        self.hold(True)  # who is held does not fork
+        """Kill process by process, on kernels without cgroup.kill. Raises OSError."""
+        self.hold(True)  # A frozen process does not fork.
         signalled: set[int] = set()
-        for _ in range(MOST_PASSES):
+        for _ in range(MAX_PASSES):
             left = self.pids() - signalled
             if not left:
                 break
@@ -67,21 +67,21 @@ class ContainerCgroup:
                 self._end_one(pid)
             signalled |= left
         else:
-            log.error("%s: processes come faster than they can be killed", self.directory)
+            log.error("%s: processes are started faster than they can be killed", self.directory)
 
     def pids(self) -> set[int]:
-        """Of it and everything below it."""
+        """Processes of the cgroup and of all below it."""
         found: set[int] = set()
         for where, _below, _files in os.walk(self.directory):
-            with contextlib.suppress(OSError):  # gone meanwhile
+            with contextlib.suppress(OSError):  # It ended.
                 found |= {int(pid) for pid in Path(where, "cgroup.procs").read_text().split()}
-        return found - {0}  # 0: of a pid namespace that we cannot see
+        return found - {0}  # 0: the process is in a PID namespace that is not visible here.
 
     def _end_one(self, pid: int) -> None:
-        with contextlib.suppress(OSError):  # gone meanwhile
+        with contextlib.suppress(OSError):  # It ended.
             handle = os.pidfd_open(pid)
             try:
-                # The pid may be another process by now, outside of it.
+                # The PID may belong to another process outside the cgroup now.
                 text = text_of(pid)
                 path = unified_path(text) if self.unified else freezer_path(text)
                 if path == self.path or path.startswith(f"{self.path}/"):
@@ -97,7 +97,7 @@ class ContainerCgroup:
 
 class CgroupRestrainer:
     def __init__(self, unified: Path | None = None, freezer: Path | None = None) -> None:
-        """Without arguments: where the host has them mounted."""
+        """The arguments replace the places where the host has the hierarchies mounted."""
         self._unified = unified or unified_root()
         self._freezer = freezer or freezer_root()
 
@@ -107,7 +107,7 @@ class CgroupRestrainer:
     def kill(self, cgroup: str, freezer: str) -> None:
         def end(one: ContainerCgroup) -> None:
             one.end()
-            one.hold(False)  # version 1 delivers the signal only then
+            one.hold(False)  # Version 1 delivers the signal only to thawed processes.
 
         self._do(cgroup, freezer, end)
 
@@ -119,18 +119,18 @@ class CgroupRestrainer:
             raise NotPossible(f"{one.directory}: {error.strerror}") from error
 
     def _of(self, cgroup: str, freezer: str) -> ContainerCgroup:
-        problem = "it is in no cgroup of a container's own"
+        problem = "it is not in a container's own cgroup"
         for root, path, unified in (
             (self._unified, cgroup, True),
             (self._freezer, freezer, False),
         ):
-            # Anything but a container's own cgroup holds others too.
+            # Any other cgroup has processes of other containers too.
             if root is None or not path or container_path(path) != path:
                 continue
             directory = root / path.strip("/")
             if (directory / ("cgroup.freeze" if unified else "freezer.state")).is_file():
                 return ContainerCgroup(directory, path, unified)
-            problem = f"{directory} is gone, or cannot be frozen (Linux 5.2 is needed)"
+            problem = f"{directory} does not exist, or cannot be frozen (requires Linux 5.2)"
         raise NotPossible(problem)
 
 

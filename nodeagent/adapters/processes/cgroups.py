@@ -1,8 +1,9 @@
-"""Which pods have processes here, by the names of their cgroups; where the hierarchies are, and
-which cgroup is a container's own.
+"""Pods that have processes on this node, by the names of their cgroups; the mount points of the
+hierarchies; and the cgroup of a container.
 
-The kubelet names them `pod<uid>` below `kubepods`, the systemd driver `kubepods…-pod<uid>.slice`
-with the dashes of the UID as underscores; both forms, in either version of cgroups.
+The kubelet names a pod's cgroup `pod<uid>` below `kubepods`, the systemd driver
+`kubepods…-pod<uid>.slice` with the dashes of the UID as underscores; both forms occur in either
+version of cgroups.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ _NAME: Final = re.compile(
 """A UUID, or the 32 digits of a static pod."""
 _USERS: Final = "/user.slice/"
 _DEPTH: Final = 4
-"""kubelet, kubepods, its class, the pod."""
+"""Levels to search: kubelet, kubepods, its class, the pod."""
 
 
 def pod_of(pid: int) -> PodUid | None:
-    """The pod a process belongs to; None when it is in none, or gone."""
+    """The pod that a process belongs to; None if it is in none or has ended."""
     try:
         return pod_in(text_of(pid))
     except OSError:
@@ -36,14 +37,15 @@ def pod_of(pid: int) -> PodUid | None:
 
 
 def text_of(pid: int) -> str:
-    """/proc/PID/cgroup. Raises OSError. As bytes, because Python's text files take a carriage
-    return for the end of a line, and whoever makes cgroups may put one into a name."""
+    """The text of /proc/PID/cgroup. Read as bytes, because Python's text files take a carriage
+    return for the end of a line, and a cgroup's name may contain one. Raises OSError."""
     return Path(f"/proc/{pid}/cgroup").read_bytes().decode("utf-8", "replace")
 
 
 def container_path(path: str) -> str:
     """The cgroup of the container that `path` is in: the one right below its pod's, whatever the
-    container made below that. Empty: it is in none, and holding it would hold others too."""
+    container created below it. Empty if it is in none; freezing that would freeze other processes
+    too."""
     found = _named(path)
     if found is None or ".." in path.split("/"):
         return ""
@@ -52,12 +54,12 @@ def container_path(path: str) -> str:
 
 
 def unified_path(text: str) -> str:
-    """The path in the unified hierarchy, of a /proc/PID/cgroup; empty: in none."""
+    """The path in the unified hierarchy, from a /proc/PID/cgroup; empty if there is none."""
     return _path_in(text, "0::")
 
 
 def freezer_path(text: str) -> str:
-    """The path in version 1's freezer, of a /proc/PID/cgroup; empty: there is none."""
+    """The path in version 1's freezer, from a /proc/PID/cgroup; empty if there is none."""
     return _path_in(text, ":freezer:")
 
 
@@ -70,13 +72,13 @@ def _path_in(text: str, mark: str) -> str:
 
 
 def unified_root() -> Path | None:
-    """Where cgroup2 is mounted: /sys/fs/cgroup, or a directory in it on hosts with both
+    """The mount point of cgroup2: /sys/fs/cgroup, or a directory in it on hosts with both
     versions."""
     return _mounted(lambda kind, options: kind == "cgroup2")
 
 
 def freezer_root() -> Path | None:
-    """Where version 1's freezer is mounted."""
+    """The mount point of version 1's freezer."""
     return _mounted(lambda kind, options: kind == "cgroup" and "freezer" in options)
 
 
@@ -85,8 +87,9 @@ def _mounted(is_it: Callable[[str, Sequence[str]], bool]) -> Path | None:
 
 
 def pod_in(text: str) -> PodUid | None:
-    """The first pod named in a /proc/PID/cgroup, or in a path. Only a newline ends a line: the
-    kernel refuses it in a cgroup's name, and nothing else that splitlines() would split at."""
+    """The first pod named in a /proc/PID/cgroup or in a path. Only a newline ends a line: the
+    kernel forbids it in a cgroup's name, but none of the other characters at which splitlines()
+    splits."""
     for line in text.split("\n"):
         found = _named(line)
         if found is not None:
@@ -95,7 +98,7 @@ def pod_in(text: str) -> PodUid | None:
 
 
 def _named(path: str) -> re.Match[str] | None:
-    # Below user.slice any user makes cgroups, also ones with the name of somebody else's pod.
+    # Below user.slice any user can create a cgroup with the name of another user's pod.
     return None if _USERS in path else _NAME.search(path)
 
 
@@ -128,14 +131,14 @@ class CgroupPods:
             below = [
                 entry.name for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False)
             ]
-        except OSError:  # gone meanwhile, or no directory
+        except OSError:  # It was removed, or is not a directory.
             return
         for entry in below:
             self._walk(path / entry, entry, depth + 1, found)
 
 
 def _hierarchy(root: Path) -> Path:
-    """Version 1 has one tree per controller, all with the same pods in them."""
+    """The roots to search; version 1 has one tree per controller, all with the same pods."""
     if (root / "cgroup.controllers").exists():
         return root
     trees = (root / name for name in ("systemd", "pids", "memory"))

@@ -1,5 +1,6 @@
-"""Whether what was held still is there, and held: cgroups by their inodes, processes by their
-state, refusals by their pins."""
+"""State of the targets of holds, if they still exist: cgroups by their inodes, processes by their
+state, refusals by their pins.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from nodeagent.adapters.processes.cgroups import freezer_root, unified_root
 
 
 class Pins(Protocol):
-    """Of what refuses opens, by cgroup."""
+    """Pins of the programs that refuse opens of GPUs, by cgroup."""
 
     def refused(self) -> frozenset[int]: ...
 
@@ -23,7 +24,7 @@ class SystemTargets:
     def __init__(
         self, pins: Pins, unified: Path | None = None, freezer: Path | None = None
     ) -> None:
-        """Without roots: where the host has them mounted."""
+        """The roots replace the places where the host has the hierarchies mounted."""
         self._pins = pins
         self._unified = unified or unified_root()
         self._freezer = freezer or freezer_root()
@@ -32,7 +33,7 @@ class SystemTargets:
         return _inode(self._unified, cgroup), _inode(self._freezer, freezer)
 
     def is_frozen(self, cgroup: str, freezer: str) -> bool:
-        # As cgroup_hold.py chooses: version 2's where it can be frozen, else version 1's.
+        # The same choice as in cgroup_hold.py: version 2 if it can freeze, otherwise version 1.
         for root, path, name in (
             (self._unified, cgroup, "cgroup.freeze"),
             (self._freezer, freezer, "freezer.self_freezing"),

@@ -1,4 +1,4 @@
-"""Which process a pid is now, by /proc."""
+"""The process that a PID belongs to now, from /proc."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ LARGEST_PID: Final = 1 << 22
 
 
 def read_process(pid: int) -> Process:
-    """Identity from /proc. Raises OSError when there is no such process."""
+    """A process's identity from /proc. Raises OSError if it does not exist."""
     with open(f"/proc/{pid}/stat", "rb") as stat:
-        # The command name may hold blanks and parentheses: fields start after the last one.
+        # The command name may contain blanks and parentheses, so fields start after the last
+        # parenthesis.
         fields = stat.read().rpartition(b")")[2].split()
     if len(fields) < 20:
-        raise ProcessLookupError(f"process {pid} is gone")
+        raise ProcessLookupError(f"process {pid} has ended")
     uid = gid = 0
     ns_pid = pid
     with open(f"/proc/{pid}/status", "rb") as status:

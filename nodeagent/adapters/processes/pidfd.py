@@ -1,8 +1,8 @@
-"""Processes by pidfd: an identity that no other process can take over.
+"""Processes by pidfd, an identity that no other process can take over.
 
-A pid is reused as soon as its process is reaped; CVEs in polkit came from checks by pid alone.
-Where only a pid is known (SO_PEERCRED on kernels before 6.5, a ledger row), the start time is
-compared after the pidfd is open.
+A PID is reused as soon as its process is reaped; CVEs in polkit came from checks by PID alone. If
+only a PID is known (SO_PEERCRED on kernels before 6.5, a ledger row), the start time is compared
+after the pidfd is open.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from nodeagent.ports.processes import Process, ProcessHandle
 from nodeagent.units import GrantId, SlotIndex
 
 SO_PEERPIDFD = 77
-"""Linux 6.5; not in the socket module before Python 3.13."""
+"""Linux 6.5; the socket module has it since Python 3.13."""
 _UCRED = struct.Struct("3i")
 
 
 class PidfdHandle:
-    """A ProcessHandle; watches the exit through the running event loop."""
+    """A ProcessHandle; watches for the exit through the running event loop."""
 
     def __init__(self, process: Process, pidfd: int) -> None:
         self._process = process
@@ -39,7 +39,8 @@ class PidfdHandle:
         return self._process
 
     def alive(self) -> bool:
-        """A zombie counts as gone: its memory and its GPU work are."""
+        """True while the process runs. A zombie counts as ended, because its memory and its GPU
+        work are released."""
         poll = select.poll()
         poll.register(self._fd, select.POLLIN)
         return not poll.poll(0)
@@ -58,7 +59,7 @@ class PidfdHandle:
     def signal(self, number: int) -> bool:
         try:
             signal.pidfd_send_signal(self._fd, number)
-        except OSError:  # gone, or another user's
+        except OSError:  # It ended, or is another user's.
             return False
         return True
 
@@ -76,12 +77,12 @@ class PidfdHandle:
 
 class SystemProcesses:
     def find(self, pid: int, starttime_ticks: int) -> ProcessHandle | None:
-        if not 0 < pid <= LARGEST_PID:  # pids may come from a tenant's memory
+        if not 0 < pid <= LARGEST_PID:  # The PID may come from a tenant's memory.
             return None
         try:
             fd = os.pidfd_open(pid)
         except OSError as error:
-            if is_short(error):  # says nothing about the process
+            if is_short(error):  # The error says nothing about the process.
                 raise
             return None
         try:
@@ -113,7 +114,9 @@ class SystemProcesses:
                 elsewhere[ns_pid, starttime] = slot
         if not elsewhere:
             return found
-        for name in os.listdir("/proc"):  # rare: a tenant in a pid namespace of its own, or a liar
+        for name in os.listdir(
+            "/proc"
+        ):  # This is rare: a tenant in a PID namespace of its own, or a forged PID.
             if not name.isdecimal():
                 continue
             try:
@@ -160,7 +163,8 @@ class SystemProcesses:
         return False
 
     def image_of(self, pid: int) -> int:
-        """Where its stack begins: by chance, and anew for each program that it becomes."""
+        """Address of the process's stack, which is random and changes with each program that it
+        executes."""
         try:
             with open(f"/proc/{pid}/stat", "rb") as stat:
                 return int(stat.read().rpartition(b")")[2].split()[25])
@@ -169,25 +173,24 @@ class SystemProcesses:
 
 
 def peer_of(connection: socket.socket) -> PidfdHandle:
-    """Who connected, by the kernel's word. Raises OSError when the peer is gone already."""
+    """The process that connected, as identified by the kernel. Raises OSError if it has ended."""
     size = _UCRED.size
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
     pid, uid, gid = _UCRED.unpack(raw)
     if pid <= 0:
-        raise ProcessLookupError("the peer lives in a pid namespace we cannot see")
+        raise ProcessLookupError("the peer is in a PID namespace that is not visible here")
     try:
         fd = connection.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)
         os.set_inheritable(fd, False)
     except OSError:
-        # Before Linux 6.5. The peer may have exited and its pid been reused between the two
-        # calls; the
-        # window is microseconds and the credentials above are still the peer's.
+        # Before Linux 6.5 the peer may exit and its PID be reused between the two calls. The
+        # window is microseconds, and the credentials above are still the peer's.
         fd = os.pidfd_open(pid)
     try:
         process = read_process(pid)
         handle = PidfdHandle(Process(pid, process.starttime_ticks, uid, gid, process.ns_pid), fd)
-        if not handle.alive():  # then what we read may be another process's
-            raise ProcessLookupError(f"process {pid} is gone")
+        if not handle.alive():  # What was read may be another process's.
+            raise ProcessLookupError(f"process {pid} has ended")
     except BaseException:
         os.close(fd)
         raise

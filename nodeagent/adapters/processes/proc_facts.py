@@ -18,7 +18,7 @@ from nodeagent.adapters.processes.identity import LARGEST_PID, read_process
 from nodeagent.ports.processes import LibraryIdentity
 from nodeagent.ports.watch import MappedLibrary, ProcessFacts
 
-MOST_ANCESTORS: Final = 64
+MAX_ANCESTORS: Final = 64
 _LIBCUDA: Final = re.compile(rb"/libcuda\.so[.0-9]*(?: \(deleted\))?$")
 
 
@@ -78,13 +78,13 @@ class ProcInspector:
 
 
 def _ancestors(pid: int) -> tuple[tuple[int, int], ...]:
-    """Raises OSError when the process itself is gone."""
+    """A process's ancestors, the parent first. Raises OSError if the process itself has ended."""
     found: list[tuple[int, int]] = []
     parent, _start = _parent_and_start(pid)
-    while parent > 0 and len(found) < MOST_ANCESTORS:
+    while parent > 0 and len(found) < MAX_ANCESTORS:
         try:
             above, start = _parent_and_start(parent)
-        except OSError:  # it ended just now: the rest of the line is not known
+        except OSError:  # It ended, so its own ancestors are unknown.
             break
         found.append((parent, start))
         parent = above
@@ -95,5 +95,5 @@ def _parent_and_start(pid: int) -> tuple[int, int]:
     with open(f"/proc/{pid}/stat", "rb") as stat:
         fields = stat.read().rpartition(b")")[2].split()
     if len(fields) < 20:
-        raise ProcessLookupError(f"process {pid} is gone")
+        raise ProcessLookupError(f"process {pid} has ended")
     return int(fields[1]), int(fields[19])

@@ -1,7 +1,7 @@
-"""Whose pages a region's files still are after the files themselves are gone.
+"""Processes that still have a region's files mapped after the files were removed.
 
-The kernel keeps a mapped file until the last process unmaps it, and says so in /proc/PID/maps:
-`…/usage.shm (deleted)` after an unlink, a path without its mount after an umount.
+The kernel keeps a mapped file until the last process unmaps it, and shows it in /proc/PID/maps:
+`…/usage.shm (deleted)` after an unlink, a path without its mount point after an umount.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _GONE: Final = b" (deleted)"
 
 
 def users_of(grant: GrantId, pod_uid: str) -> list[int]:
-    """Pids of those that have a region mapped which is this grant's: by the path, by the
-    environment they were started with, or, of a container's, by their pod. One pass over /proc,
-    at a start that found files missing."""
+    """PIDs of processes that have this grant's region mapped, recognised by the path, by the
+    environment they were started with, or for a container by their pod. One pass over /proc, at a
+    start that found files missing."""
     found = []
     for entry in os.listdir("/proc"):
         if not entry.isdecimal():

@@ -1,5 +1,6 @@
-"""Cgroups that the driver's limits are set on: a container's own, or one made for the programs of a
-grant. Implements WallPlaces."""
+"""Cgroups on which the driver's memory limits are set: a container's own, or one created for a
+grant's programs. Implements WallPlaces.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +21,14 @@ from nodeagent.adapters.processes.cgroups import (
 from nodeagent.ports.driver.walls import NoCgroup, Place
 from nodeagent.units import GrantId
 
-NO_HIERARCHY: Final = "this host has no cgroups of version 2"
+NO_HIERARCHY: Final = "this host has no cgroup v2"
 CONTROLLER: Final = "dmem"
-"""The kernel's, since Linux 6.14. Where it is not there, the driver keeps a book of its own."""
+"""The kernel's controller of device memory, since Linux 6.14. Without it the driver does its own
+accounting."""
 
 
 def cgroup_name(runtime: Path) -> str:
-    """Of the directory for the cgroups of one daemon: another one may run on this machine."""
+    """Name of the directory for the cgroups of one daemon; another one may run on this machine."""
     if runtime == Path("/run/sluice"):
         return "sluice"
     return f"sluice-{hashlib.sha256(os.fsencode(runtime)).hexdigest()[:12]}"
@@ -34,7 +36,7 @@ def cgroup_name(runtime: Path) -> str:
 
 class CgroupPlaces:
     def __init__(self, name: str, root: Path | None = None) -> None:
-        """`name`: of the directory below the hierarchy's root in which we make cgroups."""
+        """`name` is the directory below the hierarchy's root in which cgroups are created."""
         self._root = root or unified_root()
         self._name = name
 
@@ -50,7 +52,7 @@ class CgroupPlaces:
         found = container_path(path)
         if self._root is None or not found:
             where = path or NO_HIERARCHY
-            raise NoCgroup(f"process {pid} is in no cgroup of a container's own: {where}")
+            raise NoCgroup(f"process {pid} is not in a container's own cgroup: {where}")
         return Place(str(self._root / found.strip("/")), pod_in(path) or "")
 
     def make(self, grant: GrantId, pid: int) -> str:
@@ -60,8 +62,8 @@ class CgroupPlaces:
         cgroup = above / _checked(grant)
         try:
             above.mkdir(exist_ok=True)
-            self._let_down(self._root)
-            self._let_down(above)
+            self._delegate_controller(self._root)
+            self._delegate_controller(above)
             cgroup.mkdir(exist_ok=True)
             (cgroup / "cgroup.procs").write_text(str(pid), encoding="ascii")
         except OSError as error:
@@ -69,8 +71,8 @@ class CgroupPlaces:
         return str(cgroup)
 
     @staticmethod
-    def _let_down(above: Path) -> None:
-        """Have the kernel count in the cgroups below, where it can. Raises OSError."""
+    def _delegate_controller(above: Path) -> None:
+        """Enable the controller for the cgroups below, if the kernel has it. Raises OSError."""
         if CONTROLLER in (above / "cgroup.controllers").read_text(encoding="ascii").split():
             (above / "cgroup.subtree_control").write_text(f"+{CONTROLLER}", encoding="ascii")
 
@@ -98,7 +100,7 @@ class CgroupPlaces:
             return True
         except OSError:
             return False
-        with contextlib.suppress(OSError):  # until the last one is gone
+        with contextlib.suppress(OSError):  # This fails until the last process has ended.
             os.rmdir(Path(cgroup).parent)
         return True
 
@@ -113,7 +115,7 @@ class CgroupPlaces:
 
 
 def _checked(grant: GrantId) -> str:
-    """As part of a path."""
+    """The grant's name, checked for use in a path."""
     if not grant or "/" in grant or grant.startswith("."):
-        raise NoCgroup(f"{grant!r} cannot be a cgroup's name")
+        raise NoCgroup(f"{grant!r} is not usable as a cgroup's name")
     return grant

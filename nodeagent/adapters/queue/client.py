@@ -1,8 +1,8 @@
 """The queue controller over gRPC: the QueueLink port.
 
-Each connection makes its channel anew, so that renewed certificates are taken and a controller
-that moved is found. Every call has a deadline; the stream of decisions has a sign of life each
-second, so silence means that the way is cut even where TCP does not notice.
+Each connection makes a new channel, so that renewed certificates are read and a controller that
+moved is found. Every call has a timeout; the stream of decisions carries a keepalive each second,
+so silence means that the connection is broken even if TCP does not notice.
 """
 
 from __future__ import annotations
@@ -49,11 +49,12 @@ NODES: Final = "sluice.v1.QueueNodes"
 QUEUES: Final = "sluice.v1.Queues"
 DEADLINE_S: Final = 5.0
 CONNECT_DEADLINE_S: Final = 10.0
-"""Tells everything the node holds, and the controller answers with everything it wants."""
+"""Seconds; the call reports everything that the node holds, and the controller answers with all its
+decisions."""
 SILENCE_S: Final = 10.0
 CALLS_AT_ONCE: Final = 16
-"""For processes that wait here. The controller lets a caller have 64 calls waiting, and reads
-nothing of it for a while after more; reports and confirmations need their place among them."""
+"""Concurrent calls for processes that wait here. The controller accepts 64 pending calls per caller
+and pauses reading after more; reports and confirmations need some of them."""
 RELEASE: Final = f"/{NODES}/Release"
 LARGEST_ANSWER: Final = 16 << 20
 
@@ -79,7 +80,8 @@ class GrpcQueueLink:
         self._wire = wire
         self._channel: Any = None
         self._tells_many = True
-        """False once this controller has said that it takes no news of several at once."""
+        """False once this controller has reported that it does not accept several reports in one
+        call."""
         self._few = asyncio.Semaphore(CALLS_AT_ONCE)
         self._methods = {
             **{f"/{NODES}/{n}": m for n, m in wire.methods(NODES).items()},
@@ -172,10 +174,10 @@ class GrpcQueueLink:
         )
         async for update in self._stream(f"/{NODES}/WatchDecisions", request, SILENCE_S):
             found = [read_decision(one) for one in update.decisions]
-            if update.HasField("decision"):  # from a controller that sends one at a time
+            if update.HasField("decision"):  # An earlier controller sends one at a time.
                 found = [read_decision(update.decision)]
             for one in found[:-1]:
-                yield update.term, one.revision, one, ""  # the proof is of the last one
+                yield update.term, one.revision, one, ""  # The proof is for the last one.
             yield update.term, update.revision, found[-1] if found else None, update.proof
 
     async def tell(self, fence: Fence, works: Sequence[Work]) -> list[bool]:
@@ -204,7 +206,7 @@ class GrpcQueueLink:
         ]
 
     def _news(self, fence: Fence, work: Work) -> tuple[str, Any]:
-        """What became of it, as its call and its message."""
+        """One report as its call and its message."""
         decision = work.decision
         about = {
             "node": self._node,
@@ -267,11 +269,11 @@ class GrpcQueueLink:
     async def _call(self, path: str, request: Any, deadline_s: float = DEADLINE_S) -> Any:
         if self._channel is None:
             raise LinkLost("not connected")
-        ask, answer, _ = self._methods[path]
+        request_type, answer_type, _ = self._methods[path]
         call = self._channel.unary_unary(
             path,
-            request_serializer=ask.SerializeToString,
-            response_deserializer=answer.FromString,
+            request_serializer=request_type.SerializeToString,
+            response_deserializer=answer_type.FromString,
         )
         with self._errors():
             return await call(request, timeout=deadline_s, metadata=self._metadata())
@@ -279,11 +281,11 @@ class GrpcQueueLink:
     async def _stream(self, path: str, request: Any, silence_s: float | None) -> AsyncIterator[Any]:
         if self._channel is None:
             raise LinkLost("not connected")
-        ask, answer, _ = self._methods[path]
+        request_type, answer_type, _ = self._methods[path]
         call = self._channel.unary_stream(
             path,
-            request_serializer=ask.SerializeToString,
-            response_deserializer=answer.FromString,
+            request_serializer=request_type.SerializeToString,
+            response_deserializer=answer_type.FromString,
         )(request, metadata=self._metadata())
         try:
             while True:
@@ -298,7 +300,7 @@ class GrpcQueueLink:
             call.cancel()
 
     def _metadata(self) -> list[tuple[str, str]]:
-        """Raises LinkLost."""
+        """The metadata of a call. Raises LinkLost."""
         path = self._settings.token
         if not path:
             return []
@@ -313,14 +315,15 @@ class GrpcQueueLink:
         try:
             yield
         except asyncio.CancelledError:
-            # Either we are, or the call is, since its channel was closed for the next session.
+            # Either this task was cancelled, or only the call, because its channel was closed for
+            # the next session.
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
             raise LinkLost(f"{self._settings.server}: the session has ended") from None
         except TimeoutError:
             raise LinkLost(f"{self._settings.server} is silent") from None
-        except grpc.aio.UsageError as error:  # the channel was closed meanwhile
+        except grpc.aio.UsageError as error:  # The channel was closed.
             raise LinkLost(str(error)) from None
         except grpc.RpcError as error:
             code, details = error.code(), error.details()

@@ -1,4 +1,4 @@
-"""Both directions between the messages of queue.proto and the node's own values."""
+"""Conversion between the messages of queue.proto and the node's own values."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _STATES: Final = {
     WorkState.PAUSED: 3,
     WorkState.SPILLED: 3,
     WorkState.STOPPING: 4,
-    WorkState.SPILLING: 4,  # it holds all that it had, and is about to make way
+    WorkState.SPILLING: 4,  # It still holds everything, and is about to be preempted.
     WorkState.RETURNING: 4,
     WorkState.STOPPED: 5,
     WorkState.FINISHED: 6,
@@ -59,7 +59,7 @@ def read_welcome(message: Any) -> Welcome:
 
 
 def read_decision(message: Any) -> Decision:
-    """What an unknown wish of a later controller means is safest read as stop."""
+    """A decision. An unknown one of a later controller is read as stop, which is safest."""
     return Decision(
         workload=message.workload,
         pod=message.pod,
@@ -187,7 +187,7 @@ def _gpu(wire: Wire, gpu: ReportedGpu) -> Any:
 
 
 def _write_instance(wire: Wire, message: Any, gpu: ReportedGpu) -> None:
-    """To placement it is a GPU in MIG mode with one profile and one place."""
+    """A MIG instance; for placement it is a GPU in MIG mode with one profile and one place."""
     place = wire.message("MigSpan")(start=gpu.mig_start, size=gpu.mig_size)
     message.parent_uuid, message.mig_profile = gpu.parent or "", gpu.mig_profile
     message.mig_span.CopyFrom(place)

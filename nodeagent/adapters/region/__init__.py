@@ -1,1 +1,1 @@
-"""Grants' shared pages on tmpfs, and the registration of those who map them."""
+"""Grants' shared pages on tmpfs, and the registration of the processes that map them."""

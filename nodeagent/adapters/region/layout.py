@@ -1,6 +1,6 @@
-"""proto/region.h and proto/register.h as ctypes structures: same names, same order, nothing else.
+"""proto/region.h and proto/register.h as ctypes structures, with the same names in the same order.
 
-A test compares them with the C compiler's view field by field.
+A test compares them field by field with the C compiler's layout.
 """
 
 from __future__ import annotations

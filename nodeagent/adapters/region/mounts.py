@@ -1,8 +1,8 @@
-"""Where the tmpfs of a grant is mounted: in the host's mount namespace, whatever ours is.
+"""Mounts a grant's tmpfs in the host's mount namespace, whichever namespace the daemon is in.
 
-A unit with ProtectSystem=, PrivateTmp= and the like runs in a mount namespace of its own, as does a
-container: what it mounts there no job would ever see. So one thread of ours lives in the namespace
-of pid 1 and does the mounts; the kernel shows them to us, too, because ours is a slave of it.
+A unit with ProtectSystem=, PrivateTmp= and the like runs in its own mount namespace, as does a
+container, and jobs would not see its mounts. So one thread moves to the namespace of PID 1 and
+makes the mounts; they propagate back to the daemon, because its namespace is a slave of that one.
 Needs CAP_SYS_ADMIN, CAP_SYS_CHROOT and CAP_SYS_PTRACE.
 """
 
@@ -25,7 +25,7 @@ HOST_ROOT: Final = "/proc/1/root"
 _libc = ctypes.CDLL(None, use_errno=True)
 
 Result = tuple[int, int]
-"""What a system call returned, and errno."""
+"""Result of a system call, and errno."""
 
 
 def _here(call: Callable[[], Result]) -> Result:
@@ -34,11 +34,11 @@ def _here(call: Callable[[], Result]) -> Result:
 
 class RegionMounts:
     def __init__(self, run: Callable[[Callable[[], Result]], Result] = _here) -> None:
-        """`run` does a call in the namespace that is meant."""
+        """`run` makes a call in the intended namespace."""
         self._run = run
 
     def mount(self, directory: Path, options: str, flags: int) -> None:
-        """An empty tmpfs over a directory. Raises OSError."""
+        """Mount an empty tmpfs over a directory. Raises OSError."""
         target, data = os.fsencode(directory), options.encode()
         done, number = self._run(
             lambda: (_libc.mount(b"sluice", target, b"tmpfs", flags, data), ctypes.get_errno())
@@ -47,13 +47,13 @@ class RegionMounts:
             raise OSError(number, f"mount tmpfs on {directory}: {os.strerror(number)}")
 
     def unmount(self, directory: Path) -> bool:
-        """Take the topmost mount away; False when there is none."""
+        """Detach the topmost mount; False if there is none."""
         target, flags = os.fsencode(directory), MNT_DETACH | UMOUNT_NOFOLLOW
         return self._run(lambda: (_libc.umount2(target, flags), 0))[0] == 0
 
     def refusal(self, root: Path) -> str | None:
-        """None when a tmpfs can be mounted below `root`, and be seen there by us, else why not.
-        Leaves nothing behind."""
+        """Reason why a tmpfs cannot be mounted below `root` and seen there by this process; None if
+        it can. Leaves nothing behind."""
         probe = root / f".mount-probe-{os.getpid()}"
         try:
             probe.mkdir(mode=0o700)
@@ -64,7 +64,7 @@ class RegionMounts:
             self.mount(probe, "size=4k", MS_NOSUID)
             seen = probe.stat().st_dev != before
             self.unmount(probe)
-            return None if seen else "mounts of the host do not come into this namespace"
+            return None if seen else "the host's mounts do not propagate into this namespace"
         except OSError as error:
             return os.strerror(error.errno or 0)
         finally:
@@ -72,8 +72,8 @@ class RegionMounts:
 
 
 def region_mounts(root: Path) -> RegionMounts:
-    """In the host's namespace where that is another one and has the same directory `root`; in our
-    own otherwise. Never raises."""
+    """Mounts in the host's namespace if that is another one and has the same directory `root`;
+    otherwise in our own. Never raises."""
     try:
         ours, theirs = os.stat("/proc/self/ns/mnt"), os.stat(HOST_NAMESPACE)
         if (ours.st_dev, ours.st_ino) == (theirs.st_dev, theirs.st_ino):
@@ -89,14 +89,15 @@ def region_mounts(root: Path) -> RegionMounts:
 
 @cache
 def _host_worker() -> ThreadPoolExecutor:
-    """One for the process. Raises OSError when it may not go there."""
+    """The one thread of this process in the host's namespace. Raises OSError if it may not enter
+    it."""
     worker = ThreadPoolExecutor(1, "host-mounts")
     worker.submit(_enter_host).result()
     return worker
 
 
 def _enter_host() -> None:
-    """This thread alone: its idea of root and working directory is its own from here on."""
+    """Move this thread only: from here on its root and working directory are its own."""
     namespace = os.open(HOST_NAMESPACE, os.O_RDONLY | os.O_CLOEXEC)
     try:
         for done in (_libc.unshare(CLONE_FS), _libc.setns(namespace, CLONE_NEWNS)):

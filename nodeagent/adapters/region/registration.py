@@ -1,10 +1,10 @@
 """Registration sockets: one SOCK_SEQPACKET listener per grant, one exchange per tenant process
 (proto/register.h).
 
-Who is calling comes from the kernel (SO_PEERCRED, SO_PEERPIDFD); from the message only the
-protocol version and the slot a process had claimed for itself while the daemon was away. A
-caller that sends nothing is dropped after the deadline; a flood is dropped unanswered, and its
-sender claims a slot for itself as if the daemon were away.
+The caller's identity comes from the kernel (SO_PEERCRED, SO_PEERPIDFD); the message has only the
+protocol version and the slot that a process claimed by itself while the daemon was down. A caller
+that sends nothing is dropped after a timeout. A flood is dropped without an answer, and its senders
+claim slots by themselves as if the daemon were down.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from nodeagent.units import ANY_POD, MAX_SLOTS, NS_PER_S, GrantId, SlotIndex
 log = logging.getLogger(__name__)
 
 DEADLINE_S: Final = 1.0
-"""Four times what a tenant waits: later than that nobody is listening."""
+"""Seconds; four times what a tenant waits, after which it does not read the answer."""
 BURST: Final = 2 * MAX_SLOTS
-"""Every process a grant can hold may register at once, and again."""
+"""Maximum registrations at once: every process that a grant can hold, twice."""
 RATE_PER_S: Final = 100.0
-MOST_SILENT: Final = 64
-"""Callers per grant that may be connected without having said anything."""
+MAX_SILENT: Final = 64
+"""Connected callers per grant that may not have sent anything yet."""
 PAUSE_S: Final = 0.2
-"""Before the next try to accept, when there is no descriptor for it."""
+"""Seconds until accepting is tried again after file descriptors ran out."""
 _REQUEST_BYTES: Final = ctypes.sizeof(c.RegisterRequest)
 
 
@@ -49,7 +49,7 @@ class _Listener:
     grant: GrantId
     uid: int
     pod_uid: str
-    """Not empty: any user of this pod may come in."""
+    """If not empty, any user of this pod may register."""
     listener: socket.socket
     tokens: float = BURST
     filled_ns: int = 0
@@ -58,7 +58,7 @@ class _Listener:
 
 
 class SeqpacketListener:
-    """The Doorman on Unix sockets, inside the running event loop."""
+    """The Doorman on Unix sockets, in the running event loop."""
 
     def __init__(self, registrar: Registrar, clock: Clock) -> None:
         self._registrar = registrar
@@ -74,7 +74,7 @@ class SeqpacketListener:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
         try:
             _bind(listener, path)
-            # Of a container's grant the directory above is closed to everybody else on the host.
+            # The directory above a container's grant is closed to all other users of the host.
             os.chmod(path, 0o666 if pod_uid else 0o600)
             if os.geteuid() == 0:
                 os.chown(path, uid, -1)
@@ -100,26 +100,26 @@ class SeqpacketListener:
             connection.close()
 
     def close_listeners(self) -> None:
-        """The event loop is over: let go of the sockets, whose tenants live on."""
+        """Close the sockets after the event loop has ended; tenants keep running."""
         for door in self._doors.values():
             for connection in (door.listener, *door.silent, *door.registered):
                 connection.close()
         self._doors.clear()
 
     def _accept(self, door: _Listener) -> None:
-        for _ in range(MAX_SLOTS):  # leave the loop to others now and then
+        for _ in range(MAX_SLOTS):  # Let other tasks of the event loop run.
             try:
                 connection, _ = door.listener.accept()
             except BlockingIOError:
                 return
-            except OSError as error:  # out of descriptors: the backlog waits
+            except OSError as error:  # File descriptors ran out; the callers wait in the backlog.
                 self._short.warning("grant %s: accept: %s", door.grant, error)
                 loop = asyncio.get_running_loop()
                 loop.remove_reader(door.listener)
                 loop.call_later(PAUSE_S, self._listen, door)
                 return
             connection.setblocking(False)
-            if len(door.silent) >= MOST_SILENT or not self._admit(door):
+            if len(door.silent) >= MAX_SILENT or not self._admit(door):
                 self.dropped_total += 1
                 connection.close()
                 continue
@@ -136,7 +136,7 @@ class SeqpacketListener:
         return True
 
     def _receive(self, door: _Listener, connection: socket.socket) -> None:
-        """Mostly the request is here already; otherwise wait for it, but not for ever."""
+        """Read the request, which usually has arrived already; otherwise wait up to the timeout."""
         loop = asyncio.get_running_loop()
         if self._try_request(door, connection):
             return
@@ -171,7 +171,7 @@ class SeqpacketListener:
             slot=answer.slot,
             generation=answer.generation,
         )
-        with contextlib.suppress(OSError):  # gone meanwhile: the pidfd tells
+        with contextlib.suppress(OSError):  # It ended, which the pidfd reports.
             connection.send(bytes(reply), socket.MSG_NOSIGNAL)
         door.silent.discard(connection)
         if answer.error or handle is None:
@@ -180,8 +180,8 @@ class SeqpacketListener:
         door.registered.add(connection)
 
         def closed() -> None:
-            # Whatever comes, this is the last we read: a tenant that chatters must not keep us
-            # busy.
+            # Only one message is read, so that a tenant which sends many does not keep the
+            # daemon busy.
             asyncio.get_running_loop().remove_reader(connection)
             with contextlib.suppress(OSError):
                 if connection.recv(1):
@@ -225,15 +225,15 @@ class SeqpacketListener:
 
 
 def _may_enter(door: _Listener, process: Process) -> bool:
-    """A container's socket is reachable from inside the container and for root on the host; a
-    process of another pod can only have been handed it."""
+    """True if the caller may register. A container's socket is reachable from inside the container
+    and for root on the host; a process of another pod can only have been given it."""
     if not door.pod_uid:
         return process.uid in (door.uid, 0)
     return door.pod_uid == ANY_POD or pod_of(process.pid) in (None, door.pod_uid)
 
 
 def _bind(listener: socket.socket, path: Path) -> None:
-    """Binds through the directory's descriptor: sun_path has room for 107 bytes only."""
+    """Bind through the directory's descriptor, because sun_path has room for 107 bytes only."""
     directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         listener.bind(f"/proc/self/fd/{directory}/{path.name}")

@@ -1,10 +1,10 @@
-"""A grant's region on tmpfs, written through libsluice_region.so: Python cannot do a release
+"""A grant's region on tmpfs, written through libsluice_region.so, because Python has no release
 store.
 
-The daemon maps policy.shm, which nobody else can write or shrink, and only ever `pread`s
-usage.shm: a tenant that truncates it hurts itself, never us (a mapping would give SIGBUS). As
-root every grant has a tmpfs of its own, sized to its two files, so that no tenant can fill its
-neighbour's; otherwise a plain directory.
+The daemon maps policy.shm, which no other process can write or shrink, and only ever calls `pread`
+on usage.shm: a tenant that truncates it harms itself only (a mapping would raise SIGBUS in the
+daemon). As root every grant has its own tmpfs, sized for its two files, so that a tenant cannot
+fill another's; otherwise a plain directory.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from sluicecommon.plain import read_plain, write_all_fields
 
 RECORD_FILE: Final = "grant.json"
 MOUNT_OPTIONS: Final = "size=320k,nr_inodes=6,mode=0755"
-"""76 pages for the two files and one for the record; inodes: the root, four files and one to
+"""76 pages for the two files and one for the record; inodes for the root, four files and one to
 rename from."""
 
 _SLOT_BYTES: Final = ctypes.sizeof(c.UsageSlot)
@@ -52,7 +52,7 @@ _SLOTS_AT: Final = c.Usage.slot.offset
 _CLAIM_AT: Final = c.UsageSlot.self_claim.offset
 _IMAGE_AT: Final = c.UsageSlot.image.offset
 _DEVICES_AT: Final = c.UsageSlot.dev.offset
-_HEAD: Final = struct.Struct("=QHHI")  # sluice_usage_header up to claim_high
+_HEAD: Final = struct.Struct("=QHHI")  # The fields of sluice_usage_header up to claim_high.
 _LINE0: Final = struct.Struct("=4QIIQ")
 _CLAIM: Final = struct.Struct("=QQ")
 _IMAGE: Final = struct.Struct("=Q")
@@ -61,7 +61,7 @@ _GRANT_NAME: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class RegionLibrary:
-    """libsluice_region.so with its prototypes. Raises OSError when it cannot be loaded."""
+    """libsluice_region.so with its prototypes. Raises OSError if it cannot be loaded."""
 
     def __init__(self, path: Path) -> None:
         self._lib = ctypes.CDLL(str(path))
@@ -95,12 +95,12 @@ class RegionLibrary:
         usage = c.Usage()
         self._lib.sluice_usage_format(ctypes.byref(usage))
         self.usage_header: Final = bytes(usage.header)
-        """What a fresh usage.shm starts with."""
+        """Initial contents of usage.shm."""
         self.heartbeat = self._lib.sluice_policy_heartbeat
         self.set_population = self._lib.sluice_policy_set_population
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Raises OSError with the negative errno the function returned."""
+        """Call a function. Raises OSError with the negative errno that it returned."""
         result = getattr(self._lib, name)(*arguments)
         if result < 0:
             raise OSError(-result, f"{name}: {os.strerror(-result)}")
@@ -114,7 +114,7 @@ class TmpfsRegion:
         self._path = directory
         self._devices = devices
         self._last: dict[SlotIndex, tuple[bytes, SlotUsage]] = {}
-        """What was read last, as bytes and taken apart."""
+        """The last reading, as bytes and parsed."""
         fd = _open_policy(directory)
         try:
             self._map = mmap.mmap(fd, c.POLICY_BYTES)
@@ -135,7 +135,7 @@ class TmpfsRegion:
         self._library.call("sluice_policy_publish", self._ref, ctypes.byref(draft))
 
     def recover(self, draft: c.Policy, boot_id: bytes) -> None:
-        """Raises RegionDamaged when the page is not one of ours."""
+        """Read the limits from the page. Raises RegionDamaged if the page is not one of ours."""
         try:
             self._library.call("sluice_policy_check", self._ref, c.POLICY_BYTES, boot_id)
             self._library.call("sluice_policy_recover", self._ref, ctypes.byref(draft))
@@ -181,9 +181,9 @@ class TmpfsRegion:
         if adopted:
             self._write(_slot_at(slot) + _CLAIM_AT, bytes(_CLAIM.size))
         else:
-            # A tenant may have claimed the slot between our look and our store. Whoever comes
-            # second withdraws: the
-            # tenant when it sees our generation, we when we see its claim.
+            # A tenant may have claimed the slot between our read and our store. The second of
+            # the two withdraws: the tenant when it sees our generation, the daemon when it sees
+            # the claim.
             claim = self._read(_slot_at(slot) + _CLAIM_AT, _CLAIM.size)
             if len(claim) == _CLAIM.size and _CLAIM.unpack(claim)[0]:
                 self._library.call("sluice_policy_free_slot", self._ref, slot)
@@ -192,7 +192,7 @@ class TmpfsRegion:
 
     def clear_slot(self, slot: SlotIndex) -> None:
         self._write(_slot_at(slot), bytes(_SLOT_BYTES))
-        with contextlib.suppress(FileNotFoundError):  # free already
+        with contextlib.suppress(FileNotFoundError):  # It is free already.
             self._library.call("sluice_policy_free_slot", self._ref, slot)
 
     def owners(self) -> list[SlotOwner]:
@@ -216,8 +216,8 @@ class TmpfsRegion:
     def read_usage(self, slots: Sequence[SlotIndex]) -> UsageImage:
         if not slots:
             return UsageImage({})
-        # 200 times a second for each grant where GPUs are shared: two calls, and what has not
-        # changed is not taken apart again. lseek is a tenth of fstat; nobody uses the offset.
+        # Runs 200 times a second per grant on shared GPUs: two calls, and unchanged bytes are not
+        # parsed again. lseek costs a tenth of fstat, and the file's offset is not used.
         if os.lseek(self._usage, 0, os.SEEK_END) != c.USAGE_BYTES:
             return UsageImage({}, damage=UsageDamage.TRUNCATED)
         size = _slot_at(max(slots) + 1)
@@ -269,10 +269,11 @@ class TmpfsRegion:
         self._write(_slot_at(slot), bytes(_SLOT_BYTES))
 
     def repair_usage(self) -> None:
-        """The claim bound becomes the highest possible: a lower one could hide a living claim."""
+        """Set the claim bound to the highest possible value, because a lower one could hide a live
+        claim."""
         with contextlib.suppress(
             OSError
-        ):  # no space left on the grant's own tmpfs: the tenant's loss
+        ):  # The grant's own tmpfs is full, which harms its tenant only.
             if os.fstat(self._usage).st_size != c.USAGE_BYTES:
                 os.ftruncate(self._usage, c.USAGE_BYTES)
                 os.posix_fallocate(self._usage, 0, c.USAGE_BYTES)
@@ -287,7 +288,9 @@ class TmpfsRegion:
     def close(self) -> None:
         os.close(self._usage)
         del self._ref, self._policy
-        with contextlib.suppress(BufferError):  # a ctypes view may live until the next collection
+        with contextlib.suppress(
+            BufferError
+        ):  # A ctypes view may live until the next garbage collection.
             self._map.close()
 
     def _read(self, at: int, size: int) -> bytes:
@@ -297,7 +300,7 @@ class TmpfsRegion:
             return b""
 
     def _write(self, at: int, data: bytes) -> None:
-        # ENOSPC after a truncation: then there is nothing to zero either.
+        # ENOSPC after a truncation: there is nothing to zero then.
         with contextlib.suppress(OSError):
             os.pwrite(self._usage, data, at)
 
@@ -308,11 +311,12 @@ class TmpfsRegions:
     def __init__(
         self, root: Path, library: RegionLibrary, boot_id: str, mounts: RegionMounts | None
     ) -> None:
-        """`mounts` gives every grant a tmpfs of its own; None: all share the one of `root`."""
+        """`mounts` gives every grant a tmpfs of its own; None: all are directories on the tmpfs of
+        `root`."""
         self._root = root
         self._closed_root = root.parent / "pods"
-        """Regions of containers: any user in the container may write its usage, so nobody else on
-        the host may come near."""
+        """Directory of containers' regions: any user in the container may write its usage, so no
+        other user of the host may reach it."""
         self._library = library
         self._boot_id = uuid.UUID(boot_id).bytes
         self._mounts = mounts
@@ -346,7 +350,9 @@ class TmpfsRegions:
         if not _GRANT_NAME.fullmatch(grant):
             raise ValueError(f"{grant!r} is not a grant's directory")
         directory = self._found(grant)
-        unmounts = self._mounts or RegionMounts()  # what a daemon that could mount has left
+        unmounts = (
+            self._mounts or RegionMounts()
+        )  # An earlier daemon that could mount left a mount here.
         while unmounts.unmount(directory):
             pass
         with contextlib.suppress(FileNotFoundError):
@@ -372,7 +378,8 @@ class TmpfsRegions:
         return record if record.grant == grant else None
 
     def write_record(self, record: GrantRecord) -> None:
-        """Keep the copy beside the region current; best effort, the ledger is the truth."""
+        """Update the copy of the record beside the region. Best effort, because the ledger is
+        authoritative."""
         directory = self._found(record.grant)
         if directory.is_dir():
             with beneath.directory(directory) as root:
@@ -384,7 +391,7 @@ class TmpfsRegions:
         return (self._closed_root if closed else self._root) / grant
 
     def _found(self, grant: str) -> Path:
-        """Where it is; the open place when it is nowhere."""
+        """The region's directory; the one for non-containers if it does not exist."""
         closed = self._place(grant, closed=True)
         return closed if closed.is_dir() else self._place(grant, closed=False)
 
@@ -397,7 +404,7 @@ class TmpfsRegions:
             with beneath.directory(directory) as root:
                 fd = beneath.open_regular(root, name, flags, 0o600)
             try:
-                os.posix_fallocate(fd, 0, size)  # a later ENOSPC would be a tenant's SIGBUS
+                os.posix_fallocate(fd, 0, size)  # A later ENOSPC would be a SIGBUS in a tenant.
                 os.fchmod(fd, mode)
                 if name == c.USAGE_FILE:
                     os.pwrite(fd, self._library.usage_header, 0)
@@ -420,7 +427,7 @@ def _open_policy(directory: Path) -> int:
         try:
             fd = beneath.open_regular(root, c.POLICY_FILE, os.O_RDWR)
         except PermissionError:
-            # 0444 and we are not root: it is our own file.
+            # The mode is 0444 and this process is not root, but owns the file.
             os.chmod(path, 0o644)
             try:
                 fd = beneath.open_regular(root, c.POLICY_FILE, os.O_RDWR)

@@ -68,7 +68,7 @@ def test_without_root_nothing_is_changed_and_it_says_why(gpus: Card) -> None:
     wanted = ["1g.10gb"]
     outcome = ask(gpus, ("-c", AS_NOBODY), do="change", gpu=uuids(gpus)[0], wanted=wanted)
     found = outcome["outcome"]
-    assert "3g.40gb at 0:4 cannot be destroyed: the driver lets root alone" in found["error"]
+    assert "3g.40gb at 0:4 cannot be destroyed: permission denied by the driver" in found["error"]
     assert [one["profile"] for one in found["after"]["instances"]] == ["3g.40gb"]
     assert len(found["after"]["instances"][0]["devices"]) == 1
 
@@ -79,7 +79,7 @@ def test_an_instance_that_nobody_can_use_is_made_anew(gpus: Card) -> None:
     gpus.control("fail=nvmlGpuInstanceCreateComputeInstance:0:999")
     failed = ask(gpus, do="change", gpu=first, wanted=["2g.20gb"])["outcome"]
     assert (
-        "2g.20gb at 4:2 cannot be made: Unknown Error; taking it back failed too" in failed["error"]
+        "2g.20gb at 4:2 cannot be made: Unknown Error; undoing it failed too" in failed["error"]
     )
     assert not failed["rolled_back"]
     (half,) = failed["after"]["instances"]

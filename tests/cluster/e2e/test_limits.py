@@ -108,7 +108,7 @@ def test_what_cannot_be_read_is_said_everywhere(lab: Lab, as_it_was: None) -> No
     except NodeError as error:
         raise AssertionError(f"{lab.phase('unread')}: {lab.events('unread')}") from error
     doctor = lab.agent("sh", "-c", "sluice doctor || true")
-    assert "does not let us read this node's pods" in doctor, doctor
+    assert "forbids reading this node's pods" in doctor, doctor
     log = lab.cluster.kubectl(
         "logs", "-n", SYSTEM, lab.agent_pod()["metadata"]["name"], "-c", "agent"
     )

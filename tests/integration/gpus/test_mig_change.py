@@ -174,7 +174,7 @@ def test_a_process_of_nobodys_grant_is_in_the_way_too(node: Node) -> None:
         (("9g.99gb",), 2, "no profile 9g.99gb on this GPU, it offers: 1g.10gb"),
         (("1g.10gb", "--disable"), 2, "give either profiles"),
         ((), 2, "give either profiles"),
-        (("7g",), 2, "'7g' is no profile"),
+        (("7g",), 2, "'7g' is not a profile"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_destroyed(
@@ -230,7 +230,7 @@ def test_what_cannot_be_taken_back_is_told_with_what_is_left(node: Node) -> None
     control(node, f"fail=nvmlDeviceCreateGpuInstanceWithPlacement:0:{code}")
     failed = set_(node, "7g.80gb")
     assert failed.returncode == 1
-    assert "taking it back failed too: Unknown Error" in failed.stderr
+    assert "undoing it failed too: Unknown Error" in failed.stderr
     assert "is now MIG on, no instance: set 7g.80gb again, or what it was before" in failed.stderr
     assert cut(node) == []
     assert len(units(node)) == 2, "the other two cards are still given away"
@@ -243,7 +243,7 @@ def test_a_driver_that_hangs_is_told_with_what_became_of_the_card(node: Node) ->
     control(node, "nvml_hang=1")
     refused = set_(node, "7g.80gb")
     assert refused.returncode == 1
-    assert "the GPUs cannot be read: NVML did not answer within 15 s" in refused.stderr
+    assert "the GPUs cannot be read: NVML timed out after 15 s" in refused.stderr
     control(node)
     assert cut(node) == before
 

@@ -252,7 +252,7 @@ def test_whose_pod_it_is_cannot_be_told_so_it_does_not_start(
     served.api.refuse = lambda method, path: (403, "Forbidden") if "/jobs/" in path else None
     said = refusal(node, uid)
     assert "whether vision/hidden-a, made by Job hidden is a queue's cannot be told" in said
-    assert "may not read Job vision/hidden" in said
+    assert "permission denied reading Job vision/hidden" in said
     served.api.refuse = lambda method, path: (503, "Unavailable") if "/jobs/" in path else None
     assert "whose the pod is cannot be read now" in refusal(node, uid)
     served.api.refuse = lambda method, path: None

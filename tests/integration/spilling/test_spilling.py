@@ -165,7 +165,7 @@ def test_a_kernel_that_does_not_end_keeps_its_job_on_the_card(ends: ExitStack) -
     first = job(node, ends, "first").ready()
     assert first.do("hold", HELD_GIB) == 0
     assert first.do("forever") == 0
-    assert "did not end in time" in refused(node, "pause", "--spill", "first")
+    assert "did not complete in time" in refused(node, "pause", "--spill", "first")
     assert first.state() == "active", "as it was before"
     assert first.do("alloc", 1) == 0
     assert 'sluice_spills_total{result="failed"} 1' in node.metrics()

@@ -40,7 +40,7 @@ class FakeNvml:
     async def read(self) -> NodeReading:
         if self.hung:
             self.restarts_total += 1
-            return NodeReading(error="NVML did not answer within 3 s")
+            return NodeReading(error="NVML timed out after 3 s")
         xids, self.xids = tuple(self.xids), []
         return NodeReading(tuple(self.gpus.values()), "999.1", "12.999", xids)
 

@@ -1,1 +1,1 @@
-"""Loads the programs of nodeagent/bpf into this kernel, ahead-of-time or with bcc."""
+"""Loads the programs of nodeagent/bpf into this kernel, prebuilt or compiled by bcc."""

@@ -1,9 +1,9 @@
-"""The loader that uses bcc: compiles nodeagent/bpf on this host, for hosts where the prebuilt
-programs do not load, and hands descriptors over (ebpf_programs.py).
+"""The loader that uses bcc: compiles nodeagent/bpf on this host, for kernels that do not accept the
+prebuilt programs, and hands over descriptors (programs.py).
 
-A process of its own, for LLVM needs 180 MiB to compile and never gives them back. Started as
-`python -m nodeagent.adapters.ebpf.loaders.bcc`. bcc is found where distributions put it, which a
-virtual environment does not look in.
+It is a process of its own, because LLVM needs 180 MiB to compile and never releases them. Started
+as `python -m nodeagent.adapters.ebpf.loaders.bcc`. bcc is imported from the distribution's
+directory, which a virtual environment does not search.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from nodeagent.adapters.ebpf.loaders.headers import kernel_headers
 from nodeagent.adapters.ebpf.loaders.programs import MAPS, PROGRAMS, hand_over, pid_namespace
 
 DIST_PACKAGES: Final = Path("/usr/lib/python3/dist-packages")
-"""Debian's, Ubuntu's; Fedora's and SUSE's Python have bcc on their own path."""
+"""Debian's and Ubuntu's directory; Fedora's and SUSE's Python have bcc on their own path."""
 BPF: Final = Path(__file__).resolve().parents[3] / "bpf"
 PROTO: Final = (BPF.parents[1] / "proto", BPF.parent / "native" / "proto")
-"""Where launch_event.h is: in a checkout, and installed."""
+"""Directories of launch_event.h: in a checkout, and installed."""
 _DIALECT: Final = (
     (r"\bbpf_map_lookup_elem\(&(\w+), ", r"\1.lookup("),
     (r"\bbpf_map_delete_elem\(&(\w+), ", r"\1.delete("),
@@ -30,12 +30,12 @@ _DIALECT: Final = (
     (r"\bbpf_map_update_elem\(&(\w+), ([^;]*), BPF_NOEXIST\);", r"\1.insert(\2);"),
     (r"\bbpf_ringbuf_output\(&(\w+), ", r"\1.ringbuf_output("),
 )
-"""Calls of helpers that take a map, and how bcc has them: it knows its maps by these calls alone,
-and refuses them inside a macro."""
+"""Calls of helpers that take a map, and bcc's form of them: it recognises its maps by these calls
+only, and rejects them inside a macro."""
 
 
 def find_bcc() -> bool:
-    """Whether `import bcc` will work; extends the path where it has to, by bcc alone."""
+    """True if `import bcc` works; extends the path for bcc alone if that is needed."""
     if importlib.util.find_spec("bcc") is not None:
         return True
     place = DIST_PACKAGES / "bcc" / "__init__.py"
@@ -50,19 +50,19 @@ def find_bcc() -> bool:
     assert spec.loader is not None
     try:
         spec.loader.exec_module(module)
-    except (ImportError, OSError):  # a libbcc that cannot be loaded
+    except (ImportError, OSError):  # libbcc cannot be loaded.
         del sys.modules["bcc"]
         return False
     return True
 
 
 def translated(source: str) -> str:
-    """watch.c as bcc reads it. Raises ValueError for a call that bcc would not understand."""
+    """watch.c in bcc's form. Raises ValueError for a call that bcc would not understand."""
     for call, member in _DIALECT:
         source = re.sub(call, member, source)
     left = re.search(r"\bbpf_(map_\w+_elem|ringbuf_\w+)\(", source)
     if left is not None:
-        raise ValueError(f"{left[0]}…) in watch.c is in no form that is known of bcc")
+        raise ValueError(f"{left[0]}…) in watch.c has no known form for bcc")
     return source
 
 

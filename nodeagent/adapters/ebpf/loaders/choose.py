@@ -1,5 +1,6 @@
-"""Who loads the programs: the object built ahead of time where it is there and the kernel takes it,
-else bcc, each in a process of its own that ends."""
+"""Chooses the loader of the programs: the prebuilt object if it exists and the kernel accepts it,
+otherwise bcc, each in a short-lived process of its own.
+"""
 
 from __future__ import annotations
 
@@ -19,29 +20,30 @@ PREBUILT: Final = "prebuilt"
 BCC: Final = "bcc"
 AUTO: Final = "auto"
 DEADLINES_S: Final = {PREBUILT: 15.0, BCC: 60.0}
-"""On an idle machine the one takes a tenth of a second, the other compiles for 1 to 3 s. Together
-they stay below what the daemon gives its child to start (ebpf.py)."""
-MOST_SAID_CHARACTERS: Final = 2000
-"""Of what a loader wrote: the end, where compilers and the verifier say why."""
+"""Seconds. On an idle machine the first takes a tenth of a second, the other compiles for 1 to 3 s.
+Together they stay below the time that the daemon gives its child to start (watch.py)."""
+MAX_SAID_CHARACTERS: Final = 2000
+"""Characters kept of a loader's output: the end, where compilers and the verifier give the
+reason."""
 NOT_BUILT: Final = "the prebuilt programs are not at {path}"
 
 
 class LoadFailed(Exception):
-    """No programs; the text says why."""
+    """No loader succeeded; the text gives the reasons."""
 
 
 @dataclass(frozen=True, slots=True)
 class Programs:
     fds: dict[str, int]
-    """Of programs and maps, by name."""
+    """Descriptors of programs and maps, by name."""
     loader: str
     """PREBUILT or BCC."""
     instead: str = ""
-    """Why it was not the prebuilt ones, where those were wanted first."""
+    """Reason why the prebuilt programs were not used although they were preferred."""
 
 
 async def load(loader: str, prebuilt: Path) -> Programs:
-    """`loader`: AUTO, PREBUILT or BCC, the setting. Raises LoadFailed."""
+    """Load the programs. `loader` is the setting: AUTO, PREBUILT or BCC. Raises LoadFailed."""
     if loader == BCC:
         return await load_with_bcc()
     try:
@@ -89,11 +91,11 @@ async def _run(loader: str, module: str, arguments: Sequence[str]) -> dict[str, 
                 text, fds = await asyncio.to_thread(_receive, ours, deadline_s)
                 await process.wait()
         except TimeoutError:
-            raise LoadFailed(f"{loader} took longer than {deadline_s:g} s") from None
+            raise LoadFailed(f"{loader} timed out after {deadline_s:g} s") from None
         finally:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
-        said = (await errors).decode("utf-8", "replace").strip()[-MOST_SAID_CHARACTERS:]
+        said = (await errors).decode("utf-8", "replace").strip()[-MAX_SAID_CHARACTERS:]
     try:
         answer = json.loads(text)
     except ValueError:

@@ -1,9 +1,9 @@
-"""The kernel headers bcc compiles against, also where /lib/modules is hidden from us.
+"""The kernel headers that bcc compiles against, also if /lib/modules is hidden from this process.
 
-Under ProtectKernelModules= (systemd/sluice.service), as in a container, /lib/modules/RELEASE cannot
-be seen. The headers are mostly elsewhere, in /usr/src, and only their names are there: so they are
-looked up as pid 1 sees them, and bcc is told where they are. Loading modules stays as impossible as
-the unit makes it. What bcc looks for is in its src/cc/frontends/clang/kbuild_helper.cc.
+Under ProtectKernelModules= (systemd/sluice.service), as in a container, /lib/modules/RELEASE is not
+visible. The headers are usually in /usr/src, and only links to them are hidden: so they are looked
+up in the root of PID 1, and bcc gets their path. Loading modules stays as impossible as the unit
+makes it. bcc's own search is in its src/cc/frontends/clang/kbuild_helper.cc.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from pathlib import Path
 from typing import Final
 
 VARIABLE: Final = "BCC_KERNEL_SOURCE"
-"""bcc's own: one directory, in the place of /lib/modules/RELEASE."""
+"""bcc's own variable: one directory, in the place of /lib/modules/RELEASE."""
 MODULES: Final = Path("/lib/modules")
 HOST: Final = Path("/proc/1/root")
-"""The root of pid 1; needs CAP_SYS_PTRACE, which the daemon has for the regions' mounts."""
+"""The root of PID 1; needs CAP_SYS_PTRACE, which the daemon has for the regions' mounts."""
 ARCHIVES: Final = (Path("/sys/kernel/kheaders.tar.xz"), Path("/proc/kheaders.tar.xz"))
-MOST_LINKS: Final = 8
+MAX_LINKS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Headers:
     where: Path
     environment: dict[str, str] = field(default_factory=dict)
-    """What bcc has to be told; empty where it finds them by itself."""
+    """Environment for bcc; empty if it finds the headers by itself."""
     flags: tuple[str, ...] = ()
 
 
@@ -38,14 +38,14 @@ def kernel_headers(
     host: Path = HOST,
     archives: tuple[Path, ...] = ARCHIVES,
 ) -> Headers | None:
-    """None: there are none. Never raises."""
+    """The headers; None if there are none. Never raises."""
     release = modules / platform.release()
     named = environment.get(VARIABLE, "")
     for place in (*([Path(named)] if named else []), release / "build", release / "source"):
         if _are_headers(place):
             return Headers(place)
     build, source = (_of_host(host, release / name) for name in ("build", "source"))
-    if _are_headers(source):  # Debian's: what is generated is in `build`, all else in `source`
+    if _are_headers(source):  # Debian has generated headers in `build` and all others in `source`.
         return Headers(source, {VARIABLE: str(source)}, _generated(build))
     if _are_headers(build):
         return Headers(build, {VARIABLE: str(build)})
@@ -56,15 +56,17 @@ def kernel_headers(
 
 
 def _are_headers(place: Path) -> bool:
-    return os.path.exists(place / "include" / "linux" / "kconfig.h")  # no OSError, as Path's has
+    return os.path.exists(
+        place / "include" / "linux" / "kconfig.h"
+    )  # It raises no OSError, as Path's method does.
 
 
 def _of_host(host: Path, path: Path) -> Path:
-    """An absolute link of the host's would lead into our own root: followed by hand."""
-    for _ in range(MOST_LINKS):
+    """Follow an absolute link of the host by hand, because it would lead into our own root."""
+    for _ in range(MAX_LINKS):
         try:
             target = os.readlink(host / path.relative_to("/"))
-        except OSError:  # no link, or nothing
+        except OSError:  # It is not a link, or does not exist.
             break
         path = Path(os.path.normpath(path.parent / target))
     return host / path.relative_to("/")

@@ -1,11 +1,11 @@
-"""The loader of the prebuilt programs: hands an object that clang made when Sluice was built to the
-kernel through libbpf, and the descriptors over (ebpf_programs.py).
+"""The loader of the prebuilt programs: loads an object that clang compiled when Sluice was built
+into the kernel through libbpf, and hands over the descriptors (programs.py).
 
-No compiler, no bcc and no kernel headers: libbpf is a library of 400 KiB, and this takes tens of
-milliseconds. Started as `python -m nodeagent.adapters.ebpf.loaders.prebuilt OBJECT`; what libbpf
-and the verifier say goes to standard error. The calls are those libbpf has had since 0.3, from
-libbpf.h; 0.x tells of errors inside the pointer it returns, 1.x by errno, libbpf_get_error() knows
-both.
+It needs no compiler, no bcc and no kernel headers: libbpf is a library of 400 KiB, and loading
+takes tens of milliseconds. Started as `python -m nodeagent.adapters.ebpf.loaders.prebuilt OBJECT`;
+output of libbpf and the verifier goes to standard error. The calls exist in libbpf since 0.3
+(libbpf.h); 0.x reports errors in the pointer that it returns, 1.x by errno, and libbpf_get_error()
+handles both.
 """
 
 from __future__ import annotations
@@ -27,22 +27,23 @@ from nodeagent.adapters.ebpf.loaders.programs import (
 )
 
 CONSTANTS: Final = "watch.rodata"
-"""The map of the object's constants, named by every libbpf after the object's file, watch.bpf.o."""
+"""The map of the object's constants, which every libbpf names after the object's file,
+watch.bpf.o."""
 PID_NAMESPACE: Final = struct.Struct("=QQ")
 """`struct pid_namespace` of nodeagent/bpf/records.h, the only constant."""
 
 
 OLD: Final = "watch.old.bpf.o"
-"""Beside it, the same for kernels before 6.1, which have to have BTF. It is what is tried when the
-kernel refuses the other one: some kernels have later helpers than their version says."""
+"""The object for kernels before 6.1, which must have BTF. It is tried when the kernel rejects the
+other one, because some kernels have later helpers than their version says."""
 
 
 class NotLoaded(Exception):
-    """The text says what was refused, and how."""
+    """Loading failed; the text says what was rejected and why."""
 
 
 class Refused(NotLoaded):
-    """By the kernel; the verifier's words are in what libbpf wrote."""
+    """The kernel rejected the object; the verifier's messages are in libbpf's output."""
 
 
 def load(file: Path, namespace: PidNamespace | None) -> dict[str, int]:
@@ -70,19 +71,19 @@ def _load(libbpf: Any, file: Path, namespace: PidNamespace | None) -> dict[str, 
     error = libbpf.libbpf_get_error(module)
     if error or not module:
         text = _text(libbpf, error)
-        raise NotLoaded(f"{file} is no object that libbpf can open: {text}")
+        raise NotLoaded(f"libbpf cannot open {file}: {text}")
     if namespace is not None:
         _set_namespace(libbpf, _map(libbpf, module, CONSTANTS), namespace)
     refused = libbpf.bpf_object__load(module)
     if refused < 0:
-        raise Refused(f"the kernel refuses {file.name}: {_text(libbpf, refused)}")
+        raise Refused(f"the kernel rejected {file.name}: {_text(libbpf, refused)}")
     programs = {name: libbpf.bpf_program__fd(_program(libbpf, module, name)) for name in PROGRAMS}
     maps = {name: libbpf.bpf_map__fd(_map(libbpf, module, name)) for name in MAPS}
     return {**programs, **maps}
 
 
 def _text(libbpf: Any, error: int) -> str:
-    """libbpf has numbers of its own above the kernel's."""
+    """The text of an error; libbpf has numbers of its own above the kernel's."""
     text = ctypes.create_string_buffer(256)
     libbpf.libbpf_strerror(ctypes.c_int(error), text, ctypes.c_size_t(len(text)))
     return text.value.decode("utf-8", "replace")
@@ -94,7 +95,7 @@ def _set_namespace(libbpf: Any, constants: ctypes.c_void_p, namespace: PidNamesp
         raise NotLoaded("the prebuilt programs are of another version: their constants differ")
     refused = libbpf.bpf_map__set_initial_value(constants, data, ctypes.c_size_t(len(data)))
     if refused:
-        raise NotLoaded(f"their pid namespace cannot be set: {_text(libbpf, refused)}")
+        raise NotLoaded(f"setting their PID namespace failed: {_text(libbpf, refused)}")
 
 
 def _program(libbpf: Any, module: ctypes.c_void_p, name: str) -> ctypes.c_void_p:

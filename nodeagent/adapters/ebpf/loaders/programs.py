@@ -1,8 +1,8 @@
-"""What a loader hands over: the programs and maps of nodeagent/bpf by name, each a descriptor.
+"""The result of a loader: the programs and maps of nodeagent/bpf by name, each a descriptor.
 
-A loader is a process of its own, its standard input a SOCK_STREAM socket: it answers one line of
-JSON, {"names": […]} with the descriptors beside it or {"error": "…"}, and ends. Who reads the maps
-afterwards does not care who loaded them.
+A loader is a process of its own, its standard input a SOCK_STREAM socket: it writes one line of
+JSON, {"names": […]} with the descriptors beside it or {"error": "…"}, and ends. The reader of the
+maps is independent of the loader.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ PROGRAMS: Final = {
     "see_driver_launch": "KPROBE",
     "see_nothing": "KPROBE",
 }
-"""With the type as bcc names it; the prebuilt object has it in the names of its sections. A
-uprobe's program has the type of a kprobe's."""
+"""Programs with their types as bcc names them; the prebuilt object has them in its sections' names.
+A uprobe's program has the type of a kprobe's."""
 MAPS: Final = (
     "records",
     "dropped",
@@ -42,27 +42,28 @@ FIRST_PID_NAMESPACE: Final = 0xEFFFFFFC
 
 @dataclass(frozen=True, slots=True)
 class PidNamespace:
-    """As bpf_get_ns_current_pid_tgid() wants it."""
+    """The PID namespace for bpf_get_ns_current_pid_tgid()."""
 
     device: int
     inode: int
 
 
 def pid_namespace(namespace: str = PID_NAMESPACE) -> PidNamespace | None:
-    """Ours; None where pids are the kernel's own. Raises OSError."""
+    """This process's PID namespace; None if PIDs are the kernel's own. Raises OSError."""
     place = os.stat(namespace)
     if place.st_ino == FIRST_PID_NAMESPACE:
         return None
-    device = os.major(place.st_dev) << 20 | os.minor(place.st_dev)  # as the kernel has it, inside
+    # The kernel's own encoding of a device number.
+    device = os.major(place.st_dev) << 20 | os.minor(place.st_dev)
     return PidNamespace(device, place.st_ino)
 
 
 def hand_over(load: Callable[[], dict[str, int]]) -> int:
-    """The whole of a loader's life; its exit status. Whatever `load` raises is told."""
+    """Run a loader and return its exit status. Everything that `load` raises is reported."""
     answer = socket.socket(fileno=os.dup(0))
     try:
         found = load()
-    except Exception as error:  # bcc raises nothing narrower
+    except Exception as error:  # bcc raises nothing more specific.
         text = json.dumps({"error": str(error) or type(error).__name__})
         answer.sendall(text.encode() + b"\n")
         return 1

@@ -14,8 +14,8 @@ from nodeagent.adapters.api.guests import (
     CALLS_BURST,
     CALLS_PER_S,
     IDLE_S,
-    MOST_CONNECTIONS,
-    MOST_PER_ACCOUNT,
+    MAX_CONNECTIONS,
+    MAX_PER_ACCOUNT,
     ROOM_FOR_ROOT,
     SILENT_S,
     Guest,
@@ -45,7 +45,7 @@ def test_users_cannot_lock_root_out() -> None:
         for _ in range(300):
             party.enter(account)
     others = len(party.book)
-    assert others == MOST_CONNECTIONS - ROOM_FOR_ROOT
+    assert others == MAX_CONNECTIONS - ROOM_FOR_ROOT
     for _ in range(ROOM_FOR_ROOT):
         assert party.enter(0) is not None
     assert party.enter(0) is not None, "root's oldest idle one makes room"
@@ -54,7 +54,7 @@ def test_users_cannot_lock_root_out() -> None:
 def test_a_third_user_gets_room_from_who_has_the_most_and_says_nothing() -> None:
     party = Party()
     for account in (1, 2):
-        for _ in range(MOST_PER_ACCOUNT):
+        for _ in range(MAX_PER_ACCOUNT):
             party.enter(account)
     party.dropped.clear()
     assert party.enter(3) is not None
@@ -65,7 +65,7 @@ def test_a_third_user_gets_room_from_who_has_the_most_and_says_nothing() -> None
 def test_connections_that_are_being_answered_are_nobodys_room() -> None:
     party = Party()
     for account in (1, 2):
-        for _ in range(MOST_PER_ACCOUNT):
+        for _ in range(MAX_PER_ACCOUNT):
             guest = party.enter(account)
             if guest is not None:
                 guest.calls = 1
@@ -110,8 +110,8 @@ def test_streams_are_bounded_for_a_user_over_all_his_connections_and_not_for_roo
         if account == 7:
             assert begun == 16
     assert begun == 128
-    assert reasons[0] == "uid 7 has 16 calls of Watch already"
-    assert reasons[-1] == "128 calls of Watch run already"
+    assert reasons[0] == "uid 7: too many concurrent Watch calls (limit 16)"
+    assert reasons[-1] == "too many concurrent Watch calls on this node (limit 128)"
     root = party.enter(0)
     assert root is not None
     for _ in range(500):
@@ -133,7 +133,7 @@ def test_who_asks_too_often_waits_and_is_refused_when_it_goes_on() -> None:
 
     for _ in range(int(CALLS_BURST + 5 * CALLS_PER_S)):
         ask()
-    with pytest.raises(Refused, match="uid 7 asks too often"):
+    with pytest.raises(Refused, match="uid 7: rate limit of 100 calls per second exceeded"):
         [ask() for _ in range(2)]
     assert delays[: int(CALLS_BURST)] == [0.0] * int(CALLS_BURST)
     assert 0.0 < delays[int(CALLS_BURST)] <= delays[-1] <= 5.0

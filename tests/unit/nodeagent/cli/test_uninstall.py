@@ -319,7 +319,7 @@ def test_mounts_of_ours_are_taken_away_and_nothing_is_removed_across_one(tmp_pat
         # The other is not known of.
         place.mount_table.write_text(f"36 35 0:45 / {region} rw - tmpfs sluice rw\n")
         told = left_on_node.remove(place)
-        assert told == [f"{foreign}: something is mounted there"]
+        assert told == [f"{foreign}: a file system is mounted there"]
         assert not region.exists()
         assert (foreign / "data").exists()
     finally:

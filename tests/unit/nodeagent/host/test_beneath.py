@@ -69,9 +69,9 @@ def test_links_and_ways_out_are_refused(root: int, name: str) -> None:
 
 
 def test_a_pipe_does_not_make_us_wait_and_is_refused(root: int) -> None:
-    with pytest.raises(OSError, match="is no regular file"):
+    with pytest.raises(OSError, match="is not a regular file"):
         open_regular(root, "pipe", os.O_RDONLY)
-    with pytest.raises(OSError, match="is no regular file"):
+    with pytest.raises(OSError, match="is not a regular file"):
         open_regular(root, "deep", os.O_RDONLY)
 
 

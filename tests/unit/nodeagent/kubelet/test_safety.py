@@ -111,7 +111,7 @@ def test_who_may_take_gpus_by_a_variable(
     found = container_toolkit.finding(reading, "cdi-cri")
     assert found.level == level
     if accepts:
-        assert "NVIDIA_VISIBLE_DEVICES=all, around every grant" in found.what
+        assert "NVIDIA_VISIBLE_DEVICES=all, outside every grant" in found.what
         assert f"nvidia-ctk config --set {KEY}=false" in found.remedy
 
 

@@ -69,7 +69,7 @@ def test_a_cgroup_outside_of_our_namespace_has_no_room(
 ) -> None:
     monkeypatch.setattr(host_room, "text_of", lambda pid: "0::/../other\n")
     found = SystemHostRoom().headroom(os.getpid())
-    assert found == (0, "/../other, which is not seen from here")
+    assert found == (0, "/../other, which is not visible here")
 
 
 def test_a_frozen_cgroup_holds_still(unified: Path) -> None:
