@@ -78,9 +78,7 @@ def test_an_instance_that_nobody_can_use_is_made_anew(gpus: Card) -> None:
     first = uuids(gpus)[0]
     gpus.control("fail=nvmlGpuInstanceCreateComputeInstance:0:999")
     failed = ask(gpus, do="change", gpu=first, wanted=["2g.20gb"])["outcome"]
-    assert (
-        "2g.20gb at 4:2 cannot be made: Unknown Error; undoing it failed too" in failed["error"]
-    )
+    assert "2g.20gb at 4:2 cannot be made: Unknown Error; undoing it failed too" in failed["error"]
     assert not failed["rolled_back"]
     (half,) = failed["after"]["instances"]
     assert (half["profile"], half["devices"]) == ("3g.40gb", [])

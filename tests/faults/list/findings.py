@@ -53,9 +53,7 @@ FINDINGS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "S8": (
         "empty lists mean everybody",
-        (
-            "queue/state/test_trust.py::test_a_certificate_is_nobody_until_somebody_says_who_it_is",
-        ),
+        ("queue/state/test_trust.py::test_a_certificate_is_nobody_until_somebody_says_who_it_is",),
     ),
     "S9": (
         "without TLS every local user is admin and every node",
