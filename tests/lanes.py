@@ -70,7 +70,7 @@ def arrange(items: list[pytest.Item]) -> None:
 
 
 class Lanes(LoadScopeScheduling):  # type: ignore[misc]
-    """As `arrange` ordered them, not by their number of tests."""
+    """Scheduling in the order of `arrange`, not by the number of tests."""
 
     def __init__(self, config: pytest.Config, log: object = None) -> None:
         config.option.loadscopereorder = False

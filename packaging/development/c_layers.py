@@ -72,7 +72,8 @@ LAYERS: Final[tuple[dict[str, str], ...]] = (
     },
     {"proto": "what two processes say to each other"},
 )
-"""From the top down. A folder may use those below it, not those beside it; one that is not named belongs to its parent's."""
+"""Layers from the top down. A folder may use those below it, not those beside it; one that is not
+named belongs to its parent's."""
 
 APART: Final = "simgpu"
 """Used by no file outside of it: a tenant does not know whether its GPU is simulated."""

@@ -23,7 +23,7 @@ DEFAULT: Final = "from pip._internal.models.index import PyPI; print(PyPI.simple
 
 
 def name_of(requirement: str) -> str:
-    """As the index spells names: lower case, one dash."""
+    """Name as the index spells it: lower case, one dash."""
     found = re.match(r"[A-Za-z0-9][A-Za-z0-9._-]*", requirement.strip())
     if not found:
         raise ValueError(f"no requirement: {requirement!r}")

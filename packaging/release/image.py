@@ -42,7 +42,8 @@ CARRIED: Final = "sluice-sim"
 """Its files are in the image for nodes without a GPU (`simulatedGpus` in the chart), but it is not
 installed: its place in the loader's list would hide a real driver's libraries."""
 REGISTRY: Final = "localhost"
-"""Nobody can publish under it: an image that was not imported is missed, not a stranger's."""
+"""Registry name under which no one can publish: an image that was not imported is missed, not a
+stranger's."""
 EMPTIED: Final = (
     "var/cache/apt",
     "var/cache/debconf",
@@ -99,7 +100,7 @@ def carry(root: Path, deb: Path) -> None:
 
 
 def install(root: Path, debs: list[Path]) -> None:
-    """As apt would, without services to start."""
+    """Install packages as apt would, without services to start."""
     for name, line in (
         (
             "passwd",

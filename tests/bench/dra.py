@@ -38,7 +38,7 @@ class Measured:
     together: list[float] = field(default_factory=list)
     """A call with several claims."""
     republished: list[float] = field(default_factory=list)
-    """From a GPU's error, as the driver reports it, to its taint at the API server."""
+    """Time from a GPU's error, as the driver reports it, to its taint at the API server."""
     cpu: float = 0.0
     """The daemon's own time for a claim prepared and given back."""
 

@@ -113,7 +113,8 @@ def run(quick: bool) -> list[Entry]:
 
 
 def loaders(rounds: int) -> list[Entry]:
-    """Until the programs are there, and the most memory a loader had; nothing where one is missing."""
+    """Time until the programs are loaded, and the peak memory of each loader; no entries where a
+    loader is missing."""
     took: dict[str, list[float]] = {}
     peak_mib: dict[str, float] = {}
     for loader, loads in LOADS.items():

@@ -26,7 +26,8 @@ from tests.kit.workplace import workplace
 RESOURCE = "nvidia.com/gpu"
 GPUS, SLOTS, MANY_SLOTS, GRANTS = 8, 100, 200, 80
 OTHER_LIBRARIES = [f"/usr/lib64/libnvidia-{number}.so.570.86.15" for number in range(38)]
-"""With libcuda and NVML the driver has some forty, and the runtime reads of each."""
+"""Libraries besides libcuda and NVML: the driver has some forty, and the runtime reads each
+entry."""
 SHAPE = (Container("main", limits={"nvidia.com/gpumem": "512", "nvidia.com/gpucores": "1"}),)
 
 

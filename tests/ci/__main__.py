@@ -28,7 +28,7 @@ from tests.ci.verdict import Failure, Suite, decide, unexplained
 SUITES = ("test", "test-oldest", "test-page", "test-faults", "test-cluster")
 RECORDER = "tests.ci.recorder"
 DIRECTORY = "SLUICE_CI_RECORD"
-"""As tests/ci/recorder.py has it, which needs pytest."""
+"""The same variable as in tests/ci/recorder.py, which needs pytest."""
 MOST_AGAIN = 20
 """Failed tests of a suite that are run a second time. More than that are a defect, and would take hours."""
 

@@ -17,7 +17,7 @@ MOST_FLAKY = 5
 MOST_RUNS = 20
 """Runs kept in build/flaky.json."""
 ORDER = ("failed", "passed", "skipped", "xfailed", "xpassed", "error")
-"""As pytest's last line has them."""
+"""Order of outcomes in pytest's last line."""
 WIDTH = 100
 
 

@@ -17,7 +17,7 @@ MIB, GIB = 2**20, 2**30
 GRANT = ("--gpumem", "8Gi", "--cores", "40")
 CARD_BYTES = 81_008 * 2**20
 CARD_NVML_MIB = 81_559
-"""With what the driver keeps for itself, as NVML and its tools count."""
+"""Memory of the card as NVML and its tools count it, with the driver's own part."""
 BARE, GRANTED = "bare", "in a grant"
 HERE = Path(__file__).resolve().parent
 

@@ -30,7 +30,7 @@ AUDIENCE = "https://kubernetes.default.svc"
 
 
 class ControlPlaneError(Exception):
-    """With the end of the log of the program that did not do what it should."""
+    """Failure of a program of the control plane, with the end of its log."""
 
 
 class ControlPlane:

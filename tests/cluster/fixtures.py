@@ -1,4 +1,5 @@
-"""For tests of other directories: `from tests.cluster.fixtures import control_plane` and mark them `cluster`."""
+"""Fixtures for tests of other directories: `from tests.cluster.fixtures import control_plane` and
+mark them `cluster`."""
 
 from __future__ import annotations
 

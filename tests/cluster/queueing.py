@@ -30,7 +30,7 @@ WORKLOADS = f"{KUEUE}/namespaces/default/workloads"
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/sluice/leases/sluice-queue"
 LEASE_S = 3.0
 DEADLINE_S = 240.0
-"""For what takes a second on a machine that does nothing else: a new one may build beside it."""
+"""Deadline for steps that take a second on an idle machine: a new one may build beside it."""
 UNANSWERED = "failed calling webhook"
 
 
@@ -50,7 +50,7 @@ def define(plane: ControlPlane) -> None:
 
 
 def define_all(plane: ControlPlane) -> None:
-    """As a user applies them: in all versions, and nobody converts yet."""
+    """Apply Kueue's kinds as a user does: in all versions, without a conversion webhook yet."""
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "sluice"}}
     items = [*definitions(Webhook()), namespace]
     text = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
@@ -115,7 +115,7 @@ class Replica:
         self.asked_port = 0
         """Port of its webhooks, when a test configured them."""
         self.near_port = 0
-        """And where it is asked over the loopback, without TLS."""
+        """Port of its extender over the loopback, without TLS."""
         every = (
             f"kubernetes.mode={mode}",
             f"kubernetes.kubeconfig={kubeconfig}",
@@ -211,8 +211,8 @@ def serving(plane: ControlPlane, place: Path, *settings: str) -> Iterator[Replic
 
 @contextmanager
 def asked(plane: ControlPlane, place: Path, *settings: str) -> Iterator[Replica]:
-    """With its webhooks, which the API server reaches by address. The definitions are as a user applies them: they know of no
-    authority."""
+    """A replica with its webhooks, which the API server reaches by address. The definitions are as
+    a user applies them: they contain no CA bundle."""
     certify(place)
     if not is_served(plane):
         define_all(plane)
@@ -327,8 +327,8 @@ def workload_of(plane: ControlPlane, name: str) -> dict[str, Any] | None:
 
 
 def wait_done_pods(plane: ControlPlane, name: str, count: int) -> None:
-    """Until the Job's Workload says that so many of its pods are done; others may have been given
-    their places just before."""
+    """Wait until the Job's Workload reports that number of finished pods; others may have been
+    given their places just before."""
     wanted = [{"name": "main", "count": count}]
 
     def said() -> object:

@@ -294,7 +294,7 @@ class Fleet:
             self.failures.append(error)
 
     def _session(self, path: Path) -> None:
-        """With all nodes, while this one leads."""
+        """Run sessions of all nodes while this replica leads."""
         epochs: dict[str, int] = {}
         options = [("grpc.use_local_subchannel_pool", 1)]
         with grpc.insecure_channel(f"unix:{path}", options=options) as channel:

@@ -63,13 +63,13 @@ LOADERS = [
     )
     for loader in ("prebuilt", "bcc")
 ]
-"""For tests that run with each; the others take what `auto` takes."""
+"""Parameters for tests that run with each loader; the others take the loader that `auto` takes."""
 
 
 class LiveWatch:
     def __init__(self, options: Options = OPTIONS, silent_s: float = SILENT_S) -> None:
         self.events: list[tuple[int, KernelEvent]] = []
-        """With CLOCK_MONOTONIC of their arrival."""
+        """Events, each with CLOCK_MONOTONIC of its arrival."""
         self._pins = options.pins
         self.watch = ChildKernelWatch(options, silent_s)
         self.watch.subscribe(lambda event: self.events.append((time.monotonic_ns(), event)))
@@ -91,7 +91,7 @@ class LiveWatch:
         return asyncio.run_coroutine_threadsafe(what, self._loop).result(60)
 
     def say(self, call: Callable[..., None], *arguments: Any) -> None:
-        """For the calls of the port that are not coroutines."""
+        """Call a method of the port that is not a coroutine."""
 
         async def said() -> None:
             call(*arguments)
@@ -109,7 +109,7 @@ class LiveWatch:
         )[0]
 
     def delay_s(self, event: Any) -> float:
-        """From the kernel's time stamp to us."""
+        """Delay from the kernel's time stamp to our reading of the event, in seconds."""
         arrived = next(at for at, one in self.events if one is event)
         return (arrived - int(event.at_ns)) / NS_PER_S
 

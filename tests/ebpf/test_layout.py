@@ -147,7 +147,7 @@ def test_a_window_ends_by_time_or_by_what_it_took() -> None:
 
 @pytest.fixture
 def bare_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without bcc and headers; as root on a kernel that is new enough."""
+    """Simulate a host without bcc and headers, as root on a kernel that is new enough."""
     monkeypatch.setattr(ebpf_host, "_has_bcc", lambda: False)
     monkeypatch.setattr(ebpf_host, "kernel_headers", lambda: None)
     monkeypatch.setattr(ebpf_host, "_may_load", lambda: True)

@@ -59,7 +59,7 @@ def garbage(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def of_another_version(tmp_path: Path) -> Path:
-    """As a build directory that was not built again has it."""
+    """An object file of another version, as in a build directory that was not built again."""
     file = tmp_path / BUILT.name
     file.write_bytes(BUILT.read_bytes().replace(b"driver_launches\0", b"driver_lunches_\0"))
     return file

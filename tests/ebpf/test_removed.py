@@ -46,7 +46,8 @@ def _through_path(script: str) -> str:
 
 
 class SystemNode(Node):
-    """As the package runs it: in the system's places, which are a namespace's own here."""
+    """A node as the package runs it: in the system's directories, which are a namespace's own
+    here."""
 
     def __init__(self, directory: Path) -> None:
         mounts = " && ".join(f"mount -t tmpfs none {place}" for place in PLACES)

@@ -37,7 +37,7 @@ class Recorder:
         self.outcomes: dict[str, set[str]] = {}
         self.reasons: dict[str, str] = {}
         self.failures: dict[str, str] = {}
-        """With their parameters."""
+        """Failures by test, with parameters."""
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.when == "call" or report.outcome != "passed":

@@ -34,9 +34,10 @@ class Ext4:
         )
 
     def mount(self) -> None:
-        """As after a boot: the journal is played back. Of a copy of the disk and on a loop device that was just made:
-        some other mount namespace may still hold the first ones (anybody's `unshare -m` in between copies our mount),
-        and then the kernel would give us that file system again, shut down as it is."""
+        """Mount the disk as after a boot: the journal is played back. The mount is of a copy of the
+        disk and on a new loop device: some other mount namespace may still hold the first ones (an
+        `unshare -m` in between copies our mount), and then the kernel would give us that file
+        system again, shut down as it is."""
         if self._mounts:
             before, self.image = self.image, self.image.with_suffix(f".{self._mounts}")
             subprocess.run(["cp", "--sparse=always", before, self.image], check=True)
@@ -70,7 +71,8 @@ class Ext4:
             os.close(fd)
 
     def turn_read_only(self) -> None:
-        """As the kernel does by itself after an error of the disk, files open for writing or not."""
+        """Remount read-only as the kernel does by itself after an error of the disk, files open for
+        writing or not."""
         subprocess.run(["mount", "-o", "remount,abort", self.root], check=False)
         with pytest.raises(OSError, match=r"Read-only|Input/output"):
             (self.root / "probe").write_text("x")

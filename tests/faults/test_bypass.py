@@ -71,7 +71,7 @@ def hooked(answer: dict[str, Any]) -> bool:
 
 
 def test_the_program_passes_the_limit_where_nobody_holds_it(node: Node) -> None:
-    """Or the tests below would prove nothing."""
+    """Without this the tests below would prove nothing."""
     for way, library in (("plain", DRIVER), ("plugin", build.plugin())):
         done = subprocess.run(
             [build.asker(), way, library],

@@ -226,7 +226,8 @@ def frozen(processes: list[int], seconds: float) -> None:
 def test_c3_who_was_frozen_with_everybody_does_not_make_up_for_it(
     node: Node, seconds: float
 ) -> None:
-    """As a machine that was suspended; at most what a burst allows is on top of the share."""
+    """The job counts as on a machine that was suspended; at most a burst's allowance is on top of
+    the share."""
     assert node.daemon is not None
     with job_of(node, "slept") as job:
         measure.shares(lambda: share_of(job), [0.2], 0.03)

@@ -59,7 +59,8 @@ async def test_e2_the_same_allocate_again_and_at_once_is_answered_the_same(place
 
 
 def plain(place: Place, answer: bytes) -> str:
-    """Without the name that is new each time, which leads the runtime to this answer's own file."""
+    """Text of an answer without the name that is new each time, which leads the runtime to this
+    answer's own file."""
     message = place.kubelet.wire.plugin("ContainerAllocateResponse").FromString(answer)
     kinds = sorted(device.name.partition("=")[0] for device in message.cdi_devices)
     others = sorted((key, "") for key in message.envs)

@@ -88,7 +88,8 @@ class Wire:
         self._loop.call_soon_threadsafe(lambda: [one.abort() for one in list(self._transports)])
 
     def close(self) -> None:
-        """With all of its tasks: what is left pending ends in somebody else's test, wherever memory is swept there."""
+        """Close with all of its tasks: a task left pending would end in another test, wherever
+        memory is swept there."""
         asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(30)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(30)

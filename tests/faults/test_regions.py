@@ -134,7 +134,8 @@ SIGNALS = ("kill", "tkill", "tgkill", "pidfd_send_signal", "rt_sigqueueinfo", "r
 @needs_root
 @pytest.mark.root
 def test_b6_a_slot_in_the_name_of_a_stranger_brings_him_no_signal(tmp_path: Path) -> None:
-    """With the daemon told to kill whoever forges: it ends the forger, and strace sees no signal to anybody else."""
+    """The daemon is configured to kill forgers: it ends the forger, and strace sees no signal to
+    any other process."""
     if shutil.which("strace") is None:
         pytest.skip("strace is not installed: the daemon's signals are NOT looked at")
     with stranger() as victim, daemon('[detection]\ngrants = "kill"\n') as node:

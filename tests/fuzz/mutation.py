@@ -53,7 +53,7 @@ class Tried:
 
 
 def through_a_file(read: Callable[[Path], object], suffix: str = "") -> Reader:
-    """For readers of paths: one file, written over."""
+    """Reader for functions that take a path: one file, written over."""
     directory = tempfile.TemporaryDirectory(prefix="fuzz-")
     path = Path(directory.name) / f"input{suffix}"
 

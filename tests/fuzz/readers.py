@@ -52,7 +52,8 @@ from tests.kit.fakes.nvml import gpu_reading
 
 
 def checkpoint(directory: Path) -> Reader:
-    """As the daemon reads it: any other form is KubeletAway, never an exception of its own."""
+    """Reader of the kubelet's checkpoint: any other form is KubeletAway, never an exception of its
+    own."""
     wire = KubeletWire(native.locate().kubelet_descriptors)
     path = directory / kubelet_records.CHECKPOINT
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -65,7 +66,8 @@ def checkpoint(directory: Path) -> Reader:
 
 
 def registrations() -> Reader:
-    """As the daemon takes them, from a peer that the kernel vouches for: a process of ours stands in for it."""
+    """Reader of registrations, from a peer whose identity the kernel confirms: a process of ours
+    stands in for it."""
     wanted: list[SlotIndex | None] = []
 
     class Registrar:
@@ -120,8 +122,8 @@ def mount_table(data: bytes) -> object:
 
 
 def usage_page(directory: Path) -> Reader:
-    """As the daemon reads it: a page that a tenant has scribbled over is damage or numbers, never an exception. Bytes
-    are the page from its beginning; the rest is as it was made."""
+    """Reader of a usage page: a page that a tenant has scribbled over is damage or numbers, never
+    an exception. Bytes are the page from its beginning; the rest is unchanged."""
     library = region.RegionLibrary(native.locate().region_library)
     directory.mkdir(parents=True, exist_ok=True)
     (directory / region_layout.POLICY_FILE).write_bytes(bytes(seeds.page()))

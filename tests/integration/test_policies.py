@@ -22,7 +22,7 @@ def node() -> Iterator[Node]:
 
 @pytest.fixture(autouse=True)
 def _alone(node: Node) -> Iterator[None]:
-    """Whoever a test left does not spoil the next."""
+    """Kill jobs that a test left, so that they do not spoil the next."""
     yield
     for job in node.tenants:
         if job.process.poll() is None:

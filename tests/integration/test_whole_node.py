@@ -23,7 +23,7 @@ from tests.kit.workplace import workplace
 
 GIB = 2**30
 WAIT = ("--wait", "30")
-"""For what was there before to be gone."""
+"""Time for earlier programs to be gone."""
 DOORS = ["plain", "ex", "coop", "graph", "ptsz"]
 
 

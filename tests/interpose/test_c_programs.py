@@ -68,7 +68,8 @@ def test_the_pointer_table_costs_the_same_at_50_000_allocations(variant: str) ->
 def test_random_allocations_are_charged_to_the_byte(
     tmp_path: Path, variant: str, seed: int, threads: int
 ) -> None:
-    """And the threads of the second half never get more than the limit out of the driver, not for a moment.
+    """The threads of the second half never get more than the limit out of the driver, not for a
+    moment.
 
     Keeps the reproducer of a pool that gave 1.5 GB to eight threads under a limit of 512 MiB: each counted the
     pool's unused memory as its own, and a reading made before another thread's growth lowered the charge.

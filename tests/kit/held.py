@@ -31,7 +31,7 @@ def undone(node: Node, step: str) -> list[str]:
 
 
 def contained(node: Node) -> list[dict[str, Any]]:
-    """With a daemon and without."""
+    """Held processes as `sluice contained` lists them, with a daemon and without."""
     found: list[dict[str, Any]] = node.cli_json("contained", "--config", str(config(node)))
     return found
 

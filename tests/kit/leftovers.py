@@ -19,7 +19,7 @@ _mkdtemp = tempfile.mkdtemp
 
 
 def watch() -> None:
-    """From now on; once."""
+    """Record the directories made from now on; call it once."""
     name, _, value = MARK.partition("=")
     os.environ[name] = value
 

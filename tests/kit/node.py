@@ -261,11 +261,12 @@ class Node:
 
     @property
     def begin(self) -> Path:
-        """For tenants that must measure the same time (`--begin`), in containers too."""
+        """File that starts tenants which must measure the same time (`--begin`), in containers
+        too."""
         return self.directory / "gpu" / "begin"
 
     def begin_when(self, jobs: int) -> None:
-        """As soon as so many processes are registered."""
+        """Begin as soon as that many processes are registered."""
         until("all are ready", lambda: sum(grant["processes"] for grant in self.grants()) >= jobs)
         self.begin.touch()
 

@@ -46,7 +46,7 @@ BOOT = "11111111-2222-3333-4444-555555555555"
 
 
 class NoDoor:
-    """Nobody registers: the processes are in the tests of the whole node."""
+    """Fake without registrations: the processes are in the tests of the whole node."""
 
     def open(self, grant: str, directory: str, uid: int, pod_uid: str = "") -> None: ...
 

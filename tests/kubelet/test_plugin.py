@@ -144,7 +144,7 @@ async def test_released_only_when_the_records_and_the_cgroup_agree_twice(place: 
 
 @with_place()
 async def test_a_row_that_was_written_too_late_for_an_answer_is_released(place: Place) -> None:
-    """Nobody knows of it but the ledger, which is read at a start alone."""
+    """Only the ledger has it, which is read at a start alone."""
     daemon = place.daemon
     assert daemon is not None
     real = daemon.allocations.commit

@@ -110,7 +110,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(picks=st.lists(st.integers(0, 999), min_size=1, max_size=4))
     def start(self, picks: list[int]) -> None:
-        """For the first time or again, several at once."""
+        """Start containers for the first time or again, several at once."""
         known = [(uid, c.name) for uid, pod in self.pods.items() for c in pod.containers]
         chosen: list[tuple[str, str]] = []
         for pick in picks if known else ():

@@ -159,7 +159,7 @@ class Machine:
         target.write_text(text)
 
     def bring(self, packages: dict[str, Path]) -> None:
-        """As if downloaded; nothing else is in the directory then."""
+        """Copy packages as if downloaded; nothing else is in the directory then."""
         home = self.root / HOME.lstrip("/")
         shutil.rmtree(home, ignore_errors=True)
         home.mkdir(parents=True)

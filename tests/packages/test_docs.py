@@ -63,7 +63,7 @@ def code(page: Path) -> Iterator[str]:
 
 
 def anchors(page: Path) -> set[str]:
-    """As GitHub makes them of headings."""
+    """Anchors that GitHub makes of headings."""
     heads = re.findall(r"^#+ +(.*)$", prose(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", head.lower()).strip().replace(" ", "-") for head in heads}
 

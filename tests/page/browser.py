@@ -25,7 +25,7 @@ import aiohttp
 from tests.kit.places import REPO
 
 DEADLINE_S = float(os.environ.get("PAGE_DEADLINE", "60"))
-"""For a condition that comes within a second on a machine that does nothing else."""
+"""Deadline for a condition that comes true within a second on an idle machine."""
 _FLAGS = (
     "--headless=new",
     "--no-sandbox",  # in a container there is none; the page is our own

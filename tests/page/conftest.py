@@ -26,7 +26,7 @@ class Stage:
 
     @property
     def origin(self) -> str:
-        """As every URL of the page begins."""
+        """First part of every URL of the page."""
         return self.cluster.url().split("#")[0]
 
     def play(self, scene: Scene, logged_in: bool = True) -> None:

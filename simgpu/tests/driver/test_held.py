@@ -270,7 +270,7 @@ _here: dict[str, Any] = {}
 
 
 def between_wait(cuda: Cuda, ticket: bytes) -> int:
-    """Until another process writes it; what this one has to say then."""
+    """Queue a wait for a value that another process writes; returns the state of the stream."""
     cuda.context()
     at, stream = U64(), cuda.stream()
     cuda.cuIpcOpenMemHandle_v2(c.byref(at), Ticket.from_buffer_copy(ticket), LAZY_PEER)

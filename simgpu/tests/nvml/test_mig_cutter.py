@@ -74,7 +74,7 @@ def test_without_root_nothing_is_changed_and_it_says_why(gpus: Card) -> None:
 
 
 def test_an_instance_that_nobody_can_use_is_made_anew(gpus: Card) -> None:
-    """As `nvidia-smi mig -cgi` without `-C` leaves one."""
+    """`nvidia-smi mig -cgi` without `-C` leaves such an instance."""
     first = uuids(gpus)[0]
     gpus.control("fail=nvmlGpuInstanceCreateComputeInstance:0:999")
     failed = ask(gpus, do="change", gpu=first, wanted=["2g.20gb"])["outcome"]

@@ -26,7 +26,7 @@ def gpus(tmp_path: Path) -> Iterator[Card]:
 
 
 def test_who_attaches_no_gpus_has_none_until_somebody_does(gpus: Card) -> None:
-    """As driver 580 on an H200 answers: 6 is "not found", 2 an invalid argument."""
+    """Driver 580 on an H200 answers this way: 6 is "not found", 2 an invalid argument."""
     script = """NO_ATTACH = 2
 n.nvmlInitWithFlags(NO_ATTACH)
 def look():

@@ -46,7 +46,8 @@ def burst(made: ControlPlane, replica: Replica, count: int, name: str = "burst")
 
 
 def quiet(made: ControlPlane) -> None:
-    """Until nothing but Leases has been written for a while: events come after what they tell of."""
+    """Wait until nothing but Leases has been written for a while: events are written after the
+    changes they report."""
 
     def written() -> float:
         return sum(count for name, count in look(made).writes.items() if "leases" not in name)

@@ -48,7 +48,8 @@ def started(made: ControlPlane) -> float:
 
 
 def begun(made: ControlPlane, replica: Replica, seconds: float) -> dict[str, float]:
-    """From its start until it decides; what it does in the time after; the most memory that took."""
+    """Start the controller until it decides; returns its work in that time and in the time after,
+    and its peak memory."""
     before = started(made)
     began = time.monotonic()
     replica.start()

@@ -33,7 +33,7 @@ EVENTS = "/api/v1/namespaces/default/events"
 
 @contextmanager
 def plane() -> Iterator[tuple[ControlPlane, Path]]:
-    """With a directory for what is beside it."""
+    """A control plane, with a directory for the files beside it."""
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
         place = Path(name)
         (place / "queue").mkdir()

@@ -162,7 +162,7 @@ class Kind:
 
 
 def rate(plane: ControlPlane, queue: Replica, kind: Kind, name: str, count: int) -> Rate:
-    """From the scheduler's first binding to its last; all pods are there before it begins."""
+    """Rate of bindings, from the scheduler's first to its last; all pods exist before it begins."""
     assert queue.process is not None
     pods = [gpu_pod(f"{name}-{n}", **kind.asked) for n in range(count)]
     port = (queue.near_port if kind.near else queue.asked_port) if kind.asks else None
@@ -193,8 +193,8 @@ def rate(plane: ControlPlane, queue: Replica, kind: Kind, name: str, count: int)
 
 
 def beside(pods: int) -> dict[str, list[Rate]]:
-    """With the extender and without, in turns, the one or the other first; then again with a controller that tells of the best node
-    alone."""
+    """Rates with the extender and without, in turns, the one or the other first; then again with a
+    controller that names the best node alone."""
     shares: dict[str, Any] = {"gpumem": 8000, "gpucores": 10}
     plain: dict[str, Any] = {"count": 0}
     kinds = {

@@ -42,7 +42,7 @@ class Work:
     cpu_s: Mapping[str, float]
     """CPU time in seconds, by side."""
     writes: Mapping[str, float] = field(default_factory=dict)
-    """As `PATCH workloads/status`."""
+    """Writes by request, as `PATCH workloads/status`."""
     webhook_calls: Mapping[str, float] = field(default_factory=dict)
 
     def __sub__(self, other: Work) -> Work:
@@ -86,5 +86,5 @@ def look(plane: ControlPlane, controller: int | None = None) -> Work:
 
 
 def each(found: Mapping[str, float], jobs: int, unit: float = 1.0) -> dict[str, float]:
-    """For one job, for people to read."""
+    """Figures per job, rounded for people to read."""
     return {name: round(value * unit / jobs, 3) for name, value in sorted(found.items())}

@@ -33,7 +33,7 @@ def channel(target: str, credentials: Any = None) -> Any:
 
 
 def certified(directory: Path, name: str) -> Any:
-    """As `tests.bench.queueing.service` laid them out."""
+    """TLS credentials from the files that `tests.bench.queueing.service` wrote."""
     return grpc.ssl_channel_credentials(
         (directory / "ca.pem").read_bytes(),
         (directory / "nodes.key").read_bytes(),

@@ -189,7 +189,7 @@ def play(
 
 
 def collect_nothing() -> None:
-    """As the service has it: Python's collector runs between decisions."""
+    """Run Python's collector between decisions, as the service does."""
     gc.collect()
     gc.freeze()
 

@@ -286,7 +286,7 @@ def test_a_deactivated_workload_stops_until_it_is_activated(queue: ControlPlane)
 
 
 def test_what_cannot_be_read_says_so_and_stops_nobody(queue: ControlPlane) -> None:
-    """Nobody judges objects here before they are stored."""
+    """No webhook validates objects here before they are stored."""
     wrong = quota("wrong", 1)
     wrong["spec"]["resourceGroups"].append(wrong["spec"]["resourceGroups"][0])
     template = {"spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "x"}}}]}}

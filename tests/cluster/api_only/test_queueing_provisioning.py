@@ -116,7 +116,7 @@ def request(plane: ControlPlane, name: str, attempt: int) -> dict[str, Any]:
 def say(
     plane: ControlPlane, asked: dict[str, Any], *true: str, details: dict[str, str] | None = None
 ) -> None:
-    """As the autoscaler does."""
+    """Write conditions on a ProvisioningRequest, as the autoscaler does."""
     at = "2026-11-23T10:00:00Z"
     conditions = [
         {"type": one, "status": "True", "reason": one, "message": f"it is {one}", "lastTransitionTime": at}

@@ -46,7 +46,8 @@ POD_SEES = (
     "mount -t tmpfs tmpfs /run && mkdir -p /run/secrets/kubernetes.io/serviceaccount &&"
     ' mount --bind "$0" /run/secrets/kubernetes.io/serviceaccount && exec "$@"'
 )
-"""As in a pod: its service account's token below /var/run/secrets, in a mount namespace of its own."""
+"""Command in a mount namespace of its own that finds a service account's token below
+/var/run/secrets, as in a pod."""
 ANSWER_S = 30.0
 
 
@@ -99,7 +100,7 @@ class Lab:
         space: str = SPACE,
         audience: str = AUDIENCE,
     ) -> str:
-        """As the kubelet asks for one; without a pod it is bound to none."""
+        """Request a token as the kubelet does; without a pod it is bound to none."""
         spec: dict[str, Any] = {"expirationSeconds": 3600}
         if audience:
             spec["audiences"] = [audience]
@@ -204,7 +205,8 @@ def expired(lab: Lab, scratch: Path) -> str:
 
 
 def signed_anew(lab: Lab, scratch: Path) -> str:
-    """That the signing here is right: or the other cases would be refused for that."""
+    """A token that is signed correctly here: without this check the other cases could be refused
+    for their signing alone."""
     header, claims, _ = lab.agent().split(".")
     return signed(unpacked(claims), unpacked(header), lab.plane.pki / "tokens.key", scratch)
 

@@ -152,7 +152,7 @@ def racks(found: dict[str, int]) -> set[str]:
 
 
 def make_pods(plane: ControlPlane, name: str, numbers: list[int]) -> None:
-    """As the Job's controller makes them."""
+    """Create the pods as the Job's controller does."""
     document = plane.api.get(f"{JOBS}/{name}")
     template = document["spec"]["template"]
     for number in numbers:

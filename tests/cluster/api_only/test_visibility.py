@@ -55,7 +55,7 @@ class Served:
             self.replicas.append(Replica(plane, place / f"queue-{number}.log", settings))
 
     def ask(self, number: int) -> bool:
-        """From now on the API server asks that one."""
+        """Make the API server send requests to that replica from now on."""
         for version in ("v1beta2", "v1beta1"):
             spec = {"service": {"port": self.ports[number]}}
             path = f"/apis/apiregistration.k8s.io/v1/apiservices/{version}.{GROUP}"
@@ -217,8 +217,9 @@ def test_a_replica_that_does_not_lead_has_the_same_order(served: Served) -> None
 
 
 def test_rights_are_the_api_servers(served: Served) -> None:
-    """Those of a person who may ask one queue. Asked past the API server's own look at his rights, which is the same: as it
-    passes requests on, with a certificate of its front proxy."""
+    """Rights of a person who may read one queue. The requests bypass the API server's own check,
+    which has the same result: they carry a certificate of its front proxy, as requests that it
+    passes on do."""
     role = {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "ClusterRole",

@@ -54,7 +54,8 @@ def pod(
     others: Sequence[str] = (),
     **more: Any,
 ) -> dict[str, Any]:
-    """With a claim made from the template `of`, and one of each of `others`, which no container uses."""
+    """A pod with a claim made from the template `of`, and one of each of `others`, which no
+    container uses."""
     document = manifests.gpu_pod(
         name, image, gpus=0, memory_mib=None, cores=None, command=command, **more
     )

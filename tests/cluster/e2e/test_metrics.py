@@ -52,7 +52,8 @@ def test_dcgm_s_and_hami_s_names_carry_the_pod(both_names: Lab) -> None:
 
 @pytest.fixture
 def monitored(lab: Lab) -> Iterator[Lab]:
-    """As on a cluster with Prometheus' operator: its kinds are there, and the chart's objects for it are asked for."""
+    """A cluster as with Prometheus' operator: its kinds are there, and the chart makes its objects
+    for it."""
     kinds = [_kind(plural, kind) for plural, kind in MONITORING.items()]
     lab.apply(*kinds)
     for plural in MONITORING:

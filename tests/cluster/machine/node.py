@@ -45,7 +45,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class ClusterError(Exception):
-    """With the end of the log of what did not do what it should."""
+    """Failure of a program of the cluster, with the end of its log."""
 
 
 class Cluster:
@@ -185,7 +185,8 @@ class Cluster:
         return self.run("kubectl", *words, given=given, timeout_s=timeout_s).stdout
 
     def import_image(self, archive: Path) -> list[str]:
-        """As an administrator of an air-gapped node does; the names it is known by then."""
+        """Import an image as an administrator of an air-gapped node does; returns the new names it
+        has then."""
         before = set(self._image_names())
         self.run("ctr", "images", "import", archive, timeout_s=600)
         return sorted(set(self._image_names()) - before)

@@ -52,7 +52,7 @@ class Programs:
 
     @property
     def path(self) -> str:
-        """For PATH, on the node."""
+        """PATH of the programs on the node."""
         ours = (
             self.kubernetes,
             self.containerd,
@@ -240,7 +240,8 @@ def programs(minor: str | None = None) -> Programs:
 
 
 def control_plane_programs(minor: str | None = None) -> Programs:
-    """Without what only a node has: no containerd is built. Raises Unbuildable."""
+    """Programs of a control plane, without those that only a node has: no containerd is built.
+    Raises Unbuildable."""
     version, directory = kubernetes(minor or pins.wanted_minor())
     return Programs(version, directory, directory, directory)
 

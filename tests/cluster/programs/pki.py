@@ -73,8 +73,9 @@ class Pki:
 
 
 def create(directory: Path, server: str, names: Iterable[str], node: str = "") -> Pki:
-    """For a cluster whose API server is `server` (https://…) and has those names and addresses. With `node` also what its
-    kubelet needs. Kept if it is there: a machine that boots again has the same."""
+    """Create certificates for a cluster whose API server is `server` (https://…) and has those
+    names and addresses. With `node` also those of its kubelet. Existing ones are kept: a machine
+    that boots again has the same."""
     made = Pki(directory)
     if made.kubeconfig("admin").exists():
         return made

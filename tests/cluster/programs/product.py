@@ -80,7 +80,8 @@ def helm() -> Path:
 
 
 def _make(target: Path) -> None:
-    """As packaging/release/packages.sh does for the image, without the packages for other distributions."""
+    """Make the image as packaging/release/packages.sh does, without the packages for other
+    distributions."""
     if os.geteuid() != 0:
         raise Unbuildable("the image needs root: chroot, and the owners of files")
     debs, root = target / "deb", pins.cache() / "debian-image-root.tar"

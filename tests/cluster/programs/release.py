@@ -70,7 +70,7 @@ class Release:
         return found
 
     def configuration(self) -> Path:
-        """As the pod has it, with its certificate elsewhere."""
+        """Write the configuration that the pod has, with its certificate elsewhere."""
         at = f"/api/v1/namespaces/{NAMESPACE}"
         text = self.plane.api.get(f"{at}/configmaps/s-queue")["data"]["queue.toml"]
         secret = self.plane.api.get(f"{at}/secrets/s-queue-tls")["data"]

@@ -44,7 +44,8 @@ def device_config(data: bytes) -> object:
 
 
 def register(data: bytes) -> object:
-    """As an annotation of a node, of every vendor at once; what is given of it comes back by its allocation."""
+    """Annotation of a node, for every vendor at once; devices given from it come back by its
+    allocation."""
     text = data.decode("utf-8", "replace")
     annotations = {one.register: text for one in ROWS if one.register}
     annotations |= {one.handshake: text for one in ROWS if one.handshake}
@@ -71,7 +72,7 @@ def register(data: bytes) -> object:
 
 
 def allocation(data: bytes) -> object:
-    """As every vendor's annotation of a pod: read, or nothing is held by it."""
+    """Annotation of a pod, for every vendor: read, or the pod holds nothing by it."""
     text = data.decode("utf-8", "replace")
     for plugin in PLUGINS:
         row = next(one for one in ROWS if one.word == plugin.word)

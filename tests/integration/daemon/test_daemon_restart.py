@@ -80,7 +80,8 @@ def test_a_slot_claimed_while_the_daemon_was_away_is_adopted() -> None:
 
 
 def test_a_program_that_became_another_while_the_daemon_was_away_keeps_no_slot() -> None:
-    """Nobody heard it hang up: what it had registered or claimed is not adopted for what it is now."""
+    """No daemon noticed its hang-up: a registration or claim of the earlier program is not adopted
+    for the new one."""
     with daemon() as node:
         tenant = node.run("--gpumem", "8Gi", "--cores", "30", "--name", "job")
         assert tenant.do("register")["slot"] == 0

@@ -46,7 +46,8 @@ def made(node: Node) -> Path:
 
 
 def limits(node: Node, cgroup: Path) -> tuple[int, int | None] | None:
-    """As the driver has them: guaranteed and most; None: there is no such cgroup."""
+    """Limits that the driver has for a cgroup: guaranteed and most; None: there is no such
+    cgroup."""
     gpu = node.info()["gpus"][0]["uuid"]
     request = {"do": "read", "gpu": gpu, "cgroups": [str(cgroup)]}
     done = subprocess.run(

@@ -58,7 +58,7 @@ class NodeWithDriver(Node):
         return self.environment(LD_LIBRARY_PATH=f"{self.driver.parent}:{SIM}")
 
     def install(self, release: bytes) -> int:
-        """As dpkg does: beside it, and renamed. The inode."""
+        """Install a driver as dpkg does: beside the old one, and renamed. Returns the inode."""
         self.driver.parent.mkdir(exist_ok=True)
         new = self.driver.with_name(f"{DRIVER}.dpkg-new")
         new.write_bytes((SIM / DRIVER).read_bytes() + release)

@@ -40,7 +40,7 @@ def node() -> Iterator[Node]:
 
 @pytest.fixture(scope="module")
 def untouched() -> Iterator[Node]:
-    """For what is refused: one node does for all."""
+    """A node for requests that are refused: one node does for all."""
     with workplace() as directory, running(directory, gpus=GPUS) as made:
         directory.chmod(0o755)  # also for other users
         yield made

@@ -58,7 +58,7 @@ class Machine:
         return done.returncode, done.stdout + done.stderr
 
     def program(self, nodes: Path, *arguments: str) -> subprocess.Popen[str]:
-        """As in a container that has these nodes."""
+        """Start the tenant as in a container that has these device nodes."""
         return subprocess.Popen(
             [self.libraries / "tenant", *arguments],
             env={

@@ -41,7 +41,7 @@ def place(hierarchy: str) -> Iterator[dict[str, Container]]:
 
 
 def paths(container: Container) -> tuple[str, str]:
-    """As ProcessFacts has them."""
+    """The container's path in each hierarchy, as ProcessFacts has them."""
     unified = container.hierarchy == "unified"
     return (container.path, "") if unified else ("", container.path)
 

@@ -58,7 +58,7 @@ ENDLESS = ("--warm", "0.2", "--seconds", "3600", "--report", "0.5")
 
 
 def goes_on(neighbour: Tenant) -> bool:
-    """From now on, too."""
+    """True if the neighbour goes on after now, too."""
     return neighbour.report(time.monotonic_ns() + NS_PER_S) > 0.1
 
 

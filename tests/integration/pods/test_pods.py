@@ -321,7 +321,7 @@ def _with_a_process(grant: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _numbers_of(pid: int) -> list[int]:
-    """From this namespace down to its own."""
+    """PIDs of a process from this namespace down to its own."""
     with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as status:
         return [int(n) for line in status if line.startswith("NSpid:") for n in line.split()[1:]]
 

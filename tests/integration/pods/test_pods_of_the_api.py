@@ -85,7 +85,7 @@ def places(served: Served) -> Iterator[tuple[QueueController, PodNode]]:
 
 
 def admit(served: Served, node: PodNode, name: str, **head: Any) -> str:
-    """As it goes in a cluster: the API server has the pod first."""
+    """Admit a pod as a cluster does: the API server has it first."""
     limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "6k", "nvidia.com/gpucores": "25"}
     document = {
         "metadata": {"name": name, "namespace": "vision", **head},

@@ -28,7 +28,7 @@ def spec(kind: str = "vendor.com/thing", **devices: dict[str, Any]) -> str:
 
 
 def put(directory: Path, name: str, text: str) -> Path:
-    """As every careful writer does: beside its place, then renamed."""
+    """Write a file as every careful writer does: beside its place, then renamed."""
     temporary = directory / f".{name}.tmp"
     temporary.write_text(text)
     return temporary.rename(directory / name)
@@ -168,7 +168,8 @@ def cdi(tmp_path: Path) -> Path:
 
 
 def mounts() -> set[str]:
-    """But for the grants of daemons that run beside these tests, and come at any time."""
+    """Mounts of the machine, except for the grants of daemons that run beside these tests and come
+    at any time."""
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
     return {line for line in lines if " - tmpfs sluice " not in line}
 

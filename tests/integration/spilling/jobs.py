@@ -147,7 +147,7 @@ for name in sys.argv[2:]:
 
 
 def checkpointing(node: Node, pid: int, *steps: str) -> None:
-    """As anybody may with the driver's own calls, around Sluice."""
+    """Checkpoint with the driver's own calls, around Sluice, as any user may."""
     subprocess.run(
         [sys.executable, "-c", CHECKPOINTING, str(pid), *steps],
         env=node.on_the_driver(),

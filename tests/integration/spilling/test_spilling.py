@@ -239,7 +239,8 @@ def test_one_that_was_stopped_would_answer_nobody(node: Node, ends: ExitStack) -
 def test_one_that_is_brought_back_around_sluice_has_its_room_again(
     node: Node, ends: ExitStack
 ) -> None:
-    """And what waits for work has waited at the interposer, not in the driver, which would have let it go by now."""
+    """A call that waits for work waits at the interposer, not in the driver, which would have let
+    it go by now."""
     first = job(node, ends, "first").ready()
     assert first.do("hold", HELD_GIB) == 0
     spill(node, "first")

@@ -53,7 +53,8 @@ def test_what_a_program_held_is_not_charged_to_the_next_one_without_a_daemon(
 def test_a_slot_of_the_process_before_is_charged_nothing_though_the_daemon_never_noticed(
     region: Region,
 ) -> None:
-    """As after the daemon's death: slot 0 is owned, and nobody will hear its program hang up."""
+    """The state is that after the daemon's death: slot 0 is owned, and no process detects the
+    hang-up of its program."""
     becomes(region, 0)
     (first,) = claims(region)
     generation = ctypes.c_uint64()

@@ -21,7 +21,7 @@ from tests.interpose.regions import Region
 KERNEL_US = 200
 LOOKS = 2000
 INFLIGHT_NS = 4_000_000
-"""As regions.Region publishes it."""
+"""Value that regions.Region publishes."""
 SLACK_NS = 1_400_000
 """Slack per process: two launches that are always allowed, a chunk of credit, and work without a
 record yet."""

@@ -194,8 +194,9 @@ def test_the_library_is_small_in_memory(library: str) -> None:
 
 
 def test_a_process_whose_clock_is_behind_its_grants_waits_for_nobody(tmp_path: Path) -> None:
-    """As in a time namespace 300 s behind: the neighbours in the grant have brought its virtual clock to their now, and
-    the daemon writes its own. Launches that waited for it would take five minutes."""
+    """The clock is that of a time namespace 300 s behind: the neighbours in the grant have brought
+    its virtual clock to their now, and the daemon writes its own. Launches that waited for it would
+    take five minutes."""
     region = Region(tmp_path / "grant", flags=c.FLAG_ENFORCE_MEMORY | c.FLAG_ENFORCE_SM)
     ahead_ns = time.monotonic_ns() + 300_000_000_000
     region.policy.dev[0].share_ppm = 500_000

@@ -232,7 +232,8 @@ class Player:
 
 
 def _created(manifest: dict[str, Any], at: int, number: int) -> dict[str, Any]:
-    """With a creation time of its own, since the recording had them distinct, in order."""
+    """A manifest with a creation time of its own, since the recording had them distinct, in
+    order."""
     metadata = {**manifest["metadata"]}
     minutes, seconds = divmod(at, 60)
     hours, minutes = divmod(minutes, 60)

@@ -101,7 +101,7 @@ class Daemon:
         until("the daemon serves", serving)
 
     def kill(self) -> None:
-        """As the out-of-memory killer would."""
+        """Kill the daemon as the out-of-memory killer would."""
         assert self.process is not None
         self.process.kill()
         self.process.wait(60)

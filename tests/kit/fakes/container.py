@@ -155,7 +155,7 @@ def _join(cgroup: Path | None, pid: int) -> None:
 
 
 def _run_hooks(container: Container, moment: str, state: str) -> None:
-    """With the root as working directory and no more environment than they ask for."""
+    """Run hooks with the root as working directory and only the environment that they request."""
     for hook in container.edits.get("hooks") or ():
         if hook["hookName"] != moment:
             continue

@@ -33,7 +33,7 @@ class FakeKernelWatch:
             call(event)
 
     def die(self, reason: str) -> None:
-        """As when the child is killed; start() brings it back."""
+        """Simulate a killed child; start() brings it back."""
         self.current = WatchStatus(
             WatchState.DOWN, reason, restarts_total=self.current.restarts_total + 1
         )

@@ -117,7 +117,7 @@ class FakeKubelet:
         self.root = root
         self.wire = wire or KubeletWire(native.locate().kubelet_descriptors)
         self.flat_checkpoint = False
-        """As before Kubernetes 1.20."""
+        """True for a checkpoint as before Kubernetes 1.20."""
         self.pods_api = False
         """Serve the Pods API (feature gate PodsAPI)."""
         self.checkpoint_fails = False
@@ -166,7 +166,7 @@ class FakeKubelet:
             )
 
     async def stop(self) -> None:
-        """As systemd would: what it knew of plugins is forgotten, the checkpoint stays."""
+        """Stop as systemd would: its list of plugins is lost, the checkpoint stays."""
         for endpoint in self.endpoints.values():
             await self._drop(endpoint)
         self.endpoints = {}
@@ -283,7 +283,7 @@ class FakeKubelet:
         self._changed = asyncio.Event()
 
     async def until(self, condition: Any, deadline_s: float = 60.0) -> None:
-        """Until the condition holds, looking again whenever a plugin told something. Raises
+        """Wait for the condition; it is evaluated again after each message of a plugin. Raises
         TimeoutError."""
         async with asyncio.timeout(deadline_s):
             while not condition():

@@ -52,7 +52,7 @@ def installed_spec(
 
 
 def write_installed(directory: Path, document: Mapping[str, Any]) -> Path:
-    """As nvidia.yaml, which the runtime reads."""
+    """Write the document as nvidia.yaml, which the runtime reads."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / "nvidia.yaml"
     path.write_text(yaml.safe_dump(dict(document)), encoding="utf-8")

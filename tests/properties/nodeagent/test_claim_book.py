@@ -176,7 +176,7 @@ class Claims(RuleBasedStateMachine):
 
     @rule()
     def the_ledger_is_lost(self) -> None:
-        """And what runs is taken over from the grants."""
+        """The ledger is lost, and running grants restore the claims."""
         self.ledger.clear()
         there = {one.nonce for one in self.grants.values()}
         self.told = {uid: one for uid, one in self.told.items() if there.issuperset(one[1])}

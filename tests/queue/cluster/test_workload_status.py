@@ -1,4 +1,4 @@
-"""From what the book decided to a patch and back: it says the same, and nothing twice."""
+"""The book's decision written as a patch and read back: it says the same, and nothing twice."""
 
 from __future__ import annotations
 

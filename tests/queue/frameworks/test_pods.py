@@ -44,7 +44,7 @@ TOTAL = "kueue.x-k8s.io/pod-group-total-count"
 def made(
     name: str, group: str = "", total: int = 0, cpu: str = "1", **notes: str
 ) -> dict[str, Any]:
-    """As the API server has it after the webhook."""
+    """A pod as the API server has it after the webhook."""
     document = {
         "apiVersion": "v1",
         "kind": "Pod",

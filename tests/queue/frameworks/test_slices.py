@@ -102,7 +102,8 @@ class Slices:
         return is_suspended(fw, self.document)
 
     def admit_newest(self) -> None:
-        """As the engine does: the slice that is replaced is finished with it."""
+        """Admit the newest slice as the engine does: the slice that is replaced becomes
+        finished."""
         alive = [i for i, one in enumerate(self.workloads) if not holds(one, "Finished")]
         for i in alive[:-1]:
             self.workloads[i] = with_condition(self.workloads[i], "Finished", True)

@@ -79,7 +79,7 @@ class World:
         self.like = self.document
 
     def settle(self, rounds: int = 12) -> list[Action]:
-        """Until there is nothing to do. What was done."""
+        """Step until there is nothing to do. Returns the actions."""
         start = len(self.history)
         for _ in range(rounds):
             before = deepcopy(self.document)

@@ -1,4 +1,5 @@
-"""From version to version and back: nothing a user wrote is lost, and no annotation can say what the object does not."""
+"""Conversion from version to version and back: nothing a user wrote is lost, and no annotation can
+contradict the object."""
 
 from __future__ import annotations
 

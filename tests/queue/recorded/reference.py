@@ -68,7 +68,8 @@ class Queue:
     """Job that waits for its victims to leave; in a StrictFIFO queue the order alone decides which
     is first."""
     kept: Amounts2 = field(default_factory=dict)
-    """Until the cycle ends: for a head that waits for its own quota, or for those it preempts."""
+    """Quota reserved until the cycle ends: for a head that waits for its own quota, or for those it
+    preempts."""
     reclaims: str = "Never"
     """Victims in other ClusterQueues, among those that borrow: "LowerPriority", "Any" or
     "Never"."""
@@ -249,7 +250,8 @@ class Reference:
         return {n: a for n, a in job.asks.items() if not self._fits(queue, flavor, n, a)}
 
     def _keep(self, queue: Queue, job: Job, flavor: str) -> None:
-        """Nobody after it takes in this cycle what it waits for: as much as is its own, or that it may borrow."""
+        """Reserve for this cycle the quota that a job waits for: as much as is its queue's own, or
+        that it may borrow."""
         borrows = self.borrows(queue, flavor, job.asks)
         for name, amount in job.asks.items():
             nominal, limit, _ = queue.quotas[flavor, name]
@@ -271,7 +273,7 @@ class Reference:
 
     @contextlib.contextmanager
     def _gone(self, jobs: Iterable[Job]) -> Iterator[None]:
-        """As if they had ended."""
+        """Treat jobs as if they had ended."""
         away = [(self.queues[job.queue], job) for job in jobs]
         for queue, job in away:
             queue.running.remove(job)

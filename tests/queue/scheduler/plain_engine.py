@@ -232,7 +232,7 @@ def _candidates(
 
 
 def _advantages(context: PreemptionContext) -> dict[QuotaNode, bool]:
-    """As things stand before anybody is taken out."""
+    """Advantages as they are before any victim is taken out."""
     node = context.queue.node
     reclaim = context.queue.spec.preemption.reclaim_within_cohort
     if node.parent is None or reclaim is PreemptionPolicy.NEVER:

@@ -265,7 +265,7 @@ def test_in_another_queue_that_borrows_the_one_that_used_most_makes_way_first() 
 
 
 def test_what_was_freed_for_a_preemptor_goes_to_nobody_who_used_less() -> None:
-    """Or that one would be preempted in its turn."""
+    """Otherwise that one would be preempted in its turn."""
     made = shared(nominal=2, preemption=preempting(within="LowerPriority"))
     submit(made, *line("a", 2))
     assert run(made, 0) == ["a0", "a1"]

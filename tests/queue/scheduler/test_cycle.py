@@ -383,7 +383,8 @@ def rivals(*more: ClusterQueue) -> Scheduler:
 
 
 def test_targets_chosen_anew_are_on_the_flavors_of_the_nomination() -> None:
-    """As in Kueue: `high` was nominated on the first flavor; it does not stop a workload on the second as well."""
+    """Kueue does the same: `high` was nominated on the first flavor; it does not stop a workload on
+    the second as well."""
     made = rivals()
     result = made.cycle(SECOND)
     stopped = [(one.target.workload.name, one.preemptor.workload.name) for one in result.preempted]

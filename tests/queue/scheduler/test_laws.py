@@ -137,8 +137,8 @@ def test_no_law_is_broken(plan: Plan) -> None:
 @settings(max_examples=150, deadline=None)
 @given(plans(), st.booleans())
 def test_every_sequence_of_cycles_ends(plan: Plan, preserve: bool) -> None:
-    """Nobody preempts and is preempted for ever, although whoever is preempted stops and queues
-    again at once, nobody ever ends, and no head asks for one cycle more without a reason."""
+    """Preemption never goes on for ever, although a preempted workload stops and queues again at
+    once, none ever ends, and no head asks for one cycle more without a reason."""
     run = Run(plan, preserve)
     for _ in range(MOST_CYCLES):
         while run.stopping:

@@ -66,7 +66,7 @@ class Callers:
     parties: dict[str, Party] = field(default_factory=dict)
 
     def party(self, name: str, *uris: str) -> Party:
-        """With `user:ann` and the like in its certificate; without any it is nobody."""
+        """A caller with `user:ann` and the like in its certificate; without any it has no role."""
         if name not in self.parties:
             given = [f"sluice:{one}" for one in uris]
             names = ",".join([f"DNS:{name}", *(f"URI:{one}" for one in given)])

@@ -15,7 +15,7 @@ from queuecontroller.server.api.loop import GrpcLoop
 
 
 class Handler:
-    """As gRPC's: one byte a call."""
+    """Fake of gRPC's handler: one byte a call."""
 
     def __init__(self, wakes: socket.socket) -> None:
         self.wakes = wakes

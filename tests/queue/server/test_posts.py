@@ -157,8 +157,8 @@ def announced(length: int) -> bytes:
 def test_what_is_only_announced_takes_no_room_from_anybody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nobody has to show who he is to ask a webhook: a few who announce much and say nothing kept
-    all others out."""
+    """A caller of a webhook needs no identity: a few that announced much and sent nothing kept all
+    others out."""
     monkeypatch.setattr(posts, "ALL_BYTES", 100_000)
 
     async def test(server: PostServer) -> None:

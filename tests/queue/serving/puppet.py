@@ -150,7 +150,7 @@ class Puppet:
         assert self.failures == []
 
     async def wait(self, name: str, steps: list[Waiting] | None = None, **queue: Any) -> GrantId:
-        """Until it runs."""
+        """Wait in the queue until the grant runs."""
         handle = SimpleNamespace(process=SimpleNamespace(pid=1, uid=0), duplicate=lambda: None)
         peer = SimpleNamespace(handle=handle, uid=0)
         ask = GrantAsk(

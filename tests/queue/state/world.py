@@ -160,7 +160,7 @@ class World:
         self.settle()
 
     def restart(self) -> None:
-        """As after kill -9: only the database is left."""
+        """Restart as after kill -9: only the database is left."""
         self.store.held.term += 1
         self.book = self._book()
         change = self.book.take("restore")

@@ -1,4 +1,5 @@
-"""Whoever resumes knows in the end what somebody knows who begins anew, and nobody is told what is not his."""
+"""A resumed connection ends with the same state as a new one, and no connection receives rows that
+its user may not see."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def served(plane: ControlPlane, definition: dict[str, Any]) -> bool:
 
 
 def closed_queue(name: str) -> dict[str, Any]:
-    """With room for all, and nobody is let in yet."""
+    """A ClusterQueue with room for all that admits nothing yet."""
     quotas = [{"name": one, "nominalQuota": "1000Gi" if one == "memory" else 1000} for one in RESOURCES]  # fmt: skip
     group = {"coveredResources": [*RESOURCES], "flavors": [{"name": "plain", "resources": quotas}]}
     spec = {"resourceGroups": [group], "namespaceSelector": {}, "stopPolicy": "Hold"}

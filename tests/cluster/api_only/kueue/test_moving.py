@@ -1,5 +1,6 @@
-"""From the standalone service to a cluster and back, with a real API server; and what is written in Kueue's older version on the way
-in. What protects from preemption, as a user sees it there."""
+"""Migration from the standalone service to a cluster and back, with a real API server; objects
+written in Kueue's older version on the way in; and the protections from preemption, as a user sees
+them there."""
 
 from __future__ import annotations
 
@@ -130,7 +131,7 @@ def waits(plane: ControlPlane, name: str) -> bool:
 def test_who_was_admitted_just_now_and_a_protected_class_stay(
     plane: ControlPlane, tmp_path: Path
 ) -> None:
-    """And who was preempted rests."""
+    """A preempted workload rests before it is admitted again."""
     classes = [
         {"apiVersion": KUEUE[6:], "kind": "WorkloadPriorityClass", "metadata": {"name": name}, "value": value}
         for name, value in (("kept", 0), ("pressing", 100))

@@ -40,7 +40,7 @@ def queue_job(name: str, pods: int = 1, queue: str = "gpus", **amounts: Any) -> 
 
 
 def make_pods(plane: ControlPlane, name: str, numbers: range) -> None:
-    """As the Job's controller makes them."""
+    """Create the pods as the Job's controller does."""
     document = plane.api.get(f"{JOBS}/{name}")
     template = document["spec"]["template"]
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "controller": True}

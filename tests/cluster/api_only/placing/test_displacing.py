@@ -192,7 +192,8 @@ def test_one_makes_way_and_is_told_why(lab: Lab) -> None:
 
 
 def budget(lab: Lab, allowed: int = 0) -> None:
-    """As the disruption controller keeps it: eight there, eight wanted."""
+    """Create a PodDisruptionBudget with the status that the disruption controller keeps: eight
+    there, eight wanted."""
     head = {"name": "keep", "namespace": "default"}
     spec = {"minAvailable": 8 - allowed, "selector": {"matchLabels": {"keep": "yes"}}}
     made = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": head}

@@ -282,7 +282,8 @@ def test_containers_that_run_together_get_their_own_and_one_before_them_takes_of
 def test_where_sums_count_a_pod_of_higher_priority_displaces_others_and_budgets_are_kept(
     lab: Lab,
 ) -> None:
-    """As docs/queue/scheduling.md has it under Preemption: kube-scheduler asks about victims then."""
+    """The rule is in docs/queue/scheduling.md under Preemption: kube-scheduler asks for victims
+    then."""
     api, whole = lab.plane.api, lab.fleet.memory // MIB
     high = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": 1000}
     classes = "/apis/scheduling.k8s.io/v1/priorityclasses"

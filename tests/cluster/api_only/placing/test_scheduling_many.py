@@ -78,7 +78,7 @@ def settled(accountant: Accountant) -> list[dict[str, Any]]:
 
 
 def judge(fleet: Fleet, pods: list[dict[str, Any]]) -> None:
-    """Whoever was refused would find no room now, and was told what it lacks."""
+    """Check that a refused pod would find no room now, and that its message names the shortage."""
     held = given(pods)
     alone = {
         one["uuid"]

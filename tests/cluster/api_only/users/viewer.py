@@ -1,4 +1,4 @@
-"""Somebody with a token on the queue's page."""
+"""A viewer with a token on the queue's page."""
 
 from __future__ import annotations
 

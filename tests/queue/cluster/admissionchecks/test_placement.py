@@ -62,7 +62,7 @@ def workload(
 
 
 def ready(document: dict[str, Any], answer: Answer | None) -> dict[str, Any]:
-    """As it is once the answer is written."""
+    """The Workload after the answer was written."""
     assert answer is not None
     checks = with_answers(document, {"room": answer}, NOW)
     return {**document, "status": {**document["status"], "admissionChecks": checks}}

@@ -223,7 +223,7 @@ class ObjectCache:
         self.pods.changed(Removed(f"t/{name}"))
 
     async def filter(self, name: str, *nodes: str) -> list[str]:
-        """As kube-scheduler asks about a pod that is there."""
+        """Call the filter as kube-scheduler does for an existing pod."""
         found = await self.add("filter", Pod=self.api.pods[name], NodeNames=nodes or ("a", "b"))
         return list(found["NodeNames"])
 

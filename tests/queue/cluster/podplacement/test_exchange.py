@@ -52,7 +52,7 @@ def of_kueue(kind: str, name: str, spec: dict[str, Any], namespace: str = "") ->
 
 
 def workload(topology: dict[str, Any] | None) -> dict[str, Any]:
-    """With quota, and a place on node a."""
+    """A Workload with quota, and a place on node a."""
     template = {"spec": {**pod("x", gpumem=50_000)["spec"], "schedulerName": "sluice-scheduler"}}
     made = of_kueue(
         "Workload",

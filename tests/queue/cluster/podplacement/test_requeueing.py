@@ -141,7 +141,7 @@ def test_less_than_a_pod_was_given_is_room() -> None:
 
 
 def test_many_who_wait_are_changed_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And who was asked about meanwhile, bound or deleted, is not."""
+    """Pods that were bound or deleted meanwhile are not changed."""
     monkeypatch.setattr(requeueing, "REST_S", 60.0)
 
     async def test(world: ObjectCache) -> None:

@@ -119,7 +119,7 @@ class Queue:
         return self.room.keep(info, self.given(info, flavor), gone)
 
     def admitted(self, info: WorkloadInfo, verdict: Verdict, flavor: str = "any") -> Workload:
-        """As it would be stored."""
+        """The Workload as it would be stored after admission."""
         given = tuple(
             PodSetAssignment(
                 one.name,

@@ -24,7 +24,7 @@ def node(
     links: bool = False,
     **fields: Any,
 ) -> NodeCapacity:
-    """With links, every two neighbours are linked: 0 and 1, 2 and 3."""
+    """A node; with `links`, every two neighbours are linked: 0 and 1, 2 and 3."""
     return NodeCapacity(
         tuple(
             GpuCapacity(
@@ -81,7 +81,7 @@ def extender(nodes: dict[str, NodeCapacity], **defaults: Any) -> Extender:
 
 
 def bind(one: Extender, document: dict[str, Any], where: str) -> PodPlace:
-    """As if it had been bound there and the API server told so."""
+    """Bind a pod, as if the API server had recorded it."""
     place = one.place(document, where)
     assert isinstance(place, PodPlace), place
     document["spec"]["nodeName"] = where

@@ -22,9 +22,9 @@ class Simulated:
     limits: dict[str, Any]
     """Limits of the pod's one container."""
     annotations: Annotations = field(default_factory=dict)
-    """That the plugin writes on the node."""
+    """Annotations that the plugin writes on the node."""
     capacity: dict[str, str] = field(default_factory=dict)
-    """That it reports to the kubelet."""
+    """Capacity that the plugin reports to the kubelet."""
     labels: dict[str, str] = field(default_factory=dict)
     reads: Callable[[Annotations], Any] = lambda _: None
     """Function that reads a pod's annotations as the plugin does when it starts the container."""

@@ -107,7 +107,7 @@ class Cluster:
         return result
 
     def stop(self, result: CycleResult) -> None:
-        """Those told to stop have stopped, and wait again."""
+        """Stop the preempted workloads, which wait again afterwards."""
         for one in result.preempted:
             key = one.target.key
             self.preempted.append((one.preemptor.key, key))

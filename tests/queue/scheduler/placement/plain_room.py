@@ -85,7 +85,7 @@ class PlainQuestion(for_room._Question):
     def _who_may_help(
         self, infos: list[WorkloadInfo], taken: set[WorkloadKey]
     ) -> list[WorkloadInfo]:
-        """Those on nodes that could take one of the pods if all of them left."""
+        """Workloads on nodes that could take one of the pods if all of them left."""
         room = self._room
         assert isinstance(room, StockRoom)
         wish = room._wishes.wish(self._info.workload, _given(self._assignment))

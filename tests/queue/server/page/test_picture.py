@@ -220,7 +220,7 @@ def test_what_is_played_is_the_queue_as_it_stands() -> None:
 
 
 def played(world: World) -> dict[str, Any]:
-    """As `simulate` plays what the page gives it."""
+    """Report of a simulation of the page's own objects, as `simulate` plays it."""
     found = load({"played": json.dumps(documents_list(manifests_of(shell_of(world))))})
     assert found.problems == []
     player = Player(found, [], False, [])

@@ -99,7 +99,7 @@ def test_other_contents_replace_the_file_at_once(installed: Path, run: Path) -> 
 
 
 def test_nobody_ever_sees_a_part_of_a_file(installed: Path, run: Path) -> None:
-    """As the runtime lists the directory: every .json and .yaml in it, at any time, is whole."""
+    """The runtime lists the directory: every .json and .yaml in it, at any time, is whole."""
     files = port(installed, run)
     run.mkdir(parents=True)
     ended = threading.Event()

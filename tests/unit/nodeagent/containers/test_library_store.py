@@ -46,7 +46,7 @@ def older(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def exported(path: str | Path) -> set[str]:
-    """As binutils see it."""
+    """Exported symbols as binutils see them."""
     listing = subprocess.run(["nm", "-D", "--defined-only", path], capture_output=True, text=True)
     return {line.split()[-1] for line in listing.stdout.splitlines()}
 

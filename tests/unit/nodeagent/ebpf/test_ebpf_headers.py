@@ -26,7 +26,8 @@ def host(tmp_path: Path) -> Path:
 
 
 def found(host: Path) -> Headers | None:
-    """As in a sandbox without /lib/modules: only the host's root is left, below which all is."""
+    """Headers as in a sandbox without /lib/modules: only the host's root is left, below which all
+    is."""
     return kernel_headers({}, Path("/lib/modules"), host, ())
 
 

@@ -144,7 +144,7 @@ class World:
         return path
 
     def remove(self, *cgroups: str) -> None:
-        """As a runtime does, and the kernel forgets what was written there."""
+        """Remove cgroups as a runtime does; the kernel forgets their limits."""
         for cgroup in cgroups:
             self.cgroups.discard(cgroup)
             for key in [key for key in self.book if key[1] == cgroup]:

@@ -21,7 +21,8 @@ def test_the_mounts_of_this_machine_are_read() -> None:
     "mark", ["\r", "\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\xa0", "\xff"], ids=ascii
 )
 def test_a_users_mount_with_an_odd_name_is_one_mount_and_hides_no_other(mark: str) -> None:
-    """With the lines and words of Python's strings it ended the daemon's start, or an uninstall, in a traceback."""
+    """Splitting by Python's lines and words ended the daemon's start, or an uninstall, in a
+    traceback."""
     odd = mark.encode("latin-1" if mark == "\xff" else "utf-8")
     fuse = b"36 23 0:45 / /home/eve/a%sb rw,nosuid - fuse.x eve%s rw,user_id=1000\n" % (odd, odd)
     found = list(read_table(fuse + GOOD))

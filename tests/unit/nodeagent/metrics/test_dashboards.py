@@ -22,7 +22,7 @@ from tests.unit.nodeagent.metrics.scraping import scrape
 GRAFANA = REPO / "packaging" / "grafana"
 PROMETHEUS = REPO / "packaging" / "prometheus"
 TARGET_LABELS = {"instance", "job", "le"}
-"""Those that a scrape adds, and the histograms' own."""
+"""Labels that a scrape adds, and the histograms' own."""
 
 
 DASHBOARDS = ("sluice-node", "sluice-queue")

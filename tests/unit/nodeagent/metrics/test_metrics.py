@@ -44,7 +44,7 @@ ALL: dict[str, tuple[dict[str, Any], bool]] = {
         True,
     ),
 }
-"""With every family on: the golden files."""
+"""Settings with every family on: the golden files."""
 MODES: dict[str, tuple[dict[str, Any], bool]] = {
     "metrics-v1": ({}, False),
     "metrics-v1-openmetrics": ({}, True),

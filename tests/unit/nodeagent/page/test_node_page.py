@@ -54,7 +54,8 @@ HELD = ContainedView(4, 1.0, "throttle", "ungranted", "critical", "pid 7", "bens
 
 
 class Service:
-    """As much of one as the page asks; it knows whose a grant is, as the real one does."""
+    """Fake of the service with the methods that the page calls; it knows whose a grant is, as the
+    real one does."""
 
     def __init__(self) -> None:
         self.done: list[tuple[int, str, object]] = []
