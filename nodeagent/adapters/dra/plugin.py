@@ -40,6 +40,7 @@ from nodeagent.ports.dra.claims import (
     PreparedDevice,
 )
 from nodeagent.ports.ledger import LedgerLost
+from sluicecommon.background import BackgroundTasks
 
 log = logging.getLogger(__name__)
 
@@ -76,27 +77,18 @@ class DraPlugin:
         """Why the kubelet did not take it."""
         self._wire = wire
         self._manager = manager
-        self._fatal = fatal
+        self._background = BackgroundTasks(fatal)
         self._changed = asyncio.Event()
         self._servers: list[Any] = []
-        self._task: asyncio.Task[None] | None = None
         self._trouble = ""
 
     async def start(self) -> None:
         """Returns at once: a node may well be up before its kubelet."""
-        self._task = asyncio.create_task(self._keep_serving())
-        self._task.add_done_callback(self._ended)
+        self._background.spawn(self._keep_serving(), "DRA plugin server")
 
     async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._background.close()
         await self._stop_serving()
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._fatal(error)
 
     # --- being found --------------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ from nodeagent.ports.kubelet import (
     RetryLater,
 )
 from nodeagent.ports.ledger import LedgerFull, LedgerLost
+from sluicecommon.background import BackgroundTasks
 
 log = logging.getLogger(__name__)
 
@@ -77,29 +78,20 @@ class PluginServer:
         self._directory = directory
         self._wire = wire
         self._service = service
-        self._fatal = fatal
+        self._background = BackgroundTasks(fatal)
         self._names = itertools.count(1)
         self._changed = asyncio.Event()
         self._server: Any = None
         self._endpoint: Path | None = None
-        self._task: asyncio.Task[None] | None = None
         self._trouble = ""
 
     async def start(self) -> None:
         """Returns at once: a node may well be up before its kubelet."""
-        self._task = asyncio.create_task(self._keep_registered())
-        self._task.add_done_callback(self._ended)
+        self._background.spawn(self._keep_registered(), "device plugin server")
 
     async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._background.close()
         await self._stop_serving()
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._fatal(error)
 
     # --- being registered ---------------------------------------------------------------------
 
