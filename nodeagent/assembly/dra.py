@@ -3,7 +3,6 @@ desk, the driver's server and the published slices."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +31,7 @@ from nodeagent.shell.pods.dra.inventory import Excluded, Inventory
 from nodeagent.shell.pods.dra.manager import ClaimManager, ClaimSettings
 from nodeagent.shell.pods.dra.places import Places
 from nodeagent.shell.pods.dra.publisher import COUNTLESS, Publisher
+from sluicecommon.background import BackgroundTasks
 
 if TYPE_CHECKING:
     from nodeagent.adapters.dra.api import ApiSlices
@@ -46,22 +46,13 @@ class Following:
 
     def __init__(self, slices: ApiSlices, fatal: Callable[[BaseException], None]) -> None:
         self._slices = slices
-        self._fatal = fatal
-        self._task: asyncio.Task[None] | None = None
+        self._background = BackgroundTasks(fatal)
 
     async def start(self) -> None:
-        self._task = asyncio.create_task(self._slices.follower.run())
-        self._task.add_done_callback(self._ended)
+        self._background.spawn(self._slices.follower.run(), "watch of ResourceSlices")
 
     async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._fatal(error)
+        await self._background.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@ the device plugin's server."""
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import logging
 from collections import Counter
@@ -64,6 +63,7 @@ from nodeagent.shell.pods.resizer import Resizer, ResizeRules
 from nodeagent.shell.pods.safety import SafetyLook, SafetyWatch
 from nodeagent.shell.queue.manager import QueueManager
 from nodeagent.units import GrantId
+from sluicecommon.background import BackgroundTasks
 from sluicecommon.kubernetes.credentials import Access, NoAccess, from_kubeconfig, in_cluster
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class PluginServers:
         self._manager = manager
         self._make = make
         self._wanted = wanted
-        self._starting: set[asyncio.Task[None]] = set()
+        self._background = BackgroundTasks()
 
     async def start(self) -> None:
         if not self._wanted():
@@ -104,9 +104,8 @@ class PluginServers:
         return server
 
     def _later(self, served_resource: ServedResource) -> None:
-        task = asyncio.get_running_loop().create_task(self._add(served_resource).start())
-        self._starting.add(task)
-        task.add_done_callback(self._starting.discard)
+        server = self._add(served_resource)
+        self._background.spawn(server.start(), "start of a device plugin server")
 
     async def close(self) -> None:
         for server in self.servers:

@@ -27,6 +27,7 @@ from nodeagent.shell.rate_limited_log import RateLimitedLog
 from nodeagent.shell.turns import Turns
 from nodeagent.shell.watch.watch import Watch
 from nodeagent.units import NS_PER_MS, NS_PER_US, Nanoseconds
+from sluicecommon.background import BackgroundTasks
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +121,7 @@ class Node:
         loop = asyncio.get_running_loop()
         self._ended = loop.create_future()
         loop.set_exception_handler(self._unhandled)
-        tasks: list[asyncio.Task[None]] = []
+        loops = BackgroundTasks(self.fatal)
         try:
             self._keeper.restore()
             self._watch.resume()
@@ -129,12 +130,8 @@ class Node:
                 await endpoint.start()
             self._keeper.on_registered.append(self._plan_soon)
             self._plan()
-            tasks = [
-                asyncio.create_task(self._gpu_loop()),
-                asyncio.create_task(self._housekeeping_loop()),
-            ]
-            for task in tasks:
-                task.add_done_callback(self._loop_ended)
+            loops.spawn(self._gpu_loop(), "reading of the GPUs")
+            loops.spawn(self._housekeeping_loop(), "housekeeping")
             self._notify("READY=1")
             log.info("serving %d GPUs", len(self._gpus.readings))
             return await self._ended
@@ -145,8 +142,7 @@ class Node:
             self._notify("STOPPING=1")
             if self._planning is not None:
                 self._planning.cancel()
-            for task in tasks:
-                task.cancel()
+            loops.cancel()
             for endpoint in self._endpoints:
                 with contextlib.suppress(OSError):
                     await endpoint.close()
@@ -167,12 +163,6 @@ class Node:
             self.fatal(error)
         else:
             log.warning("event loop: %s", context.get("message"))
-
-    def _loop_ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and task.exception() is not None:
-            error = task.exception()
-            assert error is not None
-            self.fatal(error)
 
     def _ok(self, name: str) -> None:
         self._views.loops[name] = self._clock.unix_s()

@@ -22,6 +22,7 @@ from nodeagent.core.reload import Loaded, Running, merge
 from nodeagent.ports.files import DirectoryWatch, WatchDirectory
 from nodeagent.ports.views import Samples
 from nodeagent.settings.daemon import ConfigError
+from sluicecommon.background import BackgroundTasks
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ class Reloader:
         self.figures = ReloadFigures()
         self.running = _running(loaded)
         self._read = read
-        self._fatal = fatal
+        self._background = BackgroundTasks(fatal)
         self._watch_directory = watch
         self._poll_s = poll_s
         self._paths = loaded.watched
@@ -72,7 +73,6 @@ class Reloader:
         self._asked = False
         self._wake = asyncio.Event()
         self._watches: dict[Path, DirectoryWatch] = {}
-        self._task: asyncio.Task[None] | None = None
 
     def counters(self) -> Samples:
         """For the metrics."""
@@ -82,13 +82,10 @@ class Reloader:
         }
 
     async def start(self) -> None:
-        self._task = asyncio.create_task(self._loop())
-        self._task.add_done_callback(self._ended)
+        self._background.spawn(self._loop(), "configuration reload")
 
     async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._background.close()
         for watch in self._watches.values():
             watch.close()
         self._watches.clear()
@@ -97,11 +94,6 @@ class Reloader:
         """Read the files again, whether they look changed or not (SIGHUP)."""
         self._asked = True
         self._wake.set()
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._fatal(error)
 
     async def _loop(self) -> None:
         while True:

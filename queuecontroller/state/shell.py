@@ -23,6 +23,7 @@ from queuecontroller.state.status import Status, Views
 from queuecontroller.state.waiting_room import WaitingRoom
 from queuecontroller.state.workloads.workloads import attempt_of
 from queuecontroller.state.writer import Writer
+from sluicecommon.background import BackgroundTasks
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -218,29 +219,24 @@ class Shell:
     async def run(self) -> int:
         """Decides until stopped; the exit status."""
         self._ended = asyncio.get_running_loop().create_future()
-        parts = (self.writer.run(), self._decide(), self._tick())
-        tasks = [asyncio.create_task(part) for part in parts]
-        for task in tasks:
-            task.add_done_callback(self._task_ended)
+        loops = BackgroundTasks(self._loop_failed)
+        loops.spawn(self.writer.run(), "writer", expected=(Superseded,))
+        loops.spawn(self._decide(), "scheduling", expected=(Superseded,))
+        loops.spawn(self._tick(), "ticks", expected=(Superseded,))
         self._reason = ""
         try:
             status = await self._ended
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await loops.close()
         if status == EXIT_OK:
             self.writer.flush()
         return status
 
-    def _task_ended(self, task: asyncio.Task[None]) -> None:
-        error = None if task.cancelled() else task.exception()
-        if error is None:
-            return
+    def _loop_failed(self, error: BaseException) -> None:
         if isinstance(error, StoreLost):
             log.critical("%s", error)
             self.stop(EXIT_STORE_LOST, str(error))
-        elif not isinstance(error, Superseded):
+        else:
             log.critical("defect", exc_info=error)
             self.stop(EXIT_DEFECT, f"defect: {error}")
 

@@ -26,6 +26,7 @@ from nodeagent.adapters.host.descriptor_room import DescriptorRoom, Spare, is_sh
 from nodeagent.adapters.processes.pidfd import PidfdHandle, peer_of
 from nodeagent.ports.clients import Peer
 from nodeagent.shell.rate_limited_log import RateLimitedLog
+from sluicecommon.background import BackgroundTasks
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ class ApiListener:
         self._spare = Spare()
         self._peers: dict[str, tuple[Peer, Guest]] = {}
         self._names = itertools.count(1)
-        self._relays: set[asyncio.Task[None]] = set()
+        self._relays = BackgroundTasks()
         self._listener: socket.socket | None = None
         self._timers: set[asyncio.TimerHandle] = set()
         self._short = RateLimitedLog(log)
@@ -78,8 +79,7 @@ class ApiListener:
             self._listener = None
         for timer in self._timers:
             timer.cancel()
-        for relay in list(self._relays):
-            relay.cancel()
+        self._relays.cancel()
         self._spare.close()
         with contextlib.suppress(FileNotFoundError):
             self._public.unlink()
@@ -156,10 +156,8 @@ class ApiListener:
                 time.monotonic(),
             )
             if guest is not None:
-                task = asyncio.create_task(self._serve(connection, handle, guest))
-                tasks.append(task)
-                self._relays.add(task)
-                task.add_done_callback(self._relays.discard)
+                served = self._serve(connection, handle, guest)
+                tasks.append(self._relays.spawn(served, "relay of a connection"))
                 return
             self._short.warning("too many connections: closed one of uid %d", uid)
         handle.close()

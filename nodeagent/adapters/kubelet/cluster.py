@@ -27,6 +27,7 @@ from nodeagent.ports.kubelet import (
 )
 from nodeagent.ports.views import Finding
 from nodeagent.units import PodUid
+from sluicecommon.background import BackgroundTasks
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.credentials import Access, Credentials
 from sluicecommon.kubernetes.decoding import BadAnswer, Decoder
@@ -128,7 +129,7 @@ class Cluster:
         """Called after the Node's facts have changed."""
         self.facts: NodeFacts | None = None
         self._annotation = annotation
-        self._fatal = fatal
+        self._background = BackgroundTasks(fatal)
         self._pods: dict[str, PodFacts] = {}
         """Pods by namespace/name."""
         self._by_uid: dict[PodUid, PodFacts] = {}
@@ -142,28 +143,17 @@ class Cluster:
             Decoder(self._read_node), (("fieldSelector", f"metadata.name={node}"),), _jitter
         )
         self._logged = ""
-        self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        for work in (
-            Follower(self.client, PODS, self.pods, self._pod_changed).run(),
-            Follower(self.client, NODES, self.nodes, self._node_changed).run(),
-            self._log_problems(),
-        ):
-            task = asyncio.create_task(work)
-            task.add_done_callback(self._ended)
-            self._tasks.append(task)
+        pods = Follower(self.client, PODS, self.pods, self._pod_changed)
+        nodes = Follower(self.client, NODES, self.nodes, self._node_changed)
+        self._background.spawn(pods.run(), "watch of pods")
+        self._background.spawn(nodes.run(), "watch of the Node")
+        self._background.spawn(self._log_problems(), "log of the watches' problems")
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._background.close()
         await self.client.close()
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._fatal(error)
 
     async def _log_problems(self) -> None:
         """Log the watches' problem, once until it changes."""

@@ -19,6 +19,7 @@ from typing import Any, Final, Protocol
 import grpc
 
 from nodeagent.adapters.host.inotify import DirectoryWatch
+from sluicecommon.background import BackgroundTasks
 
 log = logging.getLogger(__name__)
 
@@ -40,21 +41,17 @@ class KubeletPluginServer:
         """`name` stands at the start of log lines; `directory` is watched for changes."""
         self._name = name
         self._watched = directory
-        self._fatal = fatal
+        self._background = BackgroundTasks(fatal)
         self._changed = asyncio.Event()
         self._watch: DirectoryWatch | None = None
-        self._task: asyncio.Task[None] | None = None
         self._problem = ""
 
     async def start(self) -> None:
         """Returns at once, because a node's kubelet may start later."""
-        self._task = asyncio.create_task(self._keep_serving())
-        self._task.add_done_callback(self._ended)
+        self._background.spawn(self._keep_serving(), f"{self._name}: server")
 
     async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._background.close()
         await self._stop_serving()
 
     async def _round(self) -> None:
@@ -67,11 +64,6 @@ class KubeletPluginServer:
     def _open_watch(self) -> DirectoryWatch:
         """Raises OSError."""
         return DirectoryWatch(self._watched, self._changed.set)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._fatal(error)
 
     async def _keep_serving(self) -> None:
         try:

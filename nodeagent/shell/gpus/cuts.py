@@ -37,6 +37,7 @@ from nodeagent.shell.gpus.readings import Gpus
 from nodeagent.shell.grants.keeper import Keeper
 from nodeagent.shell.journal import Journal
 from nodeagent.units import GpuUuid, GrantId
+from sluicecommon.background import BackgroundTasks
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +96,7 @@ class Cuts:
         self._shown: object = None
         """What the readings said when the cards were last looked at."""
         self._busy = False
-        self._tasks: set[asyncio.Task[object]] = set()
+        self._background = BackgroundTasks(fatal)
         self.made_total = 0
         self.removed_total = 0
         holders.promised = self._promised_of
@@ -124,9 +125,7 @@ class Cuts:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STOP_WAITS_S), self._geometry:
                 pass
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._background.close()
         self._ledger.close()
 
     def held_up_s(self) -> float:
@@ -135,16 +134,12 @@ class Cuts:
 
     def _gpus_read(self) -> None:
         """Somebody cut a card beside us, or it came back."""
-        if self._signature() != self._shown and not self._tasks and not self._geometry.locked():
-            task: asyncio.Task[object] = asyncio.create_task(self.look())
-            self._tasks.add(task)
-            task.add_done_callback(self._looked)
-
-    def _looked(self, task: asyncio.Task[object]) -> None:
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._fatal(error)
+        if (
+            self._signature() != self._shown
+            and not self._background.busy
+            and not self._geometry.locked()
+        ):
+            self._background.spawn(self.look(), "reading of MIG instances")
 
     def _signature(self) -> object:
         return sorted(
@@ -245,9 +240,10 @@ class Cuts:
 
     async def _promise(self, wish: MigWish, who: str, but: frozenset[GrantId]) -> GpuUuid:
         """A change that was begun is finished, whoever has given up waiting for it."""
-        task = asyncio.create_task(self._alone(wish, who, but))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        # Every error is for the caller, that of a lost ledger is fatal as well.
+        task = self._background.spawn(
+            self._alone(wish, who, but), "making of a MIG instance", expected=(Exception,)
+        )
         try:
             return await asyncio.shield(task)
         except LedgerLost as error:

@@ -37,6 +37,7 @@ from nodeagent.shell.gpus.readings import Gpus
 from nodeagent.shell.grants.keeper import Keeper
 from nodeagent.shell.journal import Journal
 from nodeagent.units import GpuUuid
+from sluicecommon.background import BackgroundTasks
 
 log = logging.getLogger(__name__)
 
@@ -83,8 +84,7 @@ class MigManager:
         self._reread = reread
         self._geometry = geometry
         self._operators = operator_uids
-        self._fatal = fatal
-        self._changing: asyncio.Task[MigAnswer] | None = None
+        self._background = BackgroundTasks(fatal)
 
     # --- an Endpoint --------------------------------------------------------------------------
 
@@ -106,12 +106,11 @@ class MigManager:
 
     async def close(self) -> None:
         """A card half cut is worse than a late end."""
-        if self._changing is not None:
-            await asyncio.wait({self._changing}, timeout=STOP_WAITS_S)
+        await self._background.wait(STOP_WAITS_S)
 
     def held_up_s(self) -> float:
         """For the watchdog: how much later than usual the next reading may come."""
-        return 0.0 if self._changing is None else HELD_UP_S
+        return HELD_UP_S if self._background.busy else 0.0
 
     # --- show ---------------------------------------------------------------------------------
 
@@ -141,24 +140,22 @@ class MigManager:
             raise Refused(
                 RefusalKind.DENIED, "the MIG geometry is the node's: only root changes it"
             )
-        if self._changing is not None:
+        if self._background.busy:
             raise Refused(RefusalKind.UNAVAILABLE, "another change of MIG is under way: try again")
-        task = asyncio.create_task(self._alone(peer, ask))
-        self._changing = task
-        task.add_done_callback(self._changed)
-        return await asyncio.shield(task)
-
-    def _changed(self, task: asyncio.Task[MigAnswer]) -> None:
-        self._changing = None
-        error = None if task.cancelled() else task.exception()  # its caller may have left
-        if isinstance(error, LedgerFull):
-            log.error("MIG: nothing is changed, it could not be written down: %s", error)
-        elif error is not None and not isinstance(error, Refused):
-            self._fatal(error)
+        # Shielded, because a change that was begun is finished although its caller has left.
+        return await asyncio.shield(
+            self._background.spawn(
+                self._alone(peer, ask), "change of MIG geometry", expected=(Refused, LedgerFull)
+            )
+        )
 
     async def _alone(self, peer: Peer, ask: MigAsk) -> MigAnswer:
         async with self._geometry:
-            return await self._set(peer, ask)
+            try:
+                return await self._set(peer, ask)
+            except LedgerFull as error:
+                log.error("MIG: nothing is changed, it could not be written down: %s", error)
+                raise
 
     async def _set(self, peer: Peer, ask: MigAsk) -> MigAnswer:
         state = _find(await self._states(), ask.gpu)

@@ -13,6 +13,7 @@ from nodeagent.core.grants.placement import GpuCapacity, Load
 from nodeagent.ports.ledger import GrantState, Spill
 from nodeagent.shell.grants.keeper import Keeper
 from nodeagent.units import Bytes, GpuUuid, GrantId
+from sluicecommon.background import BackgroundTasks
 
 EVERY_S: Final = 1.0
 """A borrower that was just made has what is free a second later at most."""
@@ -29,22 +30,14 @@ class Lender:
     ) -> None:
         self._keeper = keeper
         self._capacities = capacities
-        self._fatal = fatal
-        self._loop: asyncio.Task[None] | None = None
+        self._background = BackgroundTasks(fatal)
         keeper.before_ask.append(self.take_back)
 
     async def start(self) -> None:
-        self._loop = asyncio.get_running_loop().create_task(self._run())
-        self._loop.add_done_callback(self._ended)
+        self._background.spawn(self._run(), "lending")
 
     async def close(self) -> None:
-        if self._loop is not None:
-            self._loop.cancel()
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._fatal(error)
+        await self._background.close()
 
     async def _run(self) -> None:
         while True:

@@ -36,6 +36,7 @@ from nodeagent.shell.grants.keeper import Keeper
 from nodeagent.shell.grants.spill_bounds import HostBounds
 from nodeagent.shell.journal import Journal
 from nodeagent.units import Bytes, GrantId
+from sluicecommon.background import BackgroundTasks
 
 log = logging.getLogger(__name__)
 
@@ -74,9 +75,8 @@ class SpillManager:
         self._cards_now = cards_now
         self._journal = journal
         self._clock = clock
-        self._fatal = fatal
+        self._background = BackgroundTasks(fatal)
         self._turn = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
         self._has = False
         """The driver has said that it makes checkpoints; that it makes none is asked again."""
         self.results: Counter[str] = Counter()
@@ -95,10 +95,7 @@ class SpillManager:
 
     async def close(self) -> None:
         """What is under way stays where it is, and is carried on by the next daemon."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._background.close()
 
     def forget_driver(self) -> None:
         """It was replaced: what it has is to be asked again."""
@@ -439,16 +436,8 @@ class SpillManager:
         await asyncio.shield(self._soon(act))
 
     def _soon(self, act: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(act)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-        return task
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None and not isinstance(error, Refused):  # that is its asker's
-            self._fatal(error)
+        # A refusal is for the caller that waits in `_whole`.
+        return self._background.spawn(act, "checkpoint of a grant", expected=(Refused,))
 
 
 def _on(card: GpuReading | None, pid: int) -> int:

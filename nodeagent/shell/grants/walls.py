@@ -41,6 +41,7 @@ from nodeagent.settings.daemon import WallSettings
 from nodeagent.shell.grants.reading import Tenant
 from nodeagent.shell.journal import Journal
 from nodeagent.units import MIB, Bytes, GpuUuid, GrantId
+from sluicecommon.background import BackgroundTasks
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +84,8 @@ class WallManager:
         self._ledger = rows
         self._journal = journal
         self._cards = cards
-        self._fatal = fatal
+        self._background = BackgroundTasks(fatal)
+        self._sweeping = BackgroundTasks(fatal)
         self._rows: dict[tuple[GrantId, GpuUuid], WallRow] = {}
         self._missing: dict[GpuUuid, str] = {}
         """Why a card has none; only of those that were asked for."""
@@ -92,8 +94,6 @@ class WallManager:
         self._told: set[GrantId] = set()
         self._taken_over = False
         self._turn = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._sweeping: asyncio.Task[None] | None = None
 
     # --- an Endpoint --------------------------------------------------------------------------
 
@@ -106,15 +106,12 @@ class WallManager:
         self._taken_over = not (self._on or self._rows)
         if not self._taken_over:
             self._soon(self._take_over())  # a driver that hangs keeps nobody from starting
-        self._sweeping = asyncio.get_running_loop().create_task(self._sweep_loop())
+        self._sweeping.spawn(self._sweep_loop(), "sweep of the driver's walls")
 
     async def close(self) -> None:
         """Walls stand without us."""
-        if self._sweeping is not None:
-            self._sweeping.cancel()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._sweeping.close()
+        await self._background.close()
 
     @property
     def _on(self) -> bool:
@@ -304,7 +301,7 @@ class WallManager:
         while True:
             await asyncio.sleep(SWEEP_S)
             if self._rows or not self._taken_over:
-                await self._in_turn(self._sweep())
+                await self._in_turn(self._guarded(self._sweep()))
 
     # --- what stands --------------------------------------------------------------------------
 
@@ -388,15 +385,7 @@ class WallManager:
             log.warning("walls: %s", error)
 
     def _soon(self, act: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(self._in_turn(self._guarded(act)))
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._fatal(error)
+        self._background.spawn(self._in_turn(self._guarded(act)), "change of the driver's walls")
 
 
 def _order(row: WallRow) -> WallOrder:

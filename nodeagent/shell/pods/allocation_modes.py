@@ -22,6 +22,7 @@ from nodeagent.ports.kubelet import parse_slot
 from nodeagent.ports.views import Finding
 from nodeagent.shell.gpus.readings import Gpus
 from nodeagent.units import GpuUuid
+from sluicecommon.background import BackgroundTasks
 
 log = logging.getLogger(__name__)
 
@@ -58,13 +59,12 @@ class AllocationModes:
         self._marker = marker
         self._status = status
         self._gpus = gpus
-        self._fatal = fatal
+        self._background = BackgroundTasks(fatal)
         self._prepared = prepared
         self._allocated = allocated
         self._changed = changed
         self._promised: frozenset[str] | None = None
         """Names of devices; None: not known yet."""
-        self._task: asyncio.Task[None] | None = None
         self.trouble = ""
         last = marker.read()
         if door == CLAIMS or last != CLAIMS:
@@ -74,18 +74,10 @@ class AllocationModes:
 
     async def start(self) -> None:
         if self._promised is None:
-            self._task = asyncio.create_task(self._until_known())
-            self._task.add_done_callback(self._ended)
+            self._background.spawn(self._until_known(), "allocated ResourceClaims")
 
     async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._fatal(error)
+        await self._background.close()
 
     # --- questions ----------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 from nodeagent.core.kubelet.sums import patch
 from nodeagent.ports.views import Finding
+from sluicecommon.background import BackgroundTasks
 
 log = logging.getLogger(__name__)
 
@@ -59,29 +60,20 @@ class NodeSums:
         self._written: Mapping[str, int] | None = None
         self._status = status
         self._wanted = wanted
-        self._fatal = fatal
+        self._background = BackgroundTasks(fatal)
         self._look = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         self._status.on_node.append(self._look.set)
-        self._task = asyncio.create_task(self._loop())
-        self._task.add_done_callback(self._ended)
+        self._background.spawn(self._loop(), "sums in the Node's capacity")
 
     async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._background.close()
 
     def look_soon(self) -> None:
         """GPUs have been read: they may have changed."""
         if self._wanted() != self._written:
             self._look.set()
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._fatal(error)
 
     async def _loop(self) -> None:
         pause_s = PAUSE_S

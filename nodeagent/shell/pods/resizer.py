@@ -21,6 +21,7 @@ from nodeagent.ports.clients import GrantAsk, RefusalKind, Refused
 from nodeagent.ports.kubelet import PermanentError
 from nodeagent.ports.ledger import GrantState
 from nodeagent.units import GrantId, PodUid
+from sluicecommon.background import BackgroundTasks
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ class Resizer:
         self._tell = tell
         self._told: dict[GrantId, tuple[str, str]] = {}
         """The wish that was answered last, and the answer's reason."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = BackgroundTasks()
         grants.on_ended.append(self._ended)
         grants.on_registered.append(self.look)
 
@@ -131,11 +132,9 @@ class Resizer:
             return
         self._told[grant] = (wish, reason)
         log.info("grant %s: %s: %s", grant, reason, text)
-        task = asyncio.get_running_loop().create_task(
-            self._say(pod.uid, reason, text, reason != DONE)
+        self._background.spawn(
+            self._say(pod.uid, reason, text, reason != DONE), "event of a resize"
         )
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def _say(self, pod: PodUid, reason: str, text: str, warns: bool) -> None:
         await self._tell(pod, reason, text, warns)

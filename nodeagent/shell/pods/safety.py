@@ -14,6 +14,7 @@ from typing import Final
 
 from nodeagent.core.metrics import catalogue as m
 from nodeagent.ports.views import Finding, Samples
+from sluicecommon.background import BackgroundTasks
 
 log = logging.getLogger(__name__)
 
@@ -44,20 +45,16 @@ class SafetyWatch:
     ) -> None:
         """`look` may block for a second or so; it is called in a thread."""
         self._look = look
-        self._fatal = fatal
+        self._background = BackgroundTasks(fatal)
         self._every_s = every_s
-        self._task: asyncio.Task[None] | None = None
         self._told: dict[str, Finding] = {}
         self.last: SafetyLook | None = None
 
     async def start(self) -> None:
-        self._task = asyncio.create_task(self._loop())
-        self._task.add_done_callback(self._ended)
+        self._background.spawn(self._loop(), "safety checks")
 
     async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._background.close()
 
     def findings(self) -> list[Finding]:
         """As of the last look, for `sluice doctor`."""
@@ -71,11 +68,6 @@ class SafetyWatch:
         if self.last.toolkit_accepts is not None:
             found[m.TOOLKIT_ACCEPTS] = float(self.last.toolkit_accepts)
         return found
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._fatal(error)
 
     async def _loop(self) -> None:
         while True:

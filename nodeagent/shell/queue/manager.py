@@ -50,6 +50,7 @@ from nodeagent.shell.queue.detections import Detections
 from nodeagent.shell.queue.spilling import Spilling, Spills
 from nodeagent.shell.queue.waiting import LABEL, Waiter, ask_for, cut_off, step_of, submission_of
 from nodeagent.units import NS_PER_S, GpuUuid, GrantId, PodUid
+from sluicecommon.background import BackgroundTasks
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +92,7 @@ class QueueManager:
         self._capacity = capacity
         self._boot_ns = boot_ns
         self._user_name = user_name
-        self._fatal = fatal
+        self._background = BackgroundTasks(fatal)
         self.book = QueueBook(*ledger.load_queue())
         self.trouble = "not connected yet"
         """Why there is no session; empty while there is one."""
@@ -118,7 +119,6 @@ class QueueManager:
         self._spilling = Spilling(spills, self._apply, fatal)
         self._claims = Claims(self.book, keeper, boot_ns)
         self._kills: dict[GrantId, asyncio.TimerHandle] = {}
-        self._tasks: list[asyncio.Task[None]] = []
 
     # --- an Endpoint of the daemon ------------------------------------------------------------
 
@@ -132,25 +132,15 @@ class QueueManager:
                 self._stop_work(qd.Stop(work.grant, work.decision.grace_s, work.reason))
             else:
                 self._spilling.carry_on(work)
-        for make in (self._sessions, self._ticks):
-            task = asyncio.create_task(make())
-            task.add_done_callback(self._task_ended)
-            self._tasks.append(task)
+        self._background.spawn(self._sessions(), "sessions with the controller")
+        self._background.spawn(self._ticks(), "ticks of the queue")
 
     async def close(self) -> None:
         for handle in self._kills.values():
             handle.cancel()
-        tasks = [*self._tasks, *([self._withdraws] if self._withdraws is not None else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._background.close()
         await self._spilling.close()
         await self._link.close()
-
-    def _task_ended(self, task: asyncio.Task[None]) -> None:
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._fatal(error)
 
     # --- events in, instructions out ----------------------------------------------------------
 
@@ -486,8 +476,9 @@ class QueueManager:
 
     def _start_withdrawing(self) -> None:
         if self._withdrawing and (self._withdraws is None or self._withdraws.done()):
-            self._withdraws = asyncio.create_task(self._withdraw_given_up())
-            self._withdraws.add_done_callback(self._task_ended)
+            self._withdraws = self._background.spawn(
+                self._withdraw_given_up(), "withdrawal of workloads"
+            )
 
     async def _withdraw_given_up(self) -> None:
         """As many at once as the link lets."""

@@ -3,7 +3,6 @@ what became of it."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
@@ -11,6 +10,7 @@ from nodeagent.core.queue import events as qd
 from nodeagent.ports.clients import RefusalKind, Refused
 from nodeagent.ports.queue import Work, WorkState
 from nodeagent.units import GrantId
+from sluicecommon.background import BackgroundTasks
 
 
 class Spills(Protocol):
@@ -29,8 +29,7 @@ class Spilling:
     ) -> None:
         self._spills = spills
         self._apply = apply
-        self._fatal = fatal
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = BackgroundTasks(fatal)
 
     def carry_on(self, work: Work) -> None:
         """After a restart: where nobody answered yet."""
@@ -52,9 +51,7 @@ class Spilling:
         self._soon(self._resume(grant))
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._background.close()
 
     async def _spill(self, grant: GrantId) -> None:
         try:
@@ -83,12 +80,4 @@ class Spilling:
                 self._apply(qd.ResumeRefused(grant, str(refused)))
 
     def _soon(self, act: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(act)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._fatal(error)
+        self._background.spawn(act, "checkpoint for the queue")

@@ -7,7 +7,6 @@ container's own.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import signal
@@ -31,6 +30,7 @@ from nodeagent.shell.grants.keeper import Keeper
 from nodeagent.shell.journal import Journal
 from nodeagent.shell.watch.holds import Holds
 from nodeagent.units import GrantId
+from sluicecommon.background import BackgroundTasks
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class Containment:
         self._placers = placers
         # From 0: a rise from nothing is none to Prometheus.
         self.acts: Counter[str] = Counter({str(step): 0 for step in Step})
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = BackgroundTasks()
         self._owed: dict[int, tuple[Act, str]] = {}
         """Undone as soon as the ledger has room again; by the act's number."""
         self._denied_by: dict[int, int | None] = {}
@@ -268,9 +268,7 @@ class Containment:
         self._tell_kernel(self._kernel, subject.cgroup, denied=True)
 
     def _tell_kernel(self, kernel: KernelWatch, cgroup: str, denied: bool) -> None:
-        task = asyncio.get_running_loop().create_task(self._deny_opens(kernel, cgroup, denied))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._background.spawn(self._deny_opens(kernel, cgroup, denied), "denied opens of a cgroup")
 
     async def _deny_opens(self, kernel: KernelWatch, cgroup: str, denied: bool) -> None:
         try:

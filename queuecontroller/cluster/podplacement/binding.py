@@ -20,6 +20,7 @@ from queuecontroller.gpushares.extender import wire
 from queuecontroller.gpushares.extender.answers import Extender
 from queuecontroller.gpushares.extender.pods import PLACEMENT, PodPlace
 from queuecontroller.gpushares.vendors.asks import containers_of
+from sluicecommon.background import BackgroundTasks
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
 from sluicecommon.kubernetes.resources import PODS
@@ -56,11 +57,10 @@ class Bindings:
         """Annotations of bindings that are under way, by the pod's UID."""
         self._unknown: dict[str, PodPlace] = {}
         """Bindings without an answer, by the pod's UID."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = BackgroundTasks()
 
     def end(self) -> None:
-        for task in self._tasks:
-            task.cancel()
+        self._background.cancel()
 
     async def bind(self, asked: wire.BindQuestion) -> str:
         """Empty: done."""
@@ -104,9 +104,7 @@ class Bindings:
         except ApiAway as error:
             if again is None and (place is not None or self._given[asked.uid]):
                 self._unknown[asked.uid] = place or PodPlace(asked.node, {})
-                task = asyncio.get_running_loop().create_task(self._find_out(asked))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                self._background.spawn(self._find_out(asked), "outcome of a binding")
             return f"whether the pod was bound is not known: {error}"
         if again is None:
             self._given.pop(asked.uid, None)

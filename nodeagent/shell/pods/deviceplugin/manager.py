@@ -20,7 +20,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, assert_never
+from typing import Final, assert_never
 
 from nodeagent.core.flight import Tape
 from nodeagent.core.grants import events as ev
@@ -57,6 +57,7 @@ from nodeagent.shell.pods.deviceplugin.on_demand import OnDemand
 from nodeagent.shell.pods.deviceplugin.served_resource import ServedResource
 from nodeagent.shell.pods.deviceplugin.starting import RECORDS_DEADLINE_S, KubeletFigures, Starting
 from nodeagent.units import NS_PER_S, GpuUuid, GrantId, PodUid
+from sluicecommon.background import BackgroundTasks
 
 log = logging.getLogger(__name__)
 
@@ -148,6 +149,7 @@ class DevicePluginManager:
         self._mounts_of = mounts_of
         self._files_of = files_of
         self._fatal = fatal
+        self._background = BackgroundTasks(fatal)
         self._decided = decided
         self._bound = bound
         self._may_offer = may_offer
@@ -170,8 +172,7 @@ class DevicePluginManager:
         """Of answers that are about to be durable."""
         self._unshared = ""
         """Why containers' CDI files have nothing in common; empty: they have."""
-        self._tasks: set[asyncio.Task[None]] = set()
-        self.starting = Starting(records, pods, sources, self.figures, clock, self._spawn)
+        self.starting = Starting(records, pods, sources, self.figures, clock, self._background)
         self.tape: Tape[kb.Event] = Tape(self.book.memory)
         self._drive: Drive[kb.Event, kb.Instruction] = Drive(
             self.book, clock.monotonic_ns, fatal, self.tape
@@ -193,24 +194,11 @@ class DevicePluginManager:
         )
         await self._renew_driver()  # before anybody is answered: the runtime has read it by then
         await self._apply(kb.Restored(tuple(self._ledger.load()), grants))
-        self._spawn(self._reconcile_loop())
+        self._background.spawn(self._reconcile_loop(), "release of allocations")
 
     async def close(self) -> None:
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._background.close()
         self._ledger.close()
-
-    def _spawn(self, work: Any) -> None:
-        task: asyncio.Task[None] = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._task_ended)
-
-    def _task_ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._fatal(error)
 
     # --- what is offered ----------------------------------------------------------------------
 
@@ -285,7 +273,9 @@ class DevicePluginManager:
             if sicker or others:
                 served_resource.show(offered)
             else:
-                self._spawn(self._show_later(served_resource, offered))
+                self._background.spawn(
+                    self._show_later(served_resource, offered), "offer of devices"
+                )
 
     async def _show_later(self, served_resource: ServedResource, then: tuple[Offer, ...]) -> None:
         """Good news is told when it has lasted."""
@@ -346,7 +336,10 @@ class DevicePluginManager:
             if not written:
                 # Too late for the kubelet, or it hung up: the rows may be on the disk all the same.
                 # In the book they are what no answer names, and go like everything of that kind.
-                self._spawn(self._drive.run_async(kb.Intended(tuple(rows)), self._carry_out))
+                intended = kb.Intended(tuple(rows))
+                self._background.spawn(
+                    self._drive.run_async(intended, self._carry_out), "late allocation"
+                )
         # Not behind a start that writes files: the turn under way takes it over.
         await self._drive.run_async(kb.Intended(tuple(rows)), self._carry_out)
         self.figures.allocations += len(rows)
@@ -614,7 +607,7 @@ class DevicePluginManager:
     def _grant_ended(self, grant: GrantId) -> None:
         """Called in the middle of the keeper's work, so it is looked at afterwards."""
         if grant in self.book.grants:
-            self._spawn(self._grant_is_over(grant))
+            self._background.spawn(self._grant_is_over(grant), "end of a grant")
 
     async def _grant_is_over(self, grant: GrantId) -> None:
         await self._apply(kb.GrantEnded(grant))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from nodeagent.core.kubelet.identity import Holder, identify
 from nodeagent.core.kubelet.pod_limits import DefaultLimits, default_limits, merge
@@ -26,6 +26,7 @@ from nodeagent.ports.kubelet import (
 )
 from nodeagent.shell.pods.limits import PodLimits, QueueLimits
 from nodeagent.units import NS_PER_S
+from sluicecommon.background import BackgroundTasks
 
 log = logging.getLogger(__name__)
 
@@ -53,8 +54,8 @@ class KubeletFigures:
 
 
 class Starting:
-    """`sources` are asked in this order, and may be replaced while the daemon runs; `spawn` runs a
-    task that the desk ends with."""
+    """`sources` are asked in this order, and may be replaced while the daemon runs; tasks of
+    `background` end with the manager that owns it."""
 
     def __init__(
         self,
@@ -63,16 +64,16 @@ class Starting:
         sources: Sequence[LimitsSource],
         figures: KubeletFigures,
         clock: Clock,
-        spawn: Callable[[Awaitable[None]], None],
+        background: BackgroundTasks,
     ) -> None:
         self.sources = sources
-        self.on_unread: list[Callable[[PodIdentity, str], Awaitable[None]]] = []
-        """Called with a pod that is let in by defaults, and why."""
+        self.on_unread: list[Callable[[PodIdentity, str], Coroutine[Any, Any, None]]] = []
+        """Called with a pod that starts with default limits, and why."""
         self.figures = figures
         self._records = records
         self._pods = pods
         self._clock = clock
-        self._spawn = spawn
+        self._background = background
         self._unread_logged_ns = -LOG_UNREAD_NS
 
     async def holder(self, device_ids: frozenset[str]) -> Holder:
@@ -138,7 +139,7 @@ class Starting:
                 why,
             )
         for call in self.on_unread:
-            self._spawn(call(pod, why))
+            self._background.spawn(call(pod, why), "event of a pod")
 
 
 def _whole(gpus: int, decided: Sequence[ContainerLimits]) -> ContainerLimits:

@@ -22,6 +22,7 @@ from nodeagent.ports.ledger import GrantRecord
 from nodeagent.shell.grants.keeper import Keeper
 from nodeagent.shell.pods.dra.manager import ClaimManager
 from nodeagent.units import NS_PER_S, GpuUuid, GrantId
+from sluicecommon.background import BackgroundTasks
 
 log = logging.getLogger(__name__)
 
@@ -54,29 +55,20 @@ class Telling:
         self._status = status
         self._clock = clock
         self._every_s = every_s
-        self._fatal = fatal
+        self._background = BackgroundTasks(fatal)
         self._marks: dict[GrantId, _Mark] = {}
         self._told: dict[ClaimUid, list[dict[str, Any]]] = {}
         self._changed = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
         self._trouble = ""
         self.writes_total = 0
         manager.on_change.append(self._changed.set)
 
     async def start(self) -> None:
         if self._every_s:
-            self._task = asyncio.create_task(self._loop())
-            self._task.add_done_callback(self._ended)
+            self._background.spawn(self._loop(), "status of ResourceClaims")
 
     async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._fatal(error)
+        await self._background.close()
 
     async def _loop(self) -> None:
         next_s = self._now_s() + self._every_s

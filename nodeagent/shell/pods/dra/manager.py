@@ -16,7 +16,7 @@ import secrets
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, assert_never
+from typing import Final, assert_never
 
 from nodeagent.core.dra import book as cb
 from nodeagent.core.dra.allocation import grant_ask, parts_of
@@ -49,6 +49,7 @@ from nodeagent.shell.gpus.readings import Gpus
 from nodeagent.shell.grants.keeper import Keeper
 from nodeagent.shell.pods.dra.places import Places
 from nodeagent.units import NS_PER_S, GpuUuid, GrantId
+from sluicecommon.background import BackgroundTasks
 
 log = logging.getLogger(__name__)
 
@@ -116,7 +117,7 @@ class ClaimManager:
         self._mounts_of = mounts_of
         self._pool = pool
         self._for_claims = for_claims
-        self._fatal = fatal
+        self._background = BackgroundTasks(fatal)
         self._calls = itertools.count(1)
         self._turn = asyncio.Lock()
         """Held while one event and its instructions are carried out."""
@@ -127,7 +128,6 @@ class ClaimManager:
         self._settles_s = 0.0
         self._health = asyncio.Event()
         self._last_health: tuple[tuple[str, bool], ...] = ()
-        self._tasks: set[asyncio.Task[Any]] = set()
         self.on_change: list[Callable[[], None]] = []
         """Called when claims have come or gone."""
         self.tape: Tape[cb.Event] = Tape(self.book.memory)
@@ -157,24 +157,11 @@ class ClaimManager:
         self._keeper.on_ended.append(self._grant_ended)
         self._gpus.on_read.append(self._gpus_read)
         await self._apply(cb.Restored(rows, grants))
-        self._spawn(self._reconcile_loop())
+        self._background.spawn(self._reconcile_loop(), "release of claims")
 
     async def close(self) -> None:
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._background.close()
         self._ledger.close()
-
-    def _spawn(self, work: Any) -> None:
-        task: asyncio.Task[Any] = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._task_ended)
-
-    def _task_ended(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._fatal(error)
 
     # --- questions ----------------------------------------------------------------------------
 
@@ -430,7 +417,7 @@ class ClaimManager:
     def _grant_ended(self, grant: GrantId) -> None:
         """Called in the middle of the keeper's work, so it is looked at afterwards."""
         if self.book.claim_of(grant) is not None:
-            self._spawn(self._apply(cb.GrantEnded(grant)))
+            self._background.spawn(self._apply(cb.GrantEnded(grant)), "end of a grant")
 
     async def _reconcile_loop(self) -> None:
         while True:

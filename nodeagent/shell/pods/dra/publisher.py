@@ -28,6 +28,7 @@ from nodeagent.ports.clock import Clock
 from nodeagent.ports.dra.pool import Conflict, PoolAway, SliceStore
 from nodeagent.shell.pods.dra.inventory import Inventory
 from nodeagent.units import NS_PER_S
+from sluicecommon.background import BackgroundTasks
 
 log = logging.getLogger(__name__)
 
@@ -61,10 +62,9 @@ class Publisher:
         self._store = store
         self._serves = serves
         self._clock = clock
-        self._fatal = fatal
+        self._background = BackgroundTasks(fatal)
         self._sent: dict[str, tuple[str, str]] = {}
         self._changed = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
         self._wanted: tuple[Body, ...] = ()
         self._since_ns: int | None = None
         """When what is wanted became different from what is written."""
@@ -76,18 +76,10 @@ class Publisher:
         store.on_change(self.look_soon)
 
     async def start(self) -> None:
-        self._task = asyncio.create_task(self._loop())
-        self._task.add_done_callback(self._ended)
+        self._background.spawn(self._loop(), "publishing of ResourceSlices")
 
     async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._fatal(error)
+        await self._background.close()
 
     def look_soon(self) -> None:
         self._changed.set()

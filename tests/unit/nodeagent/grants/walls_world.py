@@ -239,8 +239,8 @@ class Run:
 
     async def settled(self) -> None:
         """Nothing is under way any more."""
-        while self.manager._tasks:
-            await asyncio.wait(set(self.manager._tasks))
+        while self.manager._background.busy:
+            await self.manager._background.wait(30.0)
             await asyncio.sleep(0)
 
     def told(self) -> list[str]:
