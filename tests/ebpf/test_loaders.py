@@ -126,7 +126,7 @@ def test_where_neither_can_both_reasons_are_told(
     (tmp_path / "include" / "linux").mkdir(parents=True)
     (tmp_path / "include" / "linux" / "kconfig.h").write_text("#error these are no headers\n")
     monkeypatch.setenv("BCC_KERNEL_SOURCE", str(tmp_path))
-    with pytest.raises(LoadFailed, match=r"(?s)libbpf can open.*; and with bcc: .*no headers"):
+    with pytest.raises(LoadFailed, match=r"(?s)libbpf cannot open.*; and with bcc: .*no headers"):
         asyncio.run(ebpf_loading.load("auto", garbage))
 
 
@@ -146,4 +146,4 @@ def test_the_one_that_is_demanded_is_not_replaced(garbage: Path) -> None:
         assert status.state in (WatchState.DOWN, WatchState.STARTING)
         assert status.loader == ""
         down = until("it is down", lambda: watch.watch.status().reason)
-        assert "libbpf can open" in down
+        assert "libbpf cannot open" in down

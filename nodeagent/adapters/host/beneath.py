@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 SYS_OPENAT2: Final = 437
-"""The same number on every architecture."""
+"""Number of the system call on every architecture."""
 RESOLVE_NO_MAGICLINKS: Final = 0x02
 RESOLVE_NO_SYMLINKS: Final = 0x04
 RESOLVE_BENEATH: Final = 0x08

@@ -30,7 +30,7 @@ IN_ONLYDIR: Final = 0x01000000
 NAMES: Final = IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO | IN_DELETE_SELF | IN_MOVE_SELF
 """Names that appear and disappear in a directory, and the directory itself."""
 CONTENTS: Final = NAMES | IN_CLOSE_WRITE
-"""The same, and files that were written."""
+"""NAMES, and files that were written."""
 _ENDED: Final = IN_DELETE_SELF | IN_MOVE_SELF | IN_UNMOUNT | IN_IGNORED
 _HEAD: Final = struct.Struct("iIII")
 _READ_BYTES: Final = 64 << 10

@@ -86,7 +86,7 @@ class KubeletPluginServer:
             self._warn(f"cannot watch {self._watched}: {error.strerror}")
 
     async def _wait(self, longest_s: float) -> None:
-        """Until the directory changes."""
+        """Wait until the directory changes, but not longer than `longest_s`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(longest_s):
                 await self._changed.wait()

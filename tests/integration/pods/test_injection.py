@@ -123,7 +123,7 @@ def test_a_grant_inside_of_a_grant_works_or_says_why_not(node: Node) -> None:
         assert json.loads(done.stdout.splitlines()[-1]) == {"init": 0, "total": GIB, "big": 2}
     else:
         assert done.returncode == 125
-        assert "a grant inside of a grant" in done.stderr
+        assert "a grant inside a grant" in done.stderr
 
 
 def test_by_environment_is_still_there_and_says_so(node: Node) -> None:

@@ -100,14 +100,14 @@ def test_a_card_without_links_reports_none(monkeypatch: pytest.MonkeyPatch) -> N
         return nvml_sweep._links("card")
 
     for _ in range(3):
-        assert nvml_sweep.Sweeper._ask(object(), card, "links", read) is None  # type: ignore[arg-type]
+        assert nvml_sweep.Sweeper._value(object(), card, "links", read) is None  # type: ignore[arg-type]
     assert len(asked) == 1, "what a card will never have is asked for once"
 
 
 def test_a_passing_error_is_asked_for_again() -> None:
     card = SimpleNamespace(unsupported=set())
     answers: list[Callable[[], int]] = [fails(pynvml.NVML_ERROR_UNKNOWN), lambda: 7]
-    ask = nvml_sweep.Sweeper._ask
+    ask = nvml_sweep.Sweeper._value
     assert ask(object(), card, "x", answers[0]) is None  # type: ignore[arg-type]
     assert ask(object(), card, "x", answers[1]) == 7  # type: ignore[arg-type]
 
