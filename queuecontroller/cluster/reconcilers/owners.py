@@ -23,7 +23,15 @@ from queuecontroller.cluster.cache.objects import (
 from queuecontroller.cluster.reconcilers.jobs import Jobs
 from queuecontroller.cluster.reconcilers.pods import Pods
 from queuecontroller.cluster.reconcilers.topology_gates import Placing
-from queuecontroller.cluster.reconcilers.units import GROUPS, PLACED, Unit, of_workload, set_of
+from queuecontroller.cluster.reconcilers.units import (
+    Unit,
+    UnitKind,
+    group_unit,
+    of_workload,
+    placed_unit,
+    set_of,
+    unit_of,
+)
 from queuecontroller.cluster.reconcilers.workload_actions import WorkloadActions
 from queuecontroller.cluster.writers.event_recorder import EventRecorder
 from queuecontroller.cluster.writers.workqueue import WorkQueue
@@ -80,7 +88,7 @@ class Reconcilers:
             self.workload_changed(key_of(document), document)
         for kind in (*KINDS, SETS):
             for document in self._cache.all_of(kind):
-                self.work_queue.add(Unit(kind, key_of(document)))
+                self.work_queue.add(unit_of(kind, key_of(document)))
 
     def changed(self, kind: Resource, key: str, document: Document | None) -> None:
         """A job, or a pod; None: it is gone."""
@@ -91,17 +99,17 @@ class Reconcilers:
                 self._ask(unit)
         elif kind == STATEFUL_SETS:
             namespace, name = split_key(key)
-            self.work_queue.add(Unit(GROUPS, f"{namespace}/{group_of_set(name)}"), urgent=False)
+            self.work_queue.add(group_unit(f"{namespace}/{group_of_set(name)}"), urgent=False)
         elif kind in KINDS or kind == SETS:
-            self._ask(Unit(kind, key))
+            self._ask(unit_of(kind, key))
         elif kind in RUNTIMES:
             for one in (each for each in KINDS if isinstance(KINDS[each].pods, OfRuntime)):
                 for job in self._cache.all_of(one):
-                    self.work_queue.add(Unit(one, key_of(job)), urgent=False)
+                    self.work_queue.add(unit_of(one, key_of(job)), urgent=False)
 
     def _ask(self, unit: Unit) -> None:
         self.work_queue.add(unit)
-        if unit.kind == GROUPS and (above := self._set_of.get(unit.key)) is not None:
+        if unit.kind is UnitKind.GROUP and (above := self._set_of.get(unit.key)) is not None:
             self.work_queue.add(above)
 
     def workload_changed(self, key: str, document: Document | None) -> None:
@@ -115,8 +123,8 @@ class Reconcilers:
         if document is not None and (waits := self._made_for.pop(key, None)) is not None:
             self.work_queue.add(waits)
         self._note_set(key, document)
-        if self._placing.has(Unit(PLACED, key)):
-            self.work_queue.add(Unit(PLACED, key))
+        if self._placing.has(placed_unit(key)):
+            self.work_queue.add(placed_unit(key))
         if unit is not None:
             self._unit_of[key] = unit
             self._of_unit.setdefault(unit, {})[key] = None
@@ -125,7 +133,7 @@ class Reconcilers:
             self._unit_of.pop(key, None)
             if document is not None:
                 self._tend_alone(key, document)
-            elif self._pods.of(group := Unit(GROUPS, key)):
+            elif self._pods.of(group := group_unit(key)):
                 self._ask(group)  # the name is theirs now
 
     def _note_set(self, key: str, document: Document | None) -> None:
@@ -142,7 +150,7 @@ class Reconcilers:
     def _tend_alone(self, key: str, workload: Document) -> None:
         """Of nobody we know: it is let go once it is deleted."""
         if is_leaving(workload) and not controller_of(workload):
-            self.work_queue.add(Unit(WORKLOADS, key))
+            self.work_queue.add(unit_of(WORKLOADS, key))
 
     def _evicted_before(self, key: WorkloadKey) -> set[tuple[str, str]]:
         """By what its status says."""
@@ -161,7 +169,7 @@ class Reconcilers:
             workload = self._cache.get(WORKLOADS, key)
             # Whoever made it stops its pods, and says so by taking its admission from it.
             return workload is not None and bool(controller_of(workload))
-        if unit.kind in (PODS, GROUPS):
+        if unit.kind in (UnitKind.POD, UnitKind.GROUP):
             return self._pods.runs(unit)
         return self._jobs.runs(unit)
 
@@ -172,29 +180,31 @@ class Reconcilers:
             return
         found = (self._cache.get(WORKLOADS, key) for key in list(self._of_unit.get(unit, ())))
         workloads = [one for one in found if one is not None]
-        if unit.kind == WORKLOADS:
+        if unit.kind is UnitKind.WORKLOAD:
             await self._let_go(unit.key)
             return
-        if unit.kind == PLACED:
+        if unit.kind is UnitKind.PLACED:
             if await self._placing.tend(unit):
                 self.work_queue.add(unit)
             return
         self._wait_for_made(unit)
-        if unit.kind in (PODS, GROUPS):
+        if unit.kind in (UnitKind.POD, UnitKind.GROUP):
             again = await self._pods.tend(unit, workloads)
-        elif unit.kind == SETS:
+        elif unit.kind is UnitKind.SET:
             again = await self._pods.tend_set(unit, workloads)
         else:
             again = await self._jobs.tend(unit, workloads)
-            job = self._cache.get(*unit)
+            job = self._cache.get(*unit.reference)
             if job is not None and is_elastic(job):
                 await self._pods.let_go_elastic(unit, workloads)
         if again:
             self.work_queue.add(unit)
 
     def _wait_for_made(self, unit: Unit) -> None:
-        document = self._cache.get(*unit) if unit.kind in KINDS or unit.kind == PODS else None
-        if document is None and unit.kind == GROUPS:
+        document = (
+            self._cache.get(*unit.reference) if unit.kind in (UnitKind.JOB, UnitKind.POD) else None
+        )
+        if document is None and unit.kind is UnitKind.GROUP:
             document = next(iter(self._pods.of(unit)), None)
         if document is not None and (name := prebuilt_of(document)):
             self._made_for[f"{split_key(unit.key)[0]}/{name}"] = unit

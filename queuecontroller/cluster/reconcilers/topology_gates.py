@@ -19,7 +19,7 @@ from queuecontroller.cluster.cache.objects import (
     labels_of,
     split_key,
 )
-from queuecontroller.cluster.reconcilers.units import PLACED, Unit
+from queuecontroller.cluster.reconcilers.units import Unit, placed_unit
 from queuecontroller.cluster.reconcilers.workload_actions import WorkloadActions
 from queuecontroller.frameworks import group_of
 from queuecontroller.frameworks.names import POD_SET, TOPOLOGY_GATE, WORKLOAD
@@ -55,7 +55,7 @@ class Placing:
             return
         name = annotations_of(pod).get(WORKLOAD)
         if name:
-            unit = Unit(PLACED, f"{split_key(key)[0]}/{name}")
+            unit = placed_unit(f"{split_key(key)[0]}/{name}")
             self._unit_of[key] = unit
             self._of_unit.setdefault(unit, {})[key] = None
             if unit != before:
