@@ -23,6 +23,7 @@ from queuecontroller.cluster.admissionchecks.states import State, checks_of
 from queuecontroller.cluster.admissionchecks.status_writer import CheckStatusWriter
 from queuecontroller.cluster.cache.kinds import CHECKS, FLAVORS, WORKLOADS
 from queuecontroller.cluster.cache.objects import Document, ObjectCache, is_leaving, key_of
+from queuecontroller.cluster.dispatch import Dispatcher
 from queuecontroller.cluster.session import Defect, NullStore
 from queuecontroller.cluster.writers.event_recorder import EventRecorder
 from queuecontroller.cluster.writers.workqueue import WorkQueue
@@ -82,6 +83,13 @@ class Beside:
         self._pods_of: dict[str, dict[str, None]] = {}
         """Keys of pods by the UID of the Workload that they are placed for."""
         self._of_pod: dict[str, str] = {}
+        self._dispatcher = Dispatcher(
+            {
+                WORKLOADS: (self._workload_changed,),
+                PODS: (self._pod_changed,),
+                CHECKS: (self._check_changed,),
+            }
+        )
         self._began = False
 
     @property
@@ -143,20 +151,20 @@ class Beside:
     # -- what is heard ----------------------------------------------------------------------------
 
     def changed(self, kind: Resource, key: str, document: Document | None) -> None:
-        """None: it is gone. The world knows already."""
-        if not self._began:
-            return
-        if kind == WORKLOADS:
-            self._note_workload(key, document)
-            if document is not None:
-                self._ask(key, document)
-        elif kind == PODS:
-            self._note_pod(key, document)
-        elif kind == CHECKS:
-            self.work_queue.add((CHECKS, key))
-            for workload in self._cache.all_of(WORKLOADS):
-                if key in checks_of(workload):
-                    self.work_queue.add((WORKLOADS, key_of(workload)), urgent=False)
+        """Take in a change of an object, None: its deletion. The cache has it already."""
+        if self._began:
+            self._dispatcher.changed(kind, key, document)
+
+    def _workload_changed(self, key: str, document: Document | None) -> None:
+        self._note_workload(key, document)
+        if document is not None:
+            self._ask(key, document)
+
+    def _check_changed(self, key: str, document: Document | None) -> None:
+        self.work_queue.add((CHECKS, key))
+        for workload in self._cache.all_of(WORKLOADS):
+            if key in checks_of(workload):
+                self.work_queue.add((WORKLOADS, key_of(workload)), urgent=False)
 
     def _note_workload(self, key: str, document: Document | None) -> None:
         uid = str(document["metadata"]["uid"]) if document is not None else ""
@@ -169,7 +177,7 @@ class Beside:
             self._uid_of[key] = uid
             self._workload_of[uid] = key
 
-    def _note_pod(self, key: str, pod: Document | None) -> None:
+    def _pod_changed(self, key: str, pod: Document | None) -> None:
         before = self._of_pod.pop(key, "")
         labels = (pod or {"metadata": {}})["metadata"].get("labels") or {}
         now = str(labels.get(PLACED_FOR) or "")

@@ -9,16 +9,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from time import monotonic
 from typing import Final
 
 from queuecontroller.cluster.admissionchecks.provisioner import CONFIGS, Provisioner
 from queuecontroller.cluster.admissionchecks.requests import REQUESTS
 from queuecontroller.cluster.cache.claims import KINDS as CLAIM_KINDS
-from queuecontroller.cluster.cache.kinds import CHECKS, OBJECTS, WORKLOADS
+from queuecontroller.cluster.cache.job_context import KINDS as JOBS
+from queuecontroller.cluster.cache.job_context import SETS
+from queuecontroller.cluster.cache.kinds import CHECKS, OBJECTS, RUNTIMES, WORKLOADS
 from queuecontroller.cluster.cache.mirror import Mirror
 from queuecontroller.cluster.cache.node_context import NodeContext
 from queuecontroller.cluster.cache.objects import Document, ObjectCache, key_of
+from queuecontroller.cluster.dispatch import Dispatcher, Handler
 from queuecontroller.cluster.podplacement.extender_service import ExtenderService
 from queuecontroller.cluster.podwebhooks.node_annotations import NodeFacts
 from queuecontroller.cluster.podwebhooks.share_pods import SharePods
@@ -39,10 +43,9 @@ from queuecontroller.state.nodes.sessions import SECOND_NS
 from queuecontroller.state.records import Change, Event, ObjectId, Snapshot
 from queuecontroller.state.shell import EXIT_OK, Clock, Shell
 from sluicecommon.kubernetes.client import ApiClient
-from sluicecommon.kubernetes.resources import NODES, Resource
+from sluicecommon.kubernetes.resources import NODES, PODS, STATEFUL_SETS, Resource
 
 log = logging.getLogger(__name__)
-_KINDS: Final = frozenset(OBJECTS)
 CLAIMS_S: Final = 0.5
 """Between two counts of the claims of all that wait."""
 REVISION_BITS: Final = 32
@@ -139,6 +142,7 @@ class Session:
         if sharing is not None and register:
             self._node_facts = NodeFacts(self.shell, client, sharing, may_write)
         self._claims_changed = asyncio.Event()
+        self._dispatcher = Dispatcher(self._handlers())
         self._began = False
 
     async def run(self) -> None:
@@ -225,34 +229,61 @@ class Session:
     # -- what is heard ----------------------------------------------------------------------------
 
     def changed(self, kind: Resource, key: str, document: Document | None) -> None:
-        """None: it is gone. The world knows already."""
-        if not self._began:
-            return
-        if kind == WORKLOADS:
-            self.shell.step(
-                "workload", lambda book, now_ns: self.mirror.workload(key, document, now_ns)
-            )
-            self.reconcilers.workload_changed(key, document)
-            self.provisioner.changed(kind, key, document)
-            self.retention.changed(key, document)
-            if self._around is not None:
-                self._around.workload(key)
-        elif kind in _KINDS:
-            self.shell.step(
-                "object", lambda book, now_ns: self.mirror.object(kind, key, document, now_ns)
-            )
-            if kind == CHECKS:
-                self.queues.add_all()
-                self.provisioner.changed(kind, key, document)
-            else:
-                namespace, _, name = key.rpartition("/")
-                self.queues.add([(kind.kind, namespace, name)])
-        elif kind in CLAIM_KINDS:
-            self._claims_changed.set()
-        elif kind in (CONFIGS, REQUESTS):
-            self.provisioner.changed(kind, key, document)
-        else:
-            self.reconcilers.changed(kind, key, document)
+        """Take in a change of an object, None: its deletion. The cache has it already."""
+        if self._began:
+            self._dispatcher.changed(kind, key, document)
+
+    def _handlers(self) -> dict[Resource, tuple[Handler, ...]]:
+        """The handlers of each kind, in the order in which they run."""
+        reconcilers, provisioner = self.reconcilers, self.provisioner
+        table: dict[Resource, tuple[Handler, ...]] = {
+            WORKLOADS: (
+                self._workload_changed,
+                reconcilers.workload_changed,
+                provisioner.workload_changed,
+                self.retention.changed,
+                self._workload_placed,
+            ),
+            PODS: (reconcilers.pod_changed,),
+            STATEFUL_SETS: (reconcilers.stateful_set_changed,),
+            REQUESTS: (provisioner.request_changed,),
+            CONFIGS: (provisioner.config_changed,),
+        }
+        for kind in (*JOBS, SETS):
+            table[kind] = (partial(reconcilers.job_changed, kind),)
+        for kind in RUNTIMES:
+            table[kind] = (reconcilers.runtime_changed,)
+        for kind in CLAIM_KINDS:
+            table[kind] = (self._claim_changed,)
+        for kind in OBJECTS:
+            table[kind] = (partial(self._object_changed, kind), partial(self._status_of, kind))
+        table[CHECKS] = (
+            partial(self._object_changed, CHECKS),
+            lambda key, document: self.queues.add_all(),
+            provisioner.check_changed,
+        )
+        return table
+
+    def _workload_changed(self, key: str, document: Document | None) -> None:
+        self.shell.step(
+            "workload", lambda book, now_ns: self.mirror.workload(key, document, now_ns)
+        )
+
+    def _workload_placed(self, key: str, document: Document | None) -> None:
+        if self._around is not None:
+            self._around.workload(key)
+
+    def _object_changed(self, kind: Resource, key: str, document: Document | None) -> None:
+        self.shell.step(
+            "object", lambda book, now_ns: self.mirror.object(kind, key, document, now_ns)
+        )
+
+    def _status_of(self, kind: Resource, key: str, document: Document | None) -> None:
+        namespace, _, name = key.rpartition("/")
+        self.queues.add([(kind.kind, namespace, name)])
+
+    def _claim_changed(self, key: str, document: Document | None) -> None:
+        self._claims_changed.set()
 
     def _told(self, touched: set[ObjectId]) -> None:
         keys = [WorkloadKey(f"{one[1]}/{one[2]}") for one in touched if one[0] == "Workload"]
@@ -277,5 +308,5 @@ class Session:
         self.reconcilers.workload_changed(key_of(after), after)
         if self._around is not None:
             self._around.workload(key_of(after))
-        self.provisioner.changed(WORKLOADS, key_of(after), after)
+        self.provisioner.workload_changed(key_of(after), after)
         self.retention.changed(key_of(after), after)

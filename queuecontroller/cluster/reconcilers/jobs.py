@@ -29,7 +29,6 @@ from queuecontroller.cluster.status.events import KubernetesEvent
 from queuecontroller.frameworks import (
     Action,
     PodSetInfo,
-    Refuse,
     ResetStartTime,
     Restore,
     Start,
@@ -74,7 +73,7 @@ class Jobs:
         framework = KINDS[unit.resource]
         return not is_suspended(framework, document) or is_active(framework, document)
 
-    async def tend(self, unit: Unit, workloads: Iterable[Document]) -> bool:
+    async def reconcile(self, unit: Unit, workloads: Iterable[Document]) -> bool:
         """`workloads` that name it as their owner. True: it is to be looked at again."""
         document = self._cache.get(*unit.reference)
         mine: list[Document] = []
@@ -152,27 +151,27 @@ class Jobs:
     async def _do(
         self, action: Action, unit: Unit, document: Document | None, workload: Document | None
     ) -> bool:
-        """True: the job has changed."""
-        workload_actions = self._actions
-        if document is None or not isinstance(
-            action, Start | Suspend | Restore | ResetStartTime | Refuse
-        ):
-            assert not isinstance(action, Start | Suspend | Restore | ResetStartTime | Refuse)
-            await workload_actions.do(action, workload, unit.resource, document)
-            return False
+        """Carry out an action: on the job here, on its Workload in WorkloadActions.
+
+        Returns True if the job has changed.
+        """
         match action:
             case Start():
+                assert document is not None
                 assert workload is not None
                 return await self._start(unit, document, workload)
             case Suspend(patch, why):
+                assert document is not None
                 return await self._suspend(unit, document, patch, why)
             case Restore(patch):
+                assert document is not None
                 return await self._patch(unit, document, patch)
             case ResetStartTime(patch):
+                assert document is not None
                 return await self._patch(unit, document, patch, "status")
-            case Refuse(problems):
-                workload_actions.refuse(unit.resource, document, "; ".join(map(str, problems)))
-        return False
+            case _:
+                await self._actions.do(action, workload, unit.resource, document)
+                return False
 
     async def _suspend(
         self, unit: Unit, document: Document, patch: Mapping[str, Any], why: str

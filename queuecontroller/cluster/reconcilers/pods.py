@@ -40,7 +40,6 @@ from queuecontroller.frameworks import (
     DeletePod,
     PodAction,
     PodSetInfo,
-    Refuse,
     ReleasePod,
     ReleaseQuota,
     StartPod,
@@ -131,7 +130,7 @@ class Pods:
 
     # -- one pod, or one group --------------------------------------------------------------------
 
-    async def tend(self, unit: Unit, workloads: Sequence[Document]) -> bool:
+    async def reconcile(self, unit: Unit, workloads: Sequence[Document]) -> bool:
         """True: it is to be looked at again."""
         pods = self.of(unit)
         if not pods:
@@ -235,9 +234,6 @@ class Pods:
             match action:
                 case StartPod() | DeletePod() | ReleasePod():
                     pass
-                case Refuse(problems):
-                    text = "; ".join(map(str, problems))
-                    self._actions.refuse(PODS, next(iter(by_name.values())), text)
                 case _:
                     first = next(iter(by_name.values()))
                     await self._actions.do(action, workload, PODS, first)
@@ -344,7 +340,7 @@ class Pods:
 
     # -- LeaderWorkerSets -------------------------------------------------------------------------
 
-    async def tend_set(self, unit: Unit, workloads: Sequence[Document]) -> bool:
+    async def reconcile_set(self, unit: Unit, workloads: Sequence[Document]) -> bool:
         """True: it is to be looked at again."""
         document = self._cache.get(*unit.reference)
         if document is None:
@@ -360,10 +356,6 @@ class Pods:
         if document is not None and around is not None:
             actions += reconcile_set(document, mine, around)
         for workload, action in actions:
-            if isinstance(action, Refuse):
-                assert document is not None
-                self._actions.refuse(SETS, document, "; ".join(map(str, action.problems)))
-                continue
             if isinstance(action, DeleteWorkload):
                 assert workload is not None
                 if self.runs(group_unit(key_of(workload))):

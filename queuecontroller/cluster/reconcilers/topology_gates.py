@@ -68,7 +68,7 @@ class Placing:
         found = (self._cache.get(PODS, key) for key in list(self._of_unit.get(unit, ())))
         return [one for one in found if one is not None]
 
-    async def tend(self, unit: Unit) -> bool:
+    async def reconcile(self, unit: Unit) -> bool:
         """True: it is to be looked at again."""
         workload = self._cache.get(WORKLOADS, unit.key)
         if workload is None or not self._actions.may_run(workload):
