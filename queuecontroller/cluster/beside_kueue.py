@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
 from time import monotonic
 from typing import Final
 
@@ -22,14 +21,15 @@ from queuecontroller.cluster.admissionchecks.placement import (
 from queuecontroller.cluster.admissionchecks.states import State, checks_of
 from queuecontroller.cluster.admissionchecks.status_writer import CheckStatusWriter
 from queuecontroller.cluster.cache.kinds import CHECKS, FLAVORS, WORKLOADS
-from queuecontroller.cluster.cache.objects import Document, ObjectCache, is_leaving, key_of
+from queuecontroller.cluster.cache.objects import Document, is_leaving, key_of
 from queuecontroller.cluster.dispatch import Dispatcher
+from queuecontroller.cluster.plan import Followed, Leadership, Plan
 from queuecontroller.cluster.session import Defect, NullStore
 from queuecontroller.cluster.writers.event_recorder import EventRecorder
 from queuecontroller.cluster.writers.workqueue import WorkQueue
-from queuecontroller.state.book import Book, BookSettings
+from queuecontroller.state.book import Book
 from queuecontroller.state.records import ObjectId
-from queuecontroller.state.shell import EXIT_OK, Clock, Shell
+from queuecontroller.state.shell import EXIT_OK, Shell
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.resources import PODS, Resource
 
@@ -48,30 +48,24 @@ WorkItem = tuple[Resource, str]
 
 class Beside:
     def __init__(
-        self,
-        cache: ObjectCache,
-        client: ApiClient,
-        settings: BookSettings,
-        term: int,
-        cluster_id: str,
-        clock: Clock,
-        new_uid: Callable[[], str],
-        may_write: Callable[[], bool],
-        report_s: float,
+        self, plan: Plan, client: ApiClient, followed: Followed, leadership: Leadership
     ) -> None:
-        """As `Session`; `report_s`: how often nodes report."""
-        self._cache = cache
-        self._may_write = may_write
-        self._settled_s = report_s * REPORTS
-        self._first_s = settings.lease_s
+        """Arguments as of `Session`."""
+        self._cache = followed.cache
+        self._may_write = leadership.may_write
+        self._settled_s = plan.report_s * REPORTS
+        self._first_s = plan.book.lease_s
         """So long after its begin every node that is there has found this leader."""
         self._began_s = 0.0
-        book = Book(settings, False, new_uid)
-        self.shell = Shell(book, NullStore(term, cluster_id), clock)
-        self.recorder = EventRecorder(client, may_write, lambda: new_uid().replace("-", "")[:16])
+        book = Book(plan.book, False, plan.new_uid)
+        store = NullStore(leadership.term, leadership.cluster_id)
+        self.shell = Shell(book, store, plan.clock)
+        self.recorder = EventRecorder(
+            client, leadership.may_write, lambda: plan.new_uid().replace("-", "")[:16]
+        )
         self.placer = Placer()
         self._status_writer = CheckStatusWriter(
-            client, cache, self.recorder, self.shell.now_ns, self._stored
+            client, followed.cache, self.recorder, self.shell.now_ns, self._stored
         )
         self.work_queue: WorkQueue[WorkItem] = WorkQueue("check of", self._tend, WIDTH)
         self._runs: dict[str, tuple[str, float]] = {}

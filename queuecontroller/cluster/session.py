@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from functools import partial
 from time import monotonic
 from typing import Final
@@ -20,28 +19,27 @@ from queuecontroller.cluster.cache.job_context import KINDS as JOBS
 from queuecontroller.cluster.cache.job_context import SETS
 from queuecontroller.cluster.cache.kinds import CHECKS, OBJECTS, RUNTIMES, WORKLOADS
 from queuecontroller.cluster.cache.mirror import Mirror
-from queuecontroller.cluster.cache.node_context import NodeContext
-from queuecontroller.cluster.cache.objects import Document, ObjectCache, key_of
+from queuecontroller.cluster.cache.objects import Document, key_of
 from queuecontroller.cluster.dispatch import Dispatcher, Handler
+from queuecontroller.cluster.plan import Followed, Leadership, Plan
 from queuecontroller.cluster.podplacement.extender_service import ExtenderService
+from queuecontroller.cluster.podplacement.queued_pods import sharing_of
 from queuecontroller.cluster.podwebhooks.node_annotations import NodeFacts
-from queuecontroller.cluster.podwebhooks.share_pods import SharePods
 from queuecontroller.cluster.reconcilers.failing_nodes import FailingNodes
 from queuecontroller.cluster.reconcilers.owners import Reconcilers
 from queuecontroller.cluster.reconcilers.retention import RetentionSweeper
-from queuecontroller.cluster.status.events import of_preemptor, of_workload
+from queuecontroller.cluster.status.events import KubernetesEvent, of_preemptor, of_workload
 from queuecontroller.cluster.writers.event_recorder import EventRecorder
 from queuecontroller.cluster.writers.queue_writer import QueueWriter
 from queuecontroller.cluster.writers.workload_writer import WorkloadWriter
 from queuecontroller.scheduler.model.objects import WorkloadKey
 from queuecontroller.scheduler.model.reasons import PREEMPTED
-from queuecontroller.scheduler.placement.topology.ground import Ground
-from queuecontroller.state.book import Book, BookSettings, Sharing
+from queuecontroller.state.book import Book
 from queuecontroller.state.failed_nodes import node_failed
 from queuecontroller.state.nodes.nodes_room import Cordon
 from queuecontroller.state.nodes.sessions import SECOND_NS
 from queuecontroller.state.records import Change, Event, ObjectId, Snapshot
-from queuecontroller.state.shell import EXIT_OK, Clock, Shell
+from queuecontroller.state.shell import EXIT_OK, Shell
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.resources import NODES, PODS, STATEFUL_SETS, Resource
 
@@ -83,40 +81,29 @@ class NullStore:
 
 
 class Session:
+    """The time of one leader, from complete lists to the end of its lease."""
+
     def __init__(
-        self,
-        cache: ObjectCache,
-        client: ApiClient,
-        settings: BookSettings,
-        term: int,
-        cluster_id: str,
-        clock: Clock,
-        new_uid: Callable[[], str],
-        may_write: Callable[[], bool],
-        configuration: Document | None = None,
-        is_followed: Callable[[Resource], bool] = lambda kind: True,
-        around: NodeContext | None = None,
-        sharing: SharePods | None = None,
-        register: bool = True,
-        records_all_events: bool = False,
-        shares: Sharing | None = None,
+        self, plan: Plan, client: ApiClient, followed: Followed, leadership: Leadership
     ) -> None:
-        """`term`: how often the lease had changed hands; `cluster_id`: which lease it is;
-        `configuration`: Kueue's, as far as the book reads it; `is_followed`: whether all of a kind
-        is known, of those that are not served everywhere; `around`: nodes and what is on them;
-        `sharing`: what is known of quota, cordons and other vendors; `register`: nodes are to carry
-        what they have, for other tools; `records_all_events`: also those that say what
-        conditions say anyway; `shares`: how queued pods share GPUs, where schedulers ask."""
-        self._around = around
-        self._failing = FailingNodes()
-        self._configuration = configuration
+        """`client` writes. Features that `plan` leaves out are off."""
+        cache, may_write = followed.cache, leadership.may_write
+        self._plan = plan
         self._cache = cache
-        ground = around.ground if around is not None else Ground()
-        book = Book(settings, False, new_uid, ground, shares)
-        self.shell = Shell(book, NullStore(term, cluster_id), clock)
+        self._nodes = followed.nodes
+        self._failing = FailingNodes()
+        queued_shares = (
+            sharing_of(cache, plan.extender, plan.sharing) if plan.extender is not None else None
+        )
+        book = Book(plan.book, False, plan.new_uid, followed.nodes.ground, queued_shares)
+        store = NullStore(leadership.term, leadership.cluster_id)
+        self.shell = Shell(book, store, plan.clock)
         self.mirror = Mirror(book, cache)
         self.recorder = EventRecorder(
-            client, may_write, lambda: new_uid().replace("-", "")[:16], records_all_events
+            client,
+            may_write,
+            lambda: plan.new_uid().replace("-", "")[:16],
+            plan.records_all_events,
         )
         self.workloads = WorkloadWriter(
             self.shell, self.mirror, client, may_write, self._workload_stored
@@ -132,25 +119,41 @@ class Session:
             client,
             may_write,
             self.recorder,
-            is_followed,
+            followed.is_followed,
             self._workload_stored,
         )
         self.extender: ExtenderService | None = None
-        """Where schedulers ask."""
-        self._sharing = sharing
+        """Answers schedulers; None: the plan has no extender."""
+        if plan.extender is not None:
+            self.extender = ExtenderService(
+                self.shell,
+                client,
+                followed.gpu_pods,
+                followed.budgets,
+                may_write,
+                plan.extender,
+                plan.sharing,
+                cache,
+                self._record_preempted if plan.displaces else None,
+            )
         self._node_facts: NodeFacts | None = None
-        if sharing is not None and register:
-            self._node_facts = NodeFacts(self.shell, client, sharing, may_write)
+        if plan.sharing is not None and plan.register_nodes:
+            self._node_facts = NodeFacts(self.shell, client, plan.sharing, may_write)
         self._claims_changed = asyncio.Event()
         self._dispatcher = Dispatcher(self._handlers())
         self._began = False
+
+    def _record_preempted(self, pod: Document, event: KubernetesEvent) -> None:
+        if self._plan.sharing is not None:
+            self._plan.sharing.displaced_total += 1
+        self.recorder.record(pod, PODS, event)
 
     async def run(self) -> None:
         """Until cancelled. Raises Defect."""
         self.shell.told = self._told
         self.shell.start()
         self.reconcilers.add_all()  # before: whose eviction is complete depends on what runs
-        if (given := self._configuration) is not None:
+        if (given := self._plan.document) is not None:
             self.shell.step(
                 "configure", lambda book, now_ns: book.apply([dict(given)], False, now_ns)
             )
@@ -185,17 +188,17 @@ class Session:
             await asyncio.sleep(CLAIMS_S)
 
     def _apply_cordons(self) -> None:
-        if self._sharing is None:
+        if (sharing := self._plan.sharing) is None:
             return
         room = self.shell.book.nodes_room
-        for name, cordon in self._sharing.cordons.items():
+        for name, cordon in sharing.cordons.items():
             room.cordon(name, cordon)
 
         def told(name: str, cordon: Cordon) -> None:
             if room.cordon(name, cordon):
                 self.room_changed()
 
-        self._sharing.told_of_cordon = told
+        sharing.told_of_cordon = told
 
     async def _watch_nodes(self) -> None:
         """Who fails, and what then becomes of those who were given places there."""
@@ -270,8 +273,7 @@ class Session:
         )
 
     def _workload_placed(self, key: str, document: Document | None) -> None:
-        if self._around is not None:
-            self._around.workload(key)
+        self._nodes.workload(key)
 
     def _object_changed(self, kind: Resource, key: str, document: Document | None) -> None:
         self.shell.step(
@@ -306,7 +308,6 @@ class Session:
             if told.reason == PREEMPTED:
                 self._tell_preemptor(before)
         self.reconcilers.workload_changed(key_of(after), after)
-        if self._around is not None:
-            self._around.workload(key_of(after))
+        self._nodes.workload(key_of(after))
         self.provisioner.workload_changed(key_of(after), after)
         self.retention.changed(key_of(after), after)
