@@ -198,7 +198,7 @@ class Session:
             if room.cordon(name, cordon):
                 self.room_changed()
 
-        sharing.told_of_cordon = told
+        sharing.on_cordon = told
 
     async def _watch_nodes(self) -> None:
         """Who fails, and what then becomes of those who were given places there."""

@@ -71,9 +71,7 @@ class Reconcilers:
         """By Workload: the LeaderWorkerSet that it was made for."""
         self._made_for: dict[str, Unit] = {}
         """Workloads that are to be made by others, for units that wait for them."""
-        shell.book.workloads.runs_elsewhere = self.runs
-        shell.book.workloads.counting.evicted_before = self._evicted_before
-        shell.book.workloads.asks_checks_again = True
+        shell.book.run_elsewhere(self)
 
     @property
     def writes_total(self) -> int:
@@ -156,8 +154,8 @@ class Reconcilers:
         if is_leaving(workload) and not controller_of(workload):
             self.work_queue.add(unit_of(WORKLOADS, key))
 
-    def _evicted_before(self, key: WorkloadKey) -> set[tuple[str, str]]:
-        """By what its status says."""
+    def evicted_before(self, key: WorkloadKey) -> set[tuple[str, str]]:
+        """Return reasons and causes of the evictions in a Workload's status."""
         status = (self._cache.get(WORKLOADS, key) or {}).get("status") or {}
         return {
             (str(one.get("reason") or ""), str(one.get("underlyingCause") or ""))
