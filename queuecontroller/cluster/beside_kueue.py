@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
 from time import monotonic
 from typing import Final
 
@@ -22,13 +21,15 @@ from queuecontroller.cluster.admissionchecks.placement import (
 from queuecontroller.cluster.admissionchecks.states import State, checks_of
 from queuecontroller.cluster.admissionchecks.status_writer import CheckStatusWriter
 from queuecontroller.cluster.cache.kinds import CHECKS, FLAVORS, WORKLOADS
-from queuecontroller.cluster.cache.objects import Document, ObjectCache, is_leaving, key_of
+from queuecontroller.cluster.cache.objects import Document, is_leaving, key_of
+from queuecontroller.cluster.dispatch import Dispatcher
+from queuecontroller.cluster.plan import Followed, Leadership, Plan
 from queuecontroller.cluster.session import Defect, NullStore
 from queuecontroller.cluster.writers.event_recorder import EventRecorder
 from queuecontroller.cluster.writers.workqueue import WorkQueue
-from queuecontroller.state.book import Book, BookSettings
+from queuecontroller.state.book import Book
 from queuecontroller.state.records import ObjectId
-from queuecontroller.state.shell import EXIT_OK, Clock, Shell
+from queuecontroller.state.shell import EXIT_OK, Shell
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.resources import PODS, Resource
 
@@ -47,30 +48,24 @@ WorkItem = tuple[Resource, str]
 
 class Beside:
     def __init__(
-        self,
-        cache: ObjectCache,
-        client: ApiClient,
-        settings: BookSettings,
-        term: int,
-        cluster_id: str,
-        clock: Clock,
-        new_uid: Callable[[], str],
-        may_write: Callable[[], bool],
-        report_s: float,
+        self, plan: Plan, client: ApiClient, followed: Followed, leadership: Leadership
     ) -> None:
-        """As `Session`; `report_s`: how often nodes report."""
-        self._cache = cache
-        self._may_write = may_write
-        self._settled_s = report_s * REPORTS
-        self._first_s = settings.lease_s
+        """Arguments as of `Session`."""
+        self._cache = followed.cache
+        self._may_write = leadership.may_write
+        self._settled_s = plan.report_s * REPORTS
+        self._first_s = plan.book.lease_s
         """So long after its begin every node that is there has found this leader."""
         self._began_s = 0.0
-        book = Book(settings, False, new_uid)
-        self.shell = Shell(book, NullStore(term, cluster_id), clock)
-        self.recorder = EventRecorder(client, may_write, lambda: new_uid().replace("-", "")[:16])
+        book = Book(plan.book, False, plan.new_uid)
+        store = NullStore(leadership.term, leadership.cluster_id)
+        self.shell = Shell(book, store, plan.clock)
+        self.recorder = EventRecorder(
+            client, leadership.may_write, lambda: plan.new_uid().replace("-", "")[:16]
+        )
         self.placer = Placer()
         self._status_writer = CheckStatusWriter(
-            client, cache, self.recorder, self.shell.now_ns, self._stored
+            client, followed.cache, self.recorder, self.shell.now_ns, self._stored
         )
         self.work_queue: WorkQueue[WorkItem] = WorkQueue("check of", self._tend, WIDTH)
         self._runs: dict[str, tuple[str, float]] = {}
@@ -82,6 +77,13 @@ class Beside:
         self._pods_of: dict[str, dict[str, None]] = {}
         """Keys of pods by the UID of the Workload that they are placed for."""
         self._of_pod: dict[str, str] = {}
+        self._dispatcher = Dispatcher(
+            {
+                WORKLOADS: (self._workload_changed,),
+                PODS: (self._pod_changed,),
+                CHECKS: (self._check_changed,),
+            }
+        )
         self._began = False
 
     @property
@@ -143,20 +145,20 @@ class Beside:
     # -- what is heard ----------------------------------------------------------------------------
 
     def changed(self, kind: Resource, key: str, document: Document | None) -> None:
-        """None: it is gone. The world knows already."""
-        if not self._began:
-            return
-        if kind == WORKLOADS:
-            self._note_workload(key, document)
-            if document is not None:
-                self._ask(key, document)
-        elif kind == PODS:
-            self._note_pod(key, document)
-        elif kind == CHECKS:
-            self.work_queue.add((CHECKS, key))
-            for workload in self._cache.all_of(WORKLOADS):
-                if key in checks_of(workload):
-                    self.work_queue.add((WORKLOADS, key_of(workload)), urgent=False)
+        """Take in a change of an object, None: its deletion. The cache has it already."""
+        if self._began:
+            self._dispatcher.changed(kind, key, document)
+
+    def _workload_changed(self, key: str, document: Document | None) -> None:
+        self._note_workload(key, document)
+        if document is not None:
+            self._ask(key, document)
+
+    def _check_changed(self, key: str, document: Document | None) -> None:
+        self.work_queue.add((CHECKS, key))
+        for workload in self._cache.all_of(WORKLOADS):
+            if key in checks_of(workload):
+                self.work_queue.add((WORKLOADS, key_of(workload)), urgent=False)
 
     def _note_workload(self, key: str, document: Document | None) -> None:
         uid = str(document["metadata"]["uid"]) if document is not None else ""
@@ -169,7 +171,7 @@ class Beside:
             self._uid_of[key] = uid
             self._workload_of[uid] = key
 
-    def _note_pod(self, key: str, pod: Document | None) -> None:
+    def _pod_changed(self, key: str, pod: Document | None) -> None:
         before = self._of_pod.pop(key, "")
         labels = (pod or {"metadata": {}})["metadata"].get("labels") or {}
         now = str(labels.get(PLACED_FOR) or "")

@@ -51,13 +51,10 @@ from queuecontroller.cluster.cache.objects import (
 from queuecontroller.cluster.cache.views import View, Views
 from queuecontroller.cluster.leader.holder import LEASE, Holder
 from queuecontroller.cluster.leader.lease import Elector
-from queuecontroller.cluster.plan import Plan
-from queuecontroller.cluster.podplacement.extender_service import ExtenderService
+from queuecontroller.cluster.plan import Followed, Leadership, Plan
 from queuecontroller.cluster.podplacement.gpu_pods import Budgets, GpuPods, read_budget, seen
-from queuecontroller.cluster.podplacement.queued_pods import sharing_of
 from queuecontroller.cluster.podwebhooks.share_pods import SharePods
 from queuecontroller.cluster.session import Session
-from queuecontroller.cluster.status.events import KubernetesEvent
 from queuecontroller.frameworks.table import OfRuntime
 from queuecontroller.kueueapi import GROUP
 from queuecontroller.state.shell import Shell
@@ -434,54 +431,12 @@ class Controller:
         self._deciding = asyncio.create_task(self._session.run())
 
     def _make_session(self) -> Session | Beside:
-        plan, elector = self._plan, self._elector
-        if plan.beside:
-            return Beside(
-                self._cache,
-                self._writing,
-                plan.book,
-                elector.term,
-                self._holder.uid,
-                plan.clock,
-                plan.new_uid,
-                self._leads_on,
-                plan.report_s,
-            )
-        session = Session(
-            self._cache,
-            self._writing,
-            plan.book,
-            elector.term,
-            self._holder.uid,
-            plan.clock,
-            plan.new_uid,
-            self._leads_on,
-            plan.document,
-            self._is_followed,
-            self._around,
-            plan.sharing,
-            plan.register_nodes,
-            plan.records_all_events,
-            sharing_of(self._cache, plan.extender, plan.sharing) if plan.extender else None,
+        followed = Followed(
+            self._cache, self._around, self._gpu_pods, self._budgets, self._is_followed
         )
-        if plan.extender is not None:
-            session.extender = ExtenderService(
-                session.shell,
-                self._writing,
-                self._gpu_pods,
-                self._budgets,
-                self._leads_on,
-                plan.extender,
-                plan.sharing,
-                self._cache,
-                partial(self._displaced, session) if plan.displaces else None,
-            )
-        return session
-
-    def _displaced(self, session: Session, pod: Document, told: KubernetesEvent) -> None:
-        if self._plan.sharing is not None:
-            self._plan.sharing.displaced_total += 1
-        session.recorder.record(pod, PODS, told)
+        leadership = Leadership(self._elector.term, self._holder.uid, self._leads_on)
+        make = Beside if self._plan.beside else Session
+        return make(self._plan, self._writing, followed, leadership)
 
     async def _step_down(self, why: str) -> None:
         session, deciding = self._session, self._deciding

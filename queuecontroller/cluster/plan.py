@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from queuecontroller.cluster.cache.objects import Document
+from queuecontroller.cluster.cache.node_context import NodeContext
+from queuecontroller.cluster.cache.objects import Document, ObjectCache
 from queuecontroller.cluster.cache.policy import Policy
+from queuecontroller.cluster.podplacement.gpu_pods import Budgets, GpuPods
 from queuecontroller.cluster.podwebhooks.share_pods import SharePods
 from queuecontroller.gpushares.extender.answers import Defaults
 from queuecontroller.state.book import BookSettings
 from queuecontroller.state.shell import Clock
+from sluicecommon.kubernetes.resources import Resource
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,3 +47,27 @@ class Plan:
     """All of Kueue's, also those that say what conditions say anyway."""
     report_s: float = 5.0
     """How often nodes report."""
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """What a replica follows whether it leads or not; a session reads it."""
+
+    cache: ObjectCache
+    nodes: NodeContext
+    gpu_pods: GpuPods
+    budgets: Budgets
+    is_followed: Callable[[Resource], bool]
+    """True if all objects of a kind that is not served everywhere are in the cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leadership:
+    """One uninterrupted time as leader."""
+
+    term: int
+    """How often the lease had changed hands."""
+    cluster_id: str
+    """UID of the lease."""
+    may_write: Callable[[], bool]
+    """False for ever once the lease is lost."""

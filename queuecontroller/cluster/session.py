@@ -8,41 +8,42 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from functools import partial
 from time import monotonic
 from typing import Final
 
 from queuecontroller.cluster.admissionchecks.provisioner import CONFIGS, Provisioner
 from queuecontroller.cluster.admissionchecks.requests import REQUESTS
 from queuecontroller.cluster.cache.claims import KINDS as CLAIM_KINDS
-from queuecontroller.cluster.cache.kinds import CHECKS, OBJECTS, WORKLOADS
+from queuecontroller.cluster.cache.job_context import KINDS as JOBS
+from queuecontroller.cluster.cache.job_context import SETS
+from queuecontroller.cluster.cache.kinds import CHECKS, OBJECTS, RUNTIMES, WORKLOADS
 from queuecontroller.cluster.cache.mirror import Mirror
-from queuecontroller.cluster.cache.node_context import NodeContext
-from queuecontroller.cluster.cache.objects import Document, ObjectCache, key_of
+from queuecontroller.cluster.cache.objects import Document, key_of
+from queuecontroller.cluster.dispatch import Dispatcher, Handler
+from queuecontroller.cluster.plan import Followed, Leadership, Plan
 from queuecontroller.cluster.podplacement.extender_service import ExtenderService
+from queuecontroller.cluster.podplacement.queued_pods import sharing_of
 from queuecontroller.cluster.podwebhooks.node_annotations import NodeFacts
-from queuecontroller.cluster.podwebhooks.share_pods import SharePods
 from queuecontroller.cluster.reconcilers.failing_nodes import FailingNodes
 from queuecontroller.cluster.reconcilers.owners import Reconcilers
 from queuecontroller.cluster.reconcilers.retention import RetentionSweeper
-from queuecontroller.cluster.status.events import of_preemptor, of_workload
+from queuecontroller.cluster.status.events import KubernetesEvent, of_preemptor, of_workload
 from queuecontroller.cluster.writers.event_recorder import EventRecorder
 from queuecontroller.cluster.writers.queue_writer import QueueWriter
 from queuecontroller.cluster.writers.workload_writer import WorkloadWriter
 from queuecontroller.scheduler.model.objects import WorkloadKey
 from queuecontroller.scheduler.model.reasons import PREEMPTED
-from queuecontroller.scheduler.placement.topology.ground import Ground
-from queuecontroller.state.book import Book, BookSettings, Sharing
+from queuecontroller.state.book import Book
 from queuecontroller.state.failed_nodes import node_failed
 from queuecontroller.state.nodes.nodes_room import Cordon
 from queuecontroller.state.nodes.sessions import SECOND_NS
 from queuecontroller.state.records import Change, Event, ObjectId, Snapshot
-from queuecontroller.state.shell import EXIT_OK, Clock, Shell
+from queuecontroller.state.shell import EXIT_OK, Shell
 from sluicecommon.kubernetes.client import ApiClient
-from sluicecommon.kubernetes.resources import NODES, Resource
+from sluicecommon.kubernetes.resources import NODES, PODS, STATEFUL_SETS, Resource
 
 log = logging.getLogger(__name__)
-_KINDS: Final = frozenset(OBJECTS)
 CLAIMS_S: Final = 0.5
 """Between two counts of the claims of all that wait."""
 REVISION_BITS: Final = 32
@@ -80,40 +81,29 @@ class NullStore:
 
 
 class Session:
+    """The time of one leader, from complete lists to the end of its lease."""
+
     def __init__(
-        self,
-        cache: ObjectCache,
-        client: ApiClient,
-        settings: BookSettings,
-        term: int,
-        cluster_id: str,
-        clock: Clock,
-        new_uid: Callable[[], str],
-        may_write: Callable[[], bool],
-        configuration: Document | None = None,
-        is_followed: Callable[[Resource], bool] = lambda kind: True,
-        around: NodeContext | None = None,
-        sharing: SharePods | None = None,
-        register: bool = True,
-        records_all_events: bool = False,
-        shares: Sharing | None = None,
+        self, plan: Plan, client: ApiClient, followed: Followed, leadership: Leadership
     ) -> None:
-        """`term`: how often the lease had changed hands; `cluster_id`: which lease it is;
-        `configuration`: Kueue's, as far as the book reads it; `is_followed`: whether all of a kind
-        is known, of those that are not served everywhere; `around`: nodes and what is on them;
-        `sharing`: what is known of quota, cordons and other vendors; `register`: nodes are to carry
-        what they have, for other tools; `records_all_events`: also those that say what
-        conditions say anyway; `shares`: how queued pods share GPUs, where schedulers ask."""
-        self._around = around
-        self._failing = FailingNodes()
-        self._configuration = configuration
+        """`client` writes. Features that `plan` leaves out are off."""
+        cache, may_write = followed.cache, leadership.may_write
+        self._plan = plan
         self._cache = cache
-        ground = around.ground if around is not None else Ground()
-        book = Book(settings, False, new_uid, ground, shares)
-        self.shell = Shell(book, NullStore(term, cluster_id), clock)
+        self._nodes = followed.nodes
+        self._failing = FailingNodes()
+        queued_shares = (
+            sharing_of(cache, plan.extender, plan.sharing) if plan.extender is not None else None
+        )
+        book = Book(plan.book, False, plan.new_uid, followed.nodes.ground, queued_shares)
+        store = NullStore(leadership.term, leadership.cluster_id)
+        self.shell = Shell(book, store, plan.clock)
         self.mirror = Mirror(book, cache)
         self.recorder = EventRecorder(
-            client, may_write, lambda: new_uid().replace("-", "")[:16], records_all_events
+            client,
+            may_write,
+            lambda: plan.new_uid().replace("-", "")[:16],
+            plan.records_all_events,
         )
         self.workloads = WorkloadWriter(
             self.shell, self.mirror, client, may_write, self._workload_stored
@@ -129,24 +119,41 @@ class Session:
             client,
             may_write,
             self.recorder,
-            is_followed,
+            followed.is_followed,
             self._workload_stored,
         )
         self.extender: ExtenderService | None = None
-        """Where schedulers ask."""
-        self._sharing = sharing
+        """Answers schedulers; None: the plan has no extender."""
+        if plan.extender is not None:
+            self.extender = ExtenderService(
+                self.shell,
+                client,
+                followed.gpu_pods,
+                followed.budgets,
+                may_write,
+                plan.extender,
+                plan.sharing,
+                cache,
+                self._record_preempted if plan.displaces else None,
+            )
         self._node_facts: NodeFacts | None = None
-        if sharing is not None and register:
-            self._node_facts = NodeFacts(self.shell, client, sharing, may_write)
+        if plan.sharing is not None and plan.register_nodes:
+            self._node_facts = NodeFacts(self.shell, client, plan.sharing, may_write)
         self._claims_changed = asyncio.Event()
+        self._dispatcher = Dispatcher(self._handlers())
         self._began = False
+
+    def _record_preempted(self, pod: Document, event: KubernetesEvent) -> None:
+        if self._plan.sharing is not None:
+            self._plan.sharing.displaced_total += 1
+        self.recorder.record(pod, PODS, event)
 
     async def run(self) -> None:
         """Until cancelled. Raises Defect."""
         self.shell.told = self._told
         self.shell.start()
         self.reconcilers.add_all()  # before: whose eviction is complete depends on what runs
-        if (given := self._configuration) is not None:
+        if (given := self._plan.document) is not None:
             self.shell.step(
                 "configure", lambda book, now_ns: book.apply([dict(given)], False, now_ns)
             )
@@ -181,17 +188,17 @@ class Session:
             await asyncio.sleep(CLAIMS_S)
 
     def _apply_cordons(self) -> None:
-        if self._sharing is None:
+        if (sharing := self._plan.sharing) is None:
             return
         room = self.shell.book.nodes_room
-        for name, cordon in self._sharing.cordons.items():
+        for name, cordon in sharing.cordons.items():
             room.cordon(name, cordon)
 
         def told(name: str, cordon: Cordon) -> None:
             if room.cordon(name, cordon):
                 self.room_changed()
 
-        self._sharing.told_of_cordon = told
+        sharing.on_cordon = told
 
     async def _watch_nodes(self) -> None:
         """Who fails, and what then becomes of those who were given places there."""
@@ -225,34 +232,60 @@ class Session:
     # -- what is heard ----------------------------------------------------------------------------
 
     def changed(self, kind: Resource, key: str, document: Document | None) -> None:
-        """None: it is gone. The world knows already."""
-        if not self._began:
-            return
-        if kind == WORKLOADS:
-            self.shell.step(
-                "workload", lambda book, now_ns: self.mirror.workload(key, document, now_ns)
-            )
-            self.reconcilers.workload_changed(key, document)
-            self.provisioner.changed(kind, key, document)
-            self.retention.changed(key, document)
-            if self._around is not None:
-                self._around.workload(key)
-        elif kind in _KINDS:
-            self.shell.step(
-                "object", lambda book, now_ns: self.mirror.object(kind, key, document, now_ns)
-            )
-            if kind == CHECKS:
-                self.queues.add_all()
-                self.provisioner.changed(kind, key, document)
-            else:
-                namespace, _, name = key.rpartition("/")
-                self.queues.add([(kind.kind, namespace, name)])
-        elif kind in CLAIM_KINDS:
-            self._claims_changed.set()
-        elif kind in (CONFIGS, REQUESTS):
-            self.provisioner.changed(kind, key, document)
-        else:
-            self.reconcilers.changed(kind, key, document)
+        """Take in a change of an object, None: its deletion. The cache has it already."""
+        if self._began:
+            self._dispatcher.changed(kind, key, document)
+
+    def _handlers(self) -> dict[Resource, tuple[Handler, ...]]:
+        """The handlers of each kind, in the order in which they run."""
+        reconcilers, provisioner = self.reconcilers, self.provisioner
+        table: dict[Resource, tuple[Handler, ...]] = {
+            WORKLOADS: (
+                self._workload_changed,
+                reconcilers.workload_changed,
+                provisioner.workload_changed,
+                self.retention.changed,
+                self._workload_placed,
+            ),
+            PODS: (reconcilers.pod_changed,),
+            STATEFUL_SETS: (reconcilers.stateful_set_changed,),
+            REQUESTS: (provisioner.request_changed,),
+            CONFIGS: (provisioner.config_changed,),
+        }
+        for kind in (*JOBS, SETS):
+            table[kind] = (partial(reconcilers.job_changed, kind),)
+        for kind in RUNTIMES:
+            table[kind] = (reconcilers.runtime_changed,)
+        for kind in CLAIM_KINDS:
+            table[kind] = (self._claim_changed,)
+        for kind in OBJECTS:
+            table[kind] = (partial(self._object_changed, kind), partial(self._status_of, kind))
+        table[CHECKS] = (
+            partial(self._object_changed, CHECKS),
+            lambda key, document: self.queues.add_all(),
+            provisioner.check_changed,
+        )
+        return table
+
+    def _workload_changed(self, key: str, document: Document | None) -> None:
+        self.shell.step(
+            "workload", lambda book, now_ns: self.mirror.workload(key, document, now_ns)
+        )
+
+    def _workload_placed(self, key: str, document: Document | None) -> None:
+        self._nodes.workload(key)
+
+    def _object_changed(self, kind: Resource, key: str, document: Document | None) -> None:
+        self.shell.step(
+            "object", lambda book, now_ns: self.mirror.object(kind, key, document, now_ns)
+        )
+
+    def _status_of(self, kind: Resource, key: str, document: Document | None) -> None:
+        namespace, _, name = key.rpartition("/")
+        self.queues.add([(kind.kind, namespace, name)])
+
+    def _claim_changed(self, key: str, document: Document | None) -> None:
+        self._claims_changed.set()
 
     def _told(self, touched: set[ObjectId]) -> None:
         keys = [WorkloadKey(f"{one[1]}/{one[2]}") for one in touched if one[0] == "Workload"]
@@ -275,7 +308,6 @@ class Session:
             if told.reason == PREEMPTED:
                 self._tell_preemptor(before)
         self.reconcilers.workload_changed(key_of(after), after)
-        if self._around is not None:
-            self._around.workload(key_of(after))
-        self.provisioner.changed(WORKLOADS, key_of(after), after)
+        self._nodes.workload(key_of(after))
+        self.provisioner.workload_changed(key_of(after), after)
         self.retention.changed(key_of(after), after)

@@ -44,6 +44,7 @@ from queuecontroller.state.records import (
     Snapshot,
     WorkloadRecord,
 )
+from queuecontroller.state.workloads.elsewhere import RunningElsewhere
 from queuecontroller.state.workloads.workloads import Workloads
 from sluicecommon.kubernetes.names import LONGEST
 
@@ -146,6 +147,14 @@ class Book:
         self.applying = Applying(self.catalogue, self.workloads, settings.most_per_user)
         self._new_uid = new_uid
         self._tokens: dict[str, WorkloadKey] = {}
+
+    def run_elsewhere(self, elsewhere: RunningElsewhere) -> None:
+        """Connect what runs workloads besides the nodes; see `Workloads.run_elsewhere`."""
+        self.workloads.run_elsewhere(elsewhere)
+
+    def listen_to_room(self, listener: Callable[[], None] | None) -> None:
+        """Call `listener` whenever changes on the nodes have been taken in; None: call nothing."""
+        self.nodes_room.listener = listener
 
     def _record(self, key: WorkloadKey) -> WorkloadRecord | None:
         return self.workloads.records.get(key)

@@ -83,24 +83,26 @@ class Provisioner:
         for request in self._cache.all_of(REQUESTS):
             self._note(key_of(request), request)
         for check in self._cache.all_of(CHECKS):
-            self.changed(CHECKS, key_of(check), check)
+            self.check_changed(key_of(check), check)
 
-    def changed(self, kind: Resource, key: str, document: Document | None) -> None:
-        """None: it is gone."""
-        if kind == WORKLOADS:
-            if document is not None and (key in self._owned or self._is_asked(document)):
-                self.work_queue.add((WORKLOADS, key))
-        elif kind == REQUESTS:
-            owner = self._note(key, document)
-            if owner:
-                self.work_queue.add((WORKLOADS, owner))
-        elif kind == CHECKS:
-            self._ask_check(key)
-        elif kind == CONFIGS:
-            for check in self._mine():
-                named = (check.get("spec") or {}).get("parameters") or {}
-                if named.get("name") == key:
-                    self._ask_check(key_of(check))
+    def workload_changed(self, key: str, document: Document | None) -> None:
+        if document is not None and (key in self._owned or self._is_asked(document)):
+            self.work_queue.add((WORKLOADS, key))
+
+    def request_changed(self, key: str, document: Document | None) -> None:
+        owner = self._note(key, document)
+        if owner:
+            self.work_queue.add((WORKLOADS, owner))
+
+    def check_changed(self, key: str, document: Document | None) -> None:
+        self._ask_check(key)
+
+    def config_changed(self, key: str, document: Document | None) -> None:
+        """Queue the checks that name a ProvisioningRequestConfig."""
+        for check in self._mine():
+            named = (check.get("spec") or {}).get("parameters") or {}
+            if named.get("name") == key:
+                self._ask_check(key_of(check))
 
     def _note(self, key: str, request: Document | None) -> str:
         """The Workload that it belongs to; empty: none."""

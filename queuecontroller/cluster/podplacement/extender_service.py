@@ -124,11 +124,11 @@ class ExtenderService:
     async def run(self) -> None:
         """Until cancelled: takes over what is there, and hears of what changes."""
         self._pods.told = self._told
-        self.book.nodes_room.followed = self._followed
+        self.book.listen_to_room(self._followed)
         self._shell.listeners.append(self._decided)
         if self._sharing is not None:
-            self._sharing.told_of_end = self._ended
-            self._sharing.told_of_more = self._more
+            self._sharing.on_end = self._ended
+            self._sharing.on_more = self._more
         for uid, document in self._pods.all():
             self._told(uid, document)
         try:
@@ -145,11 +145,11 @@ class ExtenderService:
         finally:
             self._knows = False
             self._pods.told = lambda uid, document: None
-            self.book.nodes_room.followed = lambda: None
+            self.book.listen_to_room(None)
             self._shell.listeners.remove(self._decided)
             if self._sharing is not None:
-                self._sharing.told_of_end = lambda uid: None
-                self._sharing.told_of_more = lambda what: None
+                self._sharing.on_end = lambda uid: None
+                self._sharing.on_more = lambda what: None
             self._again.end()
             self._bindings.end()
 

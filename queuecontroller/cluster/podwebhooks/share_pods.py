@@ -86,10 +86,10 @@ class SharePods:
         self._followers: list[Follower[Any]] = []
         self.cordons: dict[str, Cordon] = {}
         """Of nodes that have any."""
-        self.told_of_cordon: Callable[[str, Cordon], None] = lambda node, cordon: None
-        self.told_of_end: Callable[[str], None] = lambda uid: None
+        self.on_cordon: Callable[[str, Cordon], None] = lambda node, cordon: None
+        self.on_end: Callable[[str], None] = lambda uid: None
         """Hears of pods that held something here, and hold it no more."""
-        self.told_of_more: Callable[[str], None] = lambda what: None
+        self.on_more: Callable[[str], None] = lambda what: None
         """Hears of quota that may have grown, and of other vendors' devices that changed."""
         self.displaced_total = 0
         """Pods, for shares of others."""
@@ -142,11 +142,11 @@ class SharePods:
         match change:
             case Changed(item):
                 if self.quotas.quota(item.value):
-                    self.told_of_more(f"quota {item.key}")
+                    self.on_more(f"quota {item.key}")
             case Removed(key):
                 namespace, _, name = key.partition("/")
                 if self.quotas.no_quota(namespace, name):
-                    self.told_of_more(f"quota {key}")
+                    self.on_more(f"quota {key}")
             case _:
                 pass
 
@@ -167,7 +167,7 @@ class SharePods:
                 self._cordoned(item.key, item.value.cordon)
                 self._profiled(item.key, item.value.profiles)
                 if self.foreign.node(item.key, item.value.foreign):
-                    self.told_of_more(f"devices of {item.key}")
+                    self.on_more(f"devices of {item.key}")
             case Removed(key):
                 self._noted.pop(key, None)
                 self._cordoned(key, NO_CORDON)
@@ -181,7 +181,7 @@ class SharePods:
             self.cordons.pop(node, None)
         else:
             self.cordons[node] = cordon
-        self.told_of_cordon(node, cordon)
+        self.on_cordon(node, cordon)
 
     def _profiled(self, node: str, profiles: frozenset[str]) -> None:
         if self._profiles.pop(node, frozenset()) != profiles or profiles:
@@ -298,7 +298,7 @@ class SharePods:
         self.quotas.no_pod(uid)
         self.foreign.pod(uid, None)
         if held:
-            self.told_of_end(uid)
+            self.on_end(uid)
 
 
 def _foreign(document: Document) -> dict[str, Any]:

@@ -29,7 +29,6 @@ from queuecontroller.cluster.status.events import KubernetesEvent
 from queuecontroller.frameworks import (
     Action,
     PodSetInfo,
-    Refuse,
     ResetStartTime,
     Restore,
     Start,
@@ -68,15 +67,15 @@ class Jobs:
 
     def runs(self, unit: Unit) -> bool:
         """Whether it has pods, or may make some."""
-        document = self._cache.get(unit.kind, unit.key)
+        document = self._cache.get(*unit.reference)
         if document is None:
             return False
-        framework = KINDS[unit.kind]
+        framework = KINDS[unit.resource]
         return not is_suspended(framework, document) or is_active(framework, document)
 
-    async def tend(self, unit: Unit, workloads: Iterable[Document]) -> bool:
+    async def reconcile(self, unit: Unit, workloads: Iterable[Document]) -> bool:
         """`workloads` that name it as their owner. True: it is to be looked at again."""
-        document = self._cache.get(unit.kind, unit.key)
+        document = self._cache.get(*unit.reference)
         mine: list[Document] = []
         for workload in workloads:
             uid = controller_of(workload).get("uid")
@@ -85,7 +84,7 @@ class Jobs:
             elif await self._is_there(unit, uid) or await self._carry_out(unit, None, [workload]):
                 return True
         if document is None:
-            self._actions.forget(*unit)
+            self._actions.forget(*unit.reference)
             self._contest.forget(unit)
             return False
         if not mine:
@@ -95,7 +94,7 @@ class Jobs:
     async def _elsewhere(self, unit: Unit, document: Document) -> list[Document]:
         """A Workload of it that nobody has told us of."""
         namespace, _ = split_key(unit.key)
-        framework = KINDS[unit.kind]
+        framework = KINDS[unit.resource]
         if name := prebuilt_of(document):
             known = self._cache.get(WORKLOADS, f"{namespace}/{name}")
             return [known] if known is not None else []
@@ -115,10 +114,10 @@ class Jobs:
 
     async def _is_there(self, unit: Unit, uid: object) -> bool:
         """Asked of the API server: the watch of jobs may be behind that of Workloads."""
-        found = await self._actions.look(*unit)
+        found = await self._actions.look(*unit.reference)
         if found is None:
             return False
-        self._cache.take(unit.kind, found)
+        self._cache.take(unit.resource, found)
         return bool(found["metadata"].get("uid") == uid)
 
     async def _carry_out(
@@ -131,7 +130,7 @@ class Jobs:
             except ApiRefused as refused:
                 if not refused.not_found and not refused.conflict:
                     raise
-                again = await self._actions.look_again(*unit)
+                again = await self._actions.look_again(*unit.reference)
                 if workload is not None:
                     again = await self._actions.look_again(WORKLOADS, key_of(workload)) or again
                 return again
@@ -140,7 +139,7 @@ class Jobs:
     def _next_actions(
         self, unit: Unit, document: Document | None, workloads: Sequence[Document]
     ) -> list[tuple[Document | None, Action]]:
-        framework = KINDS[unit.kind]
+        framework = KINDS[unit.resource]
         if document is None:
             return [(one, act) for one in workloads for act in reconcile(framework, None, one)]
         around = self._actions.around(document)
@@ -152,27 +151,27 @@ class Jobs:
     async def _do(
         self, action: Action, unit: Unit, document: Document | None, workload: Document | None
     ) -> bool:
-        """True: the job has changed."""
-        workload_actions = self._actions
-        if document is None or not isinstance(
-            action, Start | Suspend | Restore | ResetStartTime | Refuse
-        ):
-            assert not isinstance(action, Start | Suspend | Restore | ResetStartTime | Refuse)
-            await workload_actions.do(action, workload, unit.kind, document)
-            return False
+        """Carry out an action: on the job here, on its Workload in WorkloadActions.
+
+        Returns True if the job has changed.
+        """
         match action:
             case Start():
+                assert document is not None
                 assert workload is not None
                 return await self._start(unit, document, workload)
             case Suspend(patch, why):
+                assert document is not None
                 return await self._suspend(unit, document, patch, why)
             case Restore(patch):
+                assert document is not None
                 return await self._patch(unit, document, patch)
             case ResetStartTime(patch):
+                assert document is not None
                 return await self._patch(unit, document, patch, "status")
-            case Refuse(problems):
-                workload_actions.refuse(unit.kind, document, "; ".join(map(str, problems)))
-        return False
+            case _:
+                await self._actions.do(action, workload, unit.resource, document)
+                return False
 
     async def _suspend(
         self, unit: Unit, document: Document, patch: Mapping[str, Any], why: str
@@ -185,17 +184,17 @@ class Jobs:
         if self._contest.is_contested(unit, monotonic()):
             text = f"somebody else lets it run again each time it is stopped: {why}"
             self._actions.record(
-                document, unit.kind, KubernetesEvent(CONTESTED, text, warning=True)
+                document, unit.resource, KubernetesEvent(CONTESTED, text, warning=True)
             )
         else:
-            self._actions.record(document, unit.kind, KubernetesEvent(STOPPED, why))
+            self._actions.record(document, unit.resource, KubernetesEvent(STOPPED, why))
         return changed
 
     async def _patch(
         self, unit: Unit, document: Document, patch: Mapping[str, Any], part: str = ""
     ) -> bool:
         if patch:
-            await self._actions.patch(unit.kind, document, patch, part)
+            await self._actions.patch(unit.resource, document, patch, part)
         return bool(patch)
 
     async def _start(self, unit: Unit, document: Document, workload: Document) -> bool:
@@ -207,7 +206,7 @@ class Jobs:
         try:
             infos = self._infos(unit, document, workload)
             patch = start_patch(
-                KINDS[unit.kind], document, infos, workload_actions.around(document).runtime
+                KINDS[unit.resource], document, infos, workload_actions.around(document).runtime
             )
             changed = await self._patch(unit, document, patch)
         except (ManifestError, ApiRefused) as error:
@@ -215,23 +214,23 @@ class Jobs:
                 raise
             workload_actions.finish(key, FAILED_TO_START, str(error))
             workload_actions.record(
-                document, unit.kind, KubernetesEvent(FAILED_TO_START, str(error), warning=True)
+                document, unit.resource, KubernetesEvent(FAILED_TO_START, str(error), warning=True)
             )
             return False
         finally:
             workload_actions.starting.discard(key)
-        after = self._cache.get(*unit)
-        if after is not None and not is_suspended(KINDS[unit.kind], after):
+        after = self._cache.get(*unit.reference)
+        if after is not None and not is_suspended(KINDS[unit.resource], after):
             queue = ((workload.get("status") or {}).get("admission") or {}).get("clusterQueue")
             workload_actions.record(
-                after, unit.kind, KubernetesEvent(STARTED, f"Admitted by clusterQueue {queue}")
+                after, unit.resource, KubernetesEvent(STARTED, f"Admitted by clusterQueue {queue}")
             )
         return changed
 
     def _infos(self, unit: Unit, document: Document, workload: Document) -> list[PodSetInfo]:
         """Pods of an elastic Job are held one by one: those that it makes later wait for a slice
         that counts them."""
-        if not (is_elastic(document) and KINDS[unit.kind].kind == "Job"):
+        if not (is_elastic(document) and KINDS[unit.resource].kind == "Job"):
             return self._actions.infos(workload)
         return [
             replace(one, labels={**one.labels, ELASTIC_PODS: "true"})

@@ -8,10 +8,10 @@ no pods any more, its quota stays with it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, assert_never
 
 from queuecontroller.cluster.cache.job_context import KINDS, SETS
-from queuecontroller.cluster.cache.kinds import RUNTIMES, WORKLOADS
+from queuecontroller.cluster.cache.kinds import WORKLOADS
 from queuecontroller.cluster.cache.mirror import Mirror
 from queuecontroller.cluster.cache.objects import (
     Document,
@@ -23,7 +23,15 @@ from queuecontroller.cluster.cache.objects import (
 from queuecontroller.cluster.reconcilers.jobs import Jobs
 from queuecontroller.cluster.reconcilers.pods import Pods
 from queuecontroller.cluster.reconcilers.topology_gates import Placing
-from queuecontroller.cluster.reconcilers.units import GROUPS, PLACED, Unit, of_workload, set_of
+from queuecontroller.cluster.reconcilers.units import (
+    Unit,
+    UnitKind,
+    group_unit,
+    of_workload,
+    placed_unit,
+    set_of,
+    unit_of,
+)
 from queuecontroller.cluster.reconcilers.workload_actions import WorkloadActions
 from queuecontroller.cluster.writers.event_recorder import EventRecorder
 from queuecontroller.cluster.writers.workqueue import WorkQueue
@@ -33,7 +41,7 @@ from queuecontroller.scheduler.model.objects import WorkloadKey
 from queuecontroller.state.shell import Shell
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.errors import ApiRefused
-from sluicecommon.kubernetes.resources import PODS, STATEFUL_SETS, Resource
+from sluicecommon.kubernetes.resources import PODS, Resource
 
 WIDTH: Final = 12
 
@@ -52,7 +60,7 @@ class Reconcilers:
         self.workload_actions = WorkloadActions(
             shell, mirror, client, recorder, self.workload_changed
         )
-        self.work_queue: WorkQueue[Unit] = WorkQueue("job", self._tend, WIDTH)
+        self.work_queue: WorkQueue[Unit] = WorkQueue("job", self._reconcile, WIDTH)
         self._jobs = Jobs(self.workload_actions, self.work_queue.add)
         self._pods = Pods(self.workload_actions, self.work_queue.add)
         self._placing = Placing(self.workload_actions)
@@ -63,9 +71,7 @@ class Reconcilers:
         """By Workload: the LeaderWorkerSet that it was made for."""
         self._made_for: dict[str, Unit] = {}
         """Workloads that are to be made by others, for units that wait for them."""
-        shell.book.workloads.runs_elsewhere = self.runs
-        shell.book.workloads.counting.evicted_before = self._evicted_before
-        shell.book.workloads.asks_checks_again = True
+        shell.book.run_elsewhere(self)
 
     @property
     def writes_total(self) -> int:
@@ -75,33 +81,37 @@ class Reconcilers:
 
     def add_all(self) -> None:
         for pod in self._cache.all_of(PODS):
-            self.changed(PODS, key_of(pod), pod)
+            self.pod_changed(key_of(pod), pod)
         for document in self._cache.all_of(WORKLOADS):
             self.workload_changed(key_of(document), document)
         for kind in (*KINDS, SETS):
             for document in self._cache.all_of(kind):
-                self.work_queue.add(Unit(kind, key_of(document)))
+                self.work_queue.add(unit_of(kind, key_of(document)))
 
-    def changed(self, kind: Resource, key: str, document: Document | None) -> None:
-        """A job, or a pod; None: it is gone."""
-        if kind == PODS:
-            for unit in self._pods.changed(key, document):
-                self._ask(unit)
-            for unit in self._placing.changed(key, document):
-                self._ask(unit)
-        elif kind == STATEFUL_SETS:
-            namespace, name = split_key(key)
-            self.work_queue.add(Unit(GROUPS, f"{namespace}/{group_of_set(name)}"), urgent=False)
-        elif kind in KINDS or kind == SETS:
-            self._ask(Unit(kind, key))
-        elif kind in RUNTIMES:
-            for one in (each for each in KINDS if isinstance(KINDS[each].pods, OfRuntime)):
-                for job in self._cache.all_of(one):
-                    self.work_queue.add(Unit(one, key_of(job)), urgent=False)
+    def pod_changed(self, key: str, document: Document | None) -> None:
+        for unit in self._pods.changed(key, document):
+            self._ask(unit)
+        for unit in self._placing.changed(key, document):
+            self._ask(unit)
+
+    def stateful_set_changed(self, key: str, document: Document | None) -> None:
+        """Queue the group of the StatefulSet's pods, whose size it gives."""
+        namespace, name = split_key(key)
+        self.work_queue.add(group_unit(f"{namespace}/{group_of_set(name)}"), urgent=False)
+
+    def job_changed(self, kind: Resource, key: str, document: Document | None) -> None:
+        """Queue a job or a LeaderWorkerSet."""
+        self.work_queue.add(unit_of(kind, key))
+
+    def runtime_changed(self, key: str, document: Document | None) -> None:
+        """Queue all jobs whose pods are described by a training runtime."""
+        for kind in (each for each in KINDS if isinstance(KINDS[each].pods, OfRuntime)):
+            for job in self._cache.all_of(kind):
+                self.work_queue.add(unit_of(kind, key_of(job)), urgent=False)
 
     def _ask(self, unit: Unit) -> None:
         self.work_queue.add(unit)
-        if unit.kind == GROUPS and (above := self._set_of.get(unit.key)) is not None:
+        if unit.kind is UnitKind.GROUP and (above := self._set_of.get(unit.key)) is not None:
             self.work_queue.add(above)
 
     def workload_changed(self, key: str, document: Document | None) -> None:
@@ -115,8 +125,8 @@ class Reconcilers:
         if document is not None and (waits := self._made_for.pop(key, None)) is not None:
             self.work_queue.add(waits)
         self._note_set(key, document)
-        if self._placing.has(Unit(PLACED, key)):
-            self.work_queue.add(Unit(PLACED, key))
+        if self._placing.has(placed_unit(key)):
+            self.work_queue.add(placed_unit(key))
         if unit is not None:
             self._unit_of[key] = unit
             self._of_unit.setdefault(unit, {})[key] = None
@@ -125,7 +135,7 @@ class Reconcilers:
             self._unit_of.pop(key, None)
             if document is not None:
                 self._tend_alone(key, document)
-            elif self._pods.of(group := Unit(GROUPS, key)):
+            elif self._pods.of(group := group_unit(key)):
                 self._ask(group)  # the name is theirs now
 
     def _note_set(self, key: str, document: Document | None) -> None:
@@ -142,10 +152,10 @@ class Reconcilers:
     def _tend_alone(self, key: str, workload: Document) -> None:
         """Of nobody we know: it is let go once it is deleted."""
         if is_leaving(workload) and not controller_of(workload):
-            self.work_queue.add(Unit(WORKLOADS, key))
+            self.work_queue.add(unit_of(WORKLOADS, key))
 
-    def _evicted_before(self, key: WorkloadKey) -> set[tuple[str, str]]:
-        """By what its status says."""
+    def evicted_before(self, key: WorkloadKey) -> set[tuple[str, str]]:
+        """Return reasons and causes of the evictions in a Workload's status."""
         status = (self._cache.get(WORKLOADS, key) or {}).get("status") or {}
         return {
             (str(one.get("reason") or ""), str(one.get("underlyingCause") or ""))
@@ -161,45 +171,57 @@ class Reconcilers:
             workload = self._cache.get(WORKLOADS, key)
             # Whoever made it stops its pods, and says so by taking its admission from it.
             return workload is not None and bool(controller_of(workload))
-        if unit.kind in (PODS, GROUPS):
+        if unit.kind in (UnitKind.POD, UnitKind.GROUP):
             return self._pods.runs(unit)
         return self._jobs.runs(unit)
 
     # -- one unit ---------------------------------------------------------------------------------
 
-    async def _tend(self, unit: Unit) -> None:
+    async def _reconcile(self, unit: Unit) -> None:
+        """Reconcile a unit by its kind, and queue it again if its objects were stale."""
         if not self._may_write():
             return
-        found = (self._cache.get(WORKLOADS, key) for key in list(self._of_unit.get(unit, ())))
-        workloads = [one for one in found if one is not None]
-        if unit.kind == WORKLOADS:
-            await self._let_go(unit.key)
-            return
-        if unit.kind == PLACED:
-            if await self._placing.tend(unit):
-                self.work_queue.add(unit)
-            return
-        self._wait_for_made(unit)
-        if unit.kind in (PODS, GROUPS):
-            again = await self._pods.tend(unit, workloads)
-        elif unit.kind == SETS:
-            again = await self._pods.tend_set(unit, workloads)
-        else:
-            again = await self._jobs.tend(unit, workloads)
-            job = self._cache.get(*unit)
-            if job is not None and is_elastic(job):
-                await self._pods.let_go_elastic(unit, workloads)
+        match unit.kind:
+            case UnitKind.JOB:
+                again = await self._reconcile_job(unit)
+            case UnitKind.POD | UnitKind.GROUP:
+                self._wait_for_made(unit)
+                again = await self._pods.reconcile(unit, self._workloads_of(unit))
+            case UnitKind.SET:
+                again = await self._pods.reconcile_set(unit, self._workloads_of(unit))
+            case UnitKind.PLACED:
+                again = await self._placing.reconcile(unit)
+            case UnitKind.WORKLOAD:
+                again = await self._let_go(unit.key)
+            case _:
+                assert_never(unit.kind)
         if again:
             self.work_queue.add(unit)
 
+    async def _reconcile_job(self, unit: Unit) -> bool:
+        workloads = self._workloads_of(unit)
+        self._wait_for_made(unit)
+        again = await self._jobs.reconcile(unit, workloads)
+        job = self._cache.get(*unit.reference)
+        if job is not None and is_elastic(job):
+            await self._pods.let_go_elastic(unit, workloads)
+        return again
+
+    def _workloads_of(self, unit: Unit) -> list[Document]:
+        found = (self._cache.get(WORKLOADS, key) for key in list(self._of_unit.get(unit, ())))
+        return [one for one in found if one is not None]
+
     def _wait_for_made(self, unit: Unit) -> None:
-        document = self._cache.get(*unit) if unit.kind in KINDS or unit.kind == PODS else None
-        if document is None and unit.kind == GROUPS:
+        document = (
+            self._cache.get(*unit.reference) if unit.kind in (UnitKind.JOB, UnitKind.POD) else None
+        )
+        if document is None and unit.kind is UnitKind.GROUP:
             document = next(iter(self._pods.of(unit)), None)
         if document is not None and (name := prebuilt_of(document)):
             self._made_for[f"{split_key(unit.key)[0]}/{name}"] = unit
 
-    async def _let_go(self, key: str) -> None:
+    async def _let_go(self, key: str) -> bool:
+        """Release a Workload without an owner that is being deleted. Returns False: it is done."""
         workload = self._cache.get(WORKLOADS, key)
         if workload is not None and is_leaving(workload):
             try:
@@ -207,3 +229,4 @@ class Reconcilers:
             except ApiRefused as refused:
                 if not refused.not_found and not refused.conflict:
                     raise
+        return False

@@ -26,14 +26,20 @@ from queuecontroller.cluster.cache.objects import (
     split_key,
 )
 from queuecontroller.cluster.reconcilers.topology_gates import assigned
-from queuecontroller.cluster.reconcilers.units import GROUPS, Unit, of_pod, owners_of
+from queuecontroller.cluster.reconcilers.units import (
+    Unit,
+    UnitKind,
+    group_unit,
+    of_pod,
+    owners_of,
+    unit_of,
+)
 from queuecontroller.cluster.reconcilers.workload_actions import INVALID, WorkloadActions
 from queuecontroller.cluster.status.events import KubernetesEvent
 from queuecontroller.frameworks import (
     DeletePod,
     PodAction,
     PodSetInfo,
-    Refuse,
     ReleasePod,
     ReleaseQuota,
     StartPod,
@@ -124,7 +130,7 @@ class Pods:
 
     # -- one pod, or one group --------------------------------------------------------------------
 
-    async def tend(self, unit: Unit, workloads: Sequence[Document]) -> bool:
+    async def reconcile(self, unit: Unit, workloads: Sequence[Document]) -> bool:
         """True: it is to be looked at again."""
         pods = self.of(unit)
         if not pods:
@@ -153,7 +159,7 @@ class Pods:
         self, unit: Unit, pods: Sequence[Document], workloads: Sequence[Document]
     ) -> Document | None:
         namespace, name = split_key(unit.key)
-        if unit.kind == PODS:
+        if unit.kind is UnitKind.POD:
             uid = pods[0]["metadata"].get("uid")
             mine = [one for one in workloads if controller_of(one).get("uid") == uid]
             if mine:
@@ -166,7 +172,7 @@ class Pods:
         elif workloads:
             return workloads[0]
         known = self._cache.get(WORKLOADS, f"{namespace}/{name}")
-        if known is not None and unit.kind == GROUPS and _is_anothers(known, pods[0]):
+        if known is not None and unit.kind is UnitKind.GROUP and _is_anothers(known, pods[0]):
             raise _Taken(name)
         if known is None and self.runs(unit):
             without = reconcile_pods(pods, None, self._actions.around(pods[0]))
@@ -176,7 +182,8 @@ class Pods:
         return known
 
     async def _without_pods(self, unit: Unit, workloads: Sequence[Document]) -> bool:
-        self._actions.forget(*unit)
+        if unit.kind is UnitKind.POD:
+            self._actions.forget(*unit.reference)
         for workload in workloads:
             kept = set_of_group(self._cache, workload) is not None
             if kept or COMPONENT_INDEX in annotations_of(workload):
@@ -199,7 +206,7 @@ class Pods:
     async def _is_any_left(self, unit: Unit, workload: Document) -> bool:
         """Asked of the API server: the watch of pods may be behind that of Workloads."""
         namespace, name = split_key(unit.key)
-        if unit.kind == GROUPS and len(name) <= LONGEST_LABEL:
+        if unit.kind is UnitKind.GROUP and len(name) <= LONGEST_LABEL:
             return await self._actions.is_any(PODS, namespace, f"{GROUP_NAME}={name}")
         for owner in list(owners_of(workload))[:MOST_ASKED]:
             found = await self._actions.look(PODS, f"{namespace}/{owner.get('name')}")
@@ -227,9 +234,6 @@ class Pods:
             match action:
                 case StartPod() | DeletePod() | ReleasePod():
                     pass
-                case Refuse(problems):
-                    text = "; ".join(map(str, problems))
-                    self._actions.refuse(PODS, next(iter(by_name.values())), text)
                 case _:
                     first = next(iter(by_name.values()))
                     await self._actions.do(action, workload, PODS, first)
@@ -267,16 +271,18 @@ class Pods:
         workload_actions.starting.add(key)
         try:
             infos = {one.name: one for one in workload_actions.infos(workload)}
-            if unit.kind == PODS:
+            if unit.kind is UnitKind.POD:
                 infos["main"] = next(iter(infos.values()))
-            selectors = _places(workload, actions, by_name, unit.kind == PODS)
+            selectors = _places(workload, actions, by_name, unit.kind is UnitKind.POD)
             for some in _batched(actions, AT_ONCE):
                 await _all_of(
                     self._let_go(by_name[one.pod], infos[one.role], selectors.get(one.pod))
                     for one in some
                 )
                 for _ in some:
-                    workload_actions.count_gate(workload, ADMISSION_GATE, unit.kind == GROUPS)
+                    workload_actions.count_gate(
+                        workload, ADMISSION_GATE, unit.kind is UnitKind.GROUP
+                    )
         except (ManifestError, ApiRefused) as error:
             if isinstance(error, ApiRefused) and error.status != INVALID:
                 raise
@@ -334,11 +340,11 @@ class Pods:
 
     # -- LeaderWorkerSets -------------------------------------------------------------------------
 
-    async def tend_set(self, unit: Unit, workloads: Sequence[Document]) -> bool:
+    async def reconcile_set(self, unit: Unit, workloads: Sequence[Document]) -> bool:
         """True: it is to be looked at again."""
-        document = self._cache.get(*unit)
+        document = self._cache.get(*unit.reference)
         if document is None:
-            document = await self._actions.look(*unit)
+            document = await self._actions.look(*unit.reference)
             if document is not None:
                 self._cache.take(SETS, document)
                 return True
@@ -350,13 +356,9 @@ class Pods:
         if document is not None and around is not None:
             actions += reconcile_set(document, mine, around)
         for workload, action in actions:
-            if isinstance(action, Refuse):
-                assert document is not None
-                self._actions.refuse(SETS, document, "; ".join(map(str, action.problems)))
-                continue
             if isinstance(action, DeleteWorkload):
                 assert workload is not None
-                if self.runs(Unit(GROUPS, key_of(workload))):
+                if self.runs(group_unit(key_of(workload))):
                     continue  # until its pods are gone, its quota is in use
             assert not isinstance(action, StartPod)
             await self._actions.do(action, workload, SETS, document)  # type: ignore[arg-type]
@@ -426,4 +428,4 @@ def _elastic_owner(pod: Document) -> Unit | None:
         return None
     owner = controller_of(pod)
     kind = kind_of(owner)
-    return Unit(kind, f"{pod['metadata']['namespace']}/{owner.get('name')}") if kind else None
+    return unit_of(kind, f"{pod['metadata']['namespace']}/{owner.get('name')}") if kind else None

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from queuecontroller.cluster.cache.job_context import KINDS
 from queuecontroller.cluster.cache.kinds import WORKLOADS
 from queuecontroller.cluster.cache.objects import (
     Document,
@@ -23,7 +22,13 @@ from queuecontroller.cluster.cache.objects import (
     split_key,
 )
 from queuecontroller.cluster.cache.policy import Retention
-from queuecontroller.cluster.reconcilers.units import Unit, of_workload, owners_of
+from queuecontroller.cluster.reconcilers.units import (
+    Unit,
+    UnitKind,
+    of_workload,
+    owners_of,
+    unit_of,
+)
 from queuecontroller.cluster.reconcilers.workload_actions import WorkloadActions
 from queuecontroller.cluster.status.events import KubernetesEvent
 from queuecontroller.cluster.writers.workqueue import WorkQueue
@@ -114,22 +119,22 @@ class RetentionSweeper:
     async def _delete_job(self, workload: Document) -> None:
         """Or the pods that it is made of. One of nobody stays."""
         for unit in _owners(workload):
-            document = self._cache.get(*unit)
+            document = self._cache.get(*unit.reference)
             if document is None or is_leaving(document):
                 continue
             # Of a Job the API server's own default would leave the pods.
-            await self._actions.remove(unit.kind, document, "Background")
+            await self._actions.remove(unit.resource, document, "Background")
             text = "Deleted job: deactivation retention period expired"
-            self._actions.record(document, unit.kind, KubernetesEvent(DELETED, text))
+            self._actions.record(document, unit.resource, KubernetesEvent(DELETED, text))
 
 
 def _owners(workload: Document) -> list[Unit]:
     namespace = split_key(key_of(workload))[0]
     unit = of_workload(workload)
-    if unit is not None and unit.kind in (*KINDS, PODS):
+    if unit is not None and unit.kind in (UnitKind.JOB, UnitKind.POD):
         return [unit]
     return [
-        Unit(PODS, f"{namespace}/{one.get('name')}")
+        unit_of(PODS, f"{namespace}/{one.get('name')}")
         for one in owners_of(workload)
         if one.get("kind") == PODS.kind
     ]

@@ -19,7 +19,7 @@ from queuecontroller.cluster.cache.objects import (
     labels_of,
     split_key,
 )
-from queuecontroller.cluster.reconcilers.units import PLACED, Unit
+from queuecontroller.cluster.reconcilers.units import Unit, placed_unit
 from queuecontroller.cluster.reconcilers.workload_actions import WorkloadActions
 from queuecontroller.frameworks import group_of
 from queuecontroller.frameworks.names import POD_SET, TOPOLOGY_GATE, WORKLOAD
@@ -55,7 +55,7 @@ class Placing:
             return
         name = annotations_of(pod).get(WORKLOAD)
         if name:
-            unit = Unit(PLACED, f"{split_key(key)[0]}/{name}")
+            unit = placed_unit(f"{split_key(key)[0]}/{name}")
             self._unit_of[key] = unit
             self._of_unit.setdefault(unit, {})[key] = None
             if unit != before:
@@ -68,7 +68,7 @@ class Placing:
         found = (self._cache.get(PODS, key) for key in list(self._of_unit.get(unit, ())))
         return [one for one in found if one is not None]
 
-    async def tend(self, unit: Unit) -> bool:
+    async def reconcile(self, unit: Unit) -> bool:
         """True: it is to be looked at again."""
         workload = self._cache.get(WORKLOADS, unit.key)
         if workload is None or not self._actions.may_run(workload):

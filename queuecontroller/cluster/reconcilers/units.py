@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from queuecontroller.cluster.cache.job_context import KINDS, SETS, kind_of
+from queuecontroller.cluster.cache.kinds import WORKLOADS
 from queuecontroller.cluster.cache.objects import (
     Document,
     annotations_of,
@@ -18,28 +20,62 @@ from queuecontroller.frameworks.names import IS_GROUP, SUSPENDING_PARENT
 from queuecontroller.frameworks.serving import SET, SET_NAME
 from sluicecommon.kubernetes.resources import PODS, Resource
 
-GROUPS: Final = Resource("", "v1", "", "pod group")
-"""Of no object: of pods that name the same group. Its Workload has the group's name."""
 
+class UnitKind(StrEnum):
+    """Kind of a unit; each has one reconciler."""
 
-PLACED: Final = Resource("", "v1", "", "placed pods")
-"""Pods of a Workload, whose name it has, that go to the domains it was given."""
+    JOB = "job"
+    POD = "pod"
+    GROUP = "pod group"
+    """Pods that name the same group. The group's Workload has its name."""
+    SET = "LeaderWorkerSet"
+    PLACED = "placed pods"
+    """Pods of one Workload that go to the topology domains it was assigned."""
+    WORKLOAD = "Workload"
+    """A Workload without an owner that is known here."""
 
 
 class Unit(NamedTuple):
-    kind: Resource
+    """What is reconciled as one, and queued as one item."""
+
+    kind: UnitKind
+    resource: Resource
+    """Kind of the object with this key; Pod for the two kinds of unit that are several pods."""
     key: str
-    """Namespace and name."""
+    """Namespace and name: of the object, of the group, or of the placed pods' Workload."""
+
+    @property
+    def reference(self) -> tuple[Resource, str]:
+        """The unit's object, as the cache names it."""
+        return self.resource, self.key
+
+
+_KIND_OF: Final = {PODS: UnitKind.POD, SETS: UnitKind.SET, WORKLOADS: UnitKind.WORKLOAD}
+
+
+def unit_of(resource: Resource, key: str) -> Unit:
+    """The unit that consists of one object: a pod, a LeaderWorkerSet, a Workload, else a job."""
+    return Unit(_KIND_OF.get(resource, UnitKind.JOB), resource, key)
+
+
+def group_unit(key: str) -> Unit:
+    """The unit of a group of pods."""
+    return Unit(UnitKind.GROUP, PODS, key)
+
+
+def placed_unit(key: str) -> Unit:
+    """The unit of a Workload's pods that are placed by topology."""
+    return Unit(UnitKind.PLACED, PODS, key)
 
 
 def of_pod(pod: Document) -> Unit:
     namespace = pod["metadata"]["namespace"]
     if group := group_of(pod):
-        return Unit(GROUPS, f"{namespace}/{group}")
+        return group_unit(f"{namespace}/{group}")
     name = labels_of(pod).get(SET_NAME)
     if name and annotations_of(pod).get(SUSPENDING_PARENT) == SET.name:
-        return Unit(SETS, f"{namespace}/{name}")  # which will tell it its group
-    return Unit(PODS, key_of(pod))
+        return unit_of(SETS, f"{namespace}/{name}")  # which will tell it its group
+    return unit_of(PODS, key_of(pod))
 
 
 def of_workload(workload: Document) -> Unit | None:
@@ -47,19 +83,19 @@ def of_workload(workload: Document) -> Unit | None:
     if annotations_of(workload).get(IS_GROUP) == "true" or any(
         one.get("kind") == "Pod" and not one.get("controller") for one in owners_of(workload)
     ):
-        return Unit(GROUPS, key_of(workload))
+        return group_unit(key_of(workload))
     owner = controller_of(workload)
     kind = kind_of(owner)
     if kind is None or (kind not in KINDS and kind != PODS):
         return None
-    return Unit(kind, f"{workload['metadata']['namespace']}/{owner.get('name')}")
+    return unit_of(kind, f"{workload['metadata']['namespace']}/{owner.get('name')}")
 
 
 def set_of(workload: Document) -> Unit | None:
     """The LeaderWorkerSet that a group's Workload was made for."""
     for one in owners_of(workload):
         if one.get("kind") == SETS.kind and kind_of(one) == SETS:
-            return Unit(SETS, f"{workload['metadata']['namespace']}/{one.get('name')}")
+            return unit_of(SETS, f"{workload['metadata']['namespace']}/{one.get('name')}")
     return None
 
 

@@ -3,9 +3,10 @@ book what became of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, assert_never
 
 from queuecontroller.cluster.cache.job_context import setting
 from queuecontroller.cluster.cache.kinds import FLAVORS, IN_USE, WORKLOADS
@@ -26,9 +27,11 @@ from queuecontroller.cluster.writers.event_recorder import EventRecorder
 from queuecontroller.frameworks import (
     CreateWorkload,
     DeleteWorkload,
+    Finished,
     FinishWorkload,
     PodSetInfo,
     PriorityClass,
+    Refuse,
     ReleaseQuota,
     SetPodsReady,
     Setting,
@@ -80,6 +83,7 @@ WorkloadAction = (
     | UpdateReclaimable
     | SetPodsReady
     | WaitForReplacements
+    | Refuse
 )
 
 
@@ -110,103 +114,81 @@ class WorkloadActions:
         action: WorkloadAction,
         workload: Document | None,
         kind: Resource = WORKLOADS,
-        about: Document | None = None,
+        owner: Document | None = None,
     ) -> None:
-        """What is about the Workload alone. `about`, of that kind, hears where the API server will
-        not have such a Workload. Raises ApiAway, ApiRefused."""
-        if not isinstance(action, CreateWorkload | UpdateWorkload):
-            await self._do(action, workload)
-            if about is not None and workload is not None:
-                self._record_action(action, kind, about, key_of(workload))
-            return
+        """Carry out one action on a Workload, and record the event of it on its owner, of `kind`.
+
+        A Workload that the API server refuses for good is recorded on the owner, too, and not tried
+        again. Raises ApiAway, ApiRefused.
+        """
+        event: KubernetesEvent | None = None
+        match action:
+            case CreateWorkload(document):
+                with self._refusals_recorded(kind, owner):
+                    event = await self._create(document, owner)
+            case UpdateWorkload():
+                with self._refusals_recorded(kind, owner):
+                    event = await self._update(_existing(workload), action)
+            case DeleteWorkload(why):
+                event = await self._delete(_existing(workload), why)
+            case FinishWorkload(done):
+                event = self._finish(key_of(_existing(workload)), done)
+            case ReleaseQuota():
+                self._release_quota(key_of(_existing(workload)))
+            case UpdateReclaimable(pods):
+                self._set_reclaimable(key_of(_existing(workload)), pods)
+            case SetPodsReady(ready):
+                self._set_ready(key_of(_existing(workload)), ready)
+            case WaitForReplacements(waiting):
+                self._set_waiting(key_of(_existing(workload)), waiting)
+            case Refuse(problems):
+                assert owner is not None
+                self.refuse(kind, owner, "; ".join(map(str, problems)))
+            case _:
+                assert_never(action)
+        if event is not None and owner is not None:
+            self.record(owner, kind, event)
+
+    @contextmanager
+    def _refusals_recorded(self, kind: Resource, owner: Document | None) -> Iterator[None]:
+        """Record on the owner that the API server refuses its Workload, and suppress the error if
+        the same request would be refused again."""
         try:
-            if isinstance(action, CreateWorkload):
-                await self._create(action.document, about)
-                key = key_of(action.document)
-            else:
-                assert workload is not None
-                await self._patch(workload, action.patch)
-                key = key_of(workload)
-                if more := _new_owners(action.patch, workload):
-                    text = f"Added {more} owner reference(s)"
-                    self.record(
-                        workload,
-                        WORKLOADS,
-                        KubernetesEvent(OWNER_REFERENCES_ADDED, text, detail=True),
-                    )
-            if about is not None:
-                self._record_action(action, kind, about, key)
+            yield
         except ApiRefused as refused:
             for_good = refused.status in NEVER
-            if about is not None and (for_good or refused.denied):
-                self.refuse(kind, about, f"the API server refuses its Workload: {refused.message}")
-            if about is None or not for_good:
+            if owner is not None and (for_good or refused.denied):
+                self.refuse(kind, owner, f"the API server refuses its Workload: {refused.message}")
+            if owner is None or not for_good:
                 raise
-
-    def _record_action(
-        self, action: WorkloadAction, kind: Resource, about: Document, workload: str
-    ) -> None:
-        match action:
-            case CreateWorkload():
-                told = KubernetesEvent(
-                    CREATED_WORKLOAD, f"Created Workload: {workload}", detail=True
-                )
-            case UpdateWorkload(patch) if "spec" in patch:
-                told = KubernetesEvent(
-                    UPDATED_WORKLOAD, f"Updated Workload {workload}: {action.why}"
-                )
-            case DeleteWorkload(why):
-                told = KubernetesEvent(DELETED_WORKLOAD, f"Deleted Workload {workload}: {why}")
-            case FinishWorkload():
-                text = f"Workload '{workload}' is declared finished"
-                told = KubernetesEvent(FINISHED_WORKLOAD, text, detail=True)
-            case _:
-                return
-        self.record(about, kind, told)
-
-    async def _do(self, action: WorkloadAction, workload: Document | None) -> None:
-        assert workload is not None
-        key = key_of(workload)
-        match action:
-            case DeleteWorkload():
-                await self.delete(workload)
-            case FinishWorkload(done):
-                self.finish(key, done.reason, done.message)
-            case ReleaseQuota():
-                mine = WorkloadKey(key)
-                self.step(
-                    "stopped", lambda book, now_ns: book.workloads.complete_eviction(mine, now_ns)
-                )
-            case UpdateReclaimable(pods):
-                self._set_reclaimable(key, pods)
-            case SetPodsReady(ready):
-                self._set_ready(key, ready)
-            case WaitForReplacements(waiting):
-                self._set_waiting(key, waiting)
 
     # -- Workloads in the API ---------------------------------------------------------------------
 
-    async def _create(self, made: Mapping[str, Any], about: Document | None) -> None:
+    async def _create(self, made: Mapping[str, Any], owner: Document | None) -> KubernetesEvent:
         namespace = made["metadata"]["namespace"]
         self.writes_total += 1
         try:
             found = await self._client.create(WORKLOADS, made, namespace)
-            self._count_creation(found, about)
+            self._count_creation(found, owner)
         except ApiRefused as refused:
             if refused.status != 409:
                 raise
             found = await self._client.get(WORKLOADS, made["metadata"]["name"], namespace)
         self.take(pruned(found))
+        return KubernetesEvent(CREATED_WORKLOAD, f"Created Workload: {key_of(made)}", detail=True)
 
-    def _count_creation(self, made: Document, about: Document | None) -> None:
-        """A job that has changed since has had a Workload before, maybe."""
-        if about is None or (about["metadata"].get("generation") or 1) > 1:
+    def _count_creation(self, made: Document, owner: Document | None) -> None:
+        """Measure how long after its owner a Workload was created.
+
+        An owner of a later generation is left out: it may have had a Workload before.
+        """
+        if owner is None or (owner["metadata"].get("generation") or 1) > 1:
             return
         job_s, made_s = (
-            seconds_of(one["metadata"].get("creationTimestamp")) for one in (about, made)
+            seconds_of(one["metadata"].get("creationTimestamp")) for one in (owner, made)
         )
         if job_s is not None and made_s is not None:
-            kind = str(about.get("kind") or PODS.kind)
+            kind = str(owner.get("kind") or PODS.kind)
             self.figures.creation_latency.add(made_s - job_s, kind)
 
     def count_gate(self, workload: Document, gate: str, is_group: bool) -> None:
@@ -222,6 +204,19 @@ class WorkloadActions:
     @property
     def figures(self) -> Figures:
         return self._shell.book.workloads.figures
+
+    async def _update(self, workload: Document, action: UpdateWorkload) -> KubernetesEvent | None:
+        await self._patch(workload, action.patch)
+        if more := _new_owners(action.patch, workload):
+            text = f"Added {more} owner reference(s)"
+            self.record(
+                workload, WORKLOADS, KubernetesEvent(OWNER_REFERENCES_ADDED, text, detail=True)
+            )
+        if "spec" not in action.patch:
+            return None
+        return KubernetesEvent(
+            UPDATED_WORKLOAD, f"Updated Workload {key_of(workload)}: {action.why}"
+        )
 
     async def _patch(self, workload: Document, patch: Mapping[str, Any]) -> None:
         head = workload["metadata"]
@@ -242,6 +237,10 @@ class WorkloadActions:
         if self.cache.take(WORKLOADS, found):
             self.step("workload", lambda book, now_ns: self._mirror.workload(key, found, now_ns))
         self._taken(key, found)
+
+    async def _delete(self, workload: Document, why: str) -> KubernetesEvent:
+        await self.delete(workload)
+        return KubernetesEvent(DELETED_WORKLOAD, f"Deleted Workload {key_of(workload)}: {why}")
 
     async def delete(self, workload: Document) -> None:
         head = workload["metadata"]
@@ -380,6 +379,11 @@ class WorkloadActions:
         flavors = {one["metadata"]["name"]: one for one in self.cache.all_of(FLAVORS)}
         return pod_set_infos(workload, flavors, gates=gates)
 
+    def _finish(self, key: str, finished: Finished) -> KubernetesEvent:
+        self.finish(key, finished.reason, finished.message)
+        text = f"Workload '{key}' is declared finished"
+        return KubernetesEvent(FINISHED_WORKLOAD, text, detail=True)
+
     def finish(self, key: str, reason: str, message: str) -> None:
         mine = WorkloadKey(key)
         if mine in self._shell.book.workloads.records:
@@ -387,6 +391,10 @@ class WorkloadActions:
                 "finished",
                 lambda book, now_ns: book.workloads.finish(mine, reason, message, now_ns),
             )
+
+    def _release_quota(self, key: str) -> None:
+        mine = WorkloadKey(key)
+        self.step("stopped", lambda book, now_ns: book.workloads.complete_eviction(mine, now_ns))
 
     def _set_reclaimable(self, key: str, pods: Mapping[str, int]) -> None:
         mine = WorkloadKey(key)
@@ -438,6 +446,12 @@ class WorkloadActions:
             else priorities.pod_classes
         )
         return classes.get(named.name)
+
+
+def _existing(workload: Document | None) -> Document:
+    """The Workload of an action that every framework takes for an existing one only."""
+    assert workload is not None
+    return workload
 
 
 def _new_owners(patch: Mapping[str, Any], workload: Document) -> int:

@@ -64,8 +64,8 @@ class NodesRoom(StockRoom):
         self._expires_ns = 0
         """When the first lease ends of the nodes that count, if none of them reports."""
         self._gauge = Gauge()
-        self.followed: Callable[[], None] = lambda: None
-        """Hears of each time that what has changed was taken in."""
+        self.listener: Callable[[], None] | None = None
+        """Called whenever changes on the nodes have been taken in; see `Book.listen_to_room`."""
 
     # -- following the nodes ----------------------------------------------------------------------
 
@@ -80,7 +80,8 @@ class NodesRoom(StockRoom):
             self._follow_pod(key, self._nodes.assignments.get(key))
         for workload in dict.fromkeys(key.workload for key in moved):
             self._note_rest(workload)
-        self.followed()
+        if self.listener is not None:
+            self.listener()
 
     def _follow_reports(self, now_ns: int) -> None:
         ready = self._nodes.each_ready(now_ns)

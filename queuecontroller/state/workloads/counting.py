@@ -25,7 +25,7 @@ class Counting:
         """Of those that hold quota: since when they had waited for it."""
         self._evicted: dict[WorkloadKey, set[tuple[str, str]]] = {}
         self.evicted_before: Callable[[WorkloadKey], Collection[tuple[str, str]]] = lambda _: ()
-        """Reasons and causes that are written down elsewhere."""
+        """Reasons and causes of evictions that a workload's stored status lists."""
 
     def forget(self, key: WorkloadKey) -> None:
         self._queued_ns.pop(key, None)

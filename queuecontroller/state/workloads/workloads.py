@@ -64,6 +64,7 @@ from queuecontroller.state.records import (
 )
 from queuecontroller.state.workloads import conditions
 from queuecontroller.state.workloads.counting import Counting
+from queuecontroller.state.workloads.elsewhere import RunningElsewhere
 
 NODE_LOST: Final = "NodeLost"
 _PENDING: Final = CheckState.PENDING
@@ -122,16 +123,20 @@ class Workloads:
         self.waiting: dict[WorkloadKey, Waiting] = {}
         self.figures = Figures()
         self.counting = Counting(self.figures)
-        self.runs_elsewhere: Callable[[WorkloadKey], bool] = lambda _: False
-        """Whether somebody who is no node of ours has not stopped it yet: its quota is kept."""
+        self._elsewhere: RunningElsewhere | None = None
+        """What runs workloads besides the nodes; None: nothing does."""
         self.preemptor_of: dict[WorkloadKey, WorkloadKey] = {}
         """By who was preempted last, until it is gone or is given quota again."""
-        self.asks_checks_again = False
-        """Whether a check's word is for one admission only, as Kueue has it."""
         self._unplaced: dict[WorkloadKey, None] = {}
         """Quota reserved, no placement yet; oldest first."""
         self._timed: set[WorkloadKey] = set()
         """Who may have to stop when time passes."""
+
+    def run_elsewhere(self, elsewhere: RunningElsewhere) -> None:
+        """Connect what runs workloads besides the nodes. A workload's quota is then kept until that
+        has stopped it, and the admission checks of an evicted workload start again."""
+        self._elsewhere = elsewhere
+        self.counting.evicted_before = elsewhere.evicted_before
 
     @property
     def unplaced(self) -> int:
@@ -474,14 +479,14 @@ class Workloads:
             return
         if any(not rests(one) for one in self._nodes.of_workload(key).values()):
             return
-        if self.runs_elsewhere(key):
+        if self._elsewhere is not None and self._elsewhere.runs(key):
             return
         self.engine.release(key, now_ns)
         self.counting.stopped(record.workload, now_ns)
         evicted = record.workload.condition(EVICTED)
         assert evicted is not None
         workload = conditions.back_in_line(record.workload, evicted.reason, evicted.message, now_ns)
-        if self.asks_checks_again:
+        if self._elsewhere is not None:  # in Kueue a check's state counts for one admission only
             asked = (AdmissionCheckStatus(one.name, _PENDING) for one in workload.admission_checks)
             workload = replace(workload, admission_checks=tuple(asked))
         if record.deleting:

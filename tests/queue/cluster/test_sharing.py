@@ -127,7 +127,7 @@ def test_a_node_without_such_devices_is_not_kept(desk: SharePods) -> None:
 
 def test_a_cordon_is_heard_of_and_taken_away(desk: SharePods) -> None:
     told: list[tuple[str, Cordon]] = []
-    desk.told_of_cordon = lambda name, cordon: told.append((name, cordon))
+    desk.on_cordon = lambda name, cordon: told.append((name, cordon))
 
     def heard(spec: dict[str, Any], **annotations: str) -> None:
         document = {"metadata": {"name": "n", "annotations": annotations}, "spec": spec}
