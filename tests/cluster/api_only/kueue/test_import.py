@@ -83,7 +83,7 @@ def test_kueue_ends_and_what_it_started_goes_on(
 
     dry = sluice(plane, "import", "--dry-run")
     assert dry.returncode == 0, dry.stderr
-    assert "it runs, and goes on" in dry.stdout
+    assert "it runs, and continues" in dry.stdout
     assert "change CustomResourceDefinition/workloads.kueue.x-k8s.io" in dry.stdout
     assert versions(plane) == before
     done = sluice(plane, "import")
