@@ -51,7 +51,7 @@ def drawn(picture: Picture, now_s: float) -> dict[Any, dict[str, Any]]:
 
 def hear(picture: Picture, world: World) -> None:
     touched, _ = world.book.journal.take_news()
-    picture.heard(Change(""), touched)
+    picture.changed(Change(""), touched)
 
 
 def test_after_any_steps_it_shows_what_one_made_anew_shows() -> None:
@@ -164,7 +164,7 @@ def test_events_are_bounded_and_those_of_a_workload_are_its_namespaces() -> None
     picture = picture_of(shell_of(world))
     for number in range(MOST_EVENTS + 10):
         subject = "Workload/team-a/x" if number % 2 else "Node/n1"
-        picture.heard(Change("", events=[Event(1, SECOND, "Created", subject, "x" * 5000)]), ())
+        picture.changed(Change("", events=[Event(1, SECOND, "Created", subject, "x" * 5000)]), ())
     events = [one for one in picture.board.everything(ALL) if one.key[0] == "Event"]
     assert len(events) == MOST_EVENTS
     assert {one.key[1] for one in events} == {"", "team-a"}
