@@ -1,4 +1,4 @@
-"""What a catalogue of metrics declares of each."""
+"""Declaration of a metric in a catalogue."""
 
 from __future__ import annotations
 
@@ -20,4 +20,4 @@ class Metric:
     labels: tuple[str, ...]
     help: str
     exact: bool = False
-    """A counter of somebody else's: its name stays as it is."""
+    """True if the name is another project's and gets no `_total`."""
