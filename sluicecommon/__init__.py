@@ -1,1 +1,1 @@
-"""What both services have in common, and what installs with either of them."""
+"""Modules shared by both services and installed with either of them."""

@@ -1,4 +1,4 @@
-"""Completion for shells, from the parsers that read the command line: pure, a text for each shell.
+"""Shell completion scripts, generated from the command line's parsers. Pure.
 
 Commands, their options, and the values of options that have a few; everything else completes as
 file names. Help texts are quoted for the shell that reads them.
@@ -30,7 +30,7 @@ class Command:
     help: str
     options: tuple[Option, ...]
     words: tuple[str, ...] = ()
-    """What its first argument may be, where that is one of a few."""
+    """Choices of its first argument, if limited."""
 
 
 def command_of(name: str, parser: argparse.ArgumentParser) -> Command:
@@ -54,13 +54,13 @@ def script(program: str, commands: Sequence[Command], shell: str) -> str:
 
 
 def _line(text: str | None) -> str:
-    """One line of a help text, with what argparse would put in."""
+    """The first sentence of a help text on one line, with argparse's escapes resolved."""
     plain = re.sub(r"%%", "%", re.sub(r"\s+", " ", text or ""))
     return plain.split(". ")[0][:100].strip()
 
 
 def _firsts(commands: Sequence[Command]) -> dict[str, str]:
-    """First words, with the help of the first command that begins so."""
+    """First words of commands, each with the help of the first command that begins with it."""
     found: dict[str, str] = {}
     for one in commands:
         found.setdefault(one.name.split(" ")[0], one.help)
@@ -72,7 +72,7 @@ def _seconds(commands: Sequence[Command], first: str) -> list[str]:
 
 
 def _under(commands: Sequence[Command], first: str) -> tuple[list[str], list[Option]]:
-    """The words that may follow, and every option of it."""
+    """The words that may follow a first word, and all its options."""
     mine = [one for one in commands if one.name.split(" ")[0] == first]
     words = _seconds(commands, first) + [word for one in mine for word in one.words]
     options = {one.flags: one for command in mine for one in command.options}

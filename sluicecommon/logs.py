@@ -1,4 +1,4 @@
-"""The form of log lines: one line per record, so that whatever reads them can."""
+"""The format of log lines: one line per record, so that log readers can parse them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A cursor over one mapping of a manifest that knows where it is and which keys were asked for.
+"""A reader of one mapping of a manifest that knows its path and which keys were read.
 
-Every complaint names the field by its full path; all complaints of a file come together, and a key
-nobody asked for is one of them, with the nearest key somebody would have.
+Every problem names the field by its full path; all problems of a file are reported together. A key
+that was never read is an unknown field, reported with the nearest known key.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ _REPR.maxstring = _REPR.maxother = _REPR.maxlong = 80
 
 
 def shown(value: object) -> str:
-    """A value as a message has it, however large it is."""
+    """A value for an error text, shortened if it is large."""
     try:
         return _REPR.repr(value)
-    except ValueError:  # Python refuses to write numbers of 4,300 digits and more
+    except ValueError:  # Python refuses to format numbers of 4,300 digits and more.
         return "a number of thousands of digits"
 
 
 def _plain(value: object) -> str | None:
-    """What people write without quotes where Kubernetes has text; None for lists and mappings."""
+    """A scalar without quotes as the string that Kubernetes expects; None for lists and
+    mappings."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int) and not LEAST <= value <= MOST:
@@ -49,17 +50,17 @@ class Problem:
     field: str
     message: str
     fix: str = ""
-    """What to do about it, where the message does not say it all."""
+    """How to correct it, if the message does not say so."""
 
     def __str__(self) -> str:
         return f"{self.field}: {self.message}" if self.field else self.message
 
 
 class ManifestError(ValueError):
-    """Everything wrong with one object."""
+    """All problems of one object."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
-        self.problems = tuple(dict.fromkeys(problems))  # a field may be looked at more than once
+        self.problems = tuple(dict.fromkeys(problems))  # A field may be read more than once.
         super().__init__("; ".join(map(str, self.problems)))
 
 
@@ -71,12 +72,12 @@ _DEFECTS: Final = (
     TypeError,
     ValueError,
 )
-"""What a reader raises for a document that nobody thought of."""
+"""Errors that a reader raises for an unforeseen document."""
 
 
 def read_or_refused(read: Callable[[], T]) -> T:
-    """For documents that will still be there after a restart, so that none of them can end each
-    process that reads it. Raises ManifestError; a defect is its cause."""
+    """Read a stored document so that a defect in a reader cannot end every process that reads it
+    after a restart. Raises ManifestError; a defect is its cause."""
     try:
         return read()
     except ManifestError:
@@ -97,8 +98,10 @@ class Reader:
         self._asked: set[str] = set()
         self._value: Mapping[str, object] = {}
         self._lost = False
-        """It has no fields at all, which is told already: nothing more is required of it."""
-        if type(value) is dict or isinstance(value, Mapping):  # the first is twenty times as fast
+        """True if the value is not a mapping, which is reported once instead of as missing
+        fields."""
+        # The first check is twenty times as fast.
+        if type(value) is dict or isinstance(value, Mapping):
             self._value = value
         elif value is not None:
             self._lost = True
@@ -145,7 +148,7 @@ class Reader:
             self.problem(key, "is required", "add it")
 
     def whole(self, key: str, default: int = 0, least: int = LEAST, most: int = MOST) -> int:
-        """Kubernetes' whole numbers have 32 bits."""
+        """A whole number in a range; Kubernetes' have 32 bits."""
         found = self._typed(key, int, default, "a whole number")
         if least <= found <= most:
             return found
@@ -236,7 +239,7 @@ class Reader:
         return Reader(self.raw(key), self.at(key), self.problems)
 
     def entries(self, key: str) -> int:
-        """Of a list."""
+        """The length of a list."""
         return len(self._typed(key, list, [], "a list"))
 
     def children(self, key: str) -> list[Reader]:
@@ -248,15 +251,15 @@ class Reader:
         return tuple(self._value)
 
     def ignore(self, *keys: str) -> None:
-        """Fields that are known and mean nothing to us."""
+        """Mark fields as known that have no effect here."""
         self._asked.update(keys)
 
     def done(self) -> None:
-        """Every key not asked for by now is a mistake."""
+        """Report every key that has not been read as unknown."""
         self.known(*self._asked)
 
     def known(self, *keys: str) -> set[str]:
-        """Every other key is a mistake. Those of `keys` that were meant by one."""
+        """Report every other key as unknown; returns those of `keys` that were probably meant."""
         meant = set()
         for key in self._value:
             if key not in keys:
@@ -277,7 +280,7 @@ def _nanoseconds(moment: datetime) -> int:
 
 
 def read(build: Callable[[Reader], T], value: object, path: str) -> T:
-    """Runs one builder over a whole object and raises everything it found at once."""
+    """Build a value from a whole object. Raises ManifestError with all problems at once."""
     reader = Reader(value, path)
     result = build(reader)
     reader.done()

@@ -1,5 +1,5 @@
-"""The words of `resize.sluice.dev/CONTAINER: "gpumem=8192 gpucores=40"`, an annotation of pods: the
-node does what it says, the queue counts it."""
+"""Parses the pod annotation `resize.sluice.dev/CONTAINER: "gpumem=8192 gpucores=40"`, which the
+node applies and the queue counts."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Final
 
 PREFIX: Final = "resize.sluice.dev/"
 LONGEST: Final = 256
-"""Characters of one annotation: four words."""
+"""Characters of one annotation."""
 MEMORY, PERCENT, CORES = "gpumem", "gpumem-percentage", "gpucores"
 KNOWN: Final = (MEMORY, PERCENT, CORES)
 
 
 def words(text: str) -> dict[str, str]:
-    """Each amount by its name, unread. Raises ValueError."""
+    """Amounts by name, not parsed yet. Raises ValueError."""
     if len(text) > LONGEST:
         raise ValueError(f" is longer than {LONGEST} characters")
     said: dict[str, str] = {}

@@ -1,5 +1,5 @@
-"""Tells systemd how we are: READY, STOPPING, the watchdog (sd_notify(3)); silent when nobody
-listens."""
+"""Notifies systemd of READY, STOPPING and the watchdog (sd_notify(3)); does nothing without a
+notify socket."""
 
 from __future__ import annotations
 

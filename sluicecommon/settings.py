@@ -1,4 +1,4 @@
-"""Fields of settings: what each may hold, checked so that every mistake is told with its key."""
+"""Fields of settings with their valid values; every mistake is reported with its key."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class ConfigError(Exception):
-    """Every mistake of a configuration, one line each, each naming its key."""
+    """All mistakes of a configuration, one line each, which names the key."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))
@@ -34,12 +34,12 @@ def choice(default: str, *allowed: str, live: bool = False) -> Any:
 
 
 def choices(default: tuple[str, ...], *allowed: str, live: bool = False) -> Any:
-    """A list, each at most once."""
+    """A list field of the allowed values, each at most once."""
     return field(default=default, metadata={"each": allowed, "live": live})
 
 
 def absolute_path(default: str = "", *words: str, live: bool = False) -> Any:
-    """Or one of `words`; empty is what it is where nobody says anything."""
+    """A field with an absolute path or one of `words`; an empty text selects the default."""
     return field(default=default, metadata={"absolute": True, "words": words, "live": live})
 
 
@@ -62,14 +62,14 @@ def known_fields(kind: type[Any]) -> dict[str, Field[Any]]:
 
 
 def live_keys(kind: type[Any]) -> frozenset[str]:
-    """Those that change in a running daemon."""
+    """Keys that can change in a running daemon."""
     return frozenset(one.name for one in fields(kind) if one.metadata.get("live"))
 
 
 def check_table(
     kind: type[Any], section: str, table: Mapping[str, object], problems: list[str]
 ) -> dict[str, Any]:
-    """The good values of a table, in the field's own types; the rest goes to `problems`."""
+    """The valid values of a table, converted to the fields' types; mistakes go to `problems`."""
     known = known_fields(kind)
     values: dict[str, Any] = {}
     for key, value in table.items():
@@ -85,14 +85,14 @@ def check_table(
 
 
 def as_field(known: Field[Any], value: Any) -> Any:
-    """A checked value in the field's own type."""
+    """A checked value converted to the field's type."""
     if known.type == "float":
         return float(value)
     return tuple(value) if isinstance(value, list) else value
 
 
 def check_value(known: Field[Any], value: object) -> str | None:
-    """What is wrong with it."""
+    """The mistake of a value; None if it is valid."""
     expected = str(known.type)
     if not _is_a(value, expected):
         return f"must be {_TYPE_NAMES[expected]}, not {value!r}"

@@ -1,5 +1,5 @@
-"""How both services open a database: for one writer, durable when a statement returns, looked
-through before anything of it is believed."""
+"""Opens a database for both services: for one writer, durable when a statement returns, and checked
+for corruption before use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 BUSY_S = 2.0
-"""How long another reader of the file is waited for."""
+"""Seconds to wait for a lock of another process."""
 
 
 def open_file(
@@ -19,9 +19,9 @@ def open_file(
     any_thread: bool = False,
     read_text: Callable[[bytes], object] | None = None,
 ) -> sqlite3.Connection:
-    """The file, made where there is none, for its owner alone. `check` is integrity_check, or
-    quick_check, which leaves the indices out. `read_text` reads texts in place of strict UTF-8.
-    Raises sqlite3.Error, also for a damaged file, and OSError."""
+    """Open the file, or create it, with permissions for its owner alone. `check` is
+    integrity_check, or quick_check, which skips indices. `read_text` decodes texts instead of
+    strict UTF-8. Raises sqlite3.Error, also for a damaged file, and OSError."""
     db = sqlite3.connect(
         path, isolation_level=None, timeout=BUSY_S, check_same_thread=not any_thread
     )
@@ -41,7 +41,7 @@ def open_file(
 
 
 def bring_up(db: sqlite3.Connection, version: int, schemas: Sequence[str]) -> None:
-    """From schema `version` to the newest, in one transaction."""
+    """Migrate from schema `version` to the newest, in one transaction."""
     if schemas[version:]:
         steps = " ".join(schemas[version:])
         db.executescript(f"BEGIN; {steps} PRAGMA user_version = {len(schemas)}; COMMIT;")

@@ -1,8 +1,8 @@
-"""YAML and JSON that somebody else wrote: whole, or refused with the reason, whatever is in it.
+"""Reads untrusted YAML and JSON: completely, or refused with a reason.
 
-libyaml reads it where PyYAML has it, some twenty times as fast as PyYAML's own scanner. It ends the
-process for what is nested without end, and a few aliases expand to more than any memory holds. So
-the events are counted first, and only then is anything built.
+libyaml is used if PyYAML has it, since it is about twenty times as fast as PyYAML's own scanner. It
+crashes the process on very deep nesting, and a few aliases can expand to more than fits in memory.
+So the events are counted first, and only then are values built.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import yaml
 
 LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 DEEPEST: Final = 64
-"""Levels of nesting. A pod template needs about 12; at some ten thousand the stack is full."""
+"""Levels of nesting. A pod template needs about 12; the stack overflows at about ten thousand."""
 MOST_NODES: Final = 1_000_000
-"""In all documents of a text, with what aliases stand for: a file of
-4 MiB has fewer where it has none."""
+"""Values in all documents of a text, with aliases expanded; a file of 4 MiB without aliases has
+fewer."""
 
 
 def read(text: str) -> object:
-    """Its one document, None where there is none. Raises ValueError."""
+    """The document of a text with at most one; None if there is none. Raises ValueError."""
     found = read_all(text)
     if len(found) > 1:
         raise ValueError("not YAML or JSON: more than one document")
@@ -28,14 +28,14 @@ def read(text: str) -> object:
 
 
 def read_all(text: str) -> list[object]:
-    """Its documents. Raises ValueError."""
+    """All documents of a text. Raises ValueError."""
     try:
         check_events(text)
         return list(yaml.load_all(text, LOADER))
     except yaml.YAMLError as error:
         raise ValueError(f"not YAML or JSON: {_in_one_line(error)}") from error
     except (ValueError, OverflowError, LookupError, AttributeError, TypeError) as error:
-        # What PyYAML lets escape for a scalar that does not suit its tag: `!!int x`, a month 99.
+        # PyYAML raises these for a scalar that does not fit its tag: `!!int x`, a month 99.
         what = f"a value is none of its kind: {_in_one_line(error)}"
         raise ValueError(f"not YAML or JSON: {what}") from error
 
@@ -43,11 +43,11 @@ def read_all(text: str) -> list[object]:
 def check_events(
     text: str, loader: Any = LOADER, deepest: int = DEEPEST, aliases: bool = True
 ) -> None:
-    """Before anything is built. Raises YAMLError, with the mark of what is not taken."""
+    """Check limits before values are built. Raises YAMLError, with the mark of the refused part."""
     sizes = [0]
-    """Nodes in what is open, from the outside to the inside."""
+    """Number of nodes in each open collection, from the outermost."""
     opened: list[str | None] = []
-    """Anchors of what is open."""
+    """Anchors of the open collections."""
     anchored: dict[str | None, int] = {}
     for event in yaml.parse(text, Loader=loader):
         wrong = ""

@@ -1,4 +1,4 @@
-"""Manifest files by path, for every verb that takes `-f`, and saying what is wrong with them."""
+"""Reads manifest files by path, for every verb that takes `-f`, and reports their errors."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ SUFFIXES: Final = (".yaml", ".yml", ".json")
 
 
 class Unreadable(Exception):
-    """One line for each file that cannot be read."""
+    """Error text with one line for each file that cannot be read."""
 
 
 def path(text: str) -> str:
-    """For `type=`. Empty is a variable of a script that is not set, and never meant: as a folder it
-    would be the one we are in."""
+    """Converter for `type=`. An empty path comes from an unset variable of a script; taken as a
+    folder it would be the current one, so it is refused."""
     if not text:
         raise argparse.ArgumentTypeError("is empty; give a path, or leave the option out")
     return text
 
 
 def add_manifests(parser: argparse.ArgumentParser, required: bool = True) -> None:
-    """`-f`, of every verb that reads manifests."""
+    """Add `-f`, the option of every verb that reads manifests."""
     parser.add_argument(
         "-f",
         "--filename",
@@ -35,13 +35,13 @@ def add_manifests(parser: argparse.ArgumentParser, required: bool = True) -> Non
         default=None if required else [],
         required=required,
         metavar="PATH",
-        help="YAML or JSON file, folder of them, or - for stdin; repeat for several",
+        help="YAML or JSON file, a folder of them, or - for stdin; may be repeated",
     )
 
 
 def read_texts(paths: Iterable[str]) -> dict[str, str]:
-    """Texts by file name: of files, of folders (`*.yaml`, `*.yml`, `*.json` in them) or of stdin
-    (`-`). Raises Unreadable with everything that cannot be read."""
+    """Texts by file name: from files, from folders (`*.yaml`, `*.yml`, `*.json` in them) or from
+    stdin (`-`). Raises Unreadable with every file that cannot be read."""
     problems: list[str] = []
     found: dict[str, str] = {}
     for given in paths:
@@ -66,7 +66,7 @@ def read_texts(paths: Iterable[str]) -> dict[str, str]:
 
 
 def read_text(file: Path) -> str:
-    """One file. Raises Unreadable."""
+    """The text of one file. Raises Unreadable."""
     try:
         with file.open("rb") as opened:
             return _text(str(file), opened.read(LARGEST_FILE + 1))
@@ -81,7 +81,7 @@ def _text(name: str, content: bytes) -> str:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise Unreadable(f"{name}:{line}: is no UTF-8: {error.reason}; save it as UTF-8") from None
+        raise Unreadable(f"{name}:{line}: is not UTF-8: {error.reason}; save it as UTF-8") from None
 
 
 def complain(text: str) -> None:
@@ -90,5 +90,6 @@ def complain(text: str) -> None:
 
 
 def printable(text: str) -> str:
-    """Names and messages come from users: no control character reaches a terminal."""
+    """The text without control characters: names and messages come from users and must not
+    control a terminal."""
     return "".join(c if c.isprintable() else "?" for c in text)

@@ -1,11 +1,11 @@
-"""Finds the verb of `sluice-queue VERB …` and calls its module; only that module is imported.
+"""Entry point of `sluice-queue VERB …`: calls the verb's module; only that module is imported.
 
 A verb is a row of VERBS and a module with `configure(parser)`, which declares its options, and
 `run(options)`, which returns the exit status. `sluice queue VERB …` is this same command.
 
 Exit status: 0 done, 1 the answer is no (refused, not found, a problem found), 2 bad usage or bad
-input, 69 the service does not answer, 74 the answer could not be written (what was asked for is
-done), 130 interrupted. `serve` has its own.
+input, 69 the service does not answer, 74 the output could not be written (the request itself was
+carried out), 130 interrupted. `serve` has exit statuses of its own.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ EXIT_INTERRUPTED: Final = 130
 VERBS: Final[dict[str, tuple[str, str]]] = {
     "serve": ("serve", "Run the queue controller in the foreground."),
     "apply": ("apply", "Apply queues, flavors and priorities; submit jobs."),
-    "get": ("get", "List objects, or show one; --watch goes on with every change."),
+    "get": ("get", "List objects, or show one; --watch streams their changes."),
     "describe": ("describe", "Show everything about one object."),
-    "explain": ("explain", "Say why a workload waits and what would have to change."),
-    "simulate": ("simulate", "Play manifests and a trace of arrivals in virtual time."),
-    "lint": ("lint", "Find what is wrong with manifests taken together."),
+    "explain": ("explain", "Explain why a workload is pending and what would have to change."),
+    "simulate": ("simulate", "Simulate manifests and a trace of arrivals in virtual time."),
+    "lint": ("lint", "Find errors across a set of manifests."),
     "top": ("top", "Watch nodes, GPUs and queues in the terminal."),
-    "completion": ("completion", "Print what a shell needs to complete commands and options."),
+    "completion": ("completion", "Print a completion script for a shell."),
     "web": ("web", "Open the web page: prints a URL that works once."),
-    "export": ("export", "Write all of a queue as manifests, to bring it elsewhere."),
-    "import": ("import_", "Take over from Kueue, or bring in an export; look at a HAMi."),
-    "hold": ("change", "Take no new work into a queue, or stop a workload."),
+    "export": ("export", "Write queues and workloads as manifests, to import them elsewhere."),
+    "import": ("import_", "Migrate from Kueue, or import an export; inspect a running HAMi."),
+    "hold": ("change", "Stop admitting workloads to a queue, or stop a workload."),
     "resume": ("change", "Undo hold."),
-    "delete": ("change", "Delete objects; a workload that runs is stopped first."),
+    "delete": ("change", "Delete objects; a running workload is stopped first."),
 }
 """Name: (module in queuecontroller.cli.commands, help line), in the order `--help` shows them."""
 BEFORE_VERB: Final = ("--server", "--ca", "--certificate", "--key", "--token-file", "--server-name")
-"""Options that every verb which talks to the service has: taken before it too, as kubectl does."""
+"""Options of every verb that calls the service; accepted before the verb too, like kubectl's."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -68,7 +68,7 @@ def _verb_first(words: list[str]) -> list[str]:
 
 def _call(name: str, words: Sequence[str]) -> int:
     module_name, help_ = VERBS[name]
-    # gRPC's core would write its own lines beside ours; it looks when it is imported.
+    # gRPC's core would write its own log lines beside ours; it reads this variable on import.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     _prepare_output()
     module = importlib.import_module(f"queuecontroller.cli.commands.{module_name}")
@@ -87,7 +87,8 @@ def _call(name: str, words: Sequence[str]) -> int:
         if error.filename is not None:
             raise
         print(
-            f"sluice-queue: {name}: the current directory is gone: cd to another", file=sys.stderr
+            f"sluice-queue: {name}: the current directory was deleted: cd to another",
+            file=sys.stderr,
         )
         return EXIT_USAGE
     except OSError as error:
@@ -101,14 +102,14 @@ def _call(name: str, words: Sequence[str]) -> int:
 
 
 def _prepare_output() -> None:
-    if sys.stdout is None:  # closed by the caller, who wants no answer
+    if sys.stdout is None:  # The caller closed it, so no output is wanted.
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # until the end
     elif isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a locale without a name's letters
+        sys.stdout.reconfigure(errors="replace")  # The locale may lack a name's letters.
 
 
 def _drop_output() -> None:
-    """What is still buffered goes nowhere when Python ends, and nothing is said of it twice."""
+    """Send output that is still buffered to /dev/null, so that Python reports no second error."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 

@@ -1,5 +1,5 @@
-"""What the verbs share: finding the service, reading manifests, naming kinds, saying what went
-wrong."""
+"""Helpers shared by the verbs: finding the service, reading manifests, naming kinds, reporting
+errors."""
 
 from __future__ import annotations
 
@@ -54,32 +54,37 @@ class Failed(Exception):
         self.status = status
 
 
-def add_door(parser: argparse.ArgumentParser) -> None:
-    """The options that every verb which talks to the service has."""
-    door = parser.add_argument_group("where the service is")
-    door.add_argument(
+def add_endpoint(parser: argparse.ArgumentParser) -> None:
+    """Add the options of every verb that calls the service."""
+    group = parser.add_argument_group("the service's endpoint")
+    group.add_argument(
         "--server",
         metavar="ADDRESS",
         help="unix:/PATH or, with --ca, ADDRESS:PORT (default: $SLUICE_QUEUE_SERVER, then the"
         f" socket of this machine, unix:{SYSTEM_SOCKET})",
     )
-    door.add_argument(
-        "--ca", type=path, metavar="FILE", help="PEM of the server's authority ($SLUICE_QUEUE_CA)"
+    group.add_argument(
+        "--ca", type=path, metavar="FILE", help="PEM of the server's CA ($SLUICE_QUEUE_CA)"
     )
-    door.add_argument(
-        "--certificate", type=path, metavar="FILE", help="our own, PEM ($SLUICE_QUEUE_CERTIFICATE)"
+    group.add_argument(
+        "--certificate",
+        type=path,
+        metavar="FILE",
+        help="client certificate, PEM ($SLUICE_QUEUE_CERTIFICATE)",
     )
-    door.add_argument("--key", type=path, metavar="FILE", help="its key, PEM ($SLUICE_QUEUE_KEY)")
-    door.add_argument(
+    group.add_argument(
+        "--key", type=path, metavar="FILE", help="client key, PEM ($SLUICE_QUEUE_KEY)"
+    )
+    group.add_argument(
         "--token-file",
         type=path,
         metavar="FILE",
-        help="a Kubernetes token, instead of a certificate ($SLUICE_QUEUE_TOKEN_FILE)",
+        help="file with a Kubernetes token, instead of a certificate ($SLUICE_QUEUE_TOKEN_FILE)",
     )
-    door.add_argument(
+    group.add_argument(
         "--server-name",
         metavar="NAME",
-        help="the name its certificate has, if not the address ($SLUICE_QUEUE_SERVER_NAME)",
+        help="name in the server's certificate, if not the address ($SLUICE_QUEUE_SERVER_NAME)",
     )
 
 
@@ -90,11 +95,11 @@ def add_object(parser: argparse.ArgumentParser) -> None:
 
 
 def add_namespace(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-n", "--namespace", metavar="NS", help="default: default")
+    parser.add_argument("-n", "--namespace", metavar="NS", help="namespace (default: default)")
 
 
 def object_of(options: argparse.Namespace) -> tuple[str, str, str]:
-    """(kind, namespace, name). Raises Failed."""
+    """The object named on the command line: (kind, namespace, name). Raises Failed."""
     namespace, slash, name = str(options.name).rpartition("/")
     if slash and options.namespace and namespace != options.namespace:
         raise Failed(EXIT_USAGE, f"{options.name} is not in namespace {options.namespace}")
@@ -107,12 +112,12 @@ def kind_of(word: str) -> str:
     kind = _BY_WORD.get(word.lower())
     if kind is None:
         known = ", ".join(sorted(words[0] for words in _KINDS.values()))
-        raise Failed(EXIT_USAGE, f"no kind {word!r}; known: {known}")
+        raise Failed(EXIT_USAGE, f"unknown kind {word!r}; known: {known}")
     return kind
 
 
 def default_address() -> str:
-    """The machine's controller where there is one, else the one that this user runs."""
+    """The socket of the machine's controller where it exists, else of this user's own."""
     own = user_socket(os.environ)
     there = SYSTEM_SOCKET.exists() or not own.exists() or os.geteuid() == 0
     return f"unix:{SYSTEM_SOCKET if there else own}"
@@ -120,10 +125,10 @@ def default_address() -> str:
 
 @contextlib.contextmanager
 def connect(options: argparse.Namespace) -> Iterator[Client]:
-    """A client of the service; its refusals become Failed."""
+    """A client of the service. Raises Failed for every error of a call."""
     environment = os.environ
     address = options.server or environment.get("SLUICE_QUEUE_SERVER") or default_address()
-    door = Endpoint(
+    endpoint = Endpoint(
         address=address,
         ca=options.ca or environment.get("SLUICE_QUEUE_CA", ""),
         certificate=options.certificate or environment.get("SLUICE_QUEUE_CERTIFICATE", ""),
@@ -137,7 +142,7 @@ def connect(options: argparse.Namespace) -> Iterator[Client]:
         raise Failed(EXIT_UNREACHABLE, str(error)) from None
     client = None
     try:
-        client = Client(door, wire)
+        client = Client(endpoint, wire)
         yield client
     except EndpointUnusable as error:
         raise Failed(EXIT_USAGE, str(error)) from None
@@ -159,9 +164,9 @@ def connect(options: argparse.Namespace) -> Iterator[Client]:
 
 
 def read_manifests(paths: Iterable[str]) -> list[Source]:
-    """Every object of files, folders or stdin. Raises Failed with everything that cannot be
-    read."""
-    # Here: who only asks does not pay for the reading of manifests, a third of such a command.
+    """Every object of files, folders or stdin. Raises Failed with every file and object that
+    cannot be read."""
+    # Imported here: verbs without manifests would spend a third of their time on these modules.
     from queuecontroller.kueueapi.manifests.documents import misread_of
     from queuecontroller.kueueapi.manifests.sources import sources_of
 
@@ -179,7 +184,7 @@ def read_manifests(paths: Iterable[str]) -> list[Source]:
 
 
 def placed(text: str, sources: Sequence[Source]) -> str:
-    """The service's lines about `object N: KIND.FIELD: …`, with file and line in N's place."""
+    """The service's text with `object N: KIND.FIELD: …` replaced by `FILE:LINE: KIND.FIELD: …`."""
     return "\n".join(_placed(line, sources) for line in text.splitlines())
 
 
@@ -199,7 +204,7 @@ def add_output(parser: argparse.ArgumentParser, *more: str) -> None:
         "-o",
         "--output",
         choices=["json", "yaml", *more],
-        help="instead of text" if not more else f"default: {more[0]}",
+        help="print this instead of text" if not more else f"default: {more[0]}",
     )
 
 

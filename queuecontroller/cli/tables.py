@@ -1,4 +1,4 @@
-"""Objects as lines for people: pure functions from JSON objects to text."""
+"""Objects as tables for the terminal: pure functions from JSON objects to text."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def align(rows: Sequence[Row]) -> list[str]:
 
 
 def age(stamp: str | None, now: datetime) -> str:
-    """As kubectl has it: one unit, the largest that fits."""
+    """An age as kubectl prints it: one unit, the largest that fits."""
     if not stamp:
         return "-"
     seconds = int((now - datetime.fromisoformat(stamp.replace("Z", "+00:00"))).total_seconds())
@@ -139,7 +139,7 @@ def _node(one: _Object, moment: datetime) -> Row:
 
 
 def _geometry(gpus: list[_Object]) -> str:
-    """How its cards are cut: `0: 2x1g.10gb,3g.40gb`."""
+    """The MIG geometry of its cards: `0: 2x1g.10gb,3g.40gb`."""
     cards: dict[str, Counter[str]] = {}
     for gpu in gpus:
         if profile := gpu.get("migProfile"):
@@ -163,7 +163,7 @@ def _plain(one: _Object, moment: datetime) -> Row:
 
 Cells = Callable[[_Object, datetime], Row]
 _PLAIN: Final[tuple[list[str], Cells]] = (["NAMESPACE", "NAME"], _plain)
-# What comes after "|" is shown with -o wide.
+# Columns after "|" are shown only with -o wide.
 _TABLES: Final[Mapping[str, tuple[list[str], Cells]]] = {
     kind: (heads.split(), cells)
     for kind, heads, cells in (

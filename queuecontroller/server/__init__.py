@@ -1,1 +1,1 @@
-"""The controller's doors to the outside: database, gRPC, HTTP, TLS files."""
+"""The controller's adapters: database, gRPC, HTTP, TLS files."""

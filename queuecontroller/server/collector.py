@@ -1,11 +1,11 @@
-"""Keeps Python's cycle collector from stopping the queue in the middle of a decision.
+"""Schedules Python's cycle collector so that it does not pause the queue within a decision.
 
-Nearly everything the queue drops is freed at once, by its reference count; the collector is there
-for the rest, which is little: connections and failed calls. But a full run looks at every object
-that lives, and with 100,000 workloads in line that takes longer than a hundred decisions. So it
-runs between two steps of the event loop and never by itself, and what it has seen alive is taken
-out of its sight (`gc.freeze`): each run sees only what came since. Once an hour it looks at
-everything, for what became garbage unseen.
+Nearly all objects are freed at once by their reference counts; only a few, of connections and
+failed calls, need the cycle collector. A full collection traverses every live object, which takes
+longer than a hundred decisions with 100,000 pending workloads. So automatic collection is off, and
+collections run between two steps of the event loop. Survivors are moved to the permanent generation
+(`gc.freeze`), so each run traverses only objects created since. Once an hour a full collection
+finds frozen objects that became garbage.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import gc
 from typing import Final
 
 MANY: Final = 5_000
-"""New objects that are worth a run: it takes 2 to 3 ms, in which nobody is served."""
+"""New objects that trigger a collection, which blocks the loop for 2 to 3 ms."""
 CHECK_S: Final = 0.05
 EVERY_S: Final = 10.0
-"""Between runs while little happens."""
+"""Interval of collections while few objects are created."""
 FULL_EVERY_S: Final = 3600.0
-"""With 100,000 workloads it takes a third of a second."""
+"""Interval of full collections; with 100,000 workloads one takes a third of a second."""
 
 
 class Collector:
@@ -29,7 +29,7 @@ class Collector:
         self._next_s = 0.0
 
     def start(self) -> None:
-        """To be called once what is to live long has been loaded."""
+        """Take over collection; call it once the long-lived objects have been loaded."""
         gc.disable()
         self.look()
 
@@ -44,7 +44,7 @@ class Collector:
         gc.freeze()
 
     def step(self, now_s: float = 0.0) -> None:
-        """Looks if it is time to; to be called often, and never within a decision."""
+        """Collect if it is due; call it often, and never within a decision."""
         if now_s >= self._last_full_s + FULL_EVERY_S:
             self._last_full_s = now_s
             self.look(full=True)

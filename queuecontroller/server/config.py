@@ -27,227 +27,235 @@ SYSTEM_SOCKET: Final = Path("/run/sluice-queue/queue.sock")
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """[server]: where the controller listens and keeps its things."""
+    """[server]: the controller's addresses, database and limits."""
 
     socket: str = _path("", "none")
-    """Unix socket for callers on this machine: the kernel says who they are. Default:
+    """Unix socket for callers on this machine, which the kernel authenticates. Default:
     /run/sluice-queue/queue.sock as root or as a service, else below $XDG_RUNTIME_DIR. none: no
     socket."""
     listen: str = ""
-    """gRPC over TCP, ADDRESS:PORT; needs [tls]. Empty: the socket alone."""
+    """Address of gRPC over TCP, ADDRESS:PORT; requires [tls]. Empty: only the Unix socket."""
     metrics_listen: str = "127.0.0.1:9466"
-    """/metrics, /healthz and /readyz; empty: none. The labels name users' queues."""
+    """Address of /metrics, /healthz and /readyz; empty: not served. Labels of the metrics contain
+    the names of users' queues."""
     probes_listen: str = ""
-    """/healthz and /readyz once more, where only probes come. Empty: none. With it, nobody who
-    may scrape can keep a probe from its answer."""
+    """Second address of /healthz and /readyz, for probes alone: clients that scrape metrics cannot
+    delay a probe there. Empty: not served."""
     database: str = _path()
-    """Default: /var/lib/sluice-queue/queue.sqlite as root, else below $XDG_STATE_HOME."""
+    """SQLite file of the queue. Default: /var/lib/sluice-queue/queue.sqlite as root, else below
+    $XDG_STATE_HOME."""
     log_level: str = _choice("info", "debug", "info", "warning", "error")
     """Lowest level written to stderr."""
     max_message_kib: int = _number(4096, 64, 65_536)
-    """Largest message taken, KiB. 4096: a list of 500 workloads, or a node with 1,000 pods."""
+    """Largest message accepted, KiB. 4096 holds a list of 500 workloads or a node with 1,000
+    pods."""
     max_connections: int = _number(2000, 16, 100_000)
-    """Connections served at once; a quarter is kept free for nodes and admins. 2000: a thousand
-    nodes, and as many again while they come back. Each takes three file descriptors."""
+    """Concurrent connections; a quarter is reserved for nodes and admins. 2000 suffice for a
+    thousand nodes that all reconnect. Each takes three file descriptors."""
 
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """[tls]: PEM files. They are read again when they change."""
+    """[tls]: PEM files, which are reloaded when they change."""
 
     certificate: str = _path()
-    """Of the server, with its chain."""
+    """Certificate of the server, with its chain."""
     key: str = _path()
-    """Of the certificate. As a systemd credential it stays readable for root alone; see
+    """Key of the certificate. As a systemd credential it stays readable for root alone; see
     docs/install.md."""
     client_ca: str = _path()
-    """Callers must have a certificate of this authority (mutual TLS). What its name may follows
+    """CA that must have signed client certificates (mutual TLS). The roles of a certificate follow
     from a URI in it (`sluice:user:NAME`, `sluice:node:NAME`, `sluice:admin:NAME`,
-    `sluice:check:NAME`) and from the lists below; without either it may nothing."""
+    `sluice:check:NAME`) and from the lists below; without either it has no rights."""
     admins: str = ""
-    """Names in certificates (common or alternative), separated by commas, that are admins: they
-    may everything but speak for a node. A `*` at the end stands for any rest. Empty: nobody."""
+    """Names in certificates (common or alternative), separated by commas, that are admins, with
+    all rights except a node's. A trailing `*` matches any suffix. Empty: none."""
     nodes: str = ""
     """Names in certificates that are nodes, each for the node of that name, as in `gpu-*`. Empty:
-    nobody."""
+    none."""
     users: str = ""
     """Names in certificates that are users, who submit and change their own work; `*`: every
-    certificate of the authority. Empty: nobody."""
+    certificate of the CA. Empty: none."""
     checks: str = ""
-    """Controllers of admission checks, as in `budget=budget-bot`: what may say which check's
-    result. Empty: nobody."""
+    """Controllers of admission checks as CHECK=NAME, as in `budget=budget-bot`: the names in
+    certificates that may report each check's result. Empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
 class KubernetesSettings:
-    """[kubernetes]: the queue in a cluster, and callers with a Kubernetes token, which TokenReview
-    vouches for."""
+    """[kubernetes]: the queue in a cluster, and callers with a Kubernetes token, which is validated
+    by TokenReview."""
 
     mode: str = _choice("standalone", "standalone", "kubernetes", "beside")
-    """Who keeps the queue. standalone: the controller's own database. kubernetes: Kueue's objects
-    in the API server; nothing is kept here. beside: Kueue's own manager, which asks us by an
-    AdmissionCheck of the controller `sluice.dev/placement` whether there are shares, and where."""
+    """Place of the queue's state. standalone: the controller's own database. kubernetes: Kueue's
+    objects in the API server, without a database. beside: Kueue's own manager, which requests
+    placement through an AdmissionCheck of the controller `sluice.dev/placement`."""
     namespace: str = ""
-    """Where the Lease and the webhooks' certificate are. Empty: the pod's own."""
+    """Namespace of the Lease and the webhooks' Service. Empty: the pod's own."""
     kubeconfig: str = _path()
-    """Of an API server outside, for modes kubernetes and beside. Empty: as in a pod."""
+    """Kubeconfig of the API server, for modes kubernetes and beside. Empty: the pod's service
+    account."""
     kueue_configuration: str = _path()
-    """Kueue's own Configuration file, for mode kubernetes: which frameworks and namespaces are
-    queued, transformations, fair sharing, waitForPodsReady, where it says so instead of [engine].
-    Sections without effect are named in the log. Empty: every framework, jobs with a queue."""
+    """Kueue's own Configuration file, for mode kubernetes: the queued frameworks and namespaces,
+    transformations, fair sharing, waitForPodsReady; its values override [engine]. Sections
+    without effect are logged. Empty: every framework, and only jobs with a queue."""
     events: str = _choice("few", "few", "all")
-    """few: what became of jobs, pods and Workloads, one event each. all: also those of Kueue's that
-    say what conditions say anyway, four more API writes for an admitted job."""
+    """few: one event for each change of a job, pod or Workload. all: also Kueue's events that
+    repeat conditions, which cost four more API writes for an admitted job."""
     leader_lease_s: float = _number(15.0, 1.0, 600.0)
-    """Seconds without a word from the leader until another replica decides. 15: what Kubernetes'
-    own controllers take."""
+    """Seconds without a renewal of the leader's Lease until another replica takes over. 15 is the
+    default of Kubernetes' own controllers."""
     webhooks_listen: str = ""
-    """ADDRESS:PORT where the API server asks in mode kubernetes: conversions, validation, new
-    jobs. Empty: nowhere, and only v1beta2 is served."""
+    """ADDRESS:PORT of the webhooks that the API server calls in mode kubernetes: conversion,
+    validation, new jobs. Empty: no webhooks, and only v1beta2 is served."""
     webhooks_url: str = ""
-    """https://HOST:PORT at which the API server finds that from outside a cluster. Empty: the
-    Service `sluice-queue-webhooks` in the namespace."""
+    """https://HOST:PORT at which the API server reaches the webhooks from outside a cluster.
+    Empty: the Service `sluice-queue-webhooks` in the namespace."""
     webhooks_certificate: str = _path()
-    """PEM of the webhooks' server, with its chain. It is read again when it changes."""
+    """PEM certificate of the webhooks' server, with its chain; reloaded when it changes."""
     webhooks_key: str = _path()
-    """Of the certificate."""
+    """PEM key of that certificate."""
     webhooks_ca: str = _path()
-    """PEM of the authority that signed it: the API server is told to trust it."""
+    """PEM of the CA that signed it; it is registered as the webhooks' caBundle."""
     visibility_listen: str = ""
-    """ADDRESS:PORT of Kueue's visibility API (who waits in a queue, in what order), to which the
-    API server passes `visibility.kueue.x-k8s.io` on: by the Service `sluice-queue-visibility`,
-    whose name the webhooks' certificate has to have. Empty: it is not served."""
+    """ADDRESS:PORT of Kueue's visibility API (a queue's pending workloads, in order), to which the
+    API server proxies `visibility.kueue.x-k8s.io` by the Service `sluice-queue-visibility`; the
+    webhooks' certificate must have that name. Empty: it is not served."""
     audience: str = ""
-    """The audience a token must be for, `sluice-queue` in the chart. Empty: no tokens are taken.
-    Others' tokens are of no use here, and ours of none elsewhere."""
+    """Audience that a token must have, `sluice-queue` in the chart; tokens of other audiences are
+    refused. Empty: no tokens are accepted."""
     api_server: str = ""
-    """URL of the API server. Empty: as in a pod, by $KUBERNETES_SERVICE_HOST."""
+    """URL of the API server. Empty: $KUBERNETES_SERVICE_HOST, as set in a pod."""
     nodes: str = ""
-    """Service accounts whose tokens speak for the node their pod runs on, as in
-    `system:serviceaccount:sluice:sluice-agent`. Empty: nobody."""
+    """Service accounts whose tokens authenticate the node that their pod runs on, as in
+    `system:serviceaccount:sluice:sluice-agent`. Empty: none."""
     admins: str = ""
-    """User names, and groups as `group:NAME`, that are admins. Empty: nobody."""
+    """User names, and groups as `group:NAME`, that are admins. Empty: none."""
     users: str = ""
     """User names, and groups as `group:NAME`, that are users; `group:system:authenticated` is
-    everybody with a token. Empty: nobody."""
+    every valid token. Empty: none."""
     checks: str = ""
-    """Controllers of admission checks, as in
-    `budget=system:serviceaccount:finance:budget`. Empty: nobody."""
+    """Controllers of admission checks as CHECK=USER, as in
+    `budget=system:serviceaccount:finance:budget`. Empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharesSettings:
-    """[shares]: pods that ask for parts of GPUs or of other accelerators, as they are made; needs
+    """[shares]: admission of pods that request shares of GPUs or of other accelerators; requires
     kubernetes.webhooks_listen."""
 
     scheduler: str = ""
-    """The scheduler such pods are given where they name none: one that asks the extender. Empty:
-    the name stays."""
+    """schedulerName set on such pods if they name none; it must be a scheduler that calls the
+    extender. Empty: the name is left unchanged."""
     replaced_schedulers: tuple[str, ...] = ("default-scheduler",)
-    """Schedulers in whose place it comes. Who moves here from KAI or Volcano adds kai-scheduler or
-    volcano, and leaves the manifests as they are."""
+    """Scheduler names that it replaces. For a migration from KAI or Volcano without changing
+    manifests, add kai-scheduler or volcano."""
     served_schedulers: tuple[str, ...] = ("sluice-scheduler", "hami-scheduler")
-    """Schedulers that ask the extender: pods that name one keep it."""
+    """Schedulers that call the extender: pods that name one keep it."""
     hami_devices: str = _path()
-    """HAMi's device-config.yaml, bare or as its ConfigMap's manifest: names of resources, what
-    pods get that leave something out, other vendors' devices. Empty: HAMi's defaults."""
+    """HAMi's device-config.yaml, bare or as its ConfigMap's manifest: resource names, defaults of
+    omitted requests, other vendors' devices. Empty: HAMi's defaults."""
     writers: tuple[str, ...] = ()
-    """Users who may write what a pod was given, besides this controller: another scheduler's
-    service account. Others are refused."""
+    """Users that may write a pod's allocation annotations besides this controller, as another
+    scheduler's service account. All others are refused."""
     register_nodes: bool = True
-    """Nodes carry HAMi's register of their GPUs (hami.io/node-nvidia-register, handshake), for
-    tools that read it; nothing here does. false: where HAMi's own plugin has nodes of the same
-    cluster and something else is to write there."""
+    """Annotate nodes with HAMi's register of their GPUs (hami.io/node-nvidia-register, handshake)
+    for other tools; Sluice does not read it. false: for clusters in which HAMi's own plugin
+    writes it."""
     as_claims: bool = False
-    """Pods that ask for nvidia.com/gpu, gpumem and gpucores come with ResourceClaims of class
-    gpu.sluice.dev instead, for clusters whose agents have door = "dra" (Kubernetes 1.36 and
-    later). Their templates are made in the pods' namespaces, and named by what they ask for."""
+    """Replace requests for nvidia.com/gpu, gpumem and gpucores with ResourceClaims of class
+    gpu.sluice.dev, for clusters whose agents have door = "dra" (Kubernetes 1.36 and later). The
+    templates are created in the pods' namespaces and named after the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExtenderSettings:
-    """[extender]: what kube-scheduler asks about pods that want GPUs, in mode kubernetes."""
+    """[extender]: the scheduler extender that kube-scheduler calls for pods that request GPUs, in
+    mode kubernetes."""
 
     callers: str = ""
-    """Names in client certificates of kubernetes.webhooks_ca that may ask, and bind pods by it,
-    separated by commas; a `*` at the end stands for any rest. Empty: nobody is answered."""
+    """Names in client certificates of kubernetes.webhooks_ca that may call the extender, which
+    includes binding pods, separated by commas; a trailing `*` matches any suffix. Empty: the
+    extender is off."""
     listen: str = ""
-    """ADDRESS:PORT on the loopback where a kube-scheduler asks without TLS, as from a container of
-    the same pod: whoever gets there may bind pods, so nobody else may share that loopback. What it
-    saves: docs/queue/scheduling.md. Empty: schedulers ask at kubernetes.webhooks_listen only."""
+    """ADDRESS:PORT on the loopback where a kube-scheduler calls without TLS, as from a container
+    of the same pod. Every process that shares that loopback can bind pods. docs/queue/scheduling.md
+    gives the time it saves. Empty: schedulers call at kubernetes.webhooks_listen only."""
     own_address: str = ""
-    """ADDRESS:PORT at which the other replicas find this one's webhooks: whoever does not lead asks
-    the leader there. Empty: who does not lead answers with an error."""
+    """ADDRESS:PORT at which other replicas reach this one's webhooks: they forward requests to the
+    leader there. Empty: replicas that do not lead answer with an error."""
     node_policy: str = _choice("binpack", "binpack", "spread", "topology")
-    """Which node suits a pod best that does not say. binpack: the fullest; spread: the emptiest;
-    topology: one on which its GPUs are linked, or of one NUMA node."""
+    """Node policy of pods that name none. binpack: the fullest node; spread: the emptiest;
+    topology: a node whose GPUs are linked, or of one NUMA node."""
     answers: str = _choice("all", "all", "best")
-    """Which nodes with room a scheduler is told of. all: every one, and their points count beside
-    the scheduler's own; best: the one that suits best by the node policy, as HAMi does it, so that
-    nothing is ranked: less for each pod, but what else a pod prefers does not count."""
+    """Nodes that the filter returns. all: every node with room, whose scores are added to the
+    scheduler's own; best: only the best node by the node policy, as HAMi does, without scoring:
+    faster for each pod, but the pod's other preferences are ignored."""
     gpu_policy: tuple[str, ...] = _choices(
         (), "binpack", "spread", "topology-aware", "mutex", "numa"
     )
-    """Which GPUs of a node, where the pod does not say, in HAMi's words. binpack: the fullest that
-    will do; spread: the emptiest; topology-aware: the best linked, and a single one from among the
-    worst linked; mutex: such as nobody uses; numa: of one NUMA node first. Empty: binpack, or with
-    shares.hami_devices spread, as HAMi has it."""
+    """GPU policy of pods that name none, in HAMi's words. binpack: the fullest GPUs with room;
+    spread: the emptiest; topology-aware: the best linked, and a single one from among the worst
+    linked; mutex: only unused GPUs; numa: GPUs of one NUMA node first. Empty: binpack, or with
+    shares.hami_devices spread, HAMi's default."""
     preemption: bool = True
-    """A pod that lacks nothing but shares displaces pods of lower priority, unless its
-    preemptionPolicy is Never. kube-scheduler displaces none for shares by itself. false: whom
-    kube-scheduler displaces for its own reasons is still completed card by card."""
+    """A pod that lacks only GPU shares preempts pods of lower priority, unless its preemptionPolicy
+    is Never; kube-scheduler itself preempts none for shares. false: victims that kube-scheduler
+    chooses for its own reasons are still completed so that the GPUs suffice."""
     resource_count: str = "nvidia.com/gpu"
-    """What the resources are called at pods, as in the agents' [kubelet]: how many GPUs. Where
-    nothing is said, HAMi's file (shares.hami_devices) says it, here and for the other three."""
+    """Resource name of the number of GPUs, the same as in the agents' [kubelet]. If it and the
+    other three are not set, HAMi's file (shares.hami_devices) gives them."""
     resource_memory: str = "nvidia.com/gpumem"
-    """MiB on each."""
+    """Resource name of the memory of each GPU, MiB."""
     resource_memory_percentage: str = "nvidia.com/gpumem-percentage"
-    """Percent of each one's memory."""
+    """Resource name of the memory of each GPU, percent."""
     resource_cores: str = "nvidia.com/gpucores"
-    """Percent of each one's time."""
+    """Resource name of the time of each GPU, percent."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
-    """[nodes]: how long a node may be silent."""
+    """[nodes]: timeouts of nodes that do not report."""
 
     lease_s: float = _number(15.0, 1.0, 3600.0)
-    """A node starts nothing new this many seconds after its last good report. 15: what
-    Kubernetes' leader election takes."""
+    """Seconds after its last acknowledged report from which a node starts no new work. 15 is the
+    default of Kubernetes' leader election."""
     report_s: float = _number(5.0, 0.1, 600.0)
-    """Seconds between reports. A third of the lease: two may be lost."""
+    """Seconds between reports. 5 is a third of the lease, so that two may be lost."""
     lost_after_s: float = _number(60.0, 1.0, 86_400.0)
     """Seconds after the end of its lease until a node counts as lost."""
     lost_policy: str = _choice("keep", "keep", "requeue")
-    """keep: what ran there may still run, so it keeps its quota. requeue: it queues again, and
+    """keep: work on a lost node may still run, so it keeps its quota. requeue: it is requeued, and
     the node pauses it by itself at the end of the lease."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """[engine]: choices of the whole queue, as in Kueue's Configuration."""
+    """[engine]: settings of the scheduler, as in Kueue's Configuration."""
 
     fair_sharing: bool = False
     """Order and preempt by dominant resource share."""
     omitted_resource_is_unlimited: bool = True
-    """A flavor that leaves out a covered resource does not limit it; false is Kueue's reading."""
+    """A flavor that omits a covered resource does not limit it; false is Kueue's behaviour."""
     missing_selector_admits_all: bool = False
-    """A ClusterQueue without namespaceSelector serves every namespace; false is Kueue's reading."""
+    """A ClusterQueue without namespaceSelector matches every namespace; false is Kueue's
+    behaviour."""
     requeue_delay_s: float = _number(0.0, 0.0, 60.0)
-    """Freed quota is collected this long, s. 0: decided at once; Kueue takes 1."""
+    """Seconds for which freed quota is batched before the next cycle. 0: no delay; Kueue's is 1."""
     protect_from_reclaim_s: float = _number(0.0, 0.0, 31_536_000.0)
-    """Seconds from its admission in which a workload is not preempted by a ClusterQueue that takes
-    back what it lent; `preemptionProtection.reclaimWithinCohort.minAdmitDuration` in Kueue's
-    Configuration, which comes first where one was applied."""
+    """Seconds from its admission in which a workload is not preempted by a ClusterQueue that
+    reclaims quota; `preemptionProtection.reclaimWithinCohort.minAdmitDuration` in Kueue's
+    Configuration, which overrides this if one was applied."""
     protect_from_fair_sharing_s: float = _number(0.0, 0.0, 31_536_000.0)
-    """The same from a ClusterQueue with a smaller share; `preemptionProtection.fairSharing`
-    there."""
+    """Seconds from its admission in which a workload is not preempted by a ClusterQueue with a
+    smaller share; `preemptionProtection.fairSharing` in Kueue's Configuration."""
     protect_within_queue_s: float = _number(0.0, 0.0, 31_536_000.0)
-    """The same from a higher priority in its own ClusterQueue."""
+    """Seconds from its admission in which a workload is not preempted by a higher priority in its
+    own ClusterQueue."""
     never_preempted: str = ""
     """WorkloadPriorityClasses that are never preempted, separated by commas."""
     preempted_rests_s: float = _number(0.0, 0.0, 86_400.0)
-    """Seconds until a preempted workload is queued again. 0: at once."""
+    """Seconds until a preempted workload is requeued. 0: at once."""
     pods_ready_timeout_s: int = _number(0, 0, 604_800)
     """Seconds from admission until all pods must run; 0: no limit."""
     pods_ready_attempts: int = _number(0, 0, 1000)
@@ -256,24 +264,25 @@ class EngineOptions:
 
 @dataclass(frozen=True, slots=True)
 class PlacementSettings:
-    """[placement]: who chooses the GPUs."""
+    """[placement]: where GPUs are chosen."""
 
     mode: str = _choice("nodes", "nodes", "none")
-    """nodes: admitted only onto shares that nodes have reported. none: quota alone decides and
-    somebody else places, as Kubernetes does."""
+    """nodes: workloads are admitted only onto GPU shares that nodes have reported. none: quota
+    alone decides, and another scheduler such as Kubernetes' places them."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadSettings:
-    """[workloads]: what happens to them."""
+    """[workloads]: stopping, retention and limits of workloads."""
 
     grace_s: float = _number(30.0, 0.0, 3600.0)
-    """Seconds between SIGTERM and SIGKILL for who has to stop. 30: Kubernetes' default."""
+    """Seconds between SIGTERM and SIGKILL of a workload that is stopped. 30 is Kubernetes'
+    default."""
     keep_finished_s: float = _number(86_400.0, 0.0, 31_536_000.0)
-    """Finished workloads are shown this long, s. A day; at most 10,000 are kept."""
+    """Seconds for which finished workloads are kept, at most 10,000 of them."""
     max_per_user: int = _number(10_000, 1, 1_000_000)
-    """Workloads of one user, finished ones among them; 10,000 take about 100 MB. Admins may have
-    any number."""
+    """Most workloads of one user, including finished ones; 10,000 take about 100 MB. Admins have
+    no limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,7 +343,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def user_socket(environment: Mapping[str, str]) -> Path:
-    """Of a controller that an ordinary user runs for itself."""
+    """Socket of a controller that an ordinary user runs."""
     runtime = environment.get("XDG_RUNTIME_DIR")
     state = environment.get("XDG_STATE_HOME") or f"{environment.get('HOME', '/tmp')}/.local/state"
     return Path(runtime or state) / "sluice-queue" / "queue.sock"
@@ -346,23 +355,23 @@ def _check_together(settings: Settings) -> list[str]:
     secured = bool(tls.certificate)
     if server.listen and not secured:
         problems.append(
-            f"server.listen: {server.listen} would be TCP without TLS, where anybody is anybody:"
-            " remove it, and nodes and users of this machine come over server.socket"
+            f"server.listen: {server.listen} would be TCP without TLS, where callers cannot be"
+            " authenticated: remove it, and let nodes and users of this machine use server.socket"
             ' (queue.server = "unix:/run/sluice-queue/queue.sock" in the daemon\'s settings); for'
             " other machines set tls.certificate, tls.key and tls.client_ca"
         )
-    served = tokens.mode == "standalone"  # in a cluster people ask the API server
+    served = tokens.mode == "standalone"  # In a cluster, users call the API server instead.
     if served and not server.listen and server.socket == "none":
-        problems.append("server.socket: is none and server.listen is empty: nobody could come")
+        problems.append("server.socket: is none and server.listen is empty: set one of them")
     if bool(tls.certificate) != bool(tls.key):
         lacking = "key" if tls.certificate else "certificate"
-        problems.append(f"tls.{lacking}: is missing; certificate and key belong together")
+        problems.append(f"tls.{lacking}: is missing; certificate and key must be set together")
     if tls.client_ca and not secured:
-        problems.append("tls.client_ca: needs tls.certificate and tls.key too")
+        problems.append("tls.client_ca: requires tls.certificate and tls.key")
     if secured and not tls.client_ca and not tokens.audience:
         problems.append(
-            "tls.client_ca: is missing, and so is kubernetes.audience: callers over TLS would have"
-            " neither certificate nor token, and nobody without a name may anything"
+            "tls.client_ca: is missing, and so is kubernetes.audience: callers over TLS could"
+            " authenticate with neither a certificate nor a token, and every call would be refused"
         )
     for section, lists, needed in (
         ("tls", tls, "client_ca" if not tls.client_ca else ""),
@@ -370,20 +379,24 @@ def _check_together(settings: Settings) -> list[str]:
     ):
         for name in ("admins", "nodes", "users", "checks"):
             if getattr(lists, name) and needed:
-                problems.append(f"{section}.{name}: needs {section}.{needed}, or nobody has a name")
+                problems.append(
+                    f"{section}.{name}: requires {section}.{needed}, which authenticates the names"
+                )
         try:
             parse_checks(lists.checks)
         except ValueError as error:
             problems.append(f"{section}.checks: {error}")
     if tokens.audience and not secured:
-        problems.append("kubernetes.audience: needs tls.certificate: a token must not be overheard")
+        problems.append(
+            "kubernetes.audience: requires tls.certificate: tokens must be sent encrypted"
+        )
     problems += _check_mode(settings)
     problems += check_page(settings.page, split_address)
     problems += _check_extender(settings)
     if settings.nodes.report_s * 2 > settings.nodes.lease_s:
         problems.append(
-            f"nodes.report_s: {settings.nodes.report_s:g} leaves no room for one lost report"
-            f" within nodes.lease_s ({settings.nodes.lease_s:g})"
+            f"nodes.report_s: {settings.nodes.report_s:g} is more than half of nodes.lease_s"
+            f" ({settings.nodes.lease_s:g}): one lost report would end the lease"
         )
     return problems
 
@@ -396,7 +409,7 @@ def _check_mode(settings: Settings) -> list[str]:
         address = getattr(given, listener)
         for name in ("certificate", "key", "ca") if address else ():
             if not getattr(given, f"webhooks_{name}"):
-                problems.append(f"kubernetes.webhooks_{name}: is missing, and {listener} needs it")
+                problems.append(f"kubernetes.webhooks_{name}: is missing; {listener} requires it")
         try:
             if address:
                 split_address(address)
@@ -411,7 +424,7 @@ def _check_extender(settings: Settings) -> list[str]:
     given, problems = settings.extender, []
     if given.callers and not settings.kubernetes.webhooks_listen:
         problems.append(
-            "extender.callers: needs kubernetes.webhooks_listen, where schedulers ask, and"
+            "extender.callers: requires kubernetes.webhooks_listen, which schedulers call, and"
             " kubernetes.mode = kubernetes"
         )
     if given.listen:
@@ -427,13 +440,15 @@ def _check_extender(settings: Settings) -> list[str]:
 def _check_loopback(given: ExtenderSettings) -> list[str]:
     problems = []
     if not given.callers:
-        problems.append("extender.listen: needs extender.callers, whom the other replicas let ask")
+        problems.append(
+            "extender.listen: requires extender.callers, which other replicas accept calls from"
+        )
     try:
         host, _ = split_address(given.listen)
         if not ip_address(host).is_loopback:
             problems.append(
-                f"extender.listen: {given.listen} is not on the loopback (127.0.0.1): who comes"
-                " there is not asked who it is, and may bind pods"
+                f"extender.listen: {given.listen} is not on the loopback (127.0.0.1): callers there"
+                " are not authenticated, and can bind pods"
             )
     except ValueError as error:
         problems.append(f"extender.listen: {error}")
@@ -444,8 +459,8 @@ def _check_beside(settings: Settings) -> list[str]:
     problems = []
     if not settings.server.listen and settings.server.socket in ("", "none"):
         problems.append(
-            "server.listen: is empty, and mode beside answers by what nodes report there: set it,"
-            " with [tls], or server.socket for the node of this machine"
+            "server.listen: is empty, but mode beside needs the nodes' reports: set it, with [tls],"
+            " or server.socket for the node of this machine"
         )
     for name, why in (
         ("webhooks_listen", "Kueue has webhooks of its own"),

@@ -1,4 +1,4 @@
-"""HAMi's device-config.yaml from its file, and what the settings say besides."""
+"""Reads HAMi's device-config.yaml and merges the controller's settings into it."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ log = logging.getLogger(__name__)
 
 
 def rules_of(given: SharesSettings, extender: ExtenderSettings = UNSAID) -> Rules:
-    """With HAMi's file, where there is one; names that the settings change are the settings'.
-    Raises ConfigError, OSError."""
+    """The admission rules by HAMi's file, if one is given; resource names in the settings override
+    the file's. Raises ConfigError, OSError."""
     devices = DeviceConfig()
     if given.hami_devices:
         devices = read_devices(Path(given.hami_devices))
@@ -48,7 +48,7 @@ def rules_of(given: SharesSettings, extender: ExtenderSettings = UNSAID) -> Rule
 
 
 def read_devices(path: Path) -> DeviceConfig:
-    """Raises ConfigError, OSError."""
+    """The device configuration in a file. Raises ConfigError, OSError."""
     documents: dict[str, Any] = {}
     try:
         found = yaml_text.read_all(path.read_text(encoding="utf-8"))
@@ -59,5 +59,5 @@ def read_devices(path: Path) -> DeviceConfig:
             if part.kind is PartKind.DEVICE_CONFIG:
                 documents |= part.document
     if not documents:
-        raise ConfigError([f"{path}: has no device-config.yaml of HAMi's"])
+        raise ConfigError([f"{path}: does not contain HAMi's device-config.yaml"])
     return read_device_config(documents, str(path))

@@ -1,7 +1,7 @@
 """The composition root of `sluice-queue serve` in a cluster: in mode kubernetes Kueue's objects in
-the API server are the queue, in mode beside Kueue itself decides and asks whether there is room.
+the API server are the queue; in mode beside Kueue itself admits and Sluice checks placement.
 
-Exit status as in `serving`: 0 stopped by a signal, 69 something needed is missing or Kueue runs in
+Exit status as in `standalone`: 0 stopped by a signal, 69 a dependency is missing or Kueue runs in
 the cluster, 70 a defect.
 """
 
@@ -76,8 +76,8 @@ from queuecontroller.server.standalone import (
     authenticator,
     book_settings,
     kernel_callers,
-    open_doors,
-    page_door,
+    make_page_listener,
+    open_listeners,
     page_head,
     start_logging,
 )
@@ -107,16 +107,16 @@ if TYPE_CHECKING:
 log = logging.getLogger("sluice-queue")
 DEFAULT_NAMESPACE: Final = "sluice"
 WATCHES: Final = 64
-"""Connections for them: one for each kind."""
+"""Connections for watches, one for each kind."""
 WRITES: Final = 32
-"""Connections for them: the writers' widths together."""
+"""Connections for writes: the sum of the writers' widths."""
 ANSWER_S: Final = 10.0
-"""A write that takes longer than a lease's rest might come to pass under the next leader."""
+"""Timeout of a write: a longer one might take effect after another replica has become leader."""
 AGAIN_S: Final = 2.0
 
 
 def serve_kubernetes(settings: Settings, environment: Mapping[str, str]) -> int:
-    """Serves until a signal; the exit status."""
+    """Serve until a signal; returns the exit status."""
     start_logging(settings.server.log_level)
     sys.setswitchinterval(SWITCH_S)
     try:
@@ -132,7 +132,8 @@ def serve_kubernetes(settings: Settings, environment: Mapping[str, str]) -> int:
 
 
 def configuration_of(settings: Settings) -> Given:
-    """With Kueue's Configuration, where there is one. Raises ManifestError, OSError."""
+    """The settings merged with Kueue's Configuration, if one is given. Raises ManifestError,
+    OSError."""
     book = book_settings(settings)
     path = settings.kubernetes.kueue_configuration
     if not path:
@@ -145,39 +146,41 @@ def configuration_of(settings: Settings) -> Given:
 
 
 def access_of(given: KubernetesSettings, environment: Mapping[str, str]) -> Access:
-    """Raises NoAccess."""
+    """The API server's address and credentials. Raises NoAccess."""
     if given.kubeconfig:
         return from_kubeconfig(Path(given.kubeconfig), yaml_text.read)
     access = in_cluster(environment)
     if access is None:
         raise NoAccess(
-            "kubernetes.mode: this is no pod with a service account's token: set"
+            "kubernetes.mode: this is not a pod with a service account's token: set"
             " kubernetes.kubeconfig to reach a cluster from outside"
         )
     return access
 
 
 class NodeListeners:
-    """What nodes come through, where they are to come at all; the leader has sessions with them."""
+    """gRPC listeners for nodes in a cluster, if configured; only the leader has sessions."""
 
     def __init__(self, settings: Settings, access: Access, controller: Controller) -> None:
         """Raises OSError."""
         self._settings = settings
         self._private = Path(tempfile.mkdtemp(prefix="sluice-queue-"))
-        self._doors = Listeners(settings.server.max_connections, self._private, kernel_callers())
+        self._listeners = Listeners(
+            settings.server.max_connections, self._private, kernel_callers()
+        )
         self._reviewer = None
         if audience := settings.kubernetes.audience:
             client = ApiClient(Credentials(access), "sluice-queue", deadline_s=DEADLINE_S)
             self._reviewer = KubernetesReviewer(client, audience)
         acting = LeaderShell(lambda: controller.shell, lambda: controller.leader)
-        keeper = authenticator(settings, self._doors, self._reviewer)
-        calls = Calls(acting, keeper, self._doors, FairCalls(busy=self._doors.busy))
+        keeper = authenticator(settings, self._listeners, self._reviewer)
+        calls = Calls(acting, keeper, self._listeners, FairCalls(busy=self._listeners.busy))
         try:
             wire = Wire(find_descriptors())
         except ValueError as error:
             raise OSError(str(error)) from error
         nodes = NodesApi(acting, wire, calls, settings.nodes.report_s)
-        self._server = GrpcServer(settings, self._doors, [nodes.handler(), calls.unknown()])
+        self._server = GrpcServer(settings, self._listeners, [nodes.handler(), calls.unknown()])
 
     @staticmethod
     def wanted(settings: Settings) -> bool:
@@ -188,11 +191,11 @@ class NodeListeners:
         await self._server.start()
         socket_only_if_named = self._settings.server.socket or "none"
         server = replace(self._settings.server, socket=socket_only_if_named)
-        await open_doors(replace(self._settings, server=server), self._doors, environment)
+        await open_listeners(replace(self._settings, server=server), self._listeners, environment)
 
     async def close(self) -> None:
         await self._server.close()
-        await self._doors.close()
+        await self._listeners.close()
         if self._reviewer is not None:
             await self._reviewer.close()
         shutil.rmtree(self._private, ignore_errors=True)
@@ -240,18 +243,18 @@ async def _serve(
         )
         if address
     ]
-    door = _scheduler_door(settings, controller)
+    extender = _extender_endpoint(settings, controller)
     servers = [
         one
         for one in (
-            _webhooks(settings, controller, sharing, door),
-            _loopback(settings, door),
+            _webhooks(settings, controller, sharing, extender),
+            _loopback(settings, extender),
             _visibility(given, controller, writing),
         )
         if one
     ]
     nodes = NodeListeners(settings, access, controller) if NodeListeners.wanted(settings) else None
-    page = page_door(settings, lambda: _page_backend(controller, access, settings))
+    page = make_page_listener(settings, lambda: _page_backend(controller, access, settings))
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
@@ -308,7 +311,7 @@ def _page_backend(controller: Controller, access: Access, settings: Settings) ->
         return [str(one["metadata"].get("namespace")) for one in controller.cache.all_of(QUEUES)]
 
     def why_not() -> str:
-        return controller.why_not_ready or "another replica leads: this one only follows"
+        return controller.why_not_ready or "another replica is the leader"
 
     return QueuePage(
         ByToken(access, namespaces),
@@ -337,7 +340,7 @@ def _own_url(address: str) -> str:
     return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
 
 
-def _scheduler_door(settings: Settings, controller: Controller) -> ExtenderEndpoint | None:
+def _extender_endpoint(settings: Settings, controller: Controller) -> ExtenderEndpoint | None:
     given = settings.kubernetes
     if not settings.extender.callers:
         return None
@@ -352,17 +355,17 @@ def _scheduler_door(settings: Settings, controller: Controller) -> ExtenderEndpo
     )
 
 
-def _loopback(settings: Settings, door: ExtenderEndpoint | None) -> LoopbackServer | None:
-    if door is None or not settings.extender.listen:
+def _loopback(settings: Settings, extender: ExtenderEndpoint | None) -> LoopbackServer | None:
+    if extender is None or not settings.extender.listen:
         return None
-    return LoopbackServer(split_address(settings.extender.listen), door)
+    return LoopbackServer(split_address(settings.extender.listen), extender)
 
 
 def _webhooks(
     settings: Settings,
     controller: Controller,
     sharing: SharePods | None,
-    door: ExtenderEndpoint | None,
+    extender: ExtenderEndpoint | None,
 ) -> WebhookServer | None:
     given = settings.kubernetes
     if not given.webhooks_listen or sharing is None:
@@ -381,7 +384,7 @@ def _webhooks(
             ),
             SHARES_PATH: partial(reviewed, judge=sharing.answer),
         },
-        door,
+        extender,
     )
 
 
@@ -407,13 +410,14 @@ def _visibility(
 
 
 def webhook_of(given: KubernetesSettings, namespace: str) -> Webhook:
-    """Raises OSError."""
+    """The webhooks' CA bundle and address. Raises OSError."""
     bundle = base64.b64encode(Path(given.webhooks_ca).read_bytes()).decode()
     return Webhook(bundle, given.webhooks_url.rstrip("/"), namespace)
 
 
 async def _until_fit(client: ApiClient, stopped: asyncio.Event, beside: bool) -> bool:
-    """Asks the API server until it answers; False: stopped meanwhile. Raises Unfit."""
+    """Retry the preflight check until the API server answers; returns False if stopped meanwhile.
+    Raises Unfit."""
     while not stopped.is_set():
         try:
             await (check_beside if beside else check_cluster)(client)
@@ -440,7 +444,7 @@ async def _run(controller: Controller, stopped: asyncio.Event) -> int:
 
 
 def _metrics(controller: Controller) -> bytes:
-    """A replica that does not lead has no figures."""
+    """The metrics page; empty on a replica that is not the leader."""
     shell = controller.shell
     sharing = controller.sharing
     if shell is None:

@@ -1,7 +1,7 @@
-"""No flood of lines: what repeats is written a few times, then counted.
+"""Rate limit of log lines: repeated lines are written a few times, then only counted.
 
-A line belongs to the place in the code that wrote it, whatever names it carries: those are what a
-flooder varies.
+Lines are counted by the place in the code that wrote them, not by their text, because a client that
+floods the log can vary the names in it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 
 BURST: Final = 30.0
 A_SECOND: Final = 0.5
-MOST_PLACES: Final = 1000
+MAX_PLACES: Final = 1000
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class LogLimit(logging.Filter):
         place = (record.pathname, record.lineno)
         bucket = self._buckets.get(place)
         if bucket is None:
-            if len(self._buckets) >= MOST_PLACES:
+            if len(self._buckets) >= MAX_PLACES:
                 self._buckets.clear()
             bucket = self._buckets[place] = _Bucket(BURST, now_s)
         bucket.left = min(BURST, bucket.left + (now_s - bucket.at_s) * A_SECOND)

@@ -1,8 +1,8 @@
 """The controller's composition root, behind `sluice-queue serve`.
 
 Reads flags and the configuration, chooses the adapters, serves. Exit status: 0 stopped by a signal,
-2 bad configuration, 69 something needed is missing or another controller runs, 70 a defect, 75 the
-database could not be written (start again), 76 another controller has taken over (do not).
+2 bad configuration, 69 a dependency is missing or another controller runs, 70 a defect, 75 the
+database could not be written (restart), 76 another controller has taken over (do not restart).
 """
 
 from __future__ import annotations
@@ -75,14 +75,14 @@ SWITCH_S: Final = 0.0005
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Where it really listens: port 0 in the settings takes any that is free."""
+    """The ports in use; port 0 in the settings chooses any free one."""
 
     grpc_port: int
     http_port: int | None
 
 
 class SystemClock:
-    """Unix time that never runs backwards: the wall clock is read once."""
+    """Unix time that never goes backwards, since the wall clock is read only once."""
 
     def __init__(self) -> None:
         self._offset_ns = time.time_ns() - time.monotonic_ns()
@@ -92,7 +92,7 @@ class SystemClock:
 
 
 class Uids:
-    """UUIDs of version 4. The kernel is asked for many at once: each question takes 10 us."""
+    """UUIDs of version 4. Random bytes are read for many at once, since each read takes 10 us."""
 
     MANY: Final = 256
 
@@ -115,8 +115,8 @@ def default_database(environment: Mapping[str, str]) -> Path:
 
 
 def load_settings(path: Path | None, overrides: Mapping[str, Mapping[str, object]]) -> Settings:
-    """The file with the flags on top. Raises ConfigError with every mistake, each with its
-    file."""
+    """The settings of the file, overridden by flags. Raises ConfigError with every mistake, each
+    with its file."""
     document: dict[str, object] = {}
     if path is not None:
         try:
@@ -187,8 +187,8 @@ def serve(
     listening: Callable[[Bound], None] | None = None,
     restored: bool = False,
 ) -> int:
-    """Serves until a signal; the exit status. `open_store` is replaced by fault tests; `restored`:
-    the database is an old copy."""
+    """Serve until a signal; returns the exit status. Fault tests replace `open_store`; `restored`
+    is True if the database was restored from a backup."""
     start_logging(settings.server.log_level)
     database = Path(settings.server.database or default_database(environment))
     try:
@@ -219,23 +219,23 @@ def serve(
 
 
 def take_over(settings: Settings, store: Store, notify: SdNotify, restored: bool = False) -> Shell:
-    """The queue as the database has it. Raises StoreUnusable, StoreLost, ManifestError."""
+    """Load the queue from the database. Raises StoreUnusable, StoreLost, ManifestError."""
     places = settings.placement.mode == "nodes"
     book = Book(book_settings(settings), places, Uids())
     shell = Shell(book, store, SystemClock(), notify.send)
-    gc.disable()  # all that is read stays: looking through it for garbage takes a third of the time
+    gc.disable()  # Everything loaded stays alive; collections would take a third of the time.
     try:
         shell.start(restored)
     except (StoreUnusable, StoreLost, ManifestError):
         raise
     except Exception as error:
-        # Rows that can be read and make no sense together: a damaged disk, or somebody's editor.
-        # Starting again would find the same, so it must not end as a defect does.
-        log.debug("taking over the database failed", exc_info=error)
+        # The rows are readable but inconsistent, after disk damage or manual editing. A restart
+        # would fail the same way, so the exit status must not be that of a defect.
+        log.debug("loading the database failed", exc_info=error)
         raise StoreUnusable(
-            f"the database holds what cannot be: {type(error).__name__}: {error}. Put a backup in"
-            " its place, or move it away and apply the manifests again: nodes report what runs"
-            " either way"
+            f"the database is inconsistent: {type(error).__name__}: {error}. Restore a backup, or"
+            " move the file away and apply the manifests again: nodes report running work either"
+            " way"
         ) from error
     finally:
         gc.enable()
@@ -250,27 +250,30 @@ async def _serve(
     listening: Callable[[Bound], None] | None,
     environment: Mapping[str, str],
 ) -> int:
-    # The thread that commits needs Python twice for each group, and waits so long for the loop.
+    # The committing thread needs the GIL twice for each group and waits this long for the loop.
     sys.setswitchinterval(SWITCH_S)
     collector = Collector()
     collector.start()
     private = Path(tempfile.mkdtemp(prefix="sluice-queue-"))
     server_settings = settings.server
-    doors = Listeners(server_settings.max_connections, private, kernel_callers())
+    listeners = Listeners(server_settings.max_connections, private, kernel_callers())
     reviewer = _open_reviewer(settings.kubernetes, environment)
     calls = Calls(
-        shell, authenticator(settings, doors, reviewer), doors, FairCalls(busy=doors.busy)
+        shell,
+        authenticator(settings, listeners, reviewer),
+        listeners,
+        FairCalls(busy=listeners.busy),
     )
     shell.doors = lambda: {
-        "open": len(doors),
-        "connections": doors.refused_total,
+        "open": len(listeners),
+        "connections": listeners.refused_total,
         "calls": calls.turns.crowded_total,
     }
     nodes = NodesApi(shell, wire, calls, settings.nodes.report_s)
     tickets: Tickets[Caller] = Tickets(lambda: secrets.token_urlsafe(24))
-    page = page_door(settings, lambda: _page_backend(shell, tickets, settings))
+    page = make_page_listener(settings, lambda: _page_backend(shell, tickets, settings))
     users = UsersApi(shell, wire, calls, version(), _page_opener(page, tickets))
-    server = GrpcServer(settings, doors, [nodes.handler(), users.handler(), calls.unknown()])
+    server = GrpcServer(settings, listeners, [nodes.handler(), users.handler(), calls.unknown()])
     web = [
         HttpServer(f"server.{name}", split_address(address), shell, metrics)
         for name, address, metrics in (
@@ -284,14 +287,14 @@ async def _serve(
         loop.add_signal_handler(number, shell.stop)
     running = asyncio.create_task(shell.run())
     collecting = asyncio.create_task(collector.run())
-    await asyncio.sleep(0)  # it decides before anybody can ask
+    await asyncio.sleep(0)  # The first scheduling step runs before any call is accepted.
     try:
         await server.start()
         for one in web:
             await one.start()
         if page is not None:
             await page.start()
-        port = await open_doors(settings, doors, environment)
+        port = await open_listeners(settings, listeners, environment)
         if listening is not None:
             listening(Bound(port, web[0].port if server_settings.metrics_listen else None))
         shell.notify("READY=1")
@@ -303,7 +306,7 @@ async def _serve(
         collector.stop()
         running.cancel()
         await server.close()
-        await doors.close()
+        await listeners.close()
         for one in web:
             await one.close()
         if page is not None:
@@ -313,8 +316,8 @@ async def _serve(
         shutil.rmtree(private, ignore_errors=True)
 
 
-def page_door(settings: Settings, make: Callable[[], Backend]) -> PageListener | None:
-    """None: there is to be no page."""
+def make_page_listener(settings: Settings, make: Callable[[], Backend]) -> PageListener | None:
+    """The page's listener; None if page.listen is empty."""
     page = settings.page
     if not page.listen:
         return None
@@ -322,7 +325,7 @@ def page_door(settings: Settings, make: Callable[[], Backend]) -> PageListener |
 
 
 def _page_backend(shell: Shell, tickets: Tickets[Caller], settings: Settings) -> Backend:
-    """Imported when somebody asks for the page."""
+    """The page's backend; its modules are imported when the page is first opened."""
     from queuecontroller.server.page.backend import QueuePage
     from queuecontroller.server.page.viewers import ByTicket
 
@@ -355,13 +358,15 @@ def _page_opener(page: PageListener | None, tickets: Tickets[Caller]) -> OpenPag
     return opened
 
 
-async def open_doors(settings: Settings, doors: Listeners, environment: Mapping[str, str]) -> int:
-    """The port of TCP, 0 without. Raises OSError."""
+async def open_listeners(
+    settings: Settings, listeners: Listeners, environment: Mapping[str, str]
+) -> int:
+    """Open the Unix socket and TCP; returns the TCP port, 0 without TCP. Raises OSError."""
     server, port = settings.server, 0
     if server.socket != "none":
         path = Path(server.socket or default_socket(environment))
         try:
-            await doors.listen_unix(path)
+            await listeners.listen_unix(path)
         except OSError as error:
             if error.filename is None and error.errno is None:
                 raise
@@ -370,19 +375,19 @@ async def open_doors(settings: Settings, doors: Listeners, environment: Mapping[
     if server.listen:
         host, wanted = split_address(server.listen)
         try:
-            port = await doors.listen_tcp(host, wanted)
+            port = await listeners.listen_tcp(host, wanted)
         except OSError as error:
             raise OSError(
-                f"server.listen: cannot listen on {server.listen}: {error.strerror}: is the"
-                " address another's, or no address of this machine?"
+                f"server.listen: cannot listen on {server.listen}: {error.strerror}: is the address"
+                " in use, or not an address of this machine?"
             ) from error
         log.info("serving on %s (port %d)", server.listen, port)
-    doors.start()
+    listeners.start()
     return port
 
 
 def default_socket(environment: Mapping[str, str]) -> Path:
-    """RUNTIME_DIRECTORY is what systemd made for the service."""
+    """The default of server.socket; systemd sets RUNTIME_DIRECTORY for the service."""
     given = environment.get("RUNTIME_DIRECTORY", "").partition(":")[0]
     if given:
         return Path(given) / "queue.sock"
@@ -403,7 +408,8 @@ def kernel_callers() -> Callable[[int], Caller]:
 
 
 def _open_reviewer(tokens: KubernetesSettings, environment: Mapping[str, str]) -> Any:
-    """None where no tokens are taken: then nothing of Kubernetes is loaded. Raises OSError."""
+    """The token reviewer; None without kubernetes.audience, so that no Kubernetes module is loaded.
+    Raises OSError."""
     if not tokens.audience:
         return None
     from queuecontroller.server.callers.token_review import open_reviewer
@@ -412,17 +418,17 @@ def _open_reviewer(tokens: KubernetesSettings, environment: Mapping[str, str]) -
 
 
 def authenticator(
-    settings: Settings, doors: Listeners, reviewer: TokenReviewer | None
+    settings: Settings, listeners: Listeners, reviewer: TokenReviewer | None
 ) -> Authenticator:
     certificates = role_lists(settings.tls) if settings.tls.client_ca else None
     tokens = role_lists(settings.kubernetes) if settings.kubernetes.audience else None
     for section, lists, by in (
-        ("tls", certificates, "a certificate has it by a URI of its authority, or nobody"),
-        ("kubernetes", tokens, "nobody has it by a token"),
+        ("tls", certificates, "only certificates with the role's URI have this role"),
+        ("kubernetes", tokens, "no token has this role"),
     ):
         for role in lists.empty() if lists is not None else ():
             log.warning("%s.%s is empty: %s", section, role, by)
-    return Authenticator(doors, certificates, tokens, reviewer)
+    return Authenticator(listeners, certificates, tokens, reviewer)
 
 
 def role_lists(lists: TlsSettings | KubernetesSettings) -> RoleLists:
@@ -440,5 +446,5 @@ def start_logging(level: str) -> None:
     handler.addFilter(LogLimit())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.getLogger("asyncio").setLevel(logging.WARNING)
-    # What it says of calls is of callers' making; our own handlers tell what is a defect.
+    # Callers could flood gRPC's log lines about calls; our own handlers log defects.
     logging.getLogger("grpc").setLevel(logging.CRITICAL)

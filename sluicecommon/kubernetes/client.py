@@ -1,8 +1,8 @@
 """The API server over HTTP, with aiohttp 3.8 (Debian 12's) and later.
 
-Thin: objects are plain documents, as the API server sends them. Every call ends in an answer, in
-ApiRefused (its own word) or in ApiAway. Nothing is repeated here: whoever calls knows whether a
-repetition is harmless.
+Thin: objects are plain documents as sent by the API server. Every call returns an answer or raises
+ApiRefused or ApiAway. Calls are not retried here, because only the caller knows whether a retry is
+safe.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TROUBLE: Final = (aiohttp.ClientError, OSError, TimeoutError, asyncio.TimeoutEr
 
 
 class ApiClient:
-    """Of one event loop; connects when it is first asked."""
+    """Client for one event loop; connects at the first call."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class ApiClient:
         """Raises NoAccess. `connections`: more than 16 writes in flight only add latency
         (docs/decisions/queue/0014-kubernetes-client.md)."""
         if credentials.access.server_name and not _NAMES_SERVERS:
-            raise NoAccess("tls-server-name needs aiohttp 3.9 or later")
+            raise NoAccess("tls-server-name requires aiohttp 3.9 or later")
         self._credentials = credentials
         self._user_agent = user_agent
         self._connections = connections
@@ -63,13 +63,13 @@ class ApiClient:
         return await self._ask("GET", resource.path(namespace, name))
 
     async def get_path(self, path: str) -> dict[str, Any]:
-        """What is no object: /version, /apis/GROUP/VERSION."""
+        """A document that is not an object: /version, /apis/GROUP/VERSION."""
         return await self._ask("GET", path)
 
     async def list_page(
         self, resource: Resource, parameters: Sequence[tuple[str, str]] = (), namespace: str = ""
     ) -> bytes:
-        """As it comes: a reflector reads it."""
+        """The bytes of a list, which a reflector decodes."""
         return await self._bytes("GET", resource.path(namespace), parameters)
 
     async def create(
@@ -85,14 +85,14 @@ class ApiClient:
         document: Mapping[str, Any],
         namespace: str = "",
     ) -> dict[str, Any]:
-        """`part`: binding, eviction."""
+        """Create a subresource; `part` is binding or eviction."""
         return await self._ask("POST", resource.path(namespace, name, part), document)
 
     async def replace(
         self, resource: Resource, name: str, document: Mapping[str, Any], namespace: str = ""
     ) -> dict[str, Any]:
-        """The whole object; refused as a conflict where its `metadata.resourceVersion` is not the
-        server's."""
+        """Replace the whole object; refused as a conflict if its `metadata.resourceVersion` is not
+        the server's."""
         return await self._ask("PUT", resource.path(namespace, name), document)
 
     async def apply(
@@ -104,8 +104,9 @@ class ApiClient:
         namespace: str = "",
         subresource: str = "",
     ) -> dict[str, Any]:
-        """Server-side apply: the fields named, and those that `manager` named before and no more.
-        Costs the server more than a patch: for lists that several managers have a part of."""
+        """Server-side apply of the given fields; fields that `manager` applied before and no longer
+        gives are removed. It costs the server more than a patch, so it is for lists that several
+        managers share."""
         path = resource.path(namespace, name, subresource)
         query = (("fieldManager", manager), ("force", "true"))
         return await self._ask("PATCH", path, document, APPLY, query)
@@ -119,9 +120,9 @@ class ApiClient:
         subresource: str = "",
         resource_version: str = "",
     ) -> dict[str, Any]:
-        """`subresource`: status. With `resource_version` it is refused as a conflict when the
-        object has changed since. A patch that changes nothing costs the server as much as one
-        that does: do not send it."""
+        """Merge patch; `subresource` may be status. With `resource_version` it is refused as a
+        conflict if the object has changed since. An empty patch costs the server as much as
+        another, so do not send it."""
         if resource_version:
             head = dict(patch.get("metadata") or {}) | {"resourceVersion": resource_version}
             patch = {**patch, "metadata": head}
@@ -136,8 +137,8 @@ class ApiClient:
         uid: str = "",
         propagation: str = "",
     ) -> dict[str, Any]:
-        """`uid`: that object, and not one of the same name that came later; `propagation`: Orphan,
-        Background or Foreground, for what it owns, where the kind's own default is not meant."""
+        """Delete an object. `uid` excludes a later object with the same name; `propagation` is
+        Orphan, Background or Foreground if not the kind's default."""
         options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
         if propagation:
             options["propagationPolicy"] = propagation
@@ -154,9 +155,9 @@ class ApiClient:
         silence_s: float,
         namespace: str = "",
     ) -> AsyncIterator[bytes]:
-        """Pieces as they come, an empty one when the server has taken the request, until it ends
-        it. Raises ApiRefused; ApiAway when it breaks or is silent for so long."""
-        # Between two pieces only: a watch that lives has no end of its own.
+        """Pieces of a watch's answer until the server ends it; the first is empty, after the
+        response headers. Raises ApiRefused; ApiAway if it breaks or is silent for `silence_s`."""
+        # The timeout applies only between two pieces, since a watch has no total duration.
         timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=self._deadline_s, sock_read=silence_s
         )
@@ -216,7 +217,7 @@ class ApiClient:
         document: Mapping[str, Any] | None = None,
         kind: str = "application/json",
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """An answer of success, not yet read. Raises ApiRefused, ApiAway."""
+        """A successful answer whose body is not read yet. Raises ApiRefused, ApiAway."""
         headers = {"Accept": "application/json"}
         data = None
         if document is not None:
@@ -249,11 +250,11 @@ class ApiClient:
             if answer.content.at_eof():
                 answer.release()
             else:
-                answer.close()  # what is not read would hold up the next request
+                answer.close()  # An unread body would delay the connection's next request.
 
     def _connected(self) -> aiohttp.ClientSession:
         if self._session is None:
-            # A proxy of the environment is for people: the API server is in the cluster.
+            # Proxy variables are ignored, because the API server is in the cluster.
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=self._connections, keepalive_timeout=60),
                 headers={"User-Agent": self._user_agent},

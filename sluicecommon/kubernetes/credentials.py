@@ -1,8 +1,8 @@
-"""Who we are to which API server: a pod's service account, or a kubeconfig.
+"""Address and credentials of an API server, from a pod's service account or a kubeconfig.
 
-Tokens of service accounts live for an hour and are renewed in their file, so it is read again each
-minute; the same for the CA and a client's certificate, which are taken anew when their files are.
-What needs a program of somebody else's to log in (`exec`, `auth-provider`) is refused by name.
+Tokens of service accounts expire after an hour and are rotated in their file, so it is read again
+each minute, and so are the CA and the client certificate. Logins by another program (`exec`,
+`auth-provider`) are refused.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _OWN_LOGIN: Final = ("exec", "auth-provider")
 
 
 class NoAccess(Exception):
-    """There is nothing to call an API server with; the text says what is missing."""
+    """No usable address or credentials of an API server; the text says what is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """Bytes, or the file that they are in."""
+    """Secret bytes, or the file that contains them."""
 
     data: bytes = b""
     path: Path | None = None
 
     def read(self) -> bytes:
-        """Raises NoAccess."""
+        """The bytes. Raises NoAccess."""
         if self.path is None:
             return self.data
         try:
@@ -49,20 +49,20 @@ class Secret:
 @dataclass(frozen=True, slots=True)
 class Access:
     server: str
-    """https://HOST:PORT, without a slash at its end."""
+    """https://HOST:PORT, without a trailing slash."""
     ca: Secret = Secret()
-    """Empty: the machine's own authorities."""
+    """CA of the server; empty: the machine's CAs."""
     token: Secret = Secret()
     certificate: Secret = Secret()
     key: Secret = Secret()
     server_name: str = ""
     insecure: bool = False
-    """Kubeconfig's own insecure-skip-tls-verify."""
+    """Kubeconfig's insecure-skip-tls-verify."""
     namespace: str = ""
 
 
 def in_cluster(environment: Mapping[str, str], directory: Path = SERVICE_ACCOUNT) -> Access | None:
-    """None: this is no pod, or one without a service account's token."""
+    """Access of a pod; None outside a pod or without a service account's token."""
     host = environment.get("KUBERNETES_SERVICE_HOST", "")
     port = environment.get("KUBERNETES_SERVICE_PORT", "443")
     if not host or not (directory / "token").exists():
@@ -81,7 +81,8 @@ def in_cluster(environment: Mapping[str, str], directory: Path = SERVICE_ACCOUNT
 
 
 def from_kubeconfig(path: Path, load: Callable[[str], Any], context: str = "") -> Access:
-    """`load` reads YAML and raises ValueError. Raises NoAccess, with the file's name."""
+    """Access by a kubeconfig; `load` parses YAML and raises ValueError. Raises NoAccess, with the
+    file's name."""
     try:
         document = load(path.read_text(encoding="utf-8"))
         return read_kubeconfig(document, path.parent, context)
@@ -94,7 +95,8 @@ def from_kubeconfig(path: Path, load: Callable[[str], Any], context: str = "") -
 
 
 def read_kubeconfig(document: Any, directory: Path, context: str = "") -> Access:
-    """Paths in it are below `directory`. Raises NoAccess, TypeError, AttributeError."""
+    """Access by a parsed kubeconfig; its relative paths are below `directory`. Raises NoAccess,
+    TypeError, AttributeError."""
     if not isinstance(document, Mapping):
         raise NoAccess("not a kubeconfig")
     wanted = context or document.get("current-context") or ""
@@ -106,8 +108,8 @@ def read_kubeconfig(document: Any, directory: Path, context: str = "") -> Access
     for own in _OWN_LOGIN:
         if own in user:
             raise NoAccess(
-                f"user {chosen['user']} logs in by {own}, which a service cannot: give it a token"
-                " or a client certificate"
+                f"user {chosen['user']} logs in by {own}, which is not supported for a service:"
+                " use a token or a client certificate"
             )
     server = cluster.get("server")
     if not isinstance(server, str) or not server.startswith(("https://", "http://")):
@@ -138,7 +140,7 @@ def _named(document: Mapping[str, Any], many: str, one: str, name: str) -> Mappi
 
 
 def _secret(table: Mapping[str, Any], key: str, directory: Path) -> Secret:
-    """NAME-data holds the bytes, NAME a path."""
+    """The secret of a key: NAME-data contains base64, NAME a path."""
     if table.get(f"{key}-data"):
         try:
             return Secret(base64.b64decode(str(table[f"{key}-data"]), validate=True))
@@ -149,7 +151,7 @@ def _secret(table: Mapping[str, Any], key: str, directory: Path) -> Secret:
 
 @dataclass(slots=True)
 class Credentials:
-    """An Access as it is now."""
+    """The current credentials of an Access."""
 
     access: Access
     monotonic_s: Callable[[], float] = time.monotonic
@@ -159,18 +161,18 @@ class Credentials:
     _read_s: float | None = field(default=None)
 
     def token(self) -> str:
-        """Empty: none is used. Raises NoAccess."""
+        """The current token; empty if none is used. Raises NoAccess."""
         self._renew()
         return self._token
 
     def tls(self) -> ssl.SSLContext | None:
-        """None: the server speaks plain HTTP. The same object until a file changes. Raises
+        """The TLS context, the same object until a file changes; None for plain HTTP. Raises
         NoAccess."""
         self._renew()
         return self._context
 
     def forget(self) -> None:
-        """They were refused: read all of it again."""
+        """Read all files again at the next use, after the server refused the credentials."""
         self._read_s = None
 
     def _renew(self) -> None:
@@ -187,7 +189,7 @@ class Credentials:
 
 
 def tls_context(ca: bytes, certificate: bytes, key: bytes, insecure: bool) -> ssl.SSLContext:
-    """Raises NoAccess."""
+    """A client's TLS context. Raises NoAccess."""
     try:
         context = ssl.create_default_context(cadata=ca.decode("ascii") if ca else None)
         if insecure:
@@ -201,7 +203,8 @@ def tls_context(ca: bytes, certificate: bytes, key: bytes, insecure: bool) -> ss
 
 
 def _load_pair(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
-    """OpenSSL wants a file: one in memory, so that no key comes to lie on a disk."""
+    """Load a certificate through a file in memory: OpenSSL requires a file, and the key must not be
+    written to disk."""
     descriptor = os.memfd_create("sluice-client", os.MFD_CLOEXEC)
     try:
         with os.fdopen(os.dup(descriptor), "wb") as file:

@@ -1,7 +1,7 @@
-"""From the bytes of a list or a watch to values: the only place that knows their form.
+"""Decodes the bytes of a list or a watch into values; the only module that knows their form.
 
-An object is handed to `read` as soon as it is parsed, and what `read` does not take is let go: a
-pod is 5 KB of JSON, of which a reader of pods wants a tenth.
+An object is passed to `read` as soon as it is parsed, and the rest of it is freed: a pod is 5 KB of
+JSON, of which a reader of pods keeps a tenth.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from typing import Any, Final, Generic, TypeVar
 T = TypeVar("T")
 
 LONGEST_LINE_BYTES: Final = 16 << 20
-"""etcd holds 1.5 MB an object by default, 8 at most that anybody runs with; JSON is some larger."""
+"""etcd's limit of an object is 1.5 MB by default and 8 MB in practice; JSON is somewhat larger."""
 INITIAL_EVENTS_END: Final = "k8s.io/initial-events-end"
 
 
 class BadAnswer(ValueError):
-    """Not what an API server sends."""
+    """An answer that is not of an API server's form."""
 
 
 @dataclass(frozen=True, slots=True)
 class Item(Generic[T]):
     key: str
-    """namespace/name, or the name of what is in no namespace."""
+    """namespace/name, or the name of a cluster-wide object."""
     version: str
-    """resourceVersion: to be compared for equality only."""
+    """resourceVersion, which may only be compared for equality."""
     value: T
 
 
@@ -52,7 +52,7 @@ class Seen(Generic[T]):
 class Bookmark:
     version: str
     ends_initial: bool = False
-    """The last of the events that stand for the list."""
+    """True for the bookmark after the initial events of a streaming list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +64,13 @@ class StreamError:
 
 
 class Lines:
-    """Whole lines out of pieces; a piece that was cut off is never handed out."""
+    """Splits pieces into whole lines; an incomplete line is never returned."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Raises BadAnswer for a line without an end."""
+        """The lines completed by a piece. Raises BadAnswer for a line that is too long."""
         self._rest += data
         *whole, rest = self._rest.split(b"\n") if b"\n" in data else [self._rest]
         if len(rest) > LONGEST_LINE_BYTES:
@@ -83,7 +83,7 @@ class Lines:
 
 
 class Decoder(Generic[T]):
-    """Of JSON; `read` takes what is wanted of an object, and may raise ValueError."""
+    """Decoder of JSON; `read` extracts a value from an object, and may raise ValueError."""
 
     def __init__(self, read: Callable[[Mapping[str, Any]], T]) -> None:
         self._read = read
@@ -94,7 +94,7 @@ class Decoder(Generic[T]):
         head = _mapping(document.get("metadata"), "metadata of a list")
         items = document.get("items") or []
         if not isinstance(items, list):
-            raise BadAnswer("items of a list are no list")
+            raise BadAnswer("items of a list are not a list")
         return Page(
             tuple(self._item(one) for one in items),
             _text(head.get("resourceVersion"), "resourceVersion of a list"),

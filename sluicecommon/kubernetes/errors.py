@@ -1,4 +1,4 @@
-"""How a call to the API server fails: it said no, or nobody answered."""
+"""Errors of a call to the API server: it refused the call, or did not answer."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ GONE: Final = 410
 
 
 class ApiAway(Exception):
-    """No answer, or none that can be read: nothing is known, least of all that the call was not
-    carried out."""
+    """No answer, or one that cannot be parsed; the call may or may not have been carried out."""
 
 
 class ApiRefused(Exception):
-    """The API server's own word."""
+    """The API server refused the call."""
 
     def __init__(
         self, status: int, reason: str, message: str, retry_after_s: float | None = None
@@ -21,7 +20,7 @@ class ApiRefused(Exception):
         super().__init__(f"{status} {reason}: {message}" if reason else f"{status}: {message}")
         self.status = status
         self.reason = reason
-        """As in a Status object: NotFound, Conflict, AlreadyExists, Expired, Forbidden."""
+        """Reason of the Status: NotFound, Conflict, AlreadyExists, Expired, Forbidden."""
         self.message = message
         self.retry_after_s = retry_after_s
 
@@ -31,10 +30,10 @@ class ApiRefused(Exception):
 
     @property
     def conflict(self) -> bool:
-        """Somebody changed the object meanwhile, or made it before us."""
+        """True if the object was changed or created by another client meanwhile."""
         return self.status == 409
 
     @property
     def denied(self) -> bool:
-        """Not allowed, and no repetition changes that."""
+        """True if the call is not permitted, so that retrying is useless."""
         return self.status in (401, 403)

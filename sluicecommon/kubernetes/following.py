@@ -1,4 +1,4 @@
-"""Keeps a reflector fed: makes the request it wants, hands in the bytes, passes on what changed."""
+"""Runs a reflector: makes its requests, feeds it the answers, and passes on the changes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ T = TypeVar("T")
 
 
 class Follower(Generic[T]):
-    """`changed` is called in the loop's thread with each change, in order; it must not block. What
-    it raises is a defect and ends `run`."""
+    """`changed` is called in the loop's thread with each change, in order; it must not block. An
+    exception in it is a defect and ends `run`."""
 
     def __init__(
         self,
@@ -34,16 +34,16 @@ class Follower(Generic[T]):
         self._namespace = namespace
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Follow the resource until cancelled."""
         while True:
             await self.step()
 
     def vanished(self) -> None:
-        """Its kind is gone, by the word of who knows."""
+        """Report that the kind's definition was deleted."""
         self._tell(self.reflector.vanished())
 
     async def step(self) -> None:
-        """One request, from its beginning to its end."""
+        """Carry out one request of the reflector."""
         wanted = self.reflector.next
         match wanted:
             case Pause(seconds):

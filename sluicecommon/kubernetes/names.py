@@ -1,7 +1,7 @@
-"""The forms of names, as Kubernetes has them (RFC 1123).
+"""Valid forms of names in Kubernetes (RFC 1123).
 
-Checked where something comes in, not where it is read again: what an earlier version let in must
-stay readable and deletable.
+Names are checked when an object is submitted, not when it is read again: objects that an earlier
+version accepted must stay readable and deletable.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any, Final
 LONGEST: Final = 253
 LONGEST_LABEL: Final = 63
 MOST_SHOWN: Final = 64
-"""Characters of a wrong name that are repeated in a message."""
+"""Characters of an invalid name that are shown in a message."""
 
 SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 NODE: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9._]{0,251}[A-Za-z0-9])?")
-"""Host names as they are: capitals and underscores have been nodes' names for ever."""
+"""Host names, which may contain capitals and underscores."""
 _LABEL_KEY: Final = re.compile(
     r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 )
@@ -35,7 +35,7 @@ def shown(name: object) -> str:
 
 
 def wrong_name(name: str) -> str:
-    """What is wrong with the name of an object; empty: nothing."""
+    """The problem of an object's name; empty if it is valid."""
     return "" if SUBDOMAIN.fullmatch(name) else f"{shown(name)}: {_SUBDOMAIN_FORM}"
 
 
@@ -44,7 +44,7 @@ def wrong_namespace(name: str) -> str:
 
 
 def wrong_names(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """(field, what is wrong) of every name in an object that comes in."""
+    """Pairs of field and problem for every invalid name in a submitted object."""
     head = _fields(document, "metadata")
     for field in ("name", "generateName"):
         name = head.get(field)

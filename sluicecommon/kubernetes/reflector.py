@@ -149,8 +149,8 @@ class Reflector(Generic[T]):
             self.trouble, self.denied, self.missing = "", False, False
 
     def piece(self, data: bytes) -> list[Change[T]]:
-        """Of the answer to a Watch. When `next` is another request afterwards, the connection is
-        to be closed: whatever it says is not wanted any more."""
+        """Process a piece of a watch's answer. If `next` is another request afterwards, the caller
+        closes the connection and discards the rest."""
         changes: list[Change[T]] = []
         try:
             for line in self._lines.feed(data):
@@ -162,7 +162,8 @@ class Reflector(Generic[T]):
         return changes
 
     def ended(self, why: str = "") -> list[Change[T]]:
-        """The watch is over: the server ended it, or (`why`) the connection broke or was silent."""
+        """The watch ended: by the server, or with `why` because the connection broke or timed
+        out."""
         self._lines.forget()
         if self._listed is not None:
             self._stream_failures += 1
@@ -170,19 +171,19 @@ class Reflector(Generic[T]):
             return self._failed(why or "the list ended before its end", self._list())
         if why:
             return self._failed(why, self._again())
-        if not self._heard:  # lest one that ends every watch at once is asked without a pause
+        if not self._heard:  # A server that ends every watch at once is not asked without a pause.
             return self._failed("", self._again())
         self.next = self._again()
         return []
 
     def failed(self, why: str) -> list[Change[T]]:
-        """No answer to the request."""
+        """The request was not answered."""
         return self._failed(why, self._repeat())
 
     def refused(
         self, status: int, message: str, retry_after_s: float | None = None
     ) -> list[Change[T]]:
-        """The API server said no to the request."""
+        """The API server refused the request."""
         listing = self._listed is not None
         if listing and isinstance(self.next, Watch) and status in _NO_STREAMING and self._streams:
             self._streams = False
@@ -197,8 +198,8 @@ class Reflector(Generic[T]):
         return []
 
     def vanished(self) -> list[Change[T]]:
-        """The kind's definition is gone, and with it all that was of the kind: a watch that ends
-        with the definition may not have told of the last of them."""
+        """The kind's definition was deleted, and with it all objects of the kind; the watch may
+        have ended before it reported the last of them."""
         changes: list[Change[T]] = [Removed(key) for key in self._versions]
         self._versions.clear()
         self._version = ""
@@ -209,14 +210,14 @@ class Reflector(Generic[T]):
         return changes
 
     def anew(self) -> None:
-        """The request was given up: a list comes next, and tells of everything, whatever of it was
-        told before, and of what has gone."""
+        """The request was given up: the next one is a list, which reports all objects again and
+        those deleted since."""
         self._lines.forget()
         self._versions = dict.fromkeys(self._versions, "")
         self._after, self.synced = None, False
         self.next = self._list()
 
-    # --- what the bytes say -------------------------------------------------------------------
+    # --- events -------------------------------------------------------------------------------
 
     def _line(self, line: bytes) -> list[Change[T]]:
         event = self._decoder.line(line)
@@ -262,7 +263,7 @@ class Reflector(Generic[T]):
             self.next = self._again()
         return [change for key in gone for change in self._remove(key)] + [Synced()]
 
-    # --- what comes next ----------------------------------------------------------------------
+    # --- the next request ---------------------------------------------------------------------
 
     def _well(self) -> None:
         self._failures, self.trouble, self.denied, self.missing = 0, "", False, False
@@ -280,7 +281,7 @@ class Reflector(Generic[T]):
         return []
 
     def _repeat(self) -> Fetch | Watch:
-        """A page is not asked for twice: its token may be why."""
+        """Repeat a failed request; a page restarts the list, since its token may be the cause."""
         return self._list() if self._listed is not None else self._again()
 
     def _list(self) -> Fetch | Watch:
@@ -295,14 +296,14 @@ class Reflector(Generic[T]):
         if self._version:
             at_least = ("resourceVersionMatch", "NotOlderThan")
             return Fetch((*self._selectors, ("resourceVersion", self._version), at_least))
-        # Out of the server's cache, in one: a page from etcd costs it six times as much.
+        # One list from the server's cache: pages from etcd cost it six times as much.
         return Fetch((*self._selectors, ("resourceVersion", "0")))
 
     def _page_after(self, token: str) -> Fetch:
         return Fetch((*self._selectors, ("limit", str(PAGE)), ("continue", token)))
 
     def _again(self) -> Watch:
-        """The watch, from where it was."""
+        """Continue the watch from the last version."""
         self._heard = False
         return self._watch(("resourceVersion", self._version))
 

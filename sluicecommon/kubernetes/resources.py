@@ -1,4 +1,4 @@
-"""Where the API server keeps a kind of object: paths, and the few kinds that we name ourselves."""
+"""API paths of kinds of objects, and the kinds that are used by name."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from urllib.parse import quote
 
 
 class Resource(NamedTuple):
-    """One kind in one version. Everything that is known is looked up by it, many times for each
-    job: a tuple is hashed twice as fast as a dataclass."""
+    """One kind in one version. It is a key of the caches, and a tuple is hashed twice as fast as a
+    dataclass."""
 
     group: str
     """Empty: the core group."""
@@ -22,8 +22,8 @@ class Resource(NamedTuple):
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """Of all objects, those of a namespace, or one. Names are quoted: they may come from
-        others, and must not lead elsewhere."""
+        """Path of all objects, those of a namespace, or one. Names are quoted, since untrusted ones
+        must not change the path."""
         parts = ["apis", self.group, self.version] if self.group else ["api", self.version]
         if namespace and self.namespaced:
             parts += ["namespaces", namespace]

@@ -1,8 +1,8 @@
-"""Whose token is this? Asked of the API server that issued it (TokenReview).
+"""Authenticates a token by a TokenReview of the API server that issued it.
 
-The caller needs `create` on `tokenreviews.authentication.k8s.io` (ClusterRole system:auth-delegator
-has it) and nothing else. An answer holds for the moment: a token may be revoked with its pod, so
-whoever keeps one keeps it for a minute at most.
+The client needs only `create` on `tokenreviews.authentication.k8s.io` (in ClusterRole
+system:auth-delegator). A token may be revoked with its pod at any time, so cache an answer for at
+most a minute.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sluicecommon.kubernetes.errors import ApiAway
 from sluicecommon.kubernetes.resources import TOKEN_REVIEWS
 
 NODE_NAME: Final = "authentication.kubernetes.io/node-name"
-"""In `extra` of a token that is bound to a pod: the pod's node (Kubernetes 1.30 and later)."""
+"""Key in `extra` of a token bound to a pod: the pod's node (Kubernetes 1.30 and later)."""
 POD_NAME: Final = "authentication.kubernetes.io/pod-name"
 POD_UID: Final = "authentication.kubernetes.io/pod-uid"
 
@@ -25,23 +25,23 @@ POD_UID: Final = "authentication.kubernetes.io/pod-uid"
 class Review:
     authenticated: bool
     username: str = ""
-    """system:serviceaccount:NAMESPACE:NAME for a pod."""
+    """User name; a pod's is system:serviceaccount:NAMESPACE:NAME."""
     uid: str = ""
     groups: tuple[str, ...] = ()
     audiences: tuple[str, ...] = ()
-    """Those of ours that the token is for."""
+    """The requested audiences that the token has."""
     extra: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     error: str = ""
 
     def claim(self, key: str) -> str:
-        """Of `extra`, where there is exactly one value; empty otherwise."""
+        """The value of `extra` with this key; empty unless there is exactly one."""
         values = self.extra.get(key, ())
         return values[0] if len(values) == 1 else ""
 
 
 async def review(client: ApiClient, token: str, audiences: Sequence[str]) -> Review:
-    """Raises ApiRefused (we may not ask), ApiAway. With `audiences`, a token that is for none of
-    them is not authenticated, whatever the API server's own audience."""
+    """Review a token. With `audiences`, a token with none of them is not authenticated, whatever
+    the API server's own audience. Raises ApiRefused (no right to review), ApiAway."""
     answer = await client.create(
         TOKEN_REVIEWS,
         {
@@ -54,7 +54,7 @@ async def review(client: ApiClient, token: str, audiences: Sequence[str]) -> Rev
 
 
 def read_review(document: Mapping[str, Any], audiences: Sequence[str]) -> Review:
-    """Raises ApiAway for an answer of another form: it authenticates nobody."""
+    """The result in a TokenReview. Raises ApiAway for an answer of another form."""
     status = document.get("status")
     if not isinstance(status, Mapping):
         raise ApiAway("a TokenReview without status")
@@ -67,7 +67,7 @@ def read_review(document: Mapping[str, Any], audiences: Sequence[str]) -> Review
     if not isinstance(extra, Mapping):
         raise ApiAway("a TokenReview with something else in the place of extra")
     given = _texts(status.get("audiences"))
-    # An API server that knows no audiences leaves them out: the token is for itself, not for us.
+    # An API server without audience support omits them: the token is for the API server itself.
     if audiences and not set(audiences) & set(given):
         return Review(False, error=f"the token is for {', '.join(given) or 'nobody named'}")
     return Review(

@@ -1,8 +1,8 @@
-"""What a page shows, as small documents that viewers follow: each change has a revision, and who
-knows one revision is told what became of everything since, field by field.
+"""Documents of a page that viewers follow: each change has a revision, and a viewer that has one
+revision receives the changes since, field by field.
 
-Pure: no clock, no I/O. Bounded: a document more than its kind may have is left out and counted, and
-of documents that are gone only the last are remembered, so who was away for longer starts over.
+Pure: no clock, no I/O. Bounded: documents beyond the limit of their kind are dropped and counted,
+and only the last deletions are kept, so a viewer that was away for longer starts over.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 Key = tuple[str, str, str]
-"""Kind, namespace (empty: nobody's in particular), name."""
+"""Kind, namespace (empty if cluster-wide), name."""
 MOST_OF_A_KIND: Final = 50_000
 MOST_GONE: Final = 20_000
-"""Documents that are gone and still told of, so that a viewer who was away for a moment need not
-start over."""
+"""Deletions that are kept, so that a viewer that was away for a moment need not start over."""
 FRAME_DOCUMENTS: Final = 1_000
-"""In one frame: the first ones of many are on the screen while the rest is on its way."""
+"""Documents in one frame: the first are shown while the rest is being sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What a viewer may see. Two viewers with the same sight are sent the same bytes."""
+    """The objects that a viewer may see. Two viewers with the same sight are sent the same
+    bytes."""
 
     kinds: frozenset[str] = frozenset()
-    """Of these, what belongs to no namespace."""
+    """Visible kinds of cluster-wide documents."""
     namespaces: frozenset[str] | None = frozenset()
-    """What belongs to these; None: to any."""
+    """Namespaces whose documents are visible; None: all."""
 
     def sees(self, key: Key) -> bool:
         kind, namespace, _ = key
@@ -51,18 +51,18 @@ class _Entry:
     fields: dict[str, Any]
     born: int
     changed: dict[str, int]
-    """Revision of each field's last change; those that were taken away are here, too."""
+    """Revision of each field's last change, including removed fields."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What became of one document."""
+    """Change of one document."""
 
     key: Key
     fields: Mapping[str, Any] | None
-    """Those that changed, None for one that was taken away; None as a whole: it is gone."""
+    """Changed fields, with None for a removed one; None if the document was deleted."""
     is_new: bool = False
-    """All there are; what the viewer had under this key does not count."""
+    """True if `fields` are all fields and replace the viewer's document."""
 
     def as_list(self) -> list[Any]:
         return [*self.key, self.fields, 1] if self.is_new else [*self.key, self.fields]
@@ -71,19 +71,19 @@ class Delta:
 @dataclass(slots=True)
 class Board:
     instance: str
-    """Of this process: revisions of another one mean nothing here."""
+    """Identity of this process; revisions of another process are not valid here."""
     most_of_a_kind: int = MOST_OF_A_KIND
     most_gone: int = MOST_GONE
     revision: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
-    """By kind: times that a document had no room."""
+    """Documents dropped because of the limit, by kind."""
     _entries: dict[Key, _Entry] = field(default_factory=dict)
     _order: dict[Key, int] = field(default_factory=dict)
     """Revision of the last change, oldest first."""
     _gone: dict[Key, int] = field(default_factory=dict)
     _by_kind: dict[str, dict[Key, None]] = field(default_factory=dict)
     _floor: int = 0
-    """What went at this revision or before is forgotten."""
+    """Deletions at this revision or before are no longer kept."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -99,7 +99,7 @@ class Board:
         return list(self._by_kind.get(kind, ()))
 
     def put(self, key: Key, fields: Mapping[str, Any]) -> bool:
-        """Whether anything changed. Fields that are None count as not there."""
+        """Store a document; returns True if it changed. Fields that are None count as absent."""
         fields = {name: value for name, value in fields.items() if value is not None}
         entry = self._entries.get(key)
         if entry is None:
@@ -125,7 +125,7 @@ class Board:
         return True
 
     def patch(self, key: Key, fields: Mapping[str, Any]) -> bool:
-        """Of a document that is there; of one that is not, nothing."""
+        """Change fields of an existing document; returns True if it changed."""
         entry = self._entries.get(key)
         return entry is not None and self.put(key, {**entry.fields, **fields})
 
@@ -145,7 +145,7 @@ class Board:
         self._order.pop(key, None)
         self._order[key] = self.revision
 
-    # -- what viewers are told --------------------------------------------------------------------
+    # -- updates for viewers ----------------------------------------------------------------------
 
     def everything(self, sight: Sight) -> Iterator[Delta]:
         for key, entry in self._entries.items():
@@ -153,8 +153,8 @@ class Board:
                 yield Delta(key, entry.fields, is_new=True)
 
     def since(self, revision: int, sight: Sight) -> list[Delta] | None:
-        """In the order of their changes, what is gone first; None: that is too long ago, or from
-        another time, and the viewer has to start over."""
+        """Changes since a revision in order, deletions first; None if the revision is too old or
+        unknown, and the viewer has to start over."""
         keys = self._newer_than(revision, sight)
         return None if keys is None else list(self._deltas(keys, revision))
 
@@ -165,8 +165,8 @@ class Board:
         return [key for key in newer if sight.sees(key)]
 
     def _deltas(self, keys: Iterable[Key], revision: int | None) -> Iterator[Delta]:
-        """As they are when their turn comes, which may be some time after `keys` were listed: what
-        changes meanwhile is told again with the next ones. `revision` None: nothing is known."""
+        """Current states of the documents, which may have changed since `keys` were listed; such
+        changes are sent again later. `revision` is None if the viewer has nothing."""
         for key in keys:
             entry = self._entries.get(key)
             if entry is None:
@@ -178,23 +178,23 @@ class Board:
                 names = [name for name, at in entry.changed.items() if at > revision]
                 yield Delta(key, {name: entry.fields.get(name) for name in names})
 
-    # -- the words of the stream ------------------------------------------------------------------
+    # -- the stream -------------------------------------------------------------------------------
 
     def stamp(self, revision: int | None = None) -> str:
         """The `id:` of an event; a viewer gives it back as Last-Event-ID."""
         return f"{self.instance}.{self.revision if revision is None else revision}"
 
     def read_stamp(self, text: str) -> int | None:
-        """None: it is not ours, so the viewer starts over."""
+        """The revision in a stamp; None if it is another process's, and the viewer starts over."""
         instance, dot, number = text.rpartition(".")
         if not dot or instance != self.instance or not number.isascii() or not number.isdecimal():
             return None
         return int(number[:18])
 
     def frames(self, known: int | None, sight: Sight) -> tuple[int, Iterable[bytes]]:
-        """Events that bring a viewer who knows `known` (None: nothing) up to date, and the
-        revision it has then. Where they are many, each is made when it is asked for: a viewer
-        who takes them slowly holds one of them, and a list of keys."""
+        """Events that bring a viewer from revision `known` (None: nothing) up to date, and the
+        revision it then has. Many events are generated lazily, so that a slow viewer holds only one
+        of them and a list of keys in memory."""
         keys = None if known is None else self._newer_than(known, sight)
         if keys is None:
             known, keys = None, [key for key in self._entries if sight.sees(key)]
@@ -206,15 +206,15 @@ class Board:
             yield event("reset", {"documents": len(keys)})
         for start in range(0, len(keys), FRAME_DOCUMENTS):
             end = start + FRAME_DOCUMENTS
-            told = [one.as_list() for one in self._deltas(keys[start:end], known)]
-            # A cut between two parts must not look as if the rest had come.
-            yield event("delta", told, self.stamp(revision) if end >= len(keys) else "")
+            deltas = [one.as_list() for one in self._deltas(keys[start:end], known)]
+            # Only the last part has a stamp: an interrupted stream must not look complete.
+            yield event("delta", deltas, self.stamp(revision) if end >= len(keys) else "")
         if known is None or not keys:
             yield event("synced", {"revision": revision}, self.stamp(revision))
 
 
 def _newer(order: dict[Key, int], revision: int) -> list[Key]:
-    """Those that changed since, oldest first."""
+    """Keys that changed since a revision, oldest first."""
     found: list[Key] = []
     for key in reversed(order):
         if order[key] <= revision:
@@ -232,7 +232,7 @@ def event(name: str, data: Any, stamp: str = "") -> bytes:
 
 
 class Frames:
-    """The frames of a board, kept for a moment: viewers who know the same are sent the same."""
+    """Cache of a board's frames: viewers at the same revision are sent the same bytes."""
 
     MOST: Final = 64
 
@@ -248,7 +248,7 @@ class Frames:
             found = self.board.frames(known, sight)
             self.made_total += 1
             if known is None or not isinstance(found[1], list):
-                return found  # megabytes: not kept
+                return found  # It may have megabytes, so it is not cached.
             if len(self._made) >= self.MOST:
                 self._made.clear()
             self._made[what] = found

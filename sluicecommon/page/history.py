@@ -1,7 +1,7 @@
-"""The last hour of figures, for lines on a page: rings of small numbers, one slot each STEP_S.
+"""The last hour of samples for a page's sparklines: ring buffers with one slot each STEP_S.
 
-A value is kept as a thousandth of what is whole, in two bytes: 8,000 GPUs with three figures take
-6 MB. Pure; the time comes from outside.
+A ratio is stored in thousandths, in two bytes: 8,000 GPUs with three series take 6 MB. Pure; the
+time is passed in.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any, Final
 
 STEP_S: Final = 30
 SLOTS: Final = 120
-"""An hour."""
+"""Slots of an hour."""
 UNKNOWN: Final = 0xFFFF
 MOST_SERIES: Final = 50_000
 
 
 class Ring:
-    """Averages of what came within a slot."""
+    """Ring buffer of the averages of the samples within each slot."""
 
     __slots__ = ("_at", "_count", "_sum", "values")
 
@@ -58,7 +58,7 @@ class History:
         return self._count
 
     def add(self, name: str, figures: Mapping[str, float | None], now_s: float) -> None:
-        """Ratios of `name` as they are now; what is None is not known."""
+        """Add samples of `name`; a ratio of None is unknown."""
         slot = int(now_s // STEP_S)
         rings = self._rings.setdefault(name, {})
         for figure, ratio in figures.items():
@@ -73,12 +73,12 @@ class History:
             ring.add(slot, ratio)
 
     def read(self, name: str, now_s: float) -> dict[str, Any]:
-        """`end`: Unix seconds at which the last slot ends."""
+        """The series of `name`; `end` is the end of the last slot in Unix seconds."""
         slot = int(now_s // STEP_S)
         series = {figure: ring.read(slot) for figure, ring in self._rings.get(name, {}).items()}
         return {"step": STEP_S, "end": (slot + 1) * STEP_S, "series": series}
 
     def keep(self, names: Collection[str]) -> None:
-        """Forgets all but these."""
+        """Drop the series of all other names."""
         for name in self._rings.keys() - set(names):
             self._count -= len(self._rings.pop(name))

@@ -1,4 +1,4 @@
-"""[page] of both services."""
+"""The section [page] of both services' settings."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ class PageSettings:
     """[page]: the web page."""
 
     listen: str = "127.0.0.1:0"
-    """ADDRESS:PORT over HTTP. Port 0: any that is free; `web` says which. Elsewhere than on
-    loopback it needs a certificate. Empty: no page."""
+    """ADDRESS:PORT over HTTP. Port 0: any free port, which `web` prints. An address other than the
+    loopback requires a certificate. Empty: no page."""
     certificate: str = _path()
-    """PEM, with its chain; then it is HTTPS. It is read again when it changes."""
+    """PEM certificate for HTTPS, with its chain; reloaded when it changes."""
     key: str = _path()
-    """Of the certificate."""
+    """PEM key of the certificate."""
     url: str = ""
-    """Where people find it, where that is another address: behind a proxy. Empty: as listened
+    """Public URL, if it differs from the address, as behind a proxy. Empty: the address listened
     on."""
 
 
 def check_page(page: PageSettings, split: Callable[[str], tuple[str, int]]) -> list[str]:
-    """What is wrong with it; `split` reads ADDRESS:PORT and raises ValueError."""
+    """Problems of the section; `split` parses ADDRESS:PORT and raises ValueError."""
     problems = []
     if bool(page.certificate) != bool(page.key):
         lacking = "key" if page.certificate else "certificate"
-        problems.append(f"page.{lacking}: is missing; certificate and key belong together")
+        problems.append(f"page.{lacking}: is missing; certificate and key must be set together")
     if page.url and not page.url.startswith(("https://", "http://")):
         problems.append(f"page.url: {page.url!r} is not https://HOST[:PORT][/PATH]")
     if not page.listen:

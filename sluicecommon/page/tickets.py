@@ -1,5 +1,5 @@
-"""One-time words for a page on a machine of its own: who may ask the service over its socket gets
-a URL with such a word, and the browser that opens it gets a session. Pure; the time is given.
+"""One-time tickets for the page: a caller on the service's socket receives a URL with a ticket, and
+the browser that opens it receives a session. Pure; the time is passed in.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class _Kept(Generic[T]):
 
 
 class Tickets(Generic[T]):
-    """`whom` is who asked, as the service knows it. Words are kept as digests: a dump of this
-    process's memory opens nothing."""
+    """`whom` is the caller as the service knows it. Only digests of secrets are stored, so that a
+    memory dump contains no usable ticket."""
 
     def __init__(self, new_secret: Callable[[], str]) -> None:
-        """`new_secret`: 128 bits of chance or more, as text that a URL may hold."""
+        """`new_secret` returns at least 128 random bits as URL-safe text."""
         self._new_secret = new_secret
         self._tickets: dict[bytes, _Kept[T]] = {}
         self._sessions: dict[bytes, _Kept[T]] = {}
@@ -37,7 +37,7 @@ class Tickets(Generic[T]):
         return self._keep(self._tickets, whom, now_s + TICKET_S, now_s, MOST_TICKETS)
 
     def redeem(self, ticket: str, now_s: float) -> tuple[str, T] | None:
-        """A session and whose it is; None: no such ticket, used already, or too old."""
+        """A session and its caller; None if the ticket is unknown, used or expired."""
         kept = self._tickets.pop(_digest(ticket), None)
         if kept is None or kept.until_s <= now_s:
             return None
@@ -57,7 +57,7 @@ class Tickets(Generic[T]):
         for digest in [digest for digest, kept in where.items() if kept.until_s <= now_s]:
             del where[digest]
         while len(where) >= most:
-            del where[next(iter(where))]  # the oldest
+            del where[next(iter(where))]  # The oldest is first.
         secret = self._new_secret()
         where[_digest(secret)] = _Kept(whom, until_s)
         return secret

@@ -54,7 +54,7 @@ def test_the_node_page_shows_grants_gpus_and_events_and_resizes(stage: Stage, no
                 await page.until("document.querySelector('dialog').open && document.querySelector('dialog input[name=cores]')")  # fmt: skip
                 await page.js("document.querySelector('dialog input[name=cores]').value = '45'")
                 await page.js("document.querySelector('dialog button[type=submit]').click()")
-                await page.says("It is in the audit trail.")
+                await page.says("It is recorded in the audit trail.")
                 await page.click("Close")
                 await page.says("45 %")
                 await page.shot(SCREENS / "node-grant.png")

@@ -21,10 +21,10 @@ from tests.page.conftest import SCREENS, Stage
 pytestmark = pytest.mark.page
 NEW = itertools.count(1)
 PAGES = {
-    "overview": ("", ["400 / 400", "Who holds what", "Queue lengths", "Fragmentation"]),
+    "overview": ("", ["400 / 400", "GPU memory by grant", "Queue lengths", "Fragmentation"]),
     "workloads": ("workloads", ["Workloads", "Pending", "Running"]),
-    "workload": ("workloads/vision/train-0", ["Running", "Where it runs", "24 GiB", "30 %"]),
-    "waiting": ("workloads/search/train-219", ["Why it waits", "It would start if", "position"]),
+    "workload": ("workloads/vision/train-0", ["Running", "Placement", "24 GiB", "30 %"]),
+    "waiting": ("workloads/search/train-219", ["Why it is pending", "It would start if", "position"]),
     "clusterqueues": ("clusterqueues", ["Cohort company", "Cohort research", "vision", "nvidia.com/gpu"]),
     "clusterqueue": ("clusterqueues/search", ["Quota", "nominal", "40", "company"]),
     "localqueues": ("localqueues", ["main", "robots"]),
@@ -34,7 +34,7 @@ PAGES = {
     "flavors": ("flavors", ["h100", "block-0", "topology/block=block-0"]),
     "topology": ("topology", ["racks", "block-4", "10 nodes"]),
     "events": ("events", ["Events"]),
-    "whatif": ("whatif", ["Play it"]),
+    "whatif": ("whatif", ["Simulate"]),
     "object": ("object/ClusterQueue//vision", ["nominalQuota: 60", "kind: ClusterQueue"]),
 }  # fmt: skip
 
@@ -153,13 +153,13 @@ def test_holding_takes_a_confirmation_and_leaves_a_row(stage: Stage) -> None:
         await show(page, f"workloads/search/{name}", "Hold…")
         await page.click("Hold…")
         await page.until("document.querySelector('dialog').open")
-        await page.click("Leave it as it is")
+        await page.click("Cancel")
         await page.until("!document.querySelector('dialog').open")
         await page.click("Hold…")
         await page.until("document.querySelector('dialog button[type=submit]') && document.querySelector('dialog').open")  # fmt: skip
         await page.shot(SCREENS / "confirmation.png")
         await page.js("document.querySelector('dialog button[type=submit]').click()")
-        await page.says("It is in the audit trail.")
+        await page.says("It is recorded in the audit trail.")
         await page.click("Close")
         await page.until(f"sluice.app.store.get('Workload', 'search', '{name}').held === true")
         await page.says("hold by root over the page")
@@ -187,11 +187,11 @@ def test_a_filter_is_a_url_that_can_be_kept(stage: Stage) -> None:
 
 def test_what_if_plays_the_same_engine(stage: Stage) -> None:
     async def scene(page: Page) -> None:
-        await show(page, "whatif?kind=ClusterQueue&name=search", "Play it")
+        await show(page, "whatif?kind=ClusterQueue&name=search", "Simulate")
         await page.until("document.querySelector('textarea').value.includes('nominalQuota: 40')")
         await page.js("(e => { e.value = e.value.replace('nominalQuota: 40', 'nominalQuota: 400'); e.dispatchEvent(new Event('input', {bubbles: true})); })(document.querySelector('textarea'))")  # fmt: skip
-        await page.click("Play it")
-        await page.says("would run as it is", 120)
+        await page.click("Simulate")
+        await page.says("would run without the change", 120)
         text = await page.text()
         assert "Starts: 0" not in text, text
         assert "search/train-219" in text

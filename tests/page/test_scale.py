@@ -21,10 +21,10 @@ OPENS_S = 20.0
 SHOWN_S = 5.0
 """Another page of it, drawn."""
 PAGES = {
-    "overview": ("", ["8000 / 8000", "Who holds what", "Fragmentation"]),
+    "overview": ("", ["8000 / 8000", "GPU memory by grant", "Fragmentation"]),
     "workloads": ("workloads", ["Pending", "Running"]),
-    "workload": ("workloads/vision/train-0", ["Running", "Where it runs"]),
-    "waiting": ("workloads/search/train-9999", ["Why it waits"]),
+    "workload": ("workloads/vision/train-0", ["Running", "Placement"]),
+    "waiting": ("workloads/search/train-9999", ["Why it is pending"]),
     "clusterqueues": ("clusterqueues", ["Cohort research", "vision"]),
     "clusterqueue": ("clusterqueues/search", ["Quota", "800"]),
     "localqueues": ("localqueues", ["robots"]),
@@ -33,7 +33,7 @@ PAGES = {
     "flavors": ("flavors", ["h100", "1000"]),
     "topology": ("topology", ["racks", "block-99"]),
     "events": ("events", ["Events"]),
-    "whatif": ("whatif", ["Play it"]),
+    "whatif": ("whatif", ["Simulate"]),
     "object": ("object/ClusterQueue//vision", ["nominalQuota: 1200"]),
 }  # fmt: skip
 

@@ -1,5 +1,5 @@
-"""`sluice-queue apply -f …`: queues, flavors and priorities take effect, Jobs, Pods and Workloads
-are submitted; all or nothing, and of more than 200 objects all of each 200 or nothing."""
+"""`sluice-queue apply -f …`: applies queues, flavors and priorities, and submits Jobs, Pods and
+Workloads. A call is all or nothing; more than 200 objects are sent as several calls."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from queuecontroller.cli.files import add_manifests, complain, printable
 from queuecontroller.cli.session import (
     Failed,
-    add_door,
+    add_endpoint,
     add_output,
     connect,
     placed,
@@ -22,9 +22,11 @@ from queuecontroller.server.api.client import OBJECTS_A_CALL, Client, Refused
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_manifests(parser)
-    parser.add_argument("--dry-run", action="store_true", help="check only, on the server")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="validate on the server without applying"
+    )
     add_output(parser)
-    add_door(parser)
+    add_endpoint(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -52,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
 def _apply(
     client: Client, sources: Sequence[Source], dry_run: bool, applied: list[dict[str, str]]
 ) -> None:
-    """One call: all of it, or nothing."""
+    """Send one call, which applies all its objects or none."""
     try:
         applied += client.apply([dict(one.body) for one in sources], dry_run)
     except Refused as refused:

@@ -1,4 +1,4 @@
-"""`sluice-queue delete | hold | resume`: what is done to one object, or to those of a file."""
+"""`sluice-queue delete | hold | resume`: changes one object, or those of a file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from queuecontroller.cli.files import add_manifests, complain, printable
 from queuecontroller.cli.main import EXIT_USAGE
 from queuecontroller.cli.session import (
     Failed,
-    add_door,
+    add_endpoint,
     add_output,
     connect,
     kind_of,
@@ -28,14 +28,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     verb = parser.get_default("verb")
     parser.add_argument("kind", metavar="KIND", nargs="?", help="workload, cq, lq, …")
     parser.add_argument("name", metavar="NAME", nargs="?", help="or NAMESPACE/NAME")
-    parser.add_argument("-n", "--namespace", metavar="NS", help="default: default")
+    parser.add_argument("-n", "--namespace", metavar="NS", help="namespace (default: default)")
     add_manifests(parser, required=False)
     if verb == "hold":
         parser.add_argument(
-            "--drain", action="store_true", help="a queue: stop what runs through it, too"
+            "--drain", action="store_true", help="of a queue: also stop its running workloads"
         )
     add_output(parser)
-    add_door(parser)
+    add_endpoint(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
             done = _calls(options, client)
             for kind, namespace, name in targets:
                 changed.append(done(kind, namespace, name))
-                if not options.output:  # at once: what comes later may be refused
+                if not options.output:  # Printed at once, since a later object may be refused.
                     where = f"{namespace}/" if kind in _NAMESPACED else ""
                     print(printable(f"{kind} {where}{name} {_DONE[verb]}"), flush=True)
     except Failed as failed:
@@ -77,14 +77,15 @@ def _targets(options: argparse.Namespace) -> Iterable[tuple[str, str, str]]:
     if not options.filename:
         yield object_of(options)
         return
-    # Workloads before the queues they stand in, queues before their flavors.
+    # Workloads come before their queues, and queues before their flavors.
     for source in reversed(read_manifests(options.filename)):
         head = source.body.get("metadata")
         kind = source.body["kind"]
         if not isinstance(head, dict) or not isinstance(head.get("name"), str):
             line = source.line("metadata.name")
             raise Failed(
-                EXIT_USAGE, f"{source.file}:{line}: {kind}.metadata.name: is missing, or no text"
+                EXIT_USAGE,
+                f"{source.file}:{line}: {kind}.metadata.name: is missing, or not a string",
             )
         name = head["name"]
         if kind in ("Job", "Pod"):

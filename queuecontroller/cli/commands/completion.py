@@ -1,4 +1,4 @@
-"""`sluice-queue completion SHELL`: a script of completions, for `eval` or a file."""
+"""`sluice-queue completion SHELL`: prints a completion script, for `eval` or a file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sluicecommon.completion import SHELLS, Command, command_of, script
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("shell", choices=SHELLS, help="whose")
+    parser.add_argument("shell", choices=SHELLS, help="the shell")
 
 
 def commands() -> list[Command]:

@@ -1,5 +1,4 @@
-"""`sluice-queue describe KIND NAME`: everything about one object, for people; a workload with its
-history."""
+"""`sluice-queue describe KIND NAME`: one object in full as text; a workload with its history."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ import yaml
 from queuecontroller.cli.files import complain, printable
 from queuecontroller.cli.session import (
     Failed,
-    add_door,
+    add_endpoint,
     add_object,
     add_output,
     connect,
@@ -26,7 +25,7 @@ from queuecontroller.cli.session import (
 def configure(parser: argparse.ArgumentParser) -> None:
     add_object(parser)
     add_output(parser)
-    add_door(parser)
+    add_endpoint(parser)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -1,5 +1,5 @@
-"""`sluice-queue explain NAME`: why a workload waits, what would have to change, and when it may
-start."""
+"""`sluice-queue explain NAME`: why a workload is pending, what would have to change, and when it
+may start."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from queuecontroller.cli.files import complain, printable
 from queuecontroller.cli.session import (
     Failed,
-    add_door,
+    add_endpoint,
     add_namespace,
     add_output,
     connect,
@@ -21,10 +21,10 @@ from queuecontroller.cli.tables import duration
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="of the workload, or NAMESPACE/NAME")
+    parser.add_argument("name", metavar="NAME", help="the workload, or NAMESPACE/NAME")
     add_namespace(parser)
     add_output(parser)
-    add_door(parser)
+    add_endpoint(parser)
     parser.set_defaults(kind="workload")
 
 
@@ -53,7 +53,7 @@ def lines_of(answer: Any) -> list[str]:
     if status.reason or status.message:
         lines.append(f"why: {status.reason}: {status.message}")
     if status.HasField("estimate_seconds"):
-        lines.append(f"estimate: about {duration(status.estimate_seconds)}, as things went lately")
+        lines.append(f"estimate: about {duration(status.estimate_seconds)}, from recent admissions")
     elif answer.remedies and not json.loads(answer.json)["explanation"]["waitingHelps"]:
         lines.append("estimate: never, unless something is changed")
     lines += turn_lines(json.loads(answer.json).get("explanation") or {})
@@ -62,10 +62,13 @@ def lines_of(answer: Any) -> list[str]:
 
 
 def turn_lines(explanation: dict[str, Any]) -> list[str]:
-    """Where what LocalQueues have used decides whose turn it is."""
+    """The position of its LocalQueue where past usage orders LocalQueues (admission fair
+    sharing)."""
     turn = explanation.get("turn")
     if turn is None:
         return []
     before = [f"{one['name']} ({one['usage']})" for one in turn["servedBefore"]]
-    who = f"after {', '.join(before)}" if before else "first"
-    return [f"turn: LocalQueue {turn['localQueue']} has used {turn['usage']} and is served {who}"]
+    order = f"after {', '.join(before)}" if before else "first"
+    return [
+        f"order: LocalQueue {turn['localQueue']} has used {turn['usage']} and is served {order}"
+    ]

@@ -1,5 +1,5 @@
-"""`sluice-queue export`: all of a queue as one list of manifests, of the service or of a cluster
-in which Kueue decides, or we do on Kueue's objects."""
+"""`sluice-queue export`: queues and workloads as one list of manifests, from the service or from
+a cluster with Kueue's objects, whichever of Kueue and Sluice schedules them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from queuecontroller.cli.migrate.clusters import add_cluster, ask_cluster, is_cl
 from queuecontroller.cli.migrate.objects import ConversionError, carried, in_order, is_over, name_of
 from queuecontroller.cli.session import (
     Failed,
-    add_door,
+    add_endpoint,
     add_namespace,
     add_output,
     connect,
@@ -29,14 +29,14 @@ SERVED: Final = (
     "LocalQueue",
     "Workload",
 )
-"""What the service has of Kueue's."""
+"""Kueue's kinds that the service has."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_namespace(parser)
     add_output(parser)
     add_cluster(parser)
-    add_door(parser)
+    add_endpoint(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
         complain(str(failed))
         return failed.status
     if not documents:
-        complain("nothing is there")
+        complain("no objects found")
         return EXIT_NO
     listed = {"apiVersion": "v1", "kind": "List", "items": documents}
     print_object(listed, options.output or "yaml")
@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _of_cluster(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """In v1beta2, whichever version is served. Raises Failed."""
+    """The cluster's objects in v1beta2, whichever version is served. Raises Failed."""
     found = ask_cluster(options, lambda cluster: cluster.objects(options.namespace or ""))
     made, wrong = [], []
     for one in in_order(found):

@@ -1,5 +1,5 @@
-"""`sluice-queue get KIND [NAME]`: objects as a table, JSON or YAML; `--watch` goes on with every
-change."""
+"""`sluice-queue get KIND [NAME]`: objects as a table, JSON or YAML; `--watch` streams their
+changes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from queuecontroller.cli.files import complain, printable
 from queuecontroller.cli.main import EXIT_USAGE
 from queuecontroller.cli.session import (
     Failed,
-    add_door,
+    add_endpoint,
     add_output,
     connect,
     kind_of,
@@ -26,14 +26,22 @@ from queuecontroller.server.api.client import Client
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("kind", metavar="KIND", help="workloads, cq, lq, flavors, nodes, …")
-    parser.add_argument("name", metavar="NAME", nargs="?", help="or NAMESPACE/NAME; without: all")
-    parser.add_argument("-n", "--namespace", metavar="NS", help="only there (default: all)")
+    parser.add_argument("name", metavar="NAME", nargs="?", help="or NAMESPACE/NAME (default: all)")
     parser.add_argument(
-        "-q", "--queue", default="", metavar="NAME", help="workloads of this LocalQueue or CQ"
+        "-n", "--namespace", metavar="NS", help="only this namespace (default: all)"
     )
-    parser.add_argument("-w", "--watch", action="store_true", help="go on with every change")
+    parser.add_argument(
+        "-q",
+        "--queue",
+        default="",
+        metavar="NAME",
+        help="only workloads of this LocalQueue or ClusterQueue",
+    )
+    parser.add_argument(
+        "-w", "--watch", action="store_true", help="stream changes until interrupted"
+    )
     add_output(parser, "table", "wide")
-    add_door(parser)
+    add_endpoint(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -76,7 +84,7 @@ def _show(kind: str, objects: list[dict[str, Any]], form: str, single: bool = Fa
 
 
 def _watch(client: Client, kind: str, namespace: str, queue: str, form: str, name: str) -> int:
-    """A table first, then a line per change; JSON and YAML are a document per change."""
+    """Print a table, then a line per change; with JSON and YAML a document per change."""
     first: list[dict[str, Any]] | None = []
     for event, found in client.watch(kind, namespace, queue):
         if name and event != "BOOKMARK" and found["metadata"]["name"] != name:

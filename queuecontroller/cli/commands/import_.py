@@ -1,11 +1,11 @@
-"""`sluice-queue import`: from one queue into another; what would change, and then it is done.
+"""`sluice-queue import`: moves a queue; prints the plan, and then carries it out.
 
-    sluice-queue import --kubeconfig FILE              Kueue ran there, we are to decide from now on
+    sluice-queue import --kubeconfig FILE              take over a cluster in which Kueue ran
     sluice-queue import -f LIST --kubeconfig FILE      an export, into a cluster
     sluice-queue import -f LIST                        an export, into the standalone service
-    sluice-queue import --hami --kubeconfig FILE       look at what HAMi gives; nothing is done
+    sluice-queue import --hami --kubeconfig FILE       show HAMi's allocations; changes nothing
 
-Where something cannot be carried, nothing is done at all, unless --leave-out says so.
+If an object cannot be imported, nothing is changed at all, unless --leave-out is given.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from queuecontroller.cli.migrate.plan import (
 )
 from queuecontroller.cli.session import (
     Failed,
-    add_door,
+    add_endpoint,
     add_output,
     connect,
     print_object,
@@ -47,21 +47,23 @@ from queuecontroller.server.api.client import OBJECTS_A_CALL, Client
 def configure(parser: argparse.ArgumentParser) -> None:
     add_manifests(parser, required=False)
     parser.add_argument(
-        "--hami", action="store_true", help="look at a running HAMi: who has what of which GPU"
+        "--hami", action="store_true", help="show the allocations of a running HAMi, by GPU"
     )
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done, no more")
     parser.add_argument(
-        "--leave-out", action="store_true", help="do the rest where something cannot be carried"
+        "--dry-run", action="store_true", help="print the plan without carrying it out"
+    )
+    parser.add_argument(
+        "--leave-out", action="store_true", help="skip objects that cannot be imported"
     )
     parser.add_argument(
         "--webhooks-namespace",
         default="sluice",
         metavar="NS",
-        help="of the Service sluice-queue-webhooks, for the definitions (default: sluice)",
+        help="namespace of the Service sluice-queue-webhooks, for the CRDs (default: sluice)",
     )
     add_output(parser)
     add_cluster(parser)
-    add_door(parser)
+    add_endpoint(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -71,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
         if not options.filename and not is_cluster(options):
             raise Failed(
                 EXIT_USAGE,
-                "what is to be imported? -f FILE (an export), or --kubeconfig FILE of a cluster in"
+                "nothing to import: give -f FILE (an export), or --kubeconfig FILE of a cluster in"
                 " which Kueue ran",
             )
         sources = read_manifests(options.filename) if options.filename else []
@@ -133,17 +135,17 @@ def _into_service(
     return 0
 
 
-# -- saying it ------------------------------------------------------------------------------------
+# -- printing the plan ----------------------------------------------------------------------------
 
 
 def _may_go_on(options: argparse.Namespace, steps: Sequence[Step]) -> bool:
-    """Says every step; whether they may be done."""
+    """Print every step; True if they may be carried out."""
     _say(options, steps)
     refused = _refused(steps)
     if refused and not options.leave_out:
         complain(
-            f"{refused} cannot be carried, and nothing was done: mend what is said above, or leave"
-            " them out with --leave-out"
+            f"{refused} objects cannot be imported, so nothing was changed: fix the errors above,"
+            " or skip these objects with --leave-out"
         )
     return not refused or options.leave_out
 
@@ -162,8 +164,8 @@ def _say(options: argparse.Namespace, steps: Sequence[Step]) -> None:
     for one in steps:
         print(printable(str(one)))
     counts = Counter(one.action for one in steps)
-    told = ", ".join(f"{counts[one]} to {one}" for one in Action if counts[one])
-    print(f"{'would be: ' if options.dry_run else ''}{told or 'nothing to do'}")
+    summary = ", ".join(f"{counts[one]} to {one}" for one in Action if counts[one])
+    print(f"{'dry run: ' if options.dry_run else ''}{summary or 'nothing to do'}")
 
 
 # -- HAMi -----------------------------------------------------------------------------------------
@@ -171,7 +173,7 @@ def _say(options: argparse.Namespace, steps: Sequence[Step]) -> None:
 
 def _hami(options: argparse.Namespace) -> int:
     if not is_cluster(options):
-        raise Failed(EXIT_USAGE, "--hami: needs --kubeconfig FILE or --in-cluster")
+        raise Failed(EXIT_USAGE, "--hami: requires --kubeconfig FILE or --in-cluster")
     found = look(*ask_cluster(options, Cluster.nodes_and_pods))
     if options.output:
         shown = {

@@ -1,4 +1,4 @@
-"""`sluice-queue lint -f DIR|FILE …`: what is wrong with manifests taken together."""
+"""`sluice-queue lint -f DIR|FILE …`: finds errors across a set of manifests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sluice-queue serve`: the controller in the foreground. A flag wins over the configuration
+"""`sluice-queue serve`: runs the controller in the foreground. A flag overrides the configuration
 file."""
 
 from __future__ import annotations
@@ -19,39 +19,46 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--socket",
         metavar="PATH",
-        help=f'Unix socket (default: {SYSTEM_SOCKET} as root or as a service; "none": no socket)',
+        help=f'Unix socket (default: {SYSTEM_SOCKET} as root or as a service; "none" disables it)',
     )
-    parser.add_argument("--listen", metavar="ADDRESS:PORT", help="gRPC over TCP; needs TLS")
+    parser.add_argument("--listen", metavar="ADDRESS:PORT", help="gRPC over TCP; requires TLS")
     parser.add_argument(
         "--metrics-listen",
         metavar="ADDRESS:PORT",
-        help='/metrics, /healthz, /readyz (default: 127.0.0.1:9466; "": none)',
+        help='/metrics, /healthz, /readyz (default: 127.0.0.1:9466; "" disables them)',
     )
     parser.add_argument(
-        "--probes-listen", metavar="ADDRESS:PORT", help="/healthz and /readyz for probes alone"
+        "--probes-listen",
+        metavar="ADDRESS:PORT",
+        help="another address with only /healthz and /readyz, for probes",
     )
     parser.add_argument("--database", type=path, metavar="FILE", help="SQLite file of the queue")
-    parser.add_argument("--tls-certificate", type=path, metavar="FILE", help="PEM, the server's")
-    parser.add_argument("--tls-key", type=path, metavar="FILE", help="PEM")
+    parser.add_argument(
+        "--tls-certificate", type=path, metavar="FILE", help="server certificate, PEM"
+    )
+    parser.add_argument("--tls-key", type=path, metavar="FILE", help="server key, PEM")
     parser.add_argument(
         "--tls-client-ca",
         type=path,
         metavar="FILE",
-        help="callers need a certificate of this authority",
+        help="CA that client certificates must be signed by, PEM",
     )
-    parser.add_argument("--tls-admins", metavar="NAMES", help="names in certificates: admins")
+    parser.add_argument(
+        "--tls-admins", metavar="NAMES", help="names in client certificates that are admins"
+    )
     parser.add_argument(
         "--restored",
         action="store_true",
-        help="the database is an old copy: go past every term and revision that nodes may have"
-        " seen, and take over what they bring of what is missing; once, not in a unit",
+        help="the database was restored from a backup: skip past all terms and revisions that"
+        " nodes may have seen, and adopt running work that they report and the database lacks;"
+        " use it once, not in a systemd unit",
     )
     parser.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="SECTION.KEY=VALUE",
-        help="any other setting, as in nodes.lease_s=10; repeat for several",
+        help="any other setting, as in nodes.lease_s=10; may be repeated",
     )
 
 
@@ -78,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
 def _overrides(
     options: argparse.Namespace,
 ) -> tuple[dict[str, dict[str, object]], list[str]]:
-    """By section and key, and what is wrong with a --set."""
+    """Settings given as flags, by section and key, and the errors of --set."""
     found: dict[str, dict[str, object]] = {}
     paths = {"database", "certificate", "key", "client_ca", "socket"}
     for section, flag in (
@@ -111,7 +118,8 @@ def _overrides(
 
 
 def _typed(section: str, name: str, value: str) -> Any:
-    """As the setting has it; what cannot be read stays text, and `parse` complains."""
+    """The value in the setting's type; a value that cannot be converted stays text, which `parse`
+    reports."""
     kinds = {one.name: one.type for one in fields(SECTIONS[section])} if section in SECTIONS else {}
     kind = kinds.get(name)
     if kind == "bool" and value in ("true", "false"):

@@ -1,4 +1,5 @@
-"""`sluice-queue simulate -f DIR|FILE …`: the same engine, no cluster, faster than real time."""
+"""`sluice-queue simulate -f DIR|FILE …`: runs the same scheduler without a cluster, faster than
+real time."""
 
 from __future__ import annotations
 
@@ -22,11 +23,11 @@ from queuecontroller.cli.simulate.run import Player
 from queuecontroller.cli.simulate.trace import Arrival, TraceError, by_chance, read_trace
 from queuecontroller.kueueapi.manifests.documents import Documents, load
 
-MOST_JOBS: Final = 1_000_000
-"""By chance; each takes about 3 KiB."""
+MAX_RANDOM_JOBS: Final = 1_000_000
+"""Limit of --jobs; each takes about 3 KiB."""
 
 SHOWN_POINTS: Final = 20
-"""Of the timeline in a table; JSON has more."""
+"""Rows of the timeline in a table; JSON has more."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -42,13 +43,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=_count,
         default=0,
         metavar="N",
-        help="arrivals made by chance (default: none)",
+        help="number of random arrivals (default: none)",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the chance (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of --jobs (default: 0)")
     parser.add_argument(
         "--strict-selectors",
         action="store_true",
-        help="a ClusterQueue without namespaceSelector takes nobody, as in Kueue",
+        help="a ClusterQueue without namespaceSelector admits no namespace, as in Kueue",
     )
     parser.add_argument(
         "-o", "--output", choices=["table", "json"], default="table", help="default: table"
@@ -56,8 +57,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text[:10]) <= MOST_JOBS):
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 to {MOST_JOBS}")
+    if not (text.isascii() and text.isdigit() and int(text[:10]) <= MAX_RANDOM_JOBS):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a whole number from 0 to {MAX_RANDOM_JOBS}"
+        )
     return int(text)
 
 
@@ -108,7 +111,7 @@ def _arrivals(
 
 def lines_of(report: dict[str, Any]) -> list[str]:
     lines = [
-        f"{report['ended_s']:g} s played in {report['cycles']} cycles:"
+        f"{report['ended_s']:g} s simulated in {report['cycles']} cycles:"
         f" {len(report['admitted'])} admitted, {len(report['pending'])} pending,"
         f" {report['finished']} finished, {report['preemptions']} preemptions"
     ]
@@ -116,7 +119,7 @@ def lines_of(report: dict[str, Any]) -> list[str]:
         lines.append(f"\nClusterQueue {queue}")
         used = report["utilization"].get(queue, {})
         for name in sorted({*amounts, *used}):
-            mean = f"{used[name]:.1%} in the mean" if name in used else ""
+            mean = f"{used[name]:.1%} on average" if name in used else ""
             lines.append(f"  {name:<32} {amounts.get(name, 0):>12} in use  {mean}".rstrip())
         waits = report["waits_s"].get(queue)
         if waits:
@@ -135,7 +138,7 @@ def lines_of(report: dict[str, Any]) -> list[str]:
 
 def _gpu_lines(report: dict[str, Any]) -> list[str]:
     gpus = report["gpus"]
-    lines = [f"\nGPUs: {gpus['memory_used_ratio']:.1%} of the memory in use in the mean"]
+    lines = [f"\nGPUs: {gpus['memory_used_ratio']:.1%} of the memory in use on average"]
     lines.append("  fragmentation of free memory      end    mean   worst    fit")
     for name, one in gpus["fragmentation"].items():
         lines.append(

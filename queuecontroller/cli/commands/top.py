@@ -1,4 +1,4 @@
-"""`sluice-queue top`: nodes with the load of their GPUs as lines, and queues, again and again."""
+"""`sluice-queue top`: nodes with the load of their GPUs, and queues, refreshed periodically."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from queuecontroller.cli.files import complain, printable
-from queuecontroller.cli.session import Failed, add_door, connect
+from queuecontroller.cli.session import Failed, add_endpoint, connect
 from queuecontroller.cli.tables import align
 
 HISTORY: Final = 24
-"""Rounds that a line shows."""
+"""Number of refreshes that a sparkline shows."""
 HOME_AND_CLEAR: Final = "\x1b[H\x1b[J"
 _BARS: Final = "▁▂▃▄▅▆▇█"
 _GREEN, _YELLOW, _RED, _PLAIN = "\x1b[32m", "\x1b[33m", "\x1b[31m", "\x1b[0m"
 _STATES: Final = {"Ready": _GREEN, "Away": _YELLOW, "Lost": _RED}
-LEAST_S, MOST_S = 0.2, 3600.0
+MIN_INTERVAL_S, MAX_INTERVAL_S = 0.2, 3600.0
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="auto: on a terminal (default)",
     )
-    add_door(parser)
+    add_endpoint(parser)
 
 
 def _seconds(text: str) -> float:
@@ -44,8 +44,10 @@ def _seconds(text: str) -> float:
         found = float(text)
     except ValueError:
         found = 0.0
-    if not LEAST_S <= found <= MOST_S:
-        raise argparse.ArgumentTypeError(f"{text!r} is not {LEAST_S:g} to {MOST_S:g} seconds")
+    if not MIN_INTERVAL_S <= found <= MAX_INTERVAL_S:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not {MIN_INTERVAL_S:g} to {MAX_INTERVAL_S:g} seconds"
+        )
     return found
 
 
@@ -73,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def take(loads: dict[str, deque[float | None]], nodes: Sequence[Mapping[str, Any]]) -> None:
-    """The mean load of each node's GPUs, behind those of the rounds before."""
+    """Append the mean load of each node's GPUs to its recent loads."""
     for node in nodes:
         gpus = (node.get("status") or {}).get("gpus") or ()
         known = [one["utilizationRatio"] for one in gpus if one.get("utilizationRatio") is not None]
@@ -151,7 +153,7 @@ def _painted(line: str, row: Sequence[str]) -> str:
     color = _STATES.get(row[1], "")
     if not color:
         return line
-    at = line.index(row[1], len(row[0]))  # behind the name, which may be any
+    at = line.index(row[1], len(row[0]))  # The name may contain the state's word.
     return f"{line[:at]}{color}{row[1]}{_PLAIN}{line[at + len(row[1]) :]}"
 
 
@@ -160,7 +162,7 @@ def percent(ratio: float | None) -> str:
 
 
 def sparkline(ratios: Sequence[float | None]) -> str:
-    """One character per value from 0 to 1; a blank where nothing was reported."""
+    """A sparkline: one character per value from 0 to 1, a blank where no value was reported."""
     last = len(_BARS) - 1
     return "".join(
         " " if one is None else _BARS[max(0, min(last, int(one * len(_BARS))))] for one in ratios

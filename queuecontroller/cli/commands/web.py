@@ -1,4 +1,4 @@
-"""`sluice-queue web`: a URL of the service's page that one browser can open, once and soon."""
+"""`sluice-queue web`: prints a URL of the service's page that one browser can open once, soon."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import argparse
 import webbrowser
 
 from queuecontroller.cli.files import complain
-from queuecontroller.cli.session import Failed, add_door, connect
+from queuecontroller.cli.session import Failed, add_endpoint, connect
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--open", action="store_true", help="open it in this machine's browser as well"
+        "--open", action="store_true", help="also open it in this machine's browser"
     )
-    add_door(parser)
+    add_endpoint(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -24,7 +24,7 @@ def run(options: argparse.Namespace) -> int:
         complain(str(failed))
         return failed.status
     print(url)
-    complain(f"it works once, within {valid_s:g} s; anybody who has it is you")
+    complain(f"the URL works once, within {valid_s:g} s, and with your rights: keep it secret")
     if options.open:
         webbrowser.open(url)
     return 0

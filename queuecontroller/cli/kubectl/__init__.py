@@ -1,1 +1,1 @@
-"""`kubectl sluice`: Kueue's verbs over kubectl itself."""
+"""`kubectl sluice`: Kueue's verbs, carried out by kubectl itself."""

@@ -1,7 +1,7 @@
-"""`kubectl sluice web` and `kubectl sluice top`: what takes more than one run of kubectl.
+"""`kubectl sluice web` and `kubectl sluice top`, which take more than one run of kubectl.
 
-web finds the controller by its Service, the replica that leads by the Lease, and forwards a port to
-it; the rights to do so are the user's. top asks for the ClusterQueues again and again.
+web finds the controller by its Service and the leading replica by the Lease, and forwards a port
+to it with the user's rights. top lists the ClusterQueues periodically.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from sluicecommon.kubernetes.quantity import parse_amount
 
 LABELS: Final = "app.kubernetes.io/name=sluice,app.kubernetes.io/component=queue"
 Loads = dict[tuple[str, str, str], deque[float | None]]
-"""By ClusterQueue, flavor and resource: used of nominal, round by round."""
+"""Used of nominal quota, one value per refresh, by ClusterQueue, flavor and resource."""
 
 
 class Refused(Exception):
-    """kubectl's own no; it has told why."""
+    """kubectl failed; it has printed the reason."""
 
     def __init__(self, status: int) -> None:
-        super().__init__(f"kubectl ended with status {status}")
+        super().__init__(f"kubectl exited with status {status}")
         self.status = status
 
 
 class Kubectl(Protocol):
     def read(self, *words: str) -> Any:
-        """Its answer in JSON. Raises Refused."""
+        """Parsed JSON output of kubectl. Raises Refused."""
 
     def ask(self, *words: str) -> str | None:
-        """What it says; None where it refuses."""
+        """Output of kubectl; None if it fails."""
 
     def become(self, *words: str) -> int:
-        """Its exit status, when it has ended."""
+        """Run kubectl in the foreground; returns its exit status."""
 
 
 # -- web ------------------------------------------------------------------------------------------
@@ -58,9 +58,10 @@ def web(kubectl: Kubectl, options: argparse.Namespace, more: Sequence[str]) -> i
     if len(places) != 1:
         named = ", ".join(f"{printable(space)}/{printable(name)}" for space, name in places)
         raise Usage(
-            f"kubectl sluice web: more than one queue: {named}: name one's namespace with -n"
+            f"kubectl sluice web: more than one queue controller: {named}: choose one with -n"
             if places
-            else "kubectl sluice web: no Service of a queue that you may see; its namespace: -n"
+            else "kubectl sluice web: no Service of a queue controller found, or no right to see"
+            " it: give its namespace with -n"
         )
     ((namespace, name),) = places
     space = ("-n", namespace)
@@ -68,17 +69,17 @@ def web(kubectl: Kubectl, options: argparse.Namespace, more: Sequence[str]) -> i
         *("get", "lease", LEASE, *space, "-o", "jsonpath={.spec.holderIdentity}", *more)
     )
     if leader:
-        # Its pod's name, and what makes it this process; the page is the leader's alone.
+        # The identity is the pod's name and a suffix; only the leader serves the page.
         target = f"pod/{leader.rpartition('_')[0] or leader}"
-        told = [
+        lines = [
             f"http://127.0.0.1:{options.port}/",
-            "It asks for a token, which decides what you see: kubectl create token NAME",
+            "The page asks for a token, whose rights apply: kubectl create token NAME",
         ]
     else:
         target = f"deploy/{name}"
         url = kubectl.ask("exec", target, *space, *more, "--", "sluice-queue", "web")
-        told = [url.strip()] if url else [f"http://127.0.0.1:{options.port}/"]
-    print("\n".join(printable(one) for one in told), flush=True)
+        lines = [url.strip()] if url else [f"http://127.0.0.1:{options.port}/"]
+    print("\n".join(printable(one) for one in lines), flush=True)
     return kubectl.become("port-forward", target, *space, str(options.port), *more)
 
 
@@ -107,7 +108,8 @@ def top(
 
 
 def top_lines(queues: Sequence[Mapping[str, Any]], loads: Loads) -> list[str]:
-    """What waits, and each quota with its use; `loads` is taken further by a round."""
+    """The table of ClusterQueues: pending workloads, and each quota with its use. Appends one
+    value to each series of `loads`."""
     rows = [
         [
             *("CLUSTERQUEUE", "COHORT", "PENDING", "ADMITTED"),
@@ -157,7 +159,8 @@ def _quotas(
 
 
 def _ratio(resource: str, used: str, nominal: str) -> float | None:
-    """None: nothing is its own, or one of them is no quantity (`auto`, where nobody says yet)."""
+    """Used of nominal; None if the nominal quota is 0, or if one of them is not a quantity (`auto`
+    before nodes have reported)."""
     try:
         whole = parse_amount(resource, nominal)
         return parse_amount(resource, used) / whole if whole else None

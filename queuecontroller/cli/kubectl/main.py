@@ -1,6 +1,6 @@
-"""`kubectl-sluice`, which kubectl runs for `kubectl sluice …`.
+"""Entry point of `kubectl-sluice`, which kubectl runs for `kubectl sluice …`.
 
-Exit status: kubectl's own; 2 bad usage, 69 there is no kubectl.
+Exit status: kubectl's own; 2 bad usage, 69 kubectl not found.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         answer = json.loads(done.stdout)
     except ValueError:
-        print("kubectl-sluice: the answer is no JSON", file=sys.stderr)
+        print("kubectl-sluice: kubectl's output is not JSON", file=sys.stderr)
         return 1
     if call.reads == "pending":
         lines = pending_lines(answer)
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class _Kubectl:
-    """Raises OSError where there is none."""
+    """Runs kubectl. Every method raises OSError if it is not found."""
 
     def __init__(self, command: str) -> None:
         self._command = command
@@ -82,7 +82,7 @@ class _Kubectl:
         except ValueError:
             found = None
         if not isinstance(found, dict):
-            print("kubectl-sluice: the answer is no JSON object", file=sys.stderr)
+            print("kubectl-sluice: kubectl's output is not a JSON object", file=sys.stderr)
             raise Refused(1)
         return found
 

@@ -1,6 +1,7 @@
-"""What each verb of `kubectl sluice` makes kubectl do: words in, words and manifests out.
+"""Translates each verb of `kubectl sluice` into one run of kubectl: words in, words and manifests
+out.
 
-kubectl finds the cluster, logs in and asks for what the user may; this only knows Kueue's kinds.
+kubectl finds the cluster, authenticates and is authorized; this module only knows Kueue's kinds.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ _BY_WORD: Final = {word: kind for kind, words in KINDS.items() for word in (kind
 STOPPED: Final = ("clusterqueue", "localqueue", "workload")
 NAMESPACED: Final = ("localqueue", "workload")
 LEASE: Final = "sluice-queue"
-"""Who leads, as in queuecontroller/cluster/controller.py."""
+"""Name of the leader's Lease, the same as in queuecontroller/cluster/controller.py."""
 PAGE_PORT: Final = 9467
-"""The chart's."""
+"""The chart's default."""
 LOOKING: Final = ("web", "top")
-"""Verbs that are more than one run of kubectl."""
+"""Verbs that take more than one run of kubectl."""
 PASSED: Final = ("get", "describe", "delete", "edit", "patch")
-"""Verbs of kubectl's own, with our words for kinds."""
+"""kubectl's own verbs, passed on with short names of Kueue's kinds."""
 
 
 class Usage(Exception):
-    """The words make no sense; the text says what would."""
+    """The command line is invalid; the text says how to correct it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +47,9 @@ class Call:
 
     words: tuple[str, ...]
     given: str = ""
-    """On its standard input."""
+    """Its standard input."""
     reads: str = ""
-    """Its answer is JSON, and this says what becomes of it: workloads or pending."""
+    """How its JSON output is printed: `workloads` or `pending`; empty if passed through."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -59,9 +60,9 @@ class _Parser(argparse.ArgumentParser):
 def make_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="kubectl sluice",
-        description="Kueue's queues, flavors and workloads by kubectl.",
+        description="Manage Kueue's queues, flavors and workloads with kubectl.",
         epilog="get, describe, delete, edit and patch are kubectl's own, with cq, lq, wl, rf for"
-        " the kinds. Options of kubectl (--context, --kubeconfig, …) go behind the verb.",
+        " the kinds. Options of kubectl (--context, --kubeconfig, …) follow the verb.",
     )
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", parser_class=_Parser)
     _add_create(verbs)
@@ -69,16 +70,16 @@ def make_parser() -> argparse.ArgumentParser:
     listed.add_argument("kind", metavar="KIND", help="cq, lq, wl, rf, cohort, …")
     listed.add_argument("-n", "--namespace", default="")
     listed.add_argument("-A", "--all-namespaces", action="store_true")
-    listed.add_argument("-c", "--clusterqueue", default="", help="wl: only those it admitted")
-    listed.add_argument("-q", "--localqueue", default="", help="wl: only of this one")
+    listed.add_argument("-c", "--clusterqueue", default="", help="wl: only those admitted by it")
+    listed.add_argument("-q", "--localqueue", default="", help="wl: only those in this queue")
     listed.add_argument(
         "--status",
         choices=["all", "pending", "quotareserved", "admitted", "finished"],
         default="all",
-        help="wl: only these",
+        help="wl: only those with this status",
     )
     for verb, help_ in (
-        ("stop", "take no new work and give back what runs; a workload: stop it"),
+        ("stop", "stop a queue and evict its running workloads, or stop a workload"),
         ("resume", "undo stop"),
     ):
         one = verbs.add_parser(verb, help=help_)
@@ -87,17 +88,21 @@ def make_parser() -> argparse.ArgumentParser:
         one.add_argument("-n", "--namespace", default="")
         if verb == "stop":
             one.add_argument(
-                "--keep-already-running", action="store_true", help="cq, lq: what runs goes on"
+                "--keep-already-running",
+                action="store_true",
+                help="cq, lq: running workloads continue",
             )
-    pending = verbs.add_parser("pending", help="who waits in a queue, in order")
+    pending = verbs.add_parser("pending", help="list a queue's pending workloads, in order")
     pending.add_argument("kind", metavar="KIND", help="cq or lq")
     pending.add_argument("name", metavar="NAME")
-    pending.add_argument("-n", "--namespace", default="default", help="of an lq")
-    web = verbs.add_parser("web", help="forward a port to the page, and say its URL")
-    web.add_argument("-n", "--namespace", default="", help="the queue's (default: looked for)")
+    pending.add_argument("-n", "--namespace", default="default", help="namespace of an lq")
+    web = verbs.add_parser("web", help="forward a port to the page, and print its URL")
+    web.add_argument(
+        "-n", "--namespace", default="", help="the controller's namespace (default: search all)"
+    )
     web.add_argument("--port", type=_port, default=PAGE_PORT, help=f"queue.page.port ({PAGE_PORT})")
-    top = verbs.add_parser("top", help="ClusterQueues with their load, again and again")
-    top.add_argument("--interval", type=_seconds, default=5.0, metavar="SECONDS", help="5")
+    top = verbs.add_parser("top", help="ClusterQueues with their load, refreshed periodically")
+    top.add_argument("--interval", type=_seconds, default=5.0, metavar="SECONDS", help="default: 5")
     top.add_argument("--rounds", type=int, default=0, metavar="N", help="stop after N")
     for verb in PASSED:
         one = verbs.add_parser(verb, help=f"kubectl {verb}")
@@ -122,13 +127,13 @@ def _seconds(text: str) -> float:
 
 
 def looking(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]] | None:
-    """The options of one of LOOKING, and what is kubectl's; None for another verb. Raises
-    Usage."""
+    """The options of one of LOOKING, and those to pass on to kubectl; None for another verb.
+    Raises Usage."""
     if not words or words[0] not in LOOKING:
         return None
     options, more = make_parser().parse_known_args(list(words))
     if more and not more[0].startswith("-"):
-        raise Usage(f"kubectl sluice {options.verb}: {more[0]!r} is one word too many")
+        raise Usage(f"kubectl sluice {options.verb}: unexpected argument {more[0]!r}")
     return options, more
 
 
@@ -150,23 +155,27 @@ def _add_create(verbs: Any) -> None:
             metavar="FLAVOR:RESOURCE=AMOUNT;…,…",
             help="h100:cpu=9;memory=36Gi",
         )
-    local = kinds.add_parser("localqueue", aliases=["lq"], help="a way into a ClusterQueue")
+    local = kinds.add_parser(
+        "localqueue", aliases=["lq"], help="a namespace's entry point to a ClusterQueue"
+    )
     local.add_argument("name", metavar="NAME")
     local.add_argument("-c", "--clusterqueue", required=True)
     local.add_argument("-n", "--namespace", default="")
-    flavor = kinds.add_parser("resourceflavor", aliases=["rf"], help="a kind of nodes")
+    flavor = kinds.add_parser(
+        "resourceflavor", aliases=["rf"], help="a flavor, by node labels and taints"
+    )
     flavor.add_argument("name", metavar="NAME")
     flavor.add_argument("--node-labels", default="", metavar="NAME=VALUE,…")
     flavor.add_argument("--node-taints", default="", metavar="NAME=VALUE:EFFECT,…")
 
 
 def plan(words: Sequence[str]) -> Call:
-    """Raises Usage."""
+    """The run of kubectl for a verb. Raises Usage."""
     options, rest = make_parser().parse_known_args(list(words))
     if options.verb is None:
         raise Usage(make_parser().format_help().rstrip())
     if rest and not rest[0].startswith("-") and options.verb not in PASSED:
-        raise Usage(f"kubectl sluice {options.verb}: {rest[0]!r} is one word too many")
+        raise Usage(f"kubectl sluice {options.verb}: unexpected argument {rest[0]!r}")
     more = tuple(rest)
     if options.verb == "create":
         document = json.dumps(_CREATED[kind_of(options.kind)](options))
@@ -182,10 +191,10 @@ def plan(words: Sequence[str]) -> Call:
 
 
 def kind_of(word: str) -> str:
-    """Raises Usage."""
+    """The kind that a word names. Raises Usage."""
     found = _BY_WORD.get(word.lower().removesuffix(f".{GROUP}"))
     if found is None:
-        raise Usage(f"no kind {word!r}; known: {', '.join(KINDS)}")
+        raise Usage(f"unknown kind {word!r}; known: {', '.join(KINDS)}")
     return found
 
 
@@ -210,7 +219,7 @@ def _list(kind: str, options: argparse.Namespace, more: tuple[str, ...]) -> Call
 
 def _pending(kind: str, options: argparse.Namespace, more: tuple[str, ...]) -> Call:
     if kind not in ("clusterqueue", "localqueue"):
-        raise Usage(f"nobody waits in a {kind}: name a clusterqueue or a localqueue")
+        raise Usage(f"a {kind} has no pending workloads: name a clusterqueue or a localqueue")
     _check_name(options.name)
     _check_name(options.namespace)
     base = "/apis/visibility.kueue.x-k8s.io/v1beta2"
@@ -220,9 +229,9 @@ def _pending(kind: str, options: argparse.Namespace, more: tuple[str, ...]) -> C
 
 
 def _check_name(name: str) -> None:
-    """Into a path goes nothing that leads elsewhere. Raises Usage."""
+    """Refuse a name that could change the path it is put into. Raises Usage."""
     if not name or not all(c.isascii() and (c.isalnum() or c in "-.") for c in name):
-        raise Usage(f"{name!r} is no name of an object")
+        raise Usage(f"{name!r} is not a valid object name")
 
 
 def _stop_or_go(kind: str, options: argparse.Namespace, more: tuple[str, ...]) -> Call:
@@ -313,7 +322,7 @@ def _object(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def pairs_of(flag: str, text: str) -> dict[str, str]:
-    """Raises Usage."""
+    """`NAME=VALUE,…` as a mapping. Raises Usage."""
     found = {}
     for one in filter(None, text.split(",")):
         name, equals, value = one.partition("=")

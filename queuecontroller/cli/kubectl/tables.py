@@ -1,4 +1,4 @@
-"""What kubectl answered, as lines for people."""
+"""Tables made of kubectl's JSON output."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from queuecontroller.cli.tables import age, align
 
 
 def status_of(workload: Mapping[str, Any]) -> tuple[str, str]:
-    """The word that --status takes, and why."""
+    """The workload's status as --status names it, and the message."""
     status = workload.get("status") or {}
     true = {
         str(one.get("type")): one
@@ -26,8 +26,8 @@ def status_of(workload: Mapping[str, Any]) -> tuple[str, str]:
     ):
         if kind in true:
             return word, str(true[kind].get("message") or "")
-    said = [one for one in status.get("conditions") or () if one.get("type") == "QuotaReserved"]
-    return "pending", str(said[0].get("message") or "") if said else ""
+    given = [one for one in status.get("conditions") or () if one.get("type") == "QuotaReserved"]
+    return "pending", str(given[0].get("message") or "") if given else ""
 
 
 def workload_lines(
@@ -63,4 +63,4 @@ def pending_lines(answer: Mapping[str, Any]) -> list[str]:
             one.get("priority"),
         ]
         rows.append([printable(str("" if cell is None else cell)) for cell in cells])
-    return align(rows) if len(rows) > 1 else ["nobody waits"]
+    return align(rows) if len(rows) > 1 else ["no pending workloads"]

@@ -1,4 +1,4 @@
-"""What is wrong with manifests taken together: things each of them alone cannot show."""
+"""Finds errors across a set of manifests that no manifest shows by itself."""
 
 from queuecontroller.cli.lint.findings import Finding, Severity
 from queuecontroller.cli.lint.rules import lint

@@ -1,4 +1,4 @@
-"""One thing that is wrong, where, and what to do about it."""
+"""A finding: an error or warning, its place, and its fix."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Severity(StrEnum):
     ERROR = "error"
     """Something here can never work as written."""
     WARNING = "warning"
-    """It works, perhaps not as meant."""
+    """It works, but perhaps not as intended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Finding:
     rule: str
     file: str
     line: int
-    """Of the field, or of what is around it where it is not there; 0: not known."""
+    """Line of the field, or of its parent if the field is missing; 0 if not known."""
     object: str
     """Kind/name, with the namespace where there is one."""
     field: str

@@ -1,4 +1,4 @@
-"""The rules. Each looks at all manifests together and yields findings."""
+"""The rules of `lint`. Each examines all manifests together and yields findings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OLD_VERSIONS: Final = {"kueue.x-k8s.io/v1alpha1", "kueue.x-k8s.io/v1alpha2"}
 class _All:
     documents: Documents
     places: Mapping[tuple[str, str, str], Source]
-    """By kind, namespace and name."""
+    """Sources by kind, namespace and name."""
 
     def place(self, kind: str, name: str, namespace: str = "") -> Source:
         found = self.places.get((kind, namespace, name))
@@ -55,7 +55,7 @@ def _finding(severity: Severity, rule: str, at: Source, field: str, text: str, f
 
 
 def unreadable(everything: _All) -> Iterator[Finding]:
-    """What the reader could not take: wrong types, unknown fields, unknown versions."""
+    """Manifests that the reader refuses: wrong types, unknown fields, unknown versions."""
     for one in everything.documents.problems:
         at = one.source
         yield Finding(
@@ -71,16 +71,16 @@ def unreadable(everything: _All) -> Iterator[Finding]:
 
 
 def duplicates(everything: _All) -> Iterator[Finding]:
-    """Objects that are given twice: applied in this order, the later takes the earlier's place."""
+    """Objects that are given twice: applied in this order, the later replaces the earlier."""
     for gone, counts in everything.documents.replaced:
         yield _finding(
             Severity.WARNING,
             "duplicate",
             gone,
             "metadata.name",
-            f"is given again in {counts.file}:{counts.first_line}, and the last one counts: this"
-            " one is not looked at",
-            "name one of them otherwise, or take it out",
+            f"is given again in {counts.file}:{counts.first_line}, and the last one wins: this"
+            " one is ignored",
+            "rename or remove one of them",
         )
 
 
@@ -93,13 +93,13 @@ def old_versions(everything: _All) -> Iterator[Finding]:
                 "old-version",
                 at,
                 "apiVersion",
-                f"{version} is read as v1beta1; Kueue itself does not serve it any more",
+                f"{version} is read as v1beta1; Kueue itself no longer serves it",
                 "kueue.x-k8s.io/v1beta1",
             )
 
 
 def dangling(everything: _All) -> Iterator[Finding]:
-    """References to what is not there."""
+    """References to objects that do not exist."""
     documents = everything.documents
     queues = {one.name for one in documents.cluster_queues}
     flavors = {one.name for one in documents.flavors}
@@ -146,7 +146,7 @@ def cohort_cycles(everything: _All) -> Iterator[Finding]:
                 "spec.parentName",
                 f"is its own ancestor: {' -> '.join([*seen, name])}; nothing is admitted through"
                 " it",
-                "cut the circle",
+                "break the cycle",
             )
 
 
@@ -182,7 +182,7 @@ def no_selector(everything: _All) -> Iterator[Finding]:
                 "no-namespace-selector",
                 everything.place("ClusterQueue", queue.name),
                 "spec.namespaceSelector",
-                "is missing: Kueue takes that as no namespace at all",
+                "is missing: Kueue then matches no namespace at all",
                 "namespaceSelector: {} for every namespace, or"
                 " engine.missing_selector_admits_all = true",
             )
@@ -209,7 +209,7 @@ def omitted_resources(everything: _All) -> Iterator[Finding]:
 
 
 def idle_scopes(everything: _All) -> Iterator[Finding]:
-    """Admission scopes that order nothing, because nothing used is remembered."""
+    """Admission scopes without effect, because no past usage is recorded."""
     sharing = everything.documents.admission_fair_sharing
     if sharing is not None and sharing.half_life_ns:
         return
@@ -226,7 +226,7 @@ def idle_scopes(everything: _All) -> Iterator[Finding]:
                 "admission-scope-without-effect",
                 everything.place(kind, one.name),
                 "spec.admissionScope.admissionMode",
-                f"{one.admission_mode} orders nothing: {why}",
+                f"{one.admission_mode} has no effect: {why}",
                 "give the Configuration admissionFairSharing with a usageHalfLifeTime (168h)",
             )
 
@@ -254,7 +254,7 @@ def unservable_quota(everything: _All) -> Iterator[Finding]:
                             field,
                             f"no given node has the labels of flavor {flavor.flavor} ({shown}):"
                             " what is admitted on it cannot start",
-                            "label a node so, or take the flavor out",
+                            "add these labels to a node, or remove the flavor",
                         )
                     continue
                 for quota in flavor.resources:
@@ -267,12 +267,12 @@ def unservable_quota(everything: _All) -> Iterator[Finding]:
                             f"{field}.resources[{quota.resource}].nominalQuota",
                             f"{format_amount(quota.resource, quota.nominal)} is more than the"
                             f" {format_amount(quota.resource, capacity)} its nodes have",
-                            "lower it to what is there",
+                            "lower it to the nodes' capacity",
                         )
 
 
 def never_admitted(everything: _All) -> Iterator[Finding]:
-    """Workloads that are not admitted though nothing else runs, by the engine's own word."""
+    """Workloads that the scheduler does not admit even when nothing else runs."""
     queues = everything.documents.cluster_queues
     if any(
         quota.auto
@@ -281,14 +281,14 @@ def never_admitted(everything: _All) -> Iterator[Finding]:
         for flavor in group.flavors
         for quota in flavor.resources
     ):
-        return  # what they will have only the nodes can say
+        return  # An automatic quota is only known once nodes report.
     for workload in everything.documents.workloads:
         alone = replace(everything.documents, workloads=[workload], nodes={})
         player = Player(alone)
         player.run()
         report = player.report()
         why = report["pending"].get(str(workload.key))
-        if why is None or "doesn't exist" in why:  # told as dangling
+        if why is None or "doesn't exist" in why:  # The rule `dangling` reports it.
             continue
         made = player.scheduler
         queue = made.queue_of(workload.key)
@@ -299,7 +299,7 @@ def never_admitted(everything: _All) -> Iterator[Finding]:
             _place_of_workload(everything, workload.namespace, workload.name),
             "spec",
             f"is not admitted even into empty queues: {why}",
-            f"it would start if {'; or if '.join(ways)}" if ways else "ask for less",
+            f"it would start if {'; or if '.join(ways)}" if ways else "request less",
         )
 
 
@@ -319,7 +319,8 @@ RULES: Final[tuple[Callable[[_All], Iterator[Finding]], ...]] = (
 
 
 def _place_of_workload(everything: _All, namespace: str, name: str) -> Source:
-    """The object a workload was made from: its name ends the workload's, perhaps with a number."""
+    """The object a workload was made from; its name is part of the workload's name, which may end
+    with a number."""
     for at in everything.places.values():
         if at.kind not in WORKLOAD_KINDS or at.namespace != namespace:
             continue
@@ -335,7 +336,7 @@ def _has_labels(node: Source, wanted: Mapping[str, str]) -> bool:
 
 
 def _capacity(nodes: Iterable[Source], resource: str) -> int | None:
-    """Over these nodes; None when none of them says."""
+    """Total capacity of these nodes; None if none of them reports it."""
     total: int | None = None
     for node in nodes:
         reader = Reader(node.body)
@@ -343,7 +344,7 @@ def _capacity(nodes: Iterable[Source], resource: str) -> int | None:
         amounts = status.amounts("allocatable") or status.amounts("capacity")
         found = amounts.get(resource)
         if found is None and resource == "nvidia.com/gpu":
-            # GPU feature discovery's label
+            # This is a label of GPU feature discovery.
             found = reader.child("metadata").child("labels").amount(GPU_COUNT, resource)
         if found is not None:
             total = (total or 0) + found

@@ -1,4 +1,4 @@
-"""Import and export of queues: what would change, and what cannot be carried over.
+"""Import and export of queues: plans the changes, and reports objects that cannot be imported.
 
-`clusters` and `cluster` talk to an API server; every other module does no I/O.
+`clusters` and `cluster` call an API server; every other module does no I/O.
 """

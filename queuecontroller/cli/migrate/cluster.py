@@ -1,5 +1,5 @@
-"""The API server's side of an import or export: reads all of Kueue's objects, and carries steps
-out. Every write says which version it was decided upon."""
+"""The API server's side of an import or export: reads all of Kueue's objects, and carries out
+steps. Every write names the resourceVersion or UID that it was decided on."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ BUSY: Final = 429
 AGAIN: Final = 60
 """Seconds."""
 VERSIONS: Final = (str(STORED), "v1beta1", "v1alpha2")
-"""The one that is wanted first."""
+"""Kueue's API versions, the preferred first."""
 _OURS: Final = ("sluice-kueue-api", "sluice-jobs")
 _CONFIGURATIONS: Final = (VALIDATING, MUTATING)
 KUEUE_ENDS: Final = (
-    "Kueue still decides in this cluster (it holds its Lease in namespace {where}): end it first"
+    "Kueue still runs in this cluster (it holds its Lease in namespace {where}): stop it first"
     " (kubectl -n {where} scale deployment kueue-controller-manager --replicas=0), and do not"
-    " uninstall it before the import: with its definitions go all objects"
+    " uninstall it before the import: deleting its CRDs deletes all their objects"
 )
 
 
@@ -44,8 +44,8 @@ class Cluster:
     # -- reading ----------------------------------------------------------------------------------
 
     async def objects(self, namespace: str = "") -> list[dict[str, Any]]:
-        """All of Kueue's that the cluster has, in whatever version it serves. Raises ApiAway,
-        ApiRefused."""
+        """All of Kueue's objects in the cluster, in the preferred version that it serves. Raises
+        ApiAway, ApiRefused."""
         found: list[dict[str, Any]] = []
         left = set(ORDER)
         for version in VERSIONS:
@@ -69,7 +69,7 @@ class Cluster:
         return {str(one.get("name")) for one in found.get("resources") or ()}
 
     async def every(self, resource: Resource, namespace: str = "") -> list[dict[str, Any]]:
-        """Raises ApiAway, ApiRefused."""
+        """All objects of a resource, listed page by page. Raises ApiAway, ApiRefused."""
         found: list[dict[str, Any]] = []
         more = ""
         while True:
@@ -81,7 +81,7 @@ class Cluster:
                 return found
 
     async def owners(self, workloads: Iterable[Document]) -> dict[tuple[str, str, str], Document]:
-        """What they belong to, by kind, namespace and name; what is not there is left out."""
+        """The workloads' owners that exist, by kind, namespace and name."""
         found: dict[tuple[str, str, str], Document] = {}
         for one in workloads:
             owner = owner_of(one)
@@ -103,13 +103,13 @@ class Cluster:
     # -- where Kueue ran --------------------------------------------------------------------------
 
     async def who_decides(self) -> str:
-        """Why nothing may be taken over yet; empty: it may."""
+        """The reason why Kueue must be stopped first; empty if it does not run."""
         where = await kueue_runs(self._client)
         return KUEUE_ENDS.format(where=where) if where is not None else ""
 
     async def definition_steps(self, webhook: Webhook) -> list[Step]:
-        """Kueue's definitions become ours, and whom it had asked about writes is asked no more:
-        without an answer the API server would refuse them."""
+        """Steps that replace Kueue's CRDs with ours and delete its webhook configurations: with
+        Kueue stopped, no webhook would answer, and the API server would refuse every write."""
         steps = []
         for wanted in definitions(webhook):
             name = Name(CRDS.kind, "", wanted["metadata"]["name"])
@@ -127,19 +127,19 @@ class Cluster:
             labels = wanted["metadata"].get("labels") or {}
             patch = {"metadata": {"labels": labels}, "spec": _anew(there, wanted)}
             version = str(there["metadata"]["resourceVersion"])
-            why = "the schema is ours from now on; its objects stay"
+            why = "Sluice's schema replaces it; its objects stay"
             steps.append(Step(Action.CHANGE, name, why, patch, version))
         for kind in _CONFIGURATIONS:
             for one in await self.every(kind):
                 if one["metadata"]["name"] not in _OURS and _asks_about_kueue(one):
                     name = Name(kind.kind, "", one["metadata"]["name"])
-                    why = "Kueue, which is asked there, answers no more"
+                    why = "it calls Kueue's webhook, which is stopped"
                     steps.append(Step(Action.DELETE, name, why, one))
         return steps
 
     async def until_served(self) -> None:
-        """After a change of definitions the API server reads their objects anew, and asks to be
-        asked again meanwhile. Raises ApiAway, ApiRefused."""
+        """Wait until the API server serves the changed CRDs; meanwhile it answers 429. Raises
+        ApiAway, ApiRefused."""
         for _ in range(AGAIN):
             try:
                 await self.objects()
@@ -152,7 +152,7 @@ class Cluster:
     # -- doing ------------------------------------------------------------------------------------
 
     async def do(self, step: Step) -> None:
-        """Raises ApiAway, ApiRefused."""
+        """Carry out a step. Raises ApiAway, ApiRefused."""
         name = step.name
         resource = _resource(name.kind)
         if step.action is Action.DELETE:
@@ -174,7 +174,7 @@ class Cluster:
             body["metadata"] = {**body["metadata"], "namespace": name.namespace}
         made = await self._client.create(resource, body, name.namespace)
         if status and resource != CRDS:
-            head = made["metadata"]  # a Workload has the name that its job gives it here
+            head = made["metadata"]  # The name may differ: it is derived from the job's UID.
             await self._client.merge_patch(
                 resource,
                 str(head["name"]),
@@ -200,7 +200,7 @@ def _resource(kind: str) -> Resource:
 
 
 def _anew(there: Document, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """The spec of a definition, with what is there and not ours taken out."""
+    """Merge patch of a CRD's spec that also removes fields which ours does not have."""
     spec = {**wanted["spec"]}
     gone = {name: None for name in there["spec"] if name not in spec}
     conversion = (there["spec"].get("conversion") or {}).get("webhook") or {}
@@ -220,7 +220,8 @@ def _asks_about_kueue(configuration: Document) -> bool:
 
 
 def owners_wanted(shown: Sequence[Document]) -> list[dict[str, Any]]:
-    """Of what the standalone service showed: what their jobs would be in a cluster, as owners."""
+    """Workloads of the standalone service with references to the jobs they would have in a
+    cluster as owners."""
     made = []
     for one in shown:
         kind = str((one.get("sluice") or {}).get("submittedAs") or "")

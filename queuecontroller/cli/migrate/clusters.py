@@ -1,4 +1,4 @@
-"""What verbs that talk to an API server share: which one, and saying what went wrong."""
+"""Options and error handling shared by the verbs that call an API server."""
 
 from __future__ import annotations
 
@@ -30,8 +30,10 @@ T = TypeVar("T")
 def add_cluster(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("a cluster, instead of the service")
     which = group.add_mutually_exclusive_group()
-    which.add_argument("--kubeconfig", type=path, metavar="FILE", help="of its API server")
-    which.add_argument("--in-cluster", action="store_true", help="the one whose pod this runs in")
+    which.add_argument("--kubeconfig", type=path, metavar="FILE", help="kubeconfig of the cluster")
+    which.add_argument(
+        "--in-cluster", action="store_true", help="the cluster in whose pod this runs"
+    )
 
 
 def is_cluster(options: argparse.Namespace) -> bool:
@@ -39,9 +41,9 @@ def is_cluster(options: argparse.Namespace) -> bool:
 
 
 def ask_cluster(options: argparse.Namespace, ask: Callable[[Cluster], Awaitable[T]]) -> T:
-    """Raises Failed."""
+    """The result of `ask`, called with a client of the cluster. Raises Failed."""
 
-    async def asked() -> T:
+    async def call() -> T:
         client = ApiClient(Credentials(_access(options.kubeconfig)), "sluice-queue")
         try:
             return await ask(Cluster(client))
@@ -49,7 +51,7 @@ def ask_cluster(options: argparse.Namespace, ask: Callable[[Cluster], Awaitable[
             await client.close()
 
     try:
-        return asyncio.run(asked())
+        return asyncio.run(call())
     except NoAccess as error:
         raise Failed(EXIT_USAGE, str(error)) from None
     except ApiAway as error:
@@ -64,5 +66,5 @@ def _access(kubeconfig: str | None) -> Access:
         return from_kubeconfig(Path(kubeconfig), yaml_text.read)
     found = in_cluster(os.environ)
     if found is None:
-        raise NoAccess("--in-cluster: this is no pod with a service account's token")
+        raise NoAccess("--in-cluster: this is not a pod with a service account's token")
     return found

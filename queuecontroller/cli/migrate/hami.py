@@ -1,8 +1,8 @@
-"""A running HAMi: what its annotations say is given of which GPU to whom, and what of it would be
-granted here. No I/O.
+"""Reads the allocations of a running HAMi from its annotations, and reports which of them Sluice
+would not grant. No I/O.
 
-Nothing is carried over: containers that HAMi started keep its library until they end. This is for
-looking at before nodes are drained one by one (docs/hami.md).
+Nothing is imported: containers that HAMi started keep its library until they end. The report is
+for planning before nodes are drained one by one (docs/hami.md).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ ALLOCATED: Final = "hami.io/vgpu-devices-allocated"
 NODE: Final = "hami.io/vgpu-node"
 MIG: Final = "hami.io/vgpu-mig-allocations"
 LONGEST: Final = 256 << 10
-"""Characters; Kubernetes keeps no more in all annotations of an object."""
+"""Characters; Kubernetes' limit for all annotations of an object."""
 _OVER: Final = ("Succeeded", "Failed")
 _CSV: Final = 7
-"""Fields of a GPU in the older form, at least."""
+"""Least number of fields of a GPU in the older, comma-separated form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Gpu:
     uuid: str
     memory_mib: int
     cores: int
-    """Percent; more than 100 where HAMi was told to give more than there is."""
+    """Percent; more than 100 where HAMi is configured to overcommit."""
     slots: int
     type: str
     mode: str
@@ -57,9 +57,9 @@ class Found:
     gpus: tuple[Gpu, ...]
     grants: tuple[Grant, ...]
     refused: tuple[str, ...] = ()
-    """What could not be granted so, by name."""
+    """Allocations that could not be granted, each with its object's name and the reason."""
     notes: tuple[str, ...] = field(default=())
-    """What would be otherwise here than there."""
+    """Differences between HAMi's behaviour and Sluice's."""
 
 
 def look(nodes: Iterable[Document], pods: Iterable[Document]) -> Found:
@@ -86,21 +86,25 @@ def look(nodes: Iterable[Document], pods: Iterable[Document]) -> Found:
     refused += _too_much(gpus, grants)
     for gpu in gpus.values():
         if gpu.mode == "mps":
-            notes.append(f"GPU {gpu.uuid} of {gpu.node}: MPS is not offered; it would be shared")
+            notes.append(
+                f"GPU {gpu.uuid} of {gpu.node}: MPS is not supported; it would be shared by time"
+            )
         if gpu.cores > 100:
-            notes.append(f"GPU {gpu.uuid} of {gpu.node}: {gpu.cores} % is told, 100 % is given")
+            notes.append(
+                f"GPU {gpu.uuid} of {gpu.node}: HAMi offers {gpu.cores} % of its time, Sluice 100 %"
+            )
     return Found(tuple(gpus.values()), tuple(grants), tuple(refused), tuple(notes))
 
 
 def registered(node: str, text: str) -> list[Gpu]:
-    """Of a node's annotation, in either form. Raises ValueError."""
+    """The GPUs in a node's annotation, in either form. Raises ValueError."""
     if len(text) > LONGEST:
         raise ValueError(f"is longer than {LONGEST} characters")
     if text.lstrip().startswith("["):
         try:
             found = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"is no JSON: {str(error)[:100]}") from error
+            raise ValueError(f"is not JSON: {str(error)[:100]}") from error
         return [_gpu(node, one) for one in found]
     made = []
     for part in filter(None, text.split(":")):
@@ -121,7 +125,7 @@ def _gpu(node: str, one: Any) -> Gpu:
         raise ValueError("has a GPU without an id")
     numbers = [one.get(name, 0) for name in ("devmem", "devcore", "count")]
     if not all(type(number) is int and 0 <= number < 1 << 40 for number in numbers):
-        raise ValueError(f"{one['id'][:80]}: devmem, devcore and count are no numbers")
+        raise ValueError(f"{one['id'][:80]}: devmem, devcore and count must be whole numbers")
     memory_mib, cores, slots = numbers
     return Gpu(
         node,
@@ -136,7 +140,7 @@ def _gpu(node: str, one: Any) -> Gpu:
 
 
 def allocated(pod: Document) -> list[Grant]:
-    """What HAMi's scheduler gave a pod. Raises ValueError."""
+    """The GPU shares that HAMi's scheduler allocated to a pod. Raises ValueError."""
     text = annotations_of(pod).get(ALLOCATED)
     if text is None:
         return []
@@ -159,18 +163,18 @@ def allocated(pod: Document) -> list[Grant]:
                 raise ValueError(f"{ALLOCATED}: has more containers than the pod")
             uuid, kind, memory, cores = fields
             if kind != "NVIDIA":
-                raise ValueError(f"{ALLOCATED}: {kind[:40]!r}: only NVIDIA's GPUs are served here")
+                raise ValueError(f"{ALLOCATED}: {kind[:40]!r}: only NVIDIA GPUs are supported")
             amounts = _whole(memory, ALLOCATED), _whole(cores, ALLOCATED)
             made.append(Grant(key_of(pod), containers[at], node, uuid, *amounts))
     if made and annotations_of(pod).get(MIG):
-        raise ValueError(f"{MIG}: its MIG instance was made by HAMi: let it finish")
+        raise ValueError(f"{MIG}: its MIG instance was created by HAMi: let it finish")
     return made
 
 
 def _whole(text: str, what: str) -> int:
     if text.isascii() and text.isdigit() and len(text) < 13:
         return int(text)
-    raise ValueError(f"{what}: {text[:40]!r} is no whole number")
+    raise ValueError(f"{what}: {text[:40]!r} is not a whole number")
 
 
 def _too_much(gpus: Mapping[str, Gpu], grants: Sequence[Grant]) -> list[str]:
@@ -189,13 +193,13 @@ def _too_much(gpus: Mapping[str, Gpu], grants: Sequence[Grant]) -> list[str]:
     for uuid, total in memory.items():
         if total > gpus[uuid].memory_mib:
             found.append(
-                f"GPU {uuid} of {gpus[uuid].node}: {total} MiB are given of"
-                f" {gpus[uuid].memory_mib}: memory is granted once here"
+                f"GPU {uuid} of {gpus[uuid].node}: {total} MiB are allocated of"
+                f" {gpus[uuid].memory_mib}: Sluice does not overcommit memory"
             )
     for uuid, total in time.items():
         if total > 100:
             found.append(
-                f"GPU {uuid} of {gpus[uuid].node}: {total} % of its time are promised: ask for"
-                " less, or for no promise (sluice.dev/share-policy: elastic)"
+                f"GPU {uuid} of {gpus[uuid].node}: {total} % of its time are allocated: request"
+                " less, or no guaranteed share (sluice.dev/share-policy: elastic)"
             )
     return found

@@ -1,5 +1,5 @@
-"""Kueue's objects on their way from one queue to another: what of each is carried, in v1beta2, and
-why one cannot be."""
+"""Kueue's objects on their way from one queue to another: the fields of each that are imported, in
+v1beta2, and the reasons why one cannot be."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ORDER: Final = (
     "LocalQueue",
     "Workload",
 )
-"""What others name comes first."""
+"""Kinds so ordered that an object comes after those it refers to."""
 API_VERSION: Final = f"{GROUP}/{STORED}"
 MULTIKUEUE: Final = "kueue.x-k8s.io/multikueue"
 _VARIANT: Final = "kueue.x-k8s.io/concurrent-admission-parent"
@@ -43,7 +43,7 @@ _LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 _BODY: Final = ("spec", "value", "description")
 _HEAD: Final = ("name", "namespace", "labels", "annotations")
 _OF_WORKLOADS: Final = ("uid", "creationTimestamp", "ownerReferences")
-"""Of a Workload's metadata: whose it is, and since when it waits."""
+"""Metadata kept for Workloads only: the owner, and since when it is pending."""
 
 
 class Name(NamedTuple):
@@ -64,8 +64,8 @@ def name_of(document: Document) -> Name:
 
 
 def carried(document: Document) -> dict[str, Any]:
-    """As it is written elsewhere: what a user wished, and of a Workload what was decided. Raises
-    ConversionError."""
+    """The object to write into the target: the user's fields, and of a Workload also its status.
+    Raises ConversionError."""
     made = convert(_in_group(document), API_VERSION)
     head = made.get("metadata") or {}
     is_workload = made["kind"] == "Workload"
@@ -83,14 +83,14 @@ def carried(document: Document) -> dict[str, Any]:
 
 
 def _in_group(document: Document) -> Document:
-    """v1alpha1 is where Cohort and Topology began; they have v1beta1's fields."""
+    """The object with v1alpha1 replaced: Cohort and Topology had v1beta1's fields there."""
     if document.get("apiVersion") == f"{GROUP}/v1alpha1":
         return {**document, "apiVersion": f"{GROUP}/v1beta1"}
     return document
 
 
 def in_order(documents: Iterable[Document]) -> list[Document]:
-    """Those of Kueue's kinds, whatever others name first; of Workloads the oldest first."""
+    """Objects of Kueue's kinds, referenced ones first; Workloads the oldest first."""
     found = [one for one in documents if one.get("kind") in ORDER]
     return sorted(
         found,
@@ -109,12 +109,13 @@ def is_over(workload: Document) -> bool:
 
 
 def runs(workload: Document) -> bool:
-    """It holds quota, and was let go."""
+    """True if it holds quota and has not finished."""
     return bool((workload.get("status") or {}).get("admission")) and not is_over(workload)
 
 
 def owner_of(workload: Document) -> Mapping[str, Any]:
-    """Whose it is; empty: nobody's. A group of pods has many that do not control it."""
+    """The owner reference; empty if it has none. A group of pods has many owners, none of which is
+    its controller."""
     owners = (workload.get("metadata") or {}).get("ownerReferences") or ()
     for one in (*(each for each in owners if each.get("controller")), *owners):
         found: Mapping[str, Any] = one
@@ -123,8 +124,8 @@ def owner_of(workload: Document) -> Mapping[str, Any]:
 
 
 def why_not(document: Document, known: Mapping[Name, Document]) -> list[str]:
-    """Why it cannot be carried, each with its field; none: it can. `document` as `carried` makes
-    it, `known` all that come with it."""
+    """The reasons why an object cannot be imported, each with its field; empty if it can.
+    `document` is made by `carried`; `known` are all objects of the same import."""
     kind = str(document["kind"])
     found = list(_unreadable(kind, document))
     spec, status = document.get("spec") or {}, document.get("status") or {}
@@ -133,25 +134,25 @@ def why_not(document: Document, known: Mapping[Name, Document]) -> list[str]:
             named = known.get(Name("AdmissionCheck", "", check))
             if named is not None and _controller(named) == MULTIKUEUE:
                 found.append(
-                    f"spec.admissionChecksStrategy: {check} is MultiKueue's, and nothing is sent"
-                    " to other clusters here: take the check out"
+                    f"spec.admissionChecksStrategy: {check} is a MultiKueue check, and MultiKueue"
+                    " is not supported: remove the check"
                 )
         if spec.get("concurrentAdmissionPolicy"):
-            found.append("spec.concurrentAdmissionPolicy: is not there: take it out")
+            found.append("spec.concurrentAdmissionPolicy: is not supported: remove it")
     if kind == "Workload":
         if status.get("clusterName"):
             where = status["clusterName"]
             found.append(f"status.clusterName: it runs in the cluster {where}: let it finish there")
         if _VARIANT in (document["metadata"].get("labels") or {}):
-            found.append(f"metadata.labels: {_VARIANT}: variants of one workload are not there")
+            found.append(f"metadata.labels: {_VARIANT}: workload variants are not supported")
         if spec.get("preemptionGates"):
-            found.append("spec.preemptionGates: are not there: take them out")
+            found.append("spec.preemptionGates: are not supported: remove them")
         owner = owner_of(document)
         if owner and kind_of(owner) is None:
             what = f"{owner.get('kind')} of {owner.get('apiVersion')}"
             found.append(
-                f"metadata.ownerReferences: it is of a {what}, which is no framework that is"
-                " queued here: name it in integrations.externalFrameworks, or let it finish"
+                f"metadata.ownerReferences: its owner is a {what}, which is not a supported"
+                " framework: add it to integrations.externalFrameworks, or let it finish"
             )
     return found
 

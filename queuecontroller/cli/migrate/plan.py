@@ -1,7 +1,7 @@
-"""What an import would do, step by step: no I/O.
+"""Plans an import, step by step. No I/O.
 
-One step says what becomes of one object, in words for people and as the write that does it. The
-same plan made again after it was carried out has nothing left to do.
+One step is what happens to one object, as text for the user and as the write that does it. A plan
+made again after it was carried out has nothing left to do.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _STATUS: Final = (
     "accumulatedPastExecutionTimeSeconds",
     "schedulingStats",
 )
-"""What a Workload that runs takes along."""
+"""Status fields that a running Workload keeps."""
 
 
 class Action(StrEnum):
@@ -46,7 +46,7 @@ class Action(StrEnum):
     TAKE_OVER = "take over"
     KEEP = "keep"
     LEAVE = "leave"
-    """It needs no carrying."""
+    """It does not have to be imported."""
     REFUSE = "refuse"
 
 
@@ -59,9 +59,9 @@ class Step:
     name: Name
     why: str = ""
     document: Mapping[str, Any] = field(default_factory=dict)
-    """What is created; of a change, the merge patch of it."""
+    """The object to create; of a change, the merge patch."""
     version: str = ""
-    """The resourceVersion that was looked at."""
+    """The resourceVersion that the step was decided on."""
 
     def __str__(self) -> str:
         return f"{self.action} {self.name}{f': {self.why}' if self.why else ''}"
@@ -74,8 +74,8 @@ Find = Callable[[Mapping[str, Any], str], Document | None]
 def plan_cluster(
     given: Sequence[Document], there: Mapping[Name, Document], find: Find
 ) -> list[Step]:
-    """Into an API server; `there`: Kueue's objects in it. Workloads that run are taken over where
-    their jobs run there; those that wait are made by their jobs."""
+    """Plan an import into a cluster; `there` are Kueue's objects in it. Running Workloads are taken
+    over if their jobs run there; pending ones are created from their jobs by the controller."""
     found, steps = _carried(given)
     owned = {
         str(owner_of(one).get("uid")): name
@@ -93,12 +93,12 @@ def plan_cluster(
 
 
 def plan_service(given: Sequence[Document], there: Mapping[Name, Document]) -> list[Step]:
-    """Into the standalone service; `there`: what it has."""
+    """Plan an import into the standalone service; `there` are its objects."""
     found, steps = _carried(given)
     for name, document in found.items():
         wrong = why_not(document, found)
         if name.kind not in OBJECT_KINDS and name.kind != "Workload":
-            wrong = ["the standalone service has no such kind: it decides nothing there"]
+            wrong = ["the standalone service does not support this kind"]
         if wrong:
             steps.append(Step(Action.REFUSE, name, "; ".join(wrong)))
         elif name.kind != "Workload":
@@ -107,8 +107,8 @@ def plan_service(given: Sequence[Document], there: Mapping[Name, Document]) -> l
             steps.append(Step(Action.LEAVE, name, "it is finished"))
         elif runs(document):
             why = (
-                "it runs in the cluster, and the standalone service sees neither how nor when it"
-                " ends: let it finish, and import again"
+                "it runs in the cluster, and the standalone service cannot observe when it"
+                " finishes: let it finish, and import again"
             )
             steps.append(Step(Action.REFUSE, name, why))
         elif name in there:
@@ -119,7 +119,7 @@ def plan_service(given: Sequence[Document], there: Mapping[Name, Document]) -> l
 
 
 def _carried(given: Sequence[Document]) -> tuple[dict[Name, dict[str, Any]], list[Step]]:
-    """What can be read at all, and a step for each that cannot."""
+    """The objects that can be converted, and a step for each that cannot."""
     found: dict[Name, dict[str, Any]] = {}
     steps: list[Step] = []
     for one in in_order(given):
@@ -171,21 +171,21 @@ def _workload_step(
     if uid in owned:
         return Step(Action.KEEP, name, f"{who} has a Workload" if owned[uid] != name else "")
     if not runs(document):
-        return Step(Action.LEAVE, name, f"{who} queues by itself")
+        return Step(Action.LEAVE, name, f"{who} is queued by the controller")
     resource = kind_of(owner)
     if resource is not None and is_suspended(FRAMEWORKS[resource], job):
-        return Step(Action.LEAVE, name, f"{who} is suspended there: it queues by itself")
+        return Step(Action.LEAVE, name, f"{who} is suspended there and is queued by the controller")
     mine = {**owner, "uid": uid, "controller": True, "blockOwnerDeletion": True}
     head = {**document["metadata"], "ownerReferences": [mine]}
     made = _to_create({**document, "metadata": head})
-    return Step(Action.TAKE_OVER, name, f"{who} runs, and goes on", made)
+    return Step(Action.TAKE_OVER, name, f"{who} runs, and continues", made)
 
 
 def plan_from_service(
     given: Sequence[Document], there: Mapping[Name, Document], find: Find
 ) -> list[Step]:
-    """Into an API server, what the standalone service showed: of jobs it keeps no templates, so
-    they are read from the jobs in the cluster."""
+    """Plan an import from the standalone service into a cluster. The service keeps no pod templates
+    of jobs, so they are read from the jobs in the cluster."""
     objects = [one for one in given if one.get("kind") != "Workload"]
     steps = plan_cluster(objects, there, find)
     owned = {
@@ -208,7 +208,7 @@ def _from_service(name: Name, shown: Document, owned: set[str], find: Find) -> S
         what = f"was submitted as {as_submitted}" if as_submitted != "Workload" else "has no job"
         if (shown.get("sluice") or {}).get("node"):
             what = f"is a process on node {shown['sluice']['node']}"
-        why = f"{what}: a cluster has nothing to hold for it: let it finish"
+        why = f"{what}: the cluster has no object for it: let it finish"
         return Step(Action.REFUSE, name, why)
     prefix = f"{as_submitted.lower()}-"
     reference = {
@@ -223,7 +223,7 @@ def _from_service(name: Name, shown: Document, owned: set[str], find: Find) -> S
     if str(job["metadata"]["uid"]) in owned:
         return Step(Action.KEEP, name, f"{who} has a Workload")
     if not runs(shown) or is_suspended(framework, job):
-        return Step(Action.LEAVE, name, f"{who} queues by itself")
+        return Step(Action.LEAVE, name, f"{who} is queued by the controller")
     spec = shown.get("spec") or {}
     try:
         made = workload_of(
@@ -235,12 +235,11 @@ def _from_service(name: Name, shown: Document, owned: set[str], find: Find) -> S
     except ManifestError as error:
         return Step(Action.REFUSE, name, str(error))
     status = {key: value for key, value in (shown.get("status") or {}).items() if key in _STATUS}
-    return Step(Action.TAKE_OVER, name, f"{who} runs, and goes on", {**made, "status": status})
+    return Step(Action.TAKE_OVER, name, f"{who} runs, and continues", {**made, "status": status})
 
 
 def plan_in_place(given: Iterable[Document]) -> list[Step]:
-    """A cluster in which Kueue ran, and we are to decide from now on: the objects stay where they
-    are."""
+    """Plan the takeover of a cluster in which Kueue ran: the objects stay where they are."""
     found, steps = _carried(list(given))
     for name, document in found.items():
         if name.kind == "Workload" and is_over(document):
@@ -248,7 +247,7 @@ def plan_in_place(given: Iterable[Document]) -> list[Step]:
         if wrong := why_not(document, found):
             steps.append(Step(Action.REFUSE, name, "; ".join(wrong)))
         elif name.kind == "Workload" and runs(document):
-            steps.append(Step(Action.KEEP, name, "it runs, and goes on"))
+            steps.append(Step(Action.KEEP, name, "it runs, and continues"))
         else:
             steps.append(Step(Action.KEEP, name))
     return steps
@@ -277,7 +276,7 @@ def _waits(document: Document) -> str:
 
 
 def _covers(there: Any, mine: Any) -> bool:
-    """Whether they say the same; what the API server fills in counts for nothing."""
+    """True if they are equal apart from defaults that the API server fills in."""
     if isinstance(mine, Mapping):
         return isinstance(there, Mapping) and all(
             _covers(there.get(name), value) for name, value in mine.items()
@@ -290,7 +289,7 @@ def _covers(there: Any, mine: Any) -> bool:
 
 
 def _patch(there: Any, mine: Any) -> Any:
-    """The merge patch: what is there and not ours is taken away."""
+    """The merge patch from `there` to `mine`; fields that `mine` lacks are removed."""
     if not isinstance(mine, Mapping) or not isinstance(there, Mapping):
         return mine
     gone = {name: None for name in there if name not in mine}
@@ -298,7 +297,7 @@ def _patch(there: Any, mine: Any) -> Any:
 
 
 def _differing(at: str, there: Any, mine: Any) -> str:
-    """The fields that differ, down to where one is no mapping."""
+    """Paths of the fields that differ, down to the first that is not a mapping."""
     if not isinstance(there, Mapping) or not isinstance(mine, Mapping):
         return at
     return ", ".join(

@@ -1,1 +1,1 @@
-"""What would happen: manifests and a trace of arrivals through the engine, in virtual time."""
+"""Simulation: manifests and a trace of arrivals run through the scheduler in virtual time."""

@@ -1,4 +1,4 @@
-"""Nodes of a simulation: what a trace says of them, and what became of their GPUs over time."""
+"""Nodes of a simulation: their changes in a trace, and the use of their GPUs over time."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from queuecontroller.scheduler.placement.fragmentation import Fragmentation, Gau
 from queuecontroller.scheduler.placement.stock import Stock
 from sluicecommon.reader import ManifestError
 
-MOST_POINTS: Final = 200
-"""Of a timeline; with more, every other one is dropped."""
+MAX_POINTS: Final = 200
+"""Points of a timeline; with more, every other one is dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeNews:
-    """A node that comes, or is otherwise from now on; None: it is gone."""
+    """A node that is added or changes; a capacity of None removes it."""
 
     at_ns: int
     name: str
@@ -53,10 +53,12 @@ def _news(given: Mapping[str, Any], number: int) -> NodeNews:
     left = {key: value for key, value in given.items() if key not in ("at_s", "node")}
     gone = left.pop("gone", False)
     if not isinstance(gone, bool):
-        raise TraceError(f"line {number}: gone: write true or false")
+        raise TraceError(f"line {number}: gone: must be true or false")
     if gone:
         if left:
-            raise TraceError(f"line {number}: {min(left)[:64]!r}: a node that is gone has nothing")
+            raise TraceError(
+                f"line {number}: {min(left)[:64]!r}: a node with gone takes no other field"
+            )
         return NodeNews(at_ns, name, None)
     if "gpus" not in left:
         raise TraceError(f'line {number}: gpus is missing, such as [{{"memory": "80Gi"}}]')
@@ -84,7 +86,7 @@ class Timeline:
     _free_bytes: int = 0
 
     def pass_time(self, passed_ns: int) -> None:
-        """It was so for this long."""
+        """Add the current values to the averages, weighted with the time passed."""
         for name, found in self._now.items():
             self._area[name] = self._area.get(name, 0) + found.ppm * passed_ns
             if passed_ns:
@@ -113,7 +115,7 @@ class Timeline:
                 "fragmentation": {n: round(one.ppm / 1e6, 4) for n, one in self._now.items()},
             }
         )
-        if len(self._points) > MOST_POINTS:
+        if len(self._points) > MAX_POINTS:
             self._points = self._points[::2]
             self._every *= 2
 

@@ -1,5 +1,5 @@
-"""Room on the nodes of a simulation: who is admitted starts at once, and who is preempted has gone
-at once, so that what is kept for a workload is what it has."""
+"""Room on the nodes of a simulation: an admitted workload starts at once and a preempted one ends
+at once, so that a workload's reservation is its use."""
 
 from __future__ import annotations
 

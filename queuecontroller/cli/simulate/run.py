@@ -1,5 +1,5 @@
-"""Plays arrivals through the scheduler. Events are (time, order); whoever is preempted stops at
-once and waits again."""
+"""Runs arrivals through the scheduler. Events are ordered by (time, order); a preempted workload
+stops at once and is requeued."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from queuecontroller.scheduler.scheduler import Scheduler
 from sluicecommon.kubernetes.quantity import format_amount
 
 LONGEST_NS = 365 * 24 * 3600 * NS_PER_S
-"""Nothing is played past a year."""
+"""Limit of the virtual time: one year."""
 
 
 @dataclass(slots=True)
@@ -33,23 +33,23 @@ class Player:
     documents: Documents
     arrivals: Sequence[Arrival] = ()
     strict_selectors: bool = False
-    """A ClusterQueue without namespaceSelector takes nobody, as in Kueue."""
+    """True if a ClusterQueue without namespaceSelector admits no namespace, as in Kueue."""
     node_news: Sequence[NodeNews] = ()
-    """What becomes of nodes; those of the manifests are there from the start. Without any node
-    with GPUs quota alone decides."""
+    """Changes of nodes; those of the manifests exist from the start. Without any node with GPUs,
+    quota alone decides."""
     scheduler: Scheduler = field(init=False)
     room: PlayedRoom | None = field(init=False, default=None)
     timeline: Timeline = field(default_factory=Timeline)
     now_ns: int = 0
     admitted: dict[WorkloadKey, str] = field(default_factory=dict)
-    """By ClusterQueue, those that hold quota now."""
+    """Workloads that hold quota now, with their ClusterQueue."""
     reasons: dict[WorkloadKey, str] = field(default_factory=dict)
     waits_ns: dict[str, list[int]] = field(default_factory=dict)
     """Time to first admission by ClusterQueue."""
     preemptions: int = 0
     finished: int = 0
     lost: int = 0
-    """Times that a workload's node or GPU went away under it."""
+    """Number of times that a running workload lost its node or GPU."""
     cycles: int = 0
     _arrived_ns: dict[WorkloadKey, int] = field(default_factory=dict)
     _waited: set[WorkloadKey] = field(default_factory=set)
@@ -137,7 +137,7 @@ class Player:
         return sum(key not in self.admitted and key not in self._gone for key in self._arrived_ns)
 
     def _hear(self, news: NodeNews, now_ns: int) -> None:
-        """A node comes, changes or goes; what ran where there is no GPU any more waits again."""
+        """Apply a change of a node; workloads that lost a GPU are requeued."""
         assert self.room is not None
         stock = self.room.stock
         if news.capacity is None:
@@ -215,10 +215,11 @@ class Player:
             self._gone.add(key)
             self.scheduler.delete(key, now_ns)
 
-    # --- what came of it ---
+    # --- results ---
 
     def used(self) -> dict[str, dict[str, int]]:
-        """In use now by ClusterQueue and resource, over all flavors, in the engine's integers."""
+        """Amounts in use now by ClusterQueue and resource, over all flavors, in the scheduler's
+        integers."""
         cache = self.scheduler.cache
         found: dict[str, dict[str, int]] = {}
         for name, state in cache.queues.items():
@@ -233,7 +234,7 @@ class Player:
         found, queue = self.scheduler.why_unqueued(key), self.scheduler.queue_of(key)
         if found is None and queue:
             found = self.scheduler.cache.why_inactive(queue)
-        return found or self.reasons.get(key, "not looked at yet")
+        return found or self.reasons.get(key, "not evaluated yet")
 
     def report(self) -> dict[str, Any]:
         nominal = {
@@ -291,11 +292,11 @@ class Player:
         }
 
     def _notes(self) -> list[str]:
-        """What is played otherwise than it would be."""
+        """Differences between the simulation and a real cluster."""
         found = self.documents
         notes = [
-            f"ClusterQueue {queue.name} has no namespaceSelector: taken as every namespace here,"
-            " Kueue takes it as none (--strict-selectors)"
+            f"ClusterQueue {queue.name} has no namespaceSelector: here it matches every namespace,"
+            " in Kueue none (--strict-selectors)"
             for queue in found.cluster_queues
             if queue.namespace_selector is None and not self.strict_selectors
         ]
@@ -303,17 +304,17 @@ class Player:
             names = list(dict.fromkeys(rule.name for rule in queue.admission_checks))
             if names:
                 notes.append(
-                    f"ClusterQueue {queue.name} asks for admission checks ({', '.join(names)}):"
-                    " counted as passed at once"
+                    f"ClusterQueue {queue.name} requires admission checks ({', '.join(names)}):"
+                    " assumed to pass at once"
                 )
         notes += [
-            f"Node {name} is not placed on: it does not say how much memory its GPUs have (label"
+            f"Node {name} is not used for placement: the memory of its GPUs is not given (label"
             f" {MEMORY} or annotation {GPUS})"
             for name, one in sorted(found.nodes.items())
             if not one.gpus and one.other.get("nvidia.com/gpu")
         ]
         notes += [
-            f"{gone.label} of {gone.file}:{gone.first_line} does not count: it is given again in"
+            f"{gone.label} of {gone.file}:{gone.first_line} is ignored: it is given again in"
             f" {by.file}:{by.first_line}"
             for gone, by in found.replaced
         ]
@@ -321,7 +322,7 @@ class Player:
 
 
 def _share(share: Share) -> str:
-    """As people read it: which GPU, and what of it."""
+    """The share as text: the GPU, and its memory and time or its MIG instance."""
     if share.span is not None:
         return f"{share.uuid}: {share.mig} at {share.span.start}"
     time = f"{share.share_ppm / 10_000:g} %" if share.share_ppm else "a weight"
@@ -329,7 +330,7 @@ def _share(share: Share) -> str:
 
 
 def _nothing(now_ns: int) -> None:
-    """A moment at which only a cycle is due."""
+    """Action of an event at which only a scheduling cycle is due."""
 
 
 def _nominal(groups: Sequence[Any]) -> dict[str, int]:
@@ -347,6 +348,6 @@ def _rank(values: Sequence[int], percent: int) -> int:
 
 
 def _number(resource: str, amount: int) -> int | str:
-    """A whole number where there is one, else as Kubernetes writes it."""
+    """The amount as a whole number if it is one, else as a Kubernetes quantity."""
     text = format_amount(resource, amount)
     return int(text) if text.lstrip("-").isdigit() else text

@@ -1,4 +1,4 @@
-"""Arrivals: read from JSON lines, or made by chance from a seed.
+"""Arrivals: read from JSON lines, or generated at random from a seed.
 
 A line: {"at_s": 12.5, "queue": "team-a/main", "requests": {"nvidia.com/gpu": 1}, "count": 1,
 "runs_s": 60, "priority": 0, "name": "job-7"}. `at_s`, `queue` and `requests` are required; times
@@ -23,14 +23,14 @@ _FIELDS: Final = {"at_s", "queue", "requests", "count", "runs_s", "priority", "n
 
 
 LONGEST_S: Final = 365 * 24 * 3600
-"""Nothing is played past a year, so nothing may arrive later."""
+"""Latest arrival: the simulation ends after a year."""
 LONGEST_RUN_S: Final = 100 * LONGEST_S
-MOST: Final = (1 << 31) - 1
-"""Of pods and of priorities, as Kubernetes has them."""
+MAX_INT32: Final = (1 << 31) - 1
+"""Limit of pod counts and priorities, as in Kubernetes."""
 
 
 class TraceError(ValueError):
-    """Names the line, the field and what it takes."""
+    """Error in a trace; the text names the line, the field and its valid values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +40,15 @@ class Arrival:
     queue: str
     name: str
     requests: Mapping[str, int]
-    """Of one pod, in the engine's integers."""
+    """Requests of one pod, in the scheduler's integers."""
     count: int = 1
     runs_ns: int = 60 * NS_PER_S
     priority: int = 0
 
 
 def read_trace(text: str, taken: Collection[str] = ()) -> list[Arrival]:
-    """In order of time. `taken` are keys, NAMESPACE/NAME, that nobody may have. Raises TraceError
-    at the first bad line."""
+    """Arrivals in order of time. `taken` are keys, NAMESPACE/NAME, that none may have. Raises
+    TraceError at the first bad line."""
     found = []
     seen: dict[str, int] = {}
     unnamed = []
@@ -61,9 +61,9 @@ def read_trace(text: str, taken: Collection[str] = ()) -> list[Arrival]:
             continue
         key = f"{one.namespace}/{one.name}"
         if key in seen:
-            raise _wrong(number, f"name: {key} is on line {seen[key]} already; name it otherwise")
+            raise _wrong(number, f"name: {key} is already on line {seen[key]}; rename one")
         if key in taken:
-            raise _wrong(number, f"name: {key} is among the manifests already; name it otherwise")
+            raise _wrong(number, f"name: {key} is already among the manifests; rename one")
         seen[key] = number
         found.append(one)
     for number, one in unnamed:
@@ -72,7 +72,7 @@ def read_trace(text: str, taken: Collection[str] = ()) -> list[Arrival]:
 
 
 def _free(name: str, namespace: str, *taken: Collection[str]) -> str:
-    """The name, or the first with a number after it that nobody has."""
+    """The name, or the name with the first number after it that is not taken."""
     tries = (name if n == 0 else f"{name}-{n}" for n in count())
     return next(one for one in tries if not any(f"{namespace}/{one}" in of for of in taken))
 
@@ -82,7 +82,7 @@ def _wrong(number: int, what: str) -> TraceError:
 
 
 def _read_line(line: str, number: int) -> Arrival:
-    """Its name is empty where none is given."""
+    """The arrival on one line; its name is empty if none is given."""
     given = object_of(line, number)
     unknown = sorted(set(given) - _FIELDS)
     if unknown:
@@ -107,7 +107,7 @@ def _read_line(line: str, number: int) -> Arrival:
         _requests(given["requests"], number),
         _whole(given, number, "count", 1, 1),
         runs_ns,
-        _whole(given, number, "priority", 0, -MOST - 1),
+        _whole(given, number, "priority", 0, -MAX_INT32 - 1),
     )
 
 
@@ -116,15 +116,15 @@ def object_of(line: str, number: int) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) != len(pairs):
             twice = next(name for i, (name, _) in enumerate(pairs) if name in dict(pairs[:i]))
-            raise _wrong(number, f"{twice[:64]!r} is given twice; leave one of them")
+            raise _wrong(number, f"{twice[:64]!r} is given twice; remove one of them")
         return found
 
     try:
         given = json.loads(line, object_pairs_hook=once)
     except json.JSONDecodeError as error:
-        raise _wrong(number, f"is no JSON: {error.msg}, column {error.colno}") from None
+        raise _wrong(number, f"is not JSON: {error.msg}, column {error.colno}") from None
     except RecursionError:
-        raise _wrong(number, "is nested too deep; one flat object is enough") from None
+        raise _wrong(number, "is nested too deep; write one flat object") from None
     except TraceError:
         raise
     except ValueError:  # Python reads no numbers of 4,300 digits and more
@@ -137,27 +137,29 @@ def object_of(line: str, number: int) -> dict[str, Any]:
 def seconds_of(given: Mapping[str, Any], number: int, name: str, default: int, most: int) -> int:
     value = given.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
-        raise _wrong(number, f"{name}: {_shown(value)} is no time from 0 to {most} seconds")
+        raise _wrong(number, f"{name}: {_shown(value)} is not a time from 0 to {most} seconds")
     return round(value * NS_PER_S)
 
 
 def _whole(given: Mapping[str, Any], number: int, name: str, default: int, least: int) -> int:
     value = given.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MOST:
-        raise _wrong(number, f"{name}: {_shown(value)} is no whole number from {least} to {MOST}")
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MAX_INT32:
+        raise _wrong(
+            number, f"{name}: {_shown(value)} is not a whole number from {least} to {MAX_INT32}"
+        )
     return value
 
 
 def text_of(given: Mapping[str, Any], number: int, name: str) -> str:
     value = given[name]
     if not isinstance(value, str) or not value.strip():
-        raise _wrong(number, f"{name}: {_shown(value)} is no text; put it in quotes")
+        raise _wrong(number, f"{name}: {_shown(value)} is not a string; put it in quotes")
     return value
 
 
 def _requests(given: object, number: int) -> dict[str, int]:
     if not isinstance(given, dict) or not given:
-        raise _wrong(number, "requests: a list of resources, {NAME: QUANTITY}")
+        raise _wrong(number, "requests: must be an object of resources, {NAME: QUANTITY}")
     found = {}
     for name, quantity in given.items():
         field = f"requests: {name[:64]}"
@@ -166,7 +168,7 @@ def _requests(given: object, number: int) -> dict[str, int]:
         except QuantityError as error:
             raise _wrong(number, f"{field}: {error}") from None
         if not name or found[name] < 0:
-            raise _wrong(number, f"{field}: {_shown(quantity)} is not 0 or more of a resource")
+            raise _wrong(number, f"{field}: {_shown(quantity)} is not a quantity of 0 or more")
     return found
 
 
@@ -181,9 +183,9 @@ def by_chance(
     jobs: int,
     taken: Collection[str] = (),
 ) -> list[Arrival]:
-    """`jobs` arrivals: exponential gaps of 5 s in the mean, run times around a minute with a long
-    tail, 1 to 4 of each resource that the queue's ClusterQueue covers. The same seed gives the
-    same arrivals; keys, NAMESPACE/NAME, that are `taken` are not given again."""
+    """`jobs` random arrivals: exponential gaps of 5 s on average, run times around a minute with a
+    long tail, 1 to 4 of each resource that the queue's ClusterQueue covers. The same seed gives
+    the same arrivals; `taken` keys, NAMESPACE/NAME, are not used again."""
     rng = random.Random(seed)
     open_queues = [queue for queue in queues if covered.get(queue.cluster_queue)]
     found: list[Arrival] = []

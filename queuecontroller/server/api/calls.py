@@ -1,8 +1,7 @@
-"""Turns our functions into gRPC handlers, and our errors into status codes; one table for both
-services.
+"""Wraps functions as gRPC handlers and maps errors to status codes, for both services.
 
-Every call goes the same way: who is it, is it its turn, is the message one, and only then what it
-asks. What a caller sends can make a status, never a traceback.
+Every call takes the same steps: authenticate the caller, wait for its turn, parse the message, and
+then carry it out. A request can cause an error status, but never a traceback.
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ from sluicecommon.reader import ManifestError
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-MOST_DETAILS: Final = 4000
-"""Characters of an error text: it travels in a header, which gRPC limits to 8 KiB."""
-MOST_STREAMS: Final = {Role.USER: 16, Role.CHECK: 16, Role.NODE: 8, Role.ADMIN: 64}
-"""Streams of one caller at once. A node has its decisions and one for each process that waits under
-`sluice run --queue`; those are counted apart."""
-MOST_FOLLOWED: Final = 256
-"""Workloads a node follows, one for each process that waits there."""
+MAX_DETAILS: Final = 4000
+"""Characters of an error text, which is sent in a header that gRPC limits to 8 KiB."""
+MAX_STREAMS: Final = {Role.USER: 16, Role.CHECK: 16, Role.NODE: 8, Role.ADMIN: 64}
+"""Concurrent streams of one caller. A node has its decisions, and one stream for each process that
+waits under `sluice run --queue`; those are counted separately."""
+MAX_FOLLOWED: Final = 256
+"""Workloads that a node follows, one for each process that waits there."""
 
 _REFUSALS: Final = {
     "invalid": grpc.StatusCode.INVALID_ARGUMENT,
@@ -54,12 +53,12 @@ _REFUSALS: Final = {
 }
 
 Unary = Callable[[Any, Caller], Any]
-"""(request, who asks) -> response."""
+"""(request, caller) -> response."""
 Streaming = Callable[[Any, Caller], AsyncGenerator[Any, None]]
 
 
 def status_of(error: Exception) -> tuple[grpc.StatusCode, str] | None:
-    """None for what is a defect of ours."""
+    """The gRPC status of an error; None if the error is a defect."""
     if isinstance(error, Refused):
         return _REFUSALS[error.kind], str(error)
     if isinstance(error, Denied):
@@ -82,8 +81,8 @@ def status_of(error: Exception) -> tuple[grpc.StatusCode, str] | None:
 
 
 class Deciding(Protocol):
-    """Who decides, as far as calls and nodes need it: a `service.shell.Shell`, or whichever stands
-    behind it just now."""
+    """The part of `state.shell.Shell` that calls and nodes use; in a cluster it is forwarded to the
+    current leader's."""
 
     @property
     def why_not_ready(self) -> str: ...
@@ -100,14 +99,14 @@ class Deciding(Protocol):
 
 
 class Calls:
-    """What all calls share."""
+    """State shared by all calls: authentication, turns and streams."""
 
     def __init__(
-        self, shell: Deciding, keeper: Authenticator, doors: Listeners, turns: FairCalls
+        self, shell: Deciding, keeper: Authenticator, listeners: Listeners, turns: FairCalls
     ) -> None:
         self._shell = shell
         self._keeper = keeper
-        self._doors = doors
+        self._listeners = listeners
         self.turns = turns
         self._streams: Counter[str] = Counter()
 
@@ -125,12 +124,12 @@ class Calls:
             else:
                 make = grpc.unary_unary_rpc_method_handler
                 call = self._answer(method, unary[name])
-            # Messages come as bytes: what cannot be read is refused here, in its caller's turn.
+            # Messages arrive as bytes, so that they are parsed in their caller's turn.
             made[name] = make(call, response_serializer=method.response.SerializeToString)
         return grpc.method_handlers_generic_handler(service, made)
 
     def unknown(self) -> Any:
-        """For methods that there are not: they take their turn, too."""
+        """The handler of unknown methods, whose calls wait for their turn too."""
         return _Unknown(self._refuse_unknown)
 
     async def _refuse_unknown(self, raw: bytes, context: Any) -> Any:
@@ -145,7 +144,7 @@ class Calls:
         try:
             return await self.turns.run(caller, call)
         except Crowded:
-            self._doors.slow_down(caller)
+            self._listeners.slow_down(caller)
             raise
 
     def _check_ready(self) -> None:
@@ -159,9 +158,9 @@ class Calls:
                 caller = await self._keeper.caller(context)
                 try:
                     return await self._turn(caller, lambda: call(_read(method, raw), caller))
-                finally:  # a refusal, too, tells of what others did just now
+                finally:  # A refusal may also depend on changes that are not written yet.
                     await self._shell.durable()
-            except Exception as error:  # every one becomes a status; a defect is logged
+            except Exception as error:  # Every error becomes a status; a defect is also logged.
                 return await _abort(context, error)
 
         return answer
@@ -186,13 +185,13 @@ class Calls:
 
     @contextlib.contextmanager
     def _counted(self, caller: Caller, name: str) -> Iterator[None]:
-        """Raises Crowded."""
-        most = max(MOST_STREAMS[role] for role in caller.roles) if caller.roles else 1
+        """Count a stream of the caller while the block runs. Raises Crowded."""
+        most = max(MAX_STREAMS[role] for role in caller.roles) if caller.roles else 1
         key = caller.key
         if caller.nodes and name.endswith("/Follow"):
-            key, most = f"{key} follows", MOST_FOLLOWED
+            key, most = f"{key} follows", MAX_FOLLOWED
         if self._streams[key] >= most:
-            raise Crowded(f"{caller.shown} has {most} streams already: close one")
+            raise Crowded(f"{caller.shown}: too many streams (limit {most}): close one")
         self._streams[key] += 1
         try:
             yield
@@ -215,7 +214,7 @@ class _Unknown(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
 
 
 def _read(method: Method, raw: bytes) -> Any:
-    """Raises Refused."""
+    """The parsed request. Raises Refused."""
     try:
         return method.request.FromString(raw)
     except Exception as error:  # protobuf's DecodeError is not a stable name
@@ -231,5 +230,5 @@ async def _abort(context: Any, error: Exception) -> None:
         log.error("a call failed", exc_info=error)
         found = grpc.StatusCode.INTERNAL, f"{type(error).__name__}: see the controller's log"
     code, details = found
-    safe = details[:MOST_DETAILS].encode(errors="replace").decode()
+    safe = details[:MAX_DETAILS].encode(errors="replace").decode()
     await context.abort(code, safe)

@@ -1,4 +1,4 @@
-"""The users' end of the service: what `sluice-queue` verbs and tests speak through."""
+"""The client of the users' service, for the verbs of `sluice-queue` and for tests."""
 
 from __future__ import annotations
 
@@ -15,35 +15,36 @@ from queuecontroller.server.api.wire import QUEUES, Wire
 from queuecontroller.server.config import SYSTEM_SOCKET, split_address
 
 DEADLINE_S: Final = 10.0
-"""For calls that need no waiting."""
+"""Timeout of calls that do not wait."""
 APPLY_DEADLINE_S: Final = 120.0
 UNIX: Final = "unix:"
 LARGEST_ANSWER: Final = 16 << 20
 OBJECTS_A_CALL: Final = 200
-"""As many workloads as one call of a user may stand for; it fits into a message with room to
-spare."""
+"""Objects sent in one call: the most workloads that one call of a user may create; they fit into a
+message."""
 
 
 class Unreachable(Exception):
-    """No service answers; the text says where it was looked for."""
+    """The service does not answer; the text contains its address."""
 
 
 class EndpointUnusable(Unreachable):
-    """What says where the service is, or who we are, cannot be used; the text names the flag."""
+    """An option for the service's address or the client's credentials cannot be used; the text
+    names the flag."""
 
 
 class Refused(Exception):
-    """The service says no."""
+    """The service refused the call."""
 
     def __init__(self, code: str, reason: str) -> None:
         super().__init__(reason)
         self.code = code
-        """INVALID_ARGUMENT, NOT_FOUND and so on, gRPC's names."""
+        """gRPC's name of the status, as INVALID_ARGUMENT or NOT_FOUND."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where the service is and how to prove who we are. Paths are PEM files."""
+    """Address of the service, and credentials of the client. Paths are PEM files."""
 
     address: str
     """`unix:PATH` or ADDRESS:PORT."""
@@ -51,51 +52,57 @@ class Endpoint:
     certificate: str = ""
     key: str = ""
     server_name: str = ""
-    """What the server's certificate must be for, where that is not the address."""
+    """Name in the server's certificate, if it is not the address."""
     token_file: str = ""
-    """Of a Kubernetes token; read at every call, since it is renewed."""
+    """Path of a Kubernetes token; read at every call, since the token is rotated."""
 
 
-def open_channel(door: Endpoint, options: Sequence[tuple[str, Any]] = ()) -> Any:
-    """Raises EndpointUnusable."""
+def open_channel(endpoint: Endpoint, options: Sequence[tuple[str, Any]] = ()) -> Any:
+    """A channel to the service. Raises EndpointUnusable."""
     every = [
         ("grpc.max_receive_message_length", LARGEST_ANSWER),
         ("grpc.keepalive_time_ms", 20_000),
         ("grpc.keepalive_timeout_ms", 10_000),
         *options,
     ]
-    if not door.ca and (door.certificate or door.key or door.token_file):
+    if not endpoint.ca and (endpoint.certificate or endpoint.key or endpoint.token_file):
         raise EndpointUnusable(
-            "--certificate and --key, or --token-file, need --ca, the authority of the server"
+            "--certificate and --key, or --token-file, require --ca, the CA of the server"
         )
-    if door.address.startswith(UNIX):
-        if not door.address.startswith(f"{UNIX}/"):
+    if endpoint.address.startswith(UNIX):
+        if not endpoint.address.startswith(f"{UNIX}/"):
             raise EndpointUnusable(
-                f"--server: {door.address!r}: must be unix: and an absolute path"
+                f"--server: {endpoint.address!r}: must be unix: and an absolute path"
             )
-        if door.ca:
-            raise EndpointUnusable(f"--ca: {door.address} is a Unix socket: no TLS is spoken there")
+        if endpoint.ca:
+            raise EndpointUnusable(
+                f"--ca: {endpoint.address} is a Unix socket, which does not use TLS: remove --ca"
+            )
         # A proxy setting in the environment must not send local calls elsewhere.
-        return grpc.insecure_channel(door.address, options=[*every, ("grpc.enable_http_proxy", 0)])
+        return grpc.insecure_channel(
+            endpoint.address, options=[*every, ("grpc.enable_http_proxy", 0)]
+        )
     try:
-        split_address(door.address)
+        split_address(endpoint.address)
     except ValueError as error:
         raise EndpointUnusable(f"--server: {error}, nor unix:/PATH") from None
-    if not door.ca:
+    if not endpoint.ca:
         raise EndpointUnusable(
-            f"--server: {door.address} is TCP, which needs TLS: give the authority's file (--ca);"
-            f" on the controller's own machine use its socket, unix:{SYSTEM_SOCKET}"
+            f"--server: {endpoint.address} is TCP, which requires TLS: give the file of the CA"
+            f" (--ca), or on the controller's own machine use its socket, unix:{SYSTEM_SOCKET}"
         )
-    if bool(door.certificate) != bool(door.key):
-        raise EndpointUnusable("--certificate and --key belong together")
+    if bool(endpoint.certificate) != bool(endpoint.key):
+        raise EndpointUnusable("--certificate and --key must be given together")
     credentials = grpc.ssl_channel_credentials(
-        _pem("--ca", door.ca, b"CERTIFICATE"),
-        _pem("--key", door.key, b"PRIVATE KEY") if door.key else None,
-        _pem("--certificate", door.certificate, b"CERTIFICATE") if door.certificate else None,
+        _pem("--ca", endpoint.ca, b"CERTIFICATE"),
+        _pem("--key", endpoint.key, b"PRIVATE KEY") if endpoint.key else None,
+        _pem("--certificate", endpoint.certificate, b"CERTIFICATE")
+        if endpoint.certificate
+        else None,
     )
-    if door.server_name:
-        every.append(("grpc.ssl_target_name_override", door.server_name))
-    return grpc.secure_channel(door.address, credentials, options=every)
+    if endpoint.server_name:
+        every.append(("grpc.ssl_target_name_override", endpoint.server_name))
+    return grpc.secure_channel(endpoint.address, credentials, options=every)
 
 
 def _token(path: str) -> str:
@@ -104,7 +111,7 @@ def _token(path: str) -> str:
     except OSError as error:
         raise EndpointUnusable(f"--token-file: {path}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise EndpointUnusable(f"--token-file: {path}: holds no token") from None
+        raise EndpointUnusable(f"--token-file: {path}: does not contain a token") from None
 
 
 def _pem(flag: str, path: str, word: bytes) -> bytes:
@@ -113,16 +120,16 @@ def _pem(flag: str, path: str, word: bytes) -> bytes:
     except OSError as error:
         raise EndpointUnusable(f"{flag}: {path}: {error.strerror}") from None
     if word not in text:
-        raise EndpointUnusable(f"{flag}: {path}: holds no PEM {word.decode()}")
+        raise EndpointUnusable(f"{flag}: {path}: does not contain a PEM {word.decode()}")
     return text
 
 
 class Client:
-    def __init__(self, door: Endpoint, wire: Wire) -> None:
+    def __init__(self, endpoint: Endpoint, wire: Wire) -> None:
         """Raises EndpointUnusable."""
-        self._door = door
+        self._endpoint = endpoint
         self._wire = wire
-        self._channel = open_channel(door)
+        self._channel = open_channel(endpoint)
         self._methods = wire.methods(QUEUES)
 
     def close(self) -> None:
@@ -133,7 +140,7 @@ class Client:
     def apply(
         self, documents: Sequence[Mapping[str, Any]], dry_run: bool = False
     ) -> list[dict[str, str]]:
-        """All of them, or none: OBJECTS_A_CALL at the most. Raises Refused, Unreachable."""
+        """Apply all objects, or none; at most OBJECTS_A_CALL. Raises Refused, Unreachable."""
         texts = [json.dumps(one, default=str) for one in documents]
         request = self._wire.ApplyRequest(objects=texts, dry_run=dry_run)
         return [
@@ -162,7 +169,7 @@ class Client:
         return _object(self._call("Get", self._ref(kind, namespace, name)))
 
     def list(self, kind: str, namespace: str = "", queue: str = "") -> Iterator[dict[str, Any]]:
-        """All of a kind, page by page."""
+        """All objects of a kind, page by page."""
         after = ""
         while True:
             request = self._wire.ListRequest(
@@ -177,7 +184,7 @@ class Client:
     def watch(
         self, kind: str, namespace: str = "", queue: str = ""
     ) -> Iterator[tuple[str, dict[str, Any]]]:
-        """(event, object); BOOKMARK once all there is has come."""
+        """Pairs of event and object; BOOKMARK follows the initial objects."""
         request = self._wire.ListRequest(kind=kind, namespace=namespace, queue=queue)
         for update in self._stream("Watch", request):
             found = update.object
@@ -190,14 +197,14 @@ class Client:
             yield update.event, shown
 
     def follow(self, namespace: str, name: str) -> Iterator[Any]:
-        """WorkloadStatus messages until it is over."""
+        """WorkloadStatus messages until the workload has finished."""
         return self._stream("Follow", self._ref("Workload", namespace, name))
 
     def explain(self, namespace: str, name: str) -> Any:
         return self._call("Explain", self._ref("Workload", namespace, name))
 
     def open_page(self) -> tuple[str, float]:
-        """A URL that one browser can open once, and for how many seconds it is good."""
+        """A URL that one browser can open once, and its validity in seconds."""
         found = self._call("OpenPage", self._wire.QueuePageRequest())
         return found.url, found.valid_seconds
 
@@ -230,7 +237,7 @@ class Client:
             yield from call(request, metadata=self._metadata())
 
     def _metadata(self) -> Sequence[tuple[str, str]]:
-        path = self._door.token_file
+        path = self._endpoint.token_file
         return [("authorization", f"Bearer {_token(path)}")] if path else []
 
     @contextlib.contextmanager
@@ -241,7 +248,7 @@ class Client:
             code, details = error.code(), error.details()
             if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
                 raise Unreachable(
-                    f"the queue controller at {self._door.address}: {details}"
+                    f"the queue controller at {self._endpoint.address}: {details}"
                 ) from None
             raise Refused(code.name, details) from None
 

@@ -1,6 +1,6 @@
-"""Both directions between the wire's messages and our own values; every number is range-checked.
+"""Converts between protobuf messages and the state's values; every number is range-checked.
 
-Raises Refused("invalid") for what cannot be meant.
+Readers raise Refused("invalid") for values out of range.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ LONGEST_RECORD: Final = 1 << 18
 MOST_ITEMS: Final = 20_000
 MOST_PROFILES: Final = 64
 MOST_PODS: Final = 4096
-"""Of one node; the kubelet lets in 110."""
+"""Pods of one node; the kubelet's default limit is 110."""
 MOST_LABELS: Final = 256
 LONGEST_KEY: Final = 4096
 MOST_NUMBER: Final = 1 << 60
-"""Of terms, revisions, epochs: SQLite, JSON and every language's int64 hold them."""
+"""Limit of terms, revisions and epochs, which fits into SQLite, JSON and int64."""
 MOST_RATIO: Final = 1000.0
 """GPU time over wall time may be above 1 where several GPUs count together."""
 MOST_INDEX: Final = 1 << 20
@@ -56,7 +56,7 @@ MOST_UNIX_S: Final = 1 << 40
 LONGEST_EVIDENCE: Final = 2_000
 MOST_PRIORITY: Final = (1 << 31) - 1
 MOST_SLICES: Final = 64
-"""Memory slices of a GPU; 8 on cards of today."""
+"""Memory slices of a GPU; current cards have 8."""
 
 _STATES: Final = {
     1: "offered",
@@ -97,7 +97,8 @@ def node_name(value: str) -> str:
 
 
 def read_key(value: str, what: str = "workload") -> WorkloadKey:
-    """`namespace/name`, only to look for: an earlier version let work in under any name."""
+    """A key `namespace/name` for look-up. Its form is not checked, since an earlier version
+    accepted any name."""
     if len(value) > LONGEST_KEY:
         raise Refused("invalid", f"{what}: longer than {LONGEST_KEY} characters")
     return WorkloadKey(value)
@@ -148,7 +149,7 @@ def read_capacity(message: Any) -> NodeCapacity:
     gpus = tuple(_read_gpu(one) for one in few(message.gpus, "gpus", 1024))
     twice = [uuid for uuid, count in Counter(gpu.uuid for gpu in gpus).items() if count > 1]
     if twice:
-        raise Refused("invalid", f"gpus: {shown(min(twice))} is in the list twice")
+        raise Refused("invalid", f"gpus: {shown(min(twice))} is listed twice")
     return NodeCapacity(
         gpus=gpus,
         labels={
@@ -197,13 +198,13 @@ def _word(value: str, what: str, may_be_empty: bool = False) -> str:
 
 def _unix_s(value: float, what: str) -> int:
     if not 0.0 <= value <= MOST_UNIX_S:  # NaN is in no range
-        raise Refused("invalid", f"{what}: {value} is no time")
+        raise Refused("invalid", f"{what}: {value} is not a valid time")
     return int(value)
 
 
 def _ratio(value: float | None, what: str) -> float | None:
     if value is not None and not 0.0 <= value <= MOST_RATIO:  # NaN is in no range
-        raise Refused("invalid", f"{what}: {value} is no ratio")
+        raise Refused("invalid", f"{what}: {value} is not a valid ratio")
     return value
 
 
@@ -258,7 +259,7 @@ def _maybe_within(value: int | None, low: int, high: int, what: str) -> int | No
 
 
 def read_detections(messages: Any) -> list[Detection]:
-    """Of one report; whose they are is still to be checked."""
+    """The detections of one report; the caller checks that their workloads belong to the node."""
     return [
         Detection(
             _within(one.number, 0, MOST_NUMBER, "detections.number"),
@@ -318,17 +319,17 @@ def read_said(message: Any, sender: Any) -> Said:
         uid=text(message.uid, "uid", 64),
         attempt=message.attempt,
         reason=text(message.reason[:LONGEST_TEXT], "reason"),
-        started=getattr(message, "started", True),  # a confirmation has no such field
+        started=getattr(message, "started", True),  # A confirmation has no such field.
     )
 
 
 def read_state(message: Any) -> PodState | None:
-    """RUNNING or PAUSED; None for REFUSED. Raises Refused for any other."""
+    """RUNNING or PAUSED; None for REFUSED. Raises Refused for any other state."""
     state = _STATES.get(message.state, "unknown")
     if state == "refused":
         return None
     if state not in ("running", "paused"):
-        raise Refused("invalid", f"state: {state} is no confirmation")
+        raise Refused("invalid", f"state: {state} cannot be confirmed")
     return PodState(state)
 
 
@@ -387,13 +388,15 @@ def read_ask(message: Any) -> GpuAsk:
     count = _within(message.gpus or 1, 1, MOST_GPUS, "ask.gpus")
     few(message.gpu_uuids, "ask.gpu_uuids", MOST_GPUS)
     if message.policy not in _POLICIES:
-        raise Refused("invalid", f"ask.policy: {message.policy} is not known here")
+        raise Refused("invalid", f"ask.policy: unknown policy {message.policy}")
     mig = tuple(
         text(one, "ask.mig_profiles", 64)
         for one in few(message.mig_profiles, "ask.mig_profiles", MOST_GPUS)
     )
     if mig and (message.gpu_uuids or _POLICIES[message.policy] is SharePolicy.EXCLUSIVE):
-        raise Refused("invalid", "ask.mig_profiles: with neither gpu_uuids nor exclusive")
+        raise Refused(
+            "invalid", "ask.mig_profiles: cannot be combined with gpu_uuids or policy exclusive"
+        )
     return GpuAsk(
         gpus=count,
         memory_bytes=(
@@ -414,15 +417,15 @@ def read_ask(message: Any) -> GpuAsk:
 
 
 def read_submission(message: Any, caller: str) -> Submission:
-    """`caller` is the user where the message names none."""
+    """The submission in a message; `caller` is its user if the message names none."""
     if message.preempted and message.preempted not in set(OnPreemption):
         known = ", ".join(OnPreemption)
-        raise Refused("invalid", f"preempted: {message.preempted!r} is none of {known}")
+        raise Refused("invalid", f"preempted: {message.preempted!r} is not one of {known}")
     seconds = message.max_execution_seconds
     if not 0 <= seconds <= MOST_SECONDS:  # NaN is in no range
         raise Refused("invalid", f"max_execution_seconds: must be from 0 to {MOST_SECONDS}")
     return Submission(
-        namespace=message.namespace[: LONGEST + 1] or "default",  # their form is checked later
+        namespace=message.namespace[: LONGEST + 1] or "default",  # Its form is checked later.
         name=message.name[: LONGEST + 1],
         queue=message.queue[: LONGEST + 1],
         ask=read_ask(message.ask),

@@ -1,4 +1,4 @@
-"""The service for nodes. A caller speaks for the node that it is, and for no other."""
+"""The gRPC service for nodes. A caller may act only for its own node."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from queuecontroller.state.access import Act, Caller, Target, check
 from queuecontroller.state.objects.submission import Refused
 from queuecontroller.state.records import Assignment
 
-MOST_NEWS: Final = 1000
-"""Items of one message of a node: each takes time in the loop that serves everybody."""
+MAX_NEWS: Final = 1000
+"""Items in one message of a node; each takes time in the event loop that serves all callers."""
 
 
 class NodesApi:
@@ -53,7 +53,7 @@ class NodesApi:
         )
 
     def _identify(self, request: Any, caller: Caller) -> None:
-        """Raises Refused, Denied."""
+        """Check that the caller is the node in the request. Raises Refused, Denied."""
         name = node_name(request.node)
         check(caller, Act.SESSION, Target(nodes=frozenset({name})), f"node {name}")
 
@@ -97,7 +97,7 @@ class NodesApi:
         )
         mine = {one.workload for one in self._shell.book.nodes.of_node(node.name)}
         node.usage = {key: found for key, found in usage.items() if key[0] in mine}
-        # A node tells of its own work, and of nobody else's.
+        # A node may attribute detections only to its own workloads.
         node.heard(
             one if one.workload in mine else replace(one, workload=None) for one in detections
         )
@@ -120,24 +120,25 @@ class NodesApi:
 
     def _tell(self, request: Any, caller: Caller) -> Any:
         self._identify(request, caller)
-        if len(request.items) > MOST_NEWS:
-            raise Refused("invalid", f"items: more than {MOST_NEWS}: tell them in parts")
-        steps = [self._read_news(request, item) for item in request.items]  # all, then do any
+        if len(request.items) > MAX_NEWS:
+            raise Refused("invalid", f"items: more than {MAX_NEWS}: send several messages")
+        # All items are read before any is carried out.
+        steps = [self._read_news(request, item) for item in request.items]
         known = [step() for step in steps]
         journal = self._shell.book.journal
         return self._wire.NodeNewsAck(term=journal.term, revision=journal.revision, known=known)
 
     def _read_news(self, request: Any, item: Any) -> Callable[[], bool]:
-        """Raises Refused."""
+        """The step of one item; it returns False for an unknown attempt. Raises Refused."""
         form = item.WhichOneof("about")
         if form == "confirmation":
             return self._read_confirmation(item.confirmation, request)
         if form == "release":
             return self._read_release(item.release, request)
-        raise Refused("invalid", "items: one is neither a confirmation nor a release")
+        raise Refused("invalid", "items: each must be a confirmation or a release")
 
     def _read_confirmation(self, message: Any, sender: Any) -> Callable[[], bool]:
-        """What it asks to be done; False: that attempt is not ours. Raises Refused."""
+        """The step of a confirmation; it returns False for an unknown attempt. Raises Refused."""
         said, state = read_said(message, sender), read_state(message)
         gpus = read_shares(message.gpus)
         step = self._shell.step
@@ -148,7 +149,7 @@ class NodesApi:
         return lambda: step("confirm", lambda book, now: book.desk.confirm(said, state, gpus, now))
 
     def _read_release(self, message: Any, sender: Any) -> Callable[[], bool]:
-        """As above."""
+        """The step of a release; it returns False for an unknown attempt. Raises Refused."""
         said, finished = read_said(message, sender), message.finished
         return lambda: self._shell.step(
             "release", lambda book, now: book.desk.release(said, finished, now)
@@ -164,7 +165,7 @@ class NodesApi:
         journal = book.journal
         news = self._shell.decisions(request.node, request.epoch, request.after_revision)
         async for found in news:
-            # A node of the release before takes one at a time.
+            # A node of the previous release accepts only one decision in an update.
             for part in [found] if request.batches or not found else [[one] for one in found]:
                 update = self._wire.DecisionUpdate(term=journal.term, revision=journal.revision)
                 if part:

@@ -1,8 +1,8 @@
-"""The gRPC server: both services behind the doors, on sockets that only the doors reach; TLS for
-what came over TCP.
+"""The gRPC server: both services behind `Listeners`, on sockets that only they can reach; TLS for
+connections over TCP.
 
-Certificates are read again when their files change, because short-lived ones are replaced every
-few hours by tools that restart nothing.
+Certificates are reloaded when their files change, because tools replace short-lived ones every few
+hours without restarting services.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ log = logging.getLogger(__name__)
 
 STOP_GRACE_S: Final = 1.0
 STREAMS_A_CONNECTION: Final = 24
-"""All that are open at once stand in gRPC's one line, before we know whose they are: with 300, an
-honest call stood behind thousands. Clients keep further calls back by themselves; a node follows
-all that wait there in one stream, and has 16 calls for them at once."""
-MOST_PENDING: Final = 1 << 20
-"""gRPC's own limit of that line is 1,000, and what is above it is refused whoever it is from. Ours
-is by connections and streams."""
+"""Concurrent calls of one connection. They wait in gRPC's single queue before their caller is
+known: with 300, a call of another caller waited behind thousands. Clients hold back further calls
+by themselves; a node follows all its pending workloads in one stream, and has at most 16 calls."""
+MAX_PENDING: Final = 1 << 20
+"""Limit of that queue. gRPC's own is 1,000 and refuses calls of any caller beyond it; here
+connections and streams are limited instead."""
 IDLE_MS: Final = 300_000
-"""A connection without a call for so long is closed; its client opens another when it has one."""
+"""Idle time after which a connection without calls is closed; the client reconnects if needed."""
 
 
 class TlsUnusable(Exception):
-    """A certificate or key that cannot be served with; the text names the file."""
+    """A certificate or key cannot be used; the text names the file."""
 
 
 class CertificateFiles:
-    """Reads the PEM files; `changed` gives a new configuration only when a file is new."""
+    """Reads the PEM files; `changed` returns a new configuration only if a file has changed."""
 
     def __init__(self, tls: TlsSettings) -> None:
         self._tls = tls
         self._seen: tuple[int, ...] = ()
 
     def read(self) -> Any:
-        """Raises TlsUnusable."""
+        """The TLS configuration in the files. Raises TlsUnusable."""
         try:
             self._seen = self._stamps()
             chain = Path(self._tls.certificate).read_bytes()
@@ -56,21 +56,21 @@ class CertificateFiles:
             (self._tls.client_ca, authority, b"CERTIFICATE"),
         ):
             if pem is not None and word not in pem:
-                raise TlsUnusable(f"{path}: holds no PEM {word.decode()}")
+                raise TlsUnusable(f"{path}: does not contain a PEM {word.decode()}")
         return grpc.ssl_server_certificate_configuration(
             [(key, chain)], root_certificates=authority
         )
 
     def changed(self) -> Any:
-        """None while the files are the same, or unreadable just now (being replaced)."""
+        """The new configuration; None if the files are unchanged or cannot be read at present."""
         try:
             if self._stamps() == self._seen:
                 return None
             found = self.read()
         except (OSError, TlsUnusable) as error:
-            log.error("TLS files changed and cannot be used, the old ones stay: %s", error)
+            log.error("TLS files changed but cannot be used, the old ones stay in use: %s", error)
             return None
-        log.info("TLS files read again")
+        log.info("TLS files reloaded")
         return found
 
     def _stamps(self) -> tuple[int, ...]:
@@ -80,9 +80,9 @@ class CertificateFiles:
 
 
 class GrpcServer:
-    def __init__(self, settings: Settings, doors: Listeners, handlers: list[Any]) -> None:
+    def __init__(self, settings: Settings, listeners: Listeners, handlers: list[Any]) -> None:
         self._settings = settings
-        self._doors = doors
+        self._listeners = listeners
         self._handlers = handlers
         self._server: Any = None
 
@@ -96,8 +96,8 @@ class GrpcServer:
                 ("grpc.max_send_message_length", 4 * largest),
                 ("grpc.max_metadata_size", 16 << 10),
                 ("grpc.max_concurrent_streams", STREAMS_A_CONNECTION),
-                ("grpc.server.max_pending_requests", MOST_PENDING),
-                ("grpc.server.max_pending_requests_hard_limit", MOST_PENDING),
+                ("grpc.server.max_pending_requests", MAX_PENDING),
+                ("grpc.server.max_pending_requests_hard_limit", MAX_PENDING),
                 ("grpc.server_handshake_timeout_ms", int(PROVE_WITHIN_S * 1000)),
                 ("grpc.max_connection_idle_ms", IDLE_MS),
                 ("grpc.keepalive_time_ms", 20_000),
@@ -108,7 +108,7 @@ class GrpcServer:
         )
         tls = self._settings.tls
         try:
-            bound = self._server.add_insecure_port(self._doors.plain_target)
+            bound = self._server.add_insecure_port(self._listeners.plain_target)
             if tls.certificate:
                 files = CertificateFiles(tls)
                 credentials = grpc.dynamic_ssl_server_credentials(
@@ -116,11 +116,13 @@ class GrpcServer:
                     files.changed,
                     require_client_authentication=bool(tls.client_ca),
                 )
-                bound = bound and self._server.add_secure_port(self._doors.tls_target, credentials)
-        except RuntimeError as error:  # gRPC says no more than that it could not
-            raise OSError(f"cannot listen below {self._doors.plain_target}: {error}") from error
+                bound = bound and self._server.add_secure_port(
+                    self._listeners.tls_target, credentials
+                )
+        except RuntimeError as error:  # gRPC gives no further reason.
+            raise OSError(f"cannot listen below {self._listeners.plain_target}: {error}") from error
         if not bound:
-            raise OSError(f"cannot listen below {self._doors.plain_target}")
+            raise OSError(f"cannot listen below {self._listeners.plain_target}")
         await self._server.start()
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The service for users and their tools."""
+"""The gRPC service for users and their tools."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ LARGEST_OBJECT: Final = 256 << 10
 PAGE: Final = 500
 KINDS: Final = (*OBJECT_KINDS, "Workload", "Node")
 OpenPage = Callable[[Caller], tuple[str, float]]
-"""A URL for the caller, and for how many seconds it is good. Raises Refused."""
+"""Returns a URL for the caller, and its validity in seconds. Raises Refused."""
 
 
 def no_page(caller: Caller) -> tuple[str, float]:
-    raise Refused("conflict", "there is no page here: page.listen is empty")
+    raise Refused("conflict", "the web page is not served: page.listen is empty")
 
 
 class UsersApi:
@@ -72,7 +72,7 @@ class UsersApi:
     # -- changing ---------------------------------------------------------------------------------
 
     def _apply(self, request: Any, caller: Caller) -> Generator[None, None, Any]:
-        """In as many turns as reading takes, and one in which all of it is put in."""
+        """Read the objects in as many turns as it takes, and apply them in one."""
         if len(request.objects) > MOST_OBJECTS:
             raise Refused("invalid", f"objects: more than {MOST_OBJECTS} in one call")
         documents = yield from _documents(request.objects)
@@ -98,7 +98,7 @@ class UsersApi:
         nodes = frozenset({asked.node}) if asked.node else frozenset()
         check(caller, Act.SUBMIT, Target(caller.user, nodes), f"node {asked.node}" * bool(nodes))
         if nodes and not caller.admin and not caller.is_node(asked.node):
-            # Only there, and at once where a process waits: that is the node's own word.
+            # Only the node itself may bind a workload to it, since a process waits there.
             check(caller, Act.SESSION, Target(nodes=nodes), f"node {asked.node}")
         if asked.user != caller.user:
             check(caller, Act.SUBMIT_AS, Target(nodes=nodes), f"user {asked.user}")
@@ -149,7 +149,7 @@ class UsersApi:
         kind, namespace, name = identity
         if kind != "Workload":
             check(caller, Act.LIST, what=kind)
-        elif not may(caller, Act.SEE_WORKLOAD):  # not everybody's: then whose it is decides
+        elif not may(caller, Act.SEE_WORKLOAD):  # Without that right, the owner decides.
             record = self._shell.book.find(namespace, name)
             check(caller, Act.SEE_WORKLOAD, self._whose(record), f"Workload {record.key}")
 
@@ -166,7 +166,7 @@ class UsersApi:
             if len(page) == limit:
                 following = json.dumps([page[-1].kind, page[-1].namespace, page[-1].name])
                 break
-            with contextlib.suppress(Refused, KeyError):  # gone since the list was made
+            with contextlib.suppress(Refused, KeyError):  # It was deleted since the listing.
                 if self._is_in(identity, request.queue):
                     page.append(self._render(identity, caller))
             yield
@@ -175,7 +175,7 @@ class UsersApi:
         )
 
     def _is_in(self, identity: ObjectId, queue: str) -> bool:
-        """Whether a workload stands in this LocalQueue or ClusterQueue."""
+        """True if a workload is in this LocalQueue or ClusterQueue; other kinds always are."""
         if not queue or identity[0] != "Workload":
             return True
         key = WorkloadKey(f"{identity[1]}/{identity[2]}")
@@ -233,14 +233,14 @@ class UsersApi:
     async def _watch(self, request: Any, caller: Caller) -> AsyncGenerator[Any, None]:
         check(caller, Act.LIST)
         kind = _kind(request.kind)
-        changes = self._shell.subscribe()  # before listing: no change may fall in between
+        changes = self._shell.subscribe()  # Before listing, so that no change is missed.
         try:
             known: set[ObjectId] = set()
             news: Iterable[ObjectId] = self._shell.views.identities(kind, request.namespace)
             listed = False
             while True:
                 for identity in news:
-                    # One at a time: hundreds of streams that all send hold up everybody's calls.
+                    # One object in a turn: hundreds of sending streams would delay all calls.
                     update = await self._calls.turns.run(
                         caller,
                         lambda one=identity: self._changed(one, request.queue, known, caller),  # type: ignore[misc]
@@ -255,7 +255,8 @@ class UsersApi:
             changes.close()
 
     def _changed(self, identity: ObjectId, queue: str, known: set[ObjectId], caller: Caller) -> Any:
-        """What a watcher is told of a change; None when it is not its business."""
+        """The update for a watcher after a change; None if the watch does not include the
+        object."""
         try:
             if not self._is_in(identity, queue):
                 return None
@@ -277,7 +278,7 @@ class UsersApi:
         key = WorkloadKey(f"{request.namespace}/{request.name}")
         record = self._shell.book.workloads.records.get(key)
         whose = self._whose(record) if record is not None else None
-        if record is not None or not caller.nodes:  # of what is gone a node may hear that it is
+        if record is not None or not caller.nodes:  # A node may learn that a workload is gone.
             check(caller, Act.SEE_WORKLOAD, whose, f"Workload {key}")
         async for status in self._shell.follow(key, request.uid):
             yield write_status(self._wire, status)
@@ -285,8 +286,8 @@ class UsersApi:
     # -- helpers ----------------------------------------------------------------------------------
 
     def _identity(self, request: Any) -> ObjectId:
-        """Of something that may be there: whatever name an earlier version let in can be looked
-        for, and deleted."""
+        """The object that a request names. Names are not checked, so that objects which an earlier
+        version accepted can be read and deleted."""
         kind = _kind(request.kind)
         if not request.name:
             raise Refused("invalid", "name: is missing")
@@ -300,7 +301,7 @@ class UsersApi:
         return self._object(identity, revision, shown)
 
     def _hide(self, shown: dict[str, Any], record: WorkloadRecord, caller: Caller) -> None:
-        """What is its user's alone: people put passwords on command lines."""
+        """Remove the command line for other users, since it may contain passwords."""
         if "command" in shown["sluice"] and not may(caller, Act.SEE_COMMAND, self._whose(record)):
             del shown["sluice"]["command"]
 
@@ -319,12 +320,12 @@ def _kind(name: str) -> str:
     if name in WORKLOAD_KINDS:
         return "Workload"
     if name not in KINDS:
-        raise Refused("invalid", f"kind {name[:64]!r}: known are {', '.join(KINDS)}")
+        raise Refused("invalid", f"unknown kind {name[:64]!r}; known: {', '.join(KINDS)}")
     return name
 
 
 def _documents(texts: Any) -> Generator[None, None, list[dict[str, Any]]]:
-    """Raises ManifestError with every text that is no object."""
+    """The objects in JSON texts. Raises ManifestError with every text that is not an object."""
     problems, documents = [], []
     for number, one in enumerate(texts, 1):
         yield
@@ -334,7 +335,7 @@ def _documents(texts: Any) -> Generator[None, None, list[dict[str, Any]]]:
                 raise ValueError(f"is larger than {LARGEST_OBJECT >> 10} KiB")
             found = json.loads(one, parse_constant=_no_constant)
             if not isinstance(found, dict):
-                raise ValueError("is no object with fields")
+                raise ValueError("is not a JSON object")
             _check_inside(found)
             documents.append(found)
         except RecursionError:
@@ -347,11 +348,11 @@ def _documents(texts: Any) -> Generator[None, None, list[dict[str, Any]]]:
 
 
 def _no_constant(name: str) -> object:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _check_inside(value: object, depth: int = 0) -> None:
-    """Raises RecursionError, ValueError."""
+    """Check depth and strings of a value. Raises RecursionError, ValueError."""
     if depth > DEEPEST:
         raise RecursionError
     if isinstance(value, dict):
@@ -362,11 +363,11 @@ def _check_inside(value: object, depth: int = 0) -> None:
         for item in value:
             _check_inside(item, depth + 1)
     elif isinstance(value, str) and not value.isascii():
-        value.encode()  # half of a surrogate pair is no text, and neither disk nor wire takes it
+        value.encode()  # A lone surrogate cannot be stored or sent.
 
 
 def _after(text: str) -> ObjectId | None:
-    """`next` of the page before. Raises Refused."""
+    """The object that `next` of the previous page names. Raises Refused."""
     if not text:
         return None
     try:
@@ -374,6 +375,6 @@ def _after(text: str) -> ObjectId | None:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, list) or len(found) != 3 or not all(isinstance(x, str) for x in found):
-        raise Refused("invalid", "after: is not `next` of a page before")
+        raise Refused("invalid", "after: is not `next` of a previous page")
     kind, namespace, name = found
     return (kind, namespace, name)

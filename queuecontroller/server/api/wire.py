@@ -25,7 +25,7 @@ class Method(NamedTuple):
 
 class Wire:
     def __init__(self, descriptors: Path) -> None:
-        """Raises OSError, or ValueError for a file that is no descriptor set."""
+        """Load the descriptor set. Raises OSError, or ValueError for another kind of file."""
         raw = descriptors.read_bytes()
         try:
             files = descriptor_pb2.FileDescriptorSet.FromString(raw)
@@ -53,7 +53,7 @@ class Wire:
         return made
 
     def methods(self, service: str) -> dict[str, Method]:
-        """By name, of `NODES` or `QUEUES`."""
+        """Methods of the service `NODES` or `QUEUES`, by name."""
         return {
             method.name: Method(
                 getattr(self, method.input_type.rpartition(".")[2]),
@@ -68,7 +68,7 @@ class Wire:
 
 
 def find_descriptors() -> Path:
-    """In an installed package, else in the checkout's build directory."""
+    """Path of the descriptors in an installed package, else in the checkout's build directory."""
     package = Path(__file__).resolve().parents[2]
     installed = package / "native" / "proto" / DESCRIPTORS
     return installed if installed.is_file() else package.parent / "build" / "proto" / DESCRIPTORS

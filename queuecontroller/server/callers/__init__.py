@@ -1,1 +1,1 @@
-"""Who calls: connections, identities, and whose turn it is."""
+"""Callers: connections, authentication, and fair queueing of calls."""

@@ -1,5 +1,5 @@
-"""Who is at the other end of a call: by the kernel, by its certificate, or by its Kubernetes
-token."""
+"""Authenticates the caller of a gRPC call by the kernel's credentials of its socket, by its
+certificate, or by its Kubernetes token."""
 
 from __future__ import annotations
 
@@ -15,59 +15,61 @@ from queuecontroller.state.access import Caller, Denied, RoleLists
 log = logging.getLogger(__name__)
 
 BEARER: Final = "bearer "
-MOST_WRONG_TOKENS: Final = 3
-"""On one connection; each is a question to Kubernetes."""
+MAX_WRONG_TOKENS: Final = 3
+"""Limit of one connection; each costs a TokenReview."""
 
 
 class Unauthenticated(Exception):
-    """It says who it is, and nobody vouches for that."""
+    """The caller's identity could not be verified."""
 
 
 class NotVouched(Unauthenticated):
-    """Kubernetes says that a token is not good, or not for us; the text says why."""
+    """A TokenReview found the token invalid or for another audience; the text gives the reason."""
 
 
 class ReviewUnavailable(Exception):
-    """Kubernetes could not be asked about a token: try again."""
+    """A TokenReview failed; the call can be retried."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reviewed:
-    """What Kubernetes says of a token."""
+    """Result of a TokenReview."""
 
     user: str
     groups: tuple[str, ...] = ()
     node: str = ""
-    """Where the pod runs that the token is bound to; empty: it is bound to none."""
+    """Node of the pod that the token is bound to; empty if it is bound to none."""
 
 
 class TokenReviewer(Protocol):
     async def review(self, token: str) -> Reviewed:
-        """Raises NotVouched, ReviewUnavailable. Neither text holds anything of the token."""
+        """Review a token. Raises NotVouched, ReviewUnavailable; neither text contains a part of the
+        token."""
 
 
 class Authenticator:
     def __init__(
         self,
-        doors: Listeners,
+        listeners: Listeners,
         certificates: RoleLists | None,
         tokens: RoleLists | None = None,
         reviewer: TokenReviewer | None = None,
     ) -> None:
-        """`certificates` None: callers over TLS are not asked for any."""
-        self._doors = doors
+        """`certificates` is None if no client certificates are requested over TLS."""
+        self._listeners = listeners
         self._certificates = certificates
         self._tokens = tokens
         self._reviewer = reviewer
 
     async def caller(self, context: Any) -> Caller:
-        """Raises Denied, Crowded, Unauthenticated, ReviewUnavailable."""
-        connection = self._doors.of(context.peer())
+        """The authenticated caller of a call. Raises Denied, Crowded, Unauthenticated,
+        ReviewUnavailable."""
+        connection = self._listeners.of(context.peer())
         if connection is None:
-            raise Denied("the connection is gone")
-        self._doors.began(connection)
+            raise Denied("the connection was closed")
+        self._listeners.began(connection)
         caller = await self._named(connection, context)
-        self._doors.prove(connection, caller)
+        self._listeners.prove(connection, caller)
         return caller
 
     async def _named(self, connection: Connection, context: Any) -> Caller:
@@ -93,14 +95,14 @@ class Authenticator:
         headers: Mapping[str, Any] = dict(metadata or ())
         header = headers.get("authorization", "")
         if self._tokens is None or self._reviewer is None or not isinstance(header, str):
-            raise Unauthenticated("this server takes neither certificates nor tokens")
+            raise Unauthenticated("this server accepts neither certificates nor tokens")
         if header[: len(BEARER)].lower() != BEARER:
-            raise Unauthenticated("a token is needed, in the header authorization: Bearer TOKEN")
+            raise Unauthenticated("a token is required, in the header authorization: Bearer TOKEN")
         try:
             reviewed = await self._reviewer.review(header[len(BEARER) :].strip())
         except NotVouched as error:
             connection.wrong_tokens += 1
-            if connection.wrong_tokens >= MOST_WRONG_TOKENS:
+            if connection.wrong_tokens >= MAX_WRONG_TOKENS:
                 asyncio.get_running_loop().call_later(0.5, connection.abort)
             log.warning("%s: %s", connection.address, error)
             raise

@@ -1,13 +1,13 @@
-"""Whose call is carried out next. One loop serves everybody, so time in it is what is shared.
+"""Fair queueing of calls: one event loop serves all callers, so its time is shared fairly.
 
-Calls wait in a lane for each caller, lanes stand in classes: nodes, admins with the controllers of
-checks, users. The class that has had the least time goes first, in it the lane that has had the
-least. So whoever floods waits for itself, nodes cannot starve users nor users nodes, and an honest
-call waits at most for one of each who is waiting too. Who comes back after a rest starts where the
-others are: rest is not saved up.
+Each caller has a queue of calls (a lane), and lanes belong to classes: nodes, admins with the
+controllers of checks, users. The class that has used the least time is served first, and in it the
+lane that has used the least. A caller that floods therefore delays only itself, nodes and users
+cannot starve each other, and a call waits at most for one call of each other active caller. A
+caller that becomes active again starts at the current level: idle time earns no credit.
 
-A call that takes long is a generator: it stops at every `yield`, and after SLICE_S it waits for the
-next turn of its lane. Whatever it reads may have changed by then.
+A long call is a generator: it stops at every `yield`, and after SLICE_S it waits for the next turn
+of its lane. State that it reads may have changed by then.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from queuecontroller.state.access import Caller
 
 T = TypeVar("T")
 
-MOST_WAITING: Final = 64
-"""Calls of one caller. A client that waits for its answers has a few."""
+MAX_WAITING: Final = 64
+"""Limit of one caller's waiting calls. A client that waits for its answers has a few."""
 TURNS_S: Final = 0.004
-"""Calls carried out before others get a turn in the event loop: what comes together is decided, and
-written, together."""
+"""Time for calls per pass of the event loop; calls that arrive together are decided and written
+together."""
 SLICE_S: Final = 0.001
-"""Of a call in slices, in one turn: an honest call may wait for one of each of 33 others."""
+"""Time slice of a long call in one turn: a call may wait for one slice of each of 33 others."""
 QUIET_PASSES: Final = 3
-"""Of the event loop without a new call before the next turns. gRPC hands over one call in about
-three passes; with turns in each of them, calls came in more slowly than they were carried out, and
-stood in gRPC's line, which knows no lanes."""
-MOST_PASSES: Final = 64
+"""Passes of the event loop without a new call before calls are carried out. gRPC hands over one
+call in about three passes; if calls were carried out in each pass, they would arrive more slowly
+than they are carried out and wait in gRPC's own queue, which is not fair."""
+MAX_PASSES: Final = 64
 OVERHEAD_S: Final = 0.0003
-"""What gRPC costs us for any call, about."""
-MOST_IDLE: Final = 4096
+"""Approximate cost of any call inside gRPC."""
+MAX_IDLE: Final = 4096
 
 
 class Class(IntEnum):
@@ -50,7 +50,7 @@ class Class(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Sliced:
-    """The rest of a call that takes more than a turn."""
+    """The remainder of a call that takes more than one turn."""
 
     steps: Generator[None, None, Any]
 
@@ -69,16 +69,16 @@ class _Lane:
 @dataclass(slots=True)
 class _Lanes:
     had_s: float = 0.0
-    """What the class has had."""
+    """Time that the class has used."""
     floor_s: float = 0.0
-    """What the lane had that was served last."""
+    """Time used by the lane that was served last; new lanes start here."""
     lanes: dict[str, _Lane] = field(default_factory=dict)
     active: dict[str, _Lane] = field(default_factory=dict)
 
 
 ENOUGH_WAITING: Final = {Class.NODES: 16, Class.ADMINS: 16, Class.USERS: 4}
-"""Calls of one caller; while so many wait, no more are read. What has been read waits in gRPC's own
-line, where all callers stand behind one another, so that line must stay short."""
+"""Waiting calls of one caller from which its connections are not read. Calls that have been read
+wait in gRPC's own queue, which is first in, first out for all callers and so must stay short."""
 
 
 def class_of(caller: Caller) -> Class:
@@ -93,7 +93,7 @@ class FairCalls:
         clock: Callable[[], float] = thread_time,
         busy: Callable[[Caller, bool], None] = lambda _caller, _enough: None,
     ) -> None:
-        """`busy` is told whether a caller has enough calls waiting."""
+        """`busy` is called when a caller reaches ENOUGH_WAITING calls, and when it drops below."""
         self._clock = clock
         self._busy = busy
         self._classes = [_Lanes() for _ in Class]
@@ -102,23 +102,25 @@ class FairCalls:
         self._quiet = 0
         """Passes of the loop since a call arrived."""
         self._passed = 0
-        """And since the last turn."""
+        """Passes since the last turn."""
         self._floor_s = 0.0
         self.crowded_total = 0
         """Calls refused because too many of the same caller were waiting."""
 
     async def run(self, caller: Caller, call: Callable[[], T | Generator[None, None, T]]) -> T:
-        """What `call` gives, when it is this caller's turn. Raises Crowded, and what `call`
-        raises."""
+        """Carry out `call` in this caller's turn and return its result. Raises Crowded, and the
+        errors of `call`."""
         loop = asyncio.get_running_loop()
         lanes = self._classes[class_of(caller)]
         lane = lanes.lanes.get(caller.key)
         if lane is None:
             self._drop_idle(lanes)
             lane = lanes.lanes[caller.key] = _Lane(caller, lanes.floor_s)
-        if len(lane.waiting) >= MOST_WAITING:
+        if len(lane.waiting) >= MAX_WAITING:
             self.crowded_total += 1
-            raise Crowded(f"{caller.shown} has {MOST_WAITING} calls waiting: let them be answered")
+            raise Crowded(
+                f"{caller.shown}: too many waiting calls (limit {MAX_WAITING}): wait for answers"
+            )
         if not lanes.active:
             lanes.had_s = max(lanes.had_s, self._floor_s)
         if not lane.waiting:
@@ -136,14 +138,14 @@ class FairCalls:
         return await future
 
     def _drop_idle(self, lanes: _Lanes) -> None:
-        if len(lanes.lanes) >= MOST_IDLE:
+        if len(lanes.lanes) >= MAX_IDLE:
             lanes.lanes = dict(lanes.active)
 
     def _pump(self) -> None:
         loop = asyncio.get_running_loop()
         self._quiet = 0 if self._arrived else self._quiet + 1
         self._arrived = False
-        if self._quiet < QUIET_PASSES and self._passed < MOST_PASSES:
+        if self._quiet < QUIET_PASSES and self._passed < MAX_PASSES:
             self._passed += 1
             loop.call_soon(self._pump)
             return
@@ -155,10 +157,10 @@ class FairCalls:
                 self._pumping = False
                 return
             left_s -= cost_s
-        loop.call_soon(self._pump)  # after what else is ready
+        loop.call_soon(self._pump)  # Other ready callbacks run first.
 
     def _next(self) -> float | None:
-        """Carries out one call, or a slice of one; what it cost, s, and None when there is none."""
+        """Carry out one call, or a slice of one; returns its cost, s, or None if none waits."""
         waiting = [lanes for lanes in self._classes if lanes.active]
         if not waiting:
             return None
@@ -182,8 +184,8 @@ class FairCalls:
     def _carry_out(
         self, future: asyncio.Future[Any], call: Callable[[], Any]
     ) -> tuple[float, Callable[[], Any] | None]:
-        """What it took, and what is left of it."""
-        if future.done():  # its caller is gone
+        """Run a call for one slice; returns its cost in seconds, and its remainder if any."""
+        if future.done():  # The caller has disconnected.
             if isinstance(call, _Sliced):
                 call.steps.close()
             return 0.0, None
@@ -202,7 +204,7 @@ class FairCalls:
         except StopIteration as end:
             left = None
             future.set_result(end.value)
-        except Exception as error:  # the caller's own; it becomes a status there
+        except Exception as error:  # It becomes a gRPC status in `Calls`.
             left = None
             future.set_exception(error)
         return self._clock() - began_s + overhead_s, left

@@ -1,16 +1,16 @@
-"""Who is read next of those who send many calls at once.
+"""Fair queueing of reads between callers that send many calls at once.
 
-A call that has been read stands in gRPC's one line behind all others, before we know whose it is;
-so what one caller sends at once, everybody waits for. So whoever was seen with many sends in turns
-from then on, where others call, too: some connections of one caller are read, as many as bring a
-few calls by what each brought last, and the next ones when the first call of those begins. All
-others are read as always, and who waits for its answers stands behind two such turns at most.
+A call that has been read waits in gRPC's single queue, before its caller is known, so a burst of
+one caller delays all others. Callers seen with a burst are therefore read in turns while other
+callers are active: in a turn, some connections of one caller are read, about as many as bring
+CALLS_OF_A_TURN calls by their last counts; the next turn begins when the first of these calls
+begins. All other callers are read as usual, and their calls wait behind at most two turns.
 
-Many are seen where they wait to be carried out, or by the line: a call began so long after its
-connection was last read, and as many of one caller stand there as begin in that time.
+A burst is detected from many calls of one caller waiting to be carried out, or from gRPC's queue:
+a call began long after its connection was last read, and one caller began MANY calls in that time.
 
-Nobody rests for this while there is nothing to do: the line holds one turn at least, and a turn
-goes to one who has sent something, the one first who had the least of late.
+The scheme is work-conserving: the queue holds at least one turn, and turns go only to callers that
+have sent data, first to the one with the fewest recent calls.
 """
 
 from __future__ import annotations
@@ -23,35 +23,37 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 LONG_LINE_S: Final = 0.03
-"""A call begins within a few milliseconds where there is no line."""
+"""Delay from which gRPC's queue counts as long; without a queue a call begins within a few
+milliseconds."""
 LOOK_EVERY_S: Final = 0.01
 FADING_S: Final = 1.0
-"""After so long, a call counts for 1/e."""
+"""Time constant after which a call counts for 1/e."""
 MANY: Final = 4
-"""Calls of one caller in the line. Who waits for each answer has one there, however fast it is."""
+"""Calls of one caller in the queue that are a burst. A caller that waits for its answers has
+one."""
 ACTIVE: Final = 0.5
-"""Fading calls of one who called of late."""
+"""Decayed number of calls from which a caller counts as active."""
 CALLS_OF_A_TURN: Final = 16
-"""Connections that bring one each are read together: what comes together is decided and written
-together, which takes a third less than one by one. A connection that brings so many is read alone.
-"""
-FEWEST_IN_A_TURN: Final = 3
-"""Who sends so many by one connection in one turn goes on in turns,"""
+"""Calls read in one turn. Connections that bring one call each are read together, since calls that
+arrive together are decided and written together, which takes a third less time. A connection that
+brings as many by itself is read alone."""
+MIN_IN_A_TURN: Final = 3
+"""Calls on one connection in one turn that keep its caller in turns."""
 REMEMBERED_S: Final = 10.0
-"""and for so long after the last such turn."""
+"""How long a caller stays in turns after the last such turn."""
 COST_OF_A_TURN: Final = 2.0
-"""Of a connection, in calls: it may bring none."""
+"""Cost of a turn of one connection, in calls, since it may bring none."""
 LONGEST_TURN_S: Final = 0.05
 EMPTY_LINE_S: Final = 0.008
-"""Nothing is in the line if nothing began for so long: then what was sent is no call, or not all of
-one."""
+"""Time without the beginning of a call after which the queue counts as empty: the data read was
+then not a complete call."""
 HELD_S: Final = 0.005
-"""Until those are looked at again who have sent something and are held for another reason."""
+"""Interval at which connections with data that are paused for another reason are checked again."""
 _WHY: Final = "turn"
 
 
 class Reads(Protocol):
-    """A connection, as far as it is read or not."""
+    """A connection whose reading can be paused."""
 
     @property
     def stopped_for(self) -> set[str]: ...
@@ -61,17 +63,17 @@ class Reads(Protocol):
     def go_on(self, why: str) -> None: ...
 
     def fileno(self) -> int:
-        """-1 for a closed one."""
+        """The file descriptor; -1 if the connection is closed."""
 
 
 @dataclass(slots=True)
 class _Place:
-    """Of a connection, among those of its caller."""
+    """State of a connection among those of its caller."""
 
     turn: int = 0
-    """Its last."""
+    """Number of its last turn."""
     begun: int | None = None
-    """Calls since then; None: it has had none since its caller sends in turns."""
+    """Calls since its last turn; None if it had no turn since its caller is read in turns."""
 
 
 @dataclass(eq=False, slots=True)
@@ -79,12 +81,12 @@ class _Sender:
     """One caller."""
 
     latest: deque[float] = field(default_factory=lambda: deque(maxlen=MANY))
-    """When its last calls began."""
+    """Times at which its last calls began."""
     calls: float = 0.0
-    """That began, and turns; each fades."""
+    """Exponentially decaying number of calls and cost of turns."""
     at_s: float = 0.0
     turns_until_s: float | None = None
-    """None: it is read as always."""
+    """End of the time in which it is read in turns; None if it is read normally."""
     connections: dict[Reads, _Place] = field(default_factory=dict)
 
     def calls_at(self, now_s: float) -> float:
@@ -115,19 +117,19 @@ class FairReading:
         self._listening = False
         self._looked_s = 0.0
         self._began_s = 0.0
-        """When a call began last, anybody's."""
+        """Time at which a call of any caller last began."""
         self.marked_total = 0
-        """How often somebody came to send in turns."""
+        """Number of times that a caller began to be read in turns."""
 
     def close(self) -> None:
         self._forget_timer()
         self._listen(False)
         self._waiting.close()
 
-    # -- what happens -----------------------------------------------------------------------------
+    # -- events -----------------------------------------------------------------------------------
 
     def joined(self, key: str, connection: Reads) -> None:
-        """The connection is this caller's."""
+        """Add a connection of a caller."""
         sender = self._senders.setdefault(key, _Sender())
         sender.connections[connection] = _Place()
         if sender in self._in_turns:
@@ -135,7 +137,7 @@ class FairReading:
             self._next()
 
     def left(self, key: str, connection: Reads) -> None:
-        """It is closed; its descriptor is not yet."""
+        """Remove a closed connection whose file descriptor is still open."""
         sender = self._senders[key]
         del sender.connections[connection]
         self._let_read(connection)
@@ -146,7 +148,7 @@ class FairReading:
             self._end_turn()
 
     def began(self, key: str, connection: Reads, now_s: float) -> None:
-        """A call of theirs begins."""
+        """Record that a call of the caller begins."""
         sender = self._senders[key]
         sender.add(1.0, now_s)
         sender.latest.append(now_s)
@@ -158,14 +160,14 @@ class FairReading:
             self._end_turn()
 
     def saw_many(self, key: str, now_s: float) -> None:
-        """Many calls of theirs wait to be carried out."""
+        """Record that many calls of the caller wait to be carried out."""
         sender = self._senders.get(key)
         if sender is not None and sender not in self._in_turns and len(self._active(now_s)) > 1:
             self._mark(sender, now_s)
             self._next()
 
     def waited(self, line_s: float, now_s: float) -> None:
-        """Some call stood in the line for so long."""
+        """Record how long a call waited in gRPC's queue."""
         if line_s < LONG_LINE_S or now_s < self._looked_s + LOOK_EVERY_S:
             return
         self._looked_s = now_s
@@ -196,7 +198,7 @@ class FairReading:
             self._let_read(connection)
 
     def _next(self) -> None:
-        """Gives the turn to who had the least of late, of those who have sent something."""
+        """Start a turn of the caller with the fewest recent calls among those that sent data."""
         if self._turn is not None:
             return
         loop = asyncio.get_running_loop()
@@ -214,7 +216,7 @@ class FairReading:
             self._timer = loop.call_later(HELD_S, self._next)
 
     def _give_turn(self, sender: _Sender, free: list[Reads], now_s: float) -> None:
-        """To the connections whose last turn is longest ago; to one at least."""
+        """Start a turn with the connections whose last turn is longest ago, at least one."""
         self._turns += 1
         turn, calls = list[Reads](), 0
         for connection in sorted(free, key=lambda one: sender.connections[one].turn):
@@ -222,7 +224,7 @@ class FairReading:
             calls += CALLS_OF_A_TURN if place.begun is None else max(1, place.begun)
             if turn and calls > CALLS_OF_A_TURN:
                 break
-            if (place.begun or 0) >= FEWEST_IN_A_TURN:
+            if (place.begun or 0) >= MIN_IN_A_TURN:
                 sender.turns_until_s = now_s + REMEMBERED_S
             place.turn, place.begun = self._turns, 0
             sender.add(COST_OF_A_TURN, now_s)
@@ -269,7 +271,7 @@ class FairReading:
             connection.go_on(_WHY)
 
     def _listen(self, wanted: bool) -> None:
-        """Hears of the first of them that sends something."""
+        """Start or stop waiting for the first paused connection that sends data."""
         if wanted is self._listening:
             return
         self._listening = wanted

@@ -1,14 +1,14 @@
-"""The doors: a Unix socket whose other end the kernel names, and TCP for TLS.
+"""The gRPC listeners: a Unix socket, whose peer the kernel names, and TCP for TLS.
 
-grpc-python can neither tell who is at the other end of a Unix socket nor count its connections. So
-we accept ourselves and relay the bytes to gRPC's own sockets in a directory that nobody else may
-enter, from a socket bound to a name of its own in there. That name is what `context.peer()` shows,
-and it leads back to the connection. TLS is gRPC's: what passes here is sealed.
+grpc-python can neither read the peer credentials of a Unix socket nor count its connections. So
+connections are accepted here, and their bytes are relayed to gRPC's own sockets in a private
+directory, from a socket bound to a unique name there. `context.peer()` returns that name, which
+identifies the connection. TLS is terminated by gRPC, so the bytes relayed here are encrypted.
 
-What a stranger may take is bounded here, before any of it is read: connections that have proven
-nothing are few, short-lived, and the greediest address loses its own first; those of one caller are
-counted; a part of all is kept for nodes and admins; who sends more than it may is read slowly, and
-those who send many calls at once are read in turns (reading.py).
+The resources of unauthenticated clients are bounded before anything is read: their connections are
+few and short-lived, and the address with the most loses its own first. Connections of one caller
+are limited, and a part of all is reserved for nodes and admins. A connection that sends too much is
+throttled, and callers that send many calls at once are read in turns (fair_reading.py).
 """
 
 from __future__ import annotations
@@ -32,46 +32,48 @@ from queuecontroller.state.access import Caller, Role
 log = logging.getLogger(__name__)
 
 MAX_UNAUTHENTICATED: Final = 256
-"""Connections without a call yet. A TLS handshake takes 10 ms: so many wait only when attacked."""
+"""Limit of connections without a call yet. A TLS handshake takes 10 ms, so only an attack reaches
+it."""
 PROVE_WITHIN_S: Final = 10.0
 BURST_BYTES: Final = 5 << 20
-"""What one connection may send at once: a message of the default size, and small ones."""
+"""Burst that one connection may send: a message of the default size, and small ones."""
 BYTES_A_SECOND: Final = 1 << 20
-MOST_EARLY_BYTES: Final = 1 << 20
-"""Before gRPC has answered, its clients send 64 KiB at most."""
+MAX_EARLY_BYTES: Final = 1 << 20
+"""Bytes buffered until gRPC's socket is connected; clients send at most 64 KiB before an answer."""
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 30.0
 RESERVED_PART: Final = 4
-"""One in four connections is kept for nodes and admins."""
-MOST_OF: Final = {Role.USER: 32, Role.CHECK: 32, Role.NODE: 16, Role.ADMIN: 128}
-"""Connections of one caller. A node has one, and a second while it comes back."""
+"""One in four connections is reserved for nodes and admins."""
+MAX_OF: Final = {Role.USER: 32, Role.CHECK: 32, Role.NODE: 16, Role.ADMIN: 128}
+"""Limit of connections of one caller. A node has one, and a second while it reconnects."""
 _BACKLOG: Final = 1024
 _ACCEPTS_A_PASS: Final = 16
-"""Of the event loop, and not all that knock: a thousand take 0.2 s, in which nobody is served."""
+"""Connections accepted per pass of the event loop; accepting a thousand at once would block it for
+0.2 s."""
 
 
 class Crowded(Exception):
-    """Somebody has more of something than anybody may; the text says of what."""
+    """A caller exceeds a limit; the text names it."""
 
 
 @dataclass(eq=False, slots=True)
 class Connection:
     number: int
     address: str
-    """What it is counted by until it has proven more: the host, or `uid 1000`."""
+    """Host address or `uid 1000`, by which it is counted until it is authenticated."""
     since_s: float
     tls: bool
     kernel: Caller | None = None
-    """By the socket's credentials."""
+    """Caller by the socket's peer credentials."""
     caller: Caller | None = None
-    """Proven."""
+    """The authenticated caller."""
     outer: asyncio.Transport | None = None
     inner: asyncio.Transport | None = None
     early: bytes = b""
-    """What came before there was a way inside: Python before 3.11.3 reads a transport once that was
-    paused as it began."""
+    """Bytes received before gRPC's socket is connected: Python before 3.11.3 reads once from a
+    transport that was paused in connection_made."""
     stopped_for: set[str] = field(default_factory=set)
-    """Why it is not read just now."""
+    """Reasons for which reading is paused."""
     budget: float = BURST_BYTES
     budget_at_s: float = 0.0
     read_at_s: float = 0.0
@@ -88,7 +90,7 @@ class Connection:
             self.outer.resume_reading()
 
     def fileno(self) -> int:
-        """Raises nothing: -1 for a closed one."""
+        """The file descriptor; -1 if the connection is closed."""
         outer = self.outer
         if outer is None or outer.is_closing():
             return -1
@@ -103,7 +105,7 @@ class Connection:
 
 class Listeners:
     def __init__(self, most: int, private: Path, kernel: Callable[[int], Caller]) -> None:
-        """`private` is a directory of mode 0700; `kernel` gives the caller of a uid."""
+        """`private` is a directory of mode 0700; `kernel` returns the caller of a uid."""
         self._most = most
         self._private = private
         self._kernel = kernel
@@ -112,7 +114,7 @@ class Listeners:
         self._unproven: dict[Connection, None] = {}
         self._of_caller: dict[str, dict[Connection, None]] = {}
         self._pauses: dict[str, float] = {}
-        """The last pause of who was too fast, s."""
+        """Last pause of callers that exceeded their limit, seconds."""
         self._paused: set[str] = set()
         self._busy: set[str] = set()
         """Callers with enough calls waiting."""
@@ -121,7 +123,7 @@ class Listeners:
         self._socket: Path | None = None
         self.reading = FairReading()
         self.refused_total = 0
-        """Connections that were closed because there were too many."""
+        """Number of connections closed because of a limit."""
 
     @property
     def plain_target(self) -> str:
@@ -137,20 +139,20 @@ class Listeners:
         """Raises OSError."""
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         if path.exists() and await _answers(path):
-            raise OSError(f"server.socket: {path}: somebody serves there already")
+            raise OSError(f"server.socket: {path}: another process is listening there")
         path.unlink(missing_ok=True)
         loop = asyncio.get_running_loop()
         server = await loop.create_unix_server(
             lambda: _Outer(self, False), str(path), backlog=_ACCEPTS_A_PASS
         )
         _lengthen(server)
-        # Everybody may knock: who it is decides what it may.
+        # Every user may connect; the peer's uid decides its rights.
         os.chmod(path, 0o666)
         self._listeners.append(server)
         self._socket = path
 
     async def listen_tcp(self, host: str, port: int) -> int:
-        """The port. Raises OSError."""
+        """Listen on a TCP address; returns the port. Raises OSError."""
         loop = asyncio.get_running_loop()
         server = await loop.create_server(
             lambda: _Outer(self, True), host, port, backlog=_ACCEPTS_A_PASS, reuse_port=False
@@ -174,31 +176,33 @@ class Listeners:
         if self._socket is not None:
             self._socket.unlink(missing_ok=True)
 
-    # -- who is there -----------------------------------------------------------------------------
+    # -- callers ----------------------------------------------------------------------------------
 
     def of(self, peer: str) -> Connection | None:
-        """By gRPC's name of the peer."""
+        """The connection with gRPC's name of the peer."""
         return self._connections.get(peer)
 
     def __len__(self) -> int:
         return len(self._connections)
 
     def prove(self, connection: Connection, caller: Caller) -> None:
-        """From now on the connection counts as this caller's. Raises Crowded, and closes it."""
+        """Assign the connection to an authenticated caller. If the caller has too many, it is
+        closed and Crowded is raised."""
         if connection.caller is not None:
             return
-        most = max((MOST_OF[role] for role in caller.roles), default=4)
+        most = max((MAX_OF[role] for role in caller.roles), default=4)
         trusted = caller.roles & {Role.NODE, Role.ADMIN}
         strangers = sum(map(len, self._of_caller.values()))
         reserve = 0 if trusted else self._most // RESERVED_PART
         why = ""
         if len(self._of_caller.get(caller.key, ())) >= most:
-            why = f"{caller.shown} has {most} connections already"
+            why = f"{caller.shown}: too many connections (limit {most})"
         elif strangers >= self._most - reserve:
-            why = f"{strangers} connections are open; the rest is kept for nodes and admins"
+            why = f"{strangers} connections are open; the rest is reserved for nodes and admins"
         if why:
             self.refused_total += 1
-            asyncio.get_running_loop().call_later(0.5, connection.abort)  # the answer goes first
+            # The delay lets the answer reach the client first.
+            asyncio.get_running_loop().call_later(0.5, connection.abort)
             raise Crowded(why)
         connection.caller = caller
         self._unproven.pop(connection, None)
@@ -210,7 +214,7 @@ class Listeners:
         self.reading.joined(caller.key, connection)
 
     def began(self, connection: Connection) -> None:
-        """A call of the connection's begins; its caller is proven if it ever will be."""
+        """Record that a call of the connection begins."""
         now_s = asyncio.get_running_loop().time()
         line_s = now_s - connection.read_at_s
         if connection.caller is not None:
@@ -218,7 +222,7 @@ class Listeners:
         self.reading.waited(line_s, now_s)
 
     def busy(self, caller: Caller, enough: bool) -> None:
-        """Whether this caller has enough calls waiting: then no more of them are read."""
+        """Pause reading of a caller with enough waiting calls, or resume it."""
         if enough is (caller.key in self._busy):
             return
         if enough:
@@ -233,7 +237,7 @@ class Listeners:
                 one.go_on("busy")
 
     def slow_down(self, caller: Caller) -> None:
-        """Nothing of this caller's is read for a while; longer each time it goes on at once."""
+        """Pause reading of a caller; each pause is twice as long if it continues at once."""
         if caller.key in self._paused:
             return
         seconds = min(LONGEST_PAUSE_S, 2 * self._pauses.get(caller.key, FIRST_PAUSE_S / 2))
@@ -253,10 +257,10 @@ class Listeners:
         if self._pauses.get(key) == seconds and key not in self._paused:
             del self._pauses[key]
 
-    # -- coming and going -------------------------------------------------------------------------
+    # -- connections ------------------------------------------------------------------------------
 
     def accepted(self, transport: asyncio.Transport, tls: bool) -> Connection | None:
-        """None: it is not let in."""
+        """The new connection; None if it is refused."""
         now_s = asyncio.get_running_loop().time()
         connection = Connection(next(self._numbers), "", now_s, tls, outer=transport)
         connection.budget_at_s = now_s
@@ -276,11 +280,12 @@ class Listeners:
         return connection
 
     def _has_room(self, connection: Connection) -> bool:
-        """Makes room by taking from who has the most unproven ones."""
+        """True if another connection fits; if not, the address with the most unauthenticated
+        connections loses one."""
         kernel = connection.kernel
         if kernel is not None:
             have = len(self._of_caller.get(kernel.key, ()))
-            if have >= max(MOST_OF[role] for role in kernel.roles):
+            if have >= max(MAX_OF[role] for role in kernel.roles):
                 return False
         if len(self._unproven) < MAX_UNAUTHENTICATED and len(self._connections) < self._most:
             return True
@@ -305,10 +310,10 @@ class Listeners:
             loop = asyncio.get_running_loop()
             target = self.tls_target if connection.tls else self.plain_target
             await loop.sock_connect(inner, target.removeprefix("unix:"))
-            path.unlink()  # the name is known to both ends now
+            path.unlink()  # Both ends know the name now, so the file is no longer needed.
             await loop.create_unix_connection(lambda: _Inner(connection, outer), sock=inner)
         except OSError as error:
-            log.warning("no way inside for %s: %s", connection.address, error)
+            log.warning("cannot relay the connection of %s: %s", connection.address, error)
             inner.close()
             path.unlink(missing_ok=True)
             connection.abort()
@@ -337,8 +342,8 @@ class Listeners:
 
 
 _BUFFER: Final = memoryview(bytearray(64 << 10))
-"""One for all: what came is handed on before anything else is read. asyncio's own way takes 256 KiB
-from the system for each read."""
+"""One buffer for all connections, since bytes are relayed before the next read. asyncio's default
+would allocate 256 KiB for each read."""
 
 
 class _End(asyncio.BufferedProtocol):
@@ -347,19 +352,19 @@ class _End(asyncio.BufferedProtocol):
 
 
 class _Outer(_End):
-    """The caller's end."""
+    """Protocol of the caller's side."""
 
-    def __init__(self, doors: Listeners, tls: bool) -> None:
-        self._doors = doors
+    def __init__(self, listeners: Listeners, tls: bool) -> None:
+        self._listeners = listeners
         self._tls = tls
         self._connection: Connection | None = None
         self._relaying: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: Any) -> None:
-        self._connection = self._doors.accepted(transport, self._tls)
+        self._connection = self._listeners.accepted(transport, self._tls)
         if self._connection is not None:
             self._connection.stop("connecting")
-            relay = self._doors.relay(self._connection, self)
+            relay = self._listeners.relay(self._connection, self)
             self._relaying = asyncio.get_running_loop().create_task(relay)
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -369,7 +374,7 @@ class _Outer(_End):
         data = bytes(_BUFFER[:nbytes])
         if connection.inner is not None:
             connection.inner.write(data)
-        elif len(connection.early) + len(data) <= MOST_EARLY_BYTES:
+        elif len(connection.early) + len(data) <= MAX_EARLY_BYTES:
             connection.early += data
         else:
             connection.abort()
@@ -393,7 +398,7 @@ class _Outer(_End):
         if self._connection is not None:
             if self._connection.inner is not None:
                 self._connection.inner.close()
-            self._doors.ended(self._connection)
+            self._listeners.ended(self._connection)
 
     def pause_writing(self) -> None:
         if self._connection is not None and self._connection.inner is not None:
@@ -405,7 +410,7 @@ class _Outer(_End):
 
 
 class _Inner(_End):
-    """gRPC's end."""
+    """Protocol of gRPC's side."""
 
     def __init__(self, connection: Connection, outer: _Outer) -> None:
         self._connection = connection
@@ -436,7 +441,8 @@ class _Inner(_End):
 
 
 def _lengthen(server: asyncio.Server) -> None:
-    """The kernel's line of who knocks: asyncio takes its length for how many to accept at once."""
+    """Set the kernel's listen backlog, since asyncio uses its `backlog` as the number of
+    connections to accept at once."""
     for one in server.sockets:
         with socket.socket(fileno=os.dup(one.fileno())) as same:
             same.listen(_BACKLOG)

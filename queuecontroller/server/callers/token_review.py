@@ -1,7 +1,7 @@
-"""Kubernetes says whose a token is: TokenReview, with its answers kept for a moment.
+"""Authentication of Kubernetes tokens by TokenReview, with a short cache.
 
-A token that is good is believed for a minute, so that a thousand nodes' reports do not each become
-a question; one that is not, for ten seconds, so that a client with an old one is not either.
+A valid token is cached for a minute, so that a thousand nodes' reports do not each cause a review;
+an invalid one for ten seconds, so that a client with an expired token does not either.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from sluicecommon.kubernetes.reviews import NODE_NAME, review
 
 GOOD_S: Final = 60.0
 BAD_S: Final = 10.0
-MOST_KEPT: Final = 10_000
+MAX_CACHED: Final = 10_000
 LONGEST_TOKEN: Final = 8192
-MOST_ASKED: Final = 8
-"""Questions under way at once."""
+MAX_CONCURRENT: Final = 8
+"""Reviews in progress at once."""
 DEADLINE_S: Final = 4.0
-"""For a question. A node waits 5 s for its report to be answered: it should hear why it is not."""
+"""Timeout of a review. A node's own timeout is 5 s, so that it still receives the reason."""
 LONGEST_WHY: Final = 300
 SHORTEST_PART: Final = 8
-"""Characters of a token that would say something of it in a text."""
+"""Characters from which a part of a token is removed from texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +37,12 @@ class _Answer:
     reviewed: Reviewed | None
     until_s: float
     why: str = ""
-    """Where it is None."""
+    """The reason if it is None."""
 
     def given(self) -> Reviewed:
-        """Raises NotVouched."""
+        """The result. Raises NotVouched."""
         if self.reviewed is None:
-            raise NotVouched(f"Kubernetes does not vouch for the token: {self.why}")
+            raise NotVouched(f"Kubernetes rejects the token: {self.why}")
         return self.reviewed
 
 
@@ -55,13 +55,14 @@ class KubernetesReviewer:
         self._clock = clock
         self._answers: dict[bytes, _Answer] = {}
         self._asking: dict[bytes, asyncio.Task[_Answer]] = {}
-        self._at_once = asyncio.Semaphore(MOST_ASKED)
+        self._at_once = asyncio.Semaphore(MAX_CONCURRENT)
 
     async def review(self, token: str) -> Reviewed:
-        """Raises NotVouched, ReviewUnavailable."""
+        """Review a token. Raises NotVouched, ReviewUnavailable."""
         if not 0 < len(token) <= LONGEST_TOKEN:
             raise NotVouched(f"a token has 1 to {LONGEST_TOKEN} characters; this has {len(token)}")
-        digest = hashlib.sha256(token.encode(errors="replace")).digest()  # tokens are not kept
+        # Only the digest is stored, never the token.
+        digest = hashlib.sha256(token.encode(errors="replace")).digest()
         known = self._answers.get(digest)
         if known is not None and self._clock() < known.until_s:
             return known.given()
@@ -70,7 +71,7 @@ class KubernetesReviewer:
             asking = asyncio.get_running_loop().create_task(self._ask(digest, token))
             self._asking[digest] = asking
             asking.add_done_callback(lambda _: self._asking.pop(digest, None))
-        # Shielded: one caller that hangs up must not take the answer from the others.
+        # Shielded, since other callers may wait for the same review.
         return (await asyncio.shield(asking)).given()
 
     async def _ask(self, digest: bytes, token: str) -> _Answer:
@@ -79,7 +80,7 @@ class KubernetesReviewer:
                 found = await review(self._client, token, [self._audience])
         except ApiAway as error:
             raise ReviewUnavailable(
-                f"Kubernetes cannot be asked about the token: {_without(token, str(error))}"
+                f"the token cannot be reviewed: {_without(token, str(error))}"
             ) from None
         except ApiRefused as error:
             raise ReviewUnavailable(
@@ -90,7 +91,7 @@ class KubernetesReviewer:
             answer = _Answer(reviewed, self._clock() + GOOD_S)
         else:
             answer = _Answer(None, self._clock() + BAD_S, _without(token, found.error))
-        if len(self._answers) >= MOST_KEPT:
+        if len(self._answers) >= MAX_CACHED:
             self._answers.clear()
         self._answers[digest] = answer
         return answer
@@ -102,8 +103,8 @@ class KubernetesReviewer:
 
 
 def _without(token: str, text: str) -> str:
-    """What somebody else says of a token goes to its bearer and into the log: never a part of the
-    token itself."""
+    """The API server's text without parts of the token, because it is sent to the caller and
+    logged."""
     for part in sorted({token, *token.split(".")}, key=len, reverse=True):
         if len(part) >= SHORTEST_PART:
             text = text.replace(part, "…")
@@ -113,12 +114,12 @@ def _without(token: str, text: str) -> str:
 def open_reviewer(
     audience: str, environment: Mapping[str, str], api_server: str
 ) -> KubernetesReviewer:
-    """Raises OSError where there is no Kubernetes to ask."""
+    """A reviewer that calls the pod's API server. Raises OSError outside a pod."""
     access = in_cluster(environment)
     if access is None:
         raise OSError(
-            "kubernetes.audience: this is no pod with a service account's token, so nobody can be"
-            " asked about tokens"
+            "kubernetes.audience: this is not a pod with a service account's token, so tokens"
+            " cannot be reviewed"
         )
     if api_server:
         access = replace(access, server=api_server.rstrip("/"))

@@ -1,4 +1,4 @@
-"""The queue's page: questions and actions, each with the viewer's own rights."""
+"""The backend of the queue's page: requests and actions, each with the viewer's own rights."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 ROUND_S: Final = 0.25
 MORE_S: Final = 0.02
-"""Between two portions while there is more: the service has its turn."""
+"""Pause between two portions of updates, in which the service's loop runs other tasks."""
 LONGEST_YAML: Final = 64 << 10
 _STATUSES: Final = {
     "invalid": 422,
@@ -40,12 +40,12 @@ _STATUSES: Final = {
     "exhausted": 413,
 }
 STOP: Final = {"hold": "Hold", "drain": "HoldAndDrain", "resume": "None"}
-"""What each verb makes of a queue's stopPolicy."""
+"""The stopPolicy of a queue that each verb sets."""
 
 
 class Document(Protocol):
     def __call__(self, identity: ObjectId) -> Mapping[str, Any] | None:
-        """As the API server has it."""
+        """The object as stored in the API server; None if not available."""
 
 
 class QueuePage:
@@ -60,8 +60,8 @@ class QueuePage:
         why_not: Callable[[], str],
         document: Document = lambda identity: None,
     ) -> None:
-        """`shell`: of the book, None while another replica leads. `head`: what is said of the
-        service."""
+        """`shell` returns the shell of the book, None while another replica leads. `head` returns
+        facts about the service."""
         self._viewers = viewers
         self._shell = shell
         self._head = head
@@ -78,7 +78,7 @@ class QueuePage:
 
     def start(self) -> None:
         self._running = asyncio.create_task(self._run())
-        self._running.add_done_callback(_told)
+        self._running.add_done_callback(_log_failure)
 
     async def close(self) -> None:
         if self._running is not None:
@@ -96,7 +96,7 @@ class QueuePage:
             await asyncio.sleep(MORE_S if more else ROUND_S)
 
     def _follow(self) -> None:
-        """A replica that comes to lead has a book of its own."""
+        """Create a new picture when the shell changes, as when this replica becomes leader."""
         shell = self._shell()
         if shell is self._of:
             return
@@ -104,12 +104,12 @@ class QueuePage:
         self._picture = None
         if shell is not None:
             self._picture = Picture(shell, self._new_instance(), self._head)
-            shell.listeners.append(self._picture_heard(self._picture))
+            shell.listeners.append(self._on_change(self._picture))
 
-    def _picture_heard(self, picture: Picture) -> Callable[[Change, set[ObjectId]], None]:
-        return lambda change, touched: picture.heard(change, touched)
+    def _on_change(self, picture: Picture) -> Callable[[Change, set[ObjectId]], None]:
+        return lambda change, touched: picture.changed(change, touched)
 
-    # -- what the server asks ---------------------------------------------------------------------
+    # -- called by the server ---------------------------------------------------------------------
 
     @property
     def takes_tokens(self) -> bool:
@@ -153,26 +153,29 @@ class QueuePage:
                 return await self._may(viewer, self._seen(viewer, given))
         except Refused as refused:
             raise Refusal(_STATUSES.get(refused.kind, 400), str(refused)) from None
-        raise Refusal(404, "no such question")
+        raise Refusal(404, "no such request")
 
     def _there(self) -> Shell:
         self._follow()
         if self._of is None or self._picture is None:
-            raise Refusal(503, self._why_not() or "another replica leads")
+            raise Refusal(503, self._why_not() or "another replica is the leader")
         return self._of
 
     def _seen(self, viewer: Viewer, given: Mapping[str, Any]) -> ObjectId:
-        """What a viewer may not see does not exist for it. Raises Refusal."""
+        """The requested object; one that the viewer may not see is reported as not found. Raises
+        Refusal."""
         identity = tuple(given.get(part) or "" for part in ("kind", "namespace", "name"))
         if not all(isinstance(part, str) and len(part) <= 400 for part in identity):
-            raise Refusal(400, "kind, namespace and name are texts")
+            raise Refusal(400, "kind, namespace and name must be strings")
         kind, namespace, name = map(str, identity)
         if not kind or not name or not viewer.sight.sees((kind, namespace, name)):
-            raise Refusal(404, f"no {kind[:64]} {namespace[:64]}/{name[:64]} that you may see")
+            raise Refusal(
+                404, f"{kind[:64]} {namespace[:64]}/{name[:64]}: not found, or not visible to you"
+            )
         return (kind, namespace, name)
 
     def _shown(self, shell: Shell, viewer: Viewer, identity: ObjectId) -> dict[str, Any]:
-        """Raises Refused."""
+        """The object as the viewer may see it. Raises Refused."""
         document = self._document(identity)
         if document is not None:
             return dict(document)
@@ -189,11 +192,12 @@ class QueuePage:
 
     def _history(self, viewer: Viewer, gpu: str) -> Any:
         if self._picture is None or not viewer.sight.sees(("Gpu", "", gpu)):
-            raise Refusal(404, "no GPU that you may see")
+            raise Refusal(404, "GPU not found, or not visible to you")
         return self._picture.history.read(gpu, time())
 
     async def _may(self, viewer: Viewer, identity: ObjectId) -> Any:
-        """What the buttons offer; the action itself is decided when it is done."""
+        """The verbs offered as buttons; the right is checked again when an action is carried
+        out."""
         kind, namespace, name = identity
         if kind not in ACTED_ON:
             return {"verbs": []}
@@ -240,7 +244,7 @@ class QueuePage:
     ) -> dict[str, Any]:
         kind, _, name = identity
         if kind not in ACTED_ON or (verb == "drain" and kind == "Workload"):
-            raise Refusal(422, f"a {kind} cannot be told to {verb}")
+            raise Refusal(422, f"a {kind} does not support {verb}")
         subject = "/".join(part for part in identity if part)
         said = f"{verb} by {viewer.name} over the page"
         caller = viewer.whom
@@ -260,7 +264,8 @@ class QueuePage:
         return {"done": said}
 
     async def _patch(self, token: str, verb: str, identity: ObjectId) -> None:
-        """The viewer's own write: RBAC decides, and the API server's audit has its name."""
+        """Write with the viewer's token: RBAC decides, and the API server's audit log has the
+        viewer's name."""
         assert isinstance(self._viewers, ByToken), "tokens are its"
         kind, namespace, name = identity
         spec = {"active": verb == "resume"} if kind == "Workload" else {"stopPolicy": STOP[verb]}
@@ -270,22 +275,22 @@ class QueuePage:
         except ApiRefused as refused:
             raise Refusal(403 if refused.status == 403 else 409, str(refused)) from None
         except ApiAway as error:
-            raise Refusal(503, f"Kubernetes cannot be asked: {error}") from None
+            raise Refusal(503, f"the API server cannot be reached: {error}") from None
         finally:
             await client.close()
 
     async def _what_if(self, viewer: Viewer, shell: Shell, given: Mapping[str, Any]) -> Any:
         if not viewer.rights.get("whatif"):
-            raise Refusal(403, "a what-if shows everybody's work: it takes the right to see all")
+            raise Refusal(403, "a what-if shows all workloads: it requires the right to see them")
         text = given.get("yaml")
         if not isinstance(text, str) or len(text) > LONGEST_YAML:
-            raise Refusal(422, f"yaml: a text of at most {LONGEST_YAML >> 10} KiB is expected")
-        # The reader of manifests, which lets no document be larger than it looks.
+            raise Refusal(422, f"yaml: must be a string of at most {LONGEST_YAML >> 10} KiB")
+        # The manifest reader also limits YAML aliases, which could expand without bound.
         found, wrong = await asyncio.to_thread(sources_of, {"what-if": text})
         if wrong:
             raise Refusal(422, "\n".join(str(misread_of(*one)) for one in wrong[:20]))
         if not found:
-            raise Refusal(422, "write the objects that would change, or that would come")
+            raise Refusal(422, "yaml: no objects: write the changed or new objects")
         changes = [dict(one.body) for one in found]
         now = questions.manifests_of(shell)
         before = await self._player.play(now)
@@ -300,7 +305,7 @@ def _whose(shell: Shell, identity: ObjectId) -> Target:
     return owned(record, frozenset(one.node for one in pods))
 
 
-def _told(task: asyncio.Task[None]) -> None:
-    """The page is no reason to stop deciding: it says so and stays as it was."""
+def _log_failure(task: asyncio.Task[None]) -> None:
+    """Log a failed update task; a defect of the page must not stop the controller."""
     if not task.cancelled() and task.exception() is not None:
-        log.error("page: a defect; it shows nothing new", exc_info=task.exception())
+        log.error("page: updates stopped after a defect", exc_info=task.exception())

@@ -1,5 +1,5 @@
-"""Every thing that the page shows, as one flat document with short values: what changes often is a
-field of its own, so that a change is a few bytes.
+"""Documents of the page: each object is one flat document with short values. Values that change
+often are separate fields, so that an update is a few bytes.
 
 Memory is bytes rounded to MiB, ratios have three digits, times are Unix seconds.
 """
@@ -24,7 +24,7 @@ MIB: Final = 1 << 20
 LONGEST_TEXT: Final = 600
 MOST_LABELS: Final = 64
 MOST_FLAVORS: Final = 256
-"""Of one ClusterQueue, with their resources."""
+"""Rows of flavors and resources of one ClusterQueue."""
 
 
 def workload_document(record: WorkloadRecord, status: Status) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def workload_document(record: WorkloadRecord, status: Status) -> dict[str, Any]:
 
 
 def requests_of(workload: Workload) -> dict[str, str]:
-    """Of all its pods together."""
+    """Total requests of all its pods."""
     total: dict[str, int] = {}
     for one in workload.pod_sets:
         for name, amount in one.requests.items():
@@ -63,7 +63,7 @@ def requests_of(workload: Workload) -> dict[str, str]:
 
 
 def coarse(seconds: float | None) -> int | None:
-    """As exact as an estimate is: it must not change with every second."""
+    """An estimate rounded to its accuracy, so that it does not change every second."""
     if seconds is None:
         return None
     step = 5 if seconds < 120 else 60 if seconds < 7200 else 600
@@ -95,9 +95,8 @@ def cluster_queue_document(book: Book, name: str) -> dict[str, Any]:
 
 
 def _quota_row(book: Book, node: QuotaNode, flavor: str, quota: ResourceQuota) -> list[Any]:
-    """Flavor, resource, unit of the numbers, nominal, used, borrowed, lent, what may be borrowed
-    and lent at most (None: no limit). Lent: what is its own and not in use here, and that it cannot
-    have now without taking it back."""
+    """Flavor, resource, nominal, used, borrowed, lent, borrowing limit and lending limit (None: no
+    limit). Lent is its own unused quota that others use, so that it would have to be reclaimed."""
     fr = book.engine.cache.numbers.number(flavor, quota.resource)
     nominal, used = node.nominal.get(fr, quota.nominal), node.used(fr)
     unused = max(0, nominal - used)
@@ -115,7 +114,7 @@ def _quota_row(book: Book, node: QuotaNode, flavor: str, quota: ResourceQuota) -
 
 
 def cohort_document(book: Book, name: str, node: QuotaNode | None) -> dict[str, Any]:
-    """`node` None: nobody is in it yet."""
+    """`node` is None while the cohort has no members."""
     spec = book.catalogue.cohort(name)
     rows: list[list[Any]] = []
     if node is not None:
@@ -187,7 +186,7 @@ def gpu_documents(
 
 
 def gpu_document(node: str, gpu: GpuCapacity, given: list[int]) -> dict[str, Any]:
-    """`given`: memory bytes, share ppm and number of what the queue gave."""
+    """`given` are memory bytes, share ppm and number of the queue's grants on the GPU."""
     return {
         "node": node,
         "index": gpu.index,
@@ -268,7 +267,7 @@ def ratio(value: float | None) -> float | None:
 
 
 def to_mib(value: int | None) -> int | None:
-    """Bytes, without what is below a MiB."""
+    """Bytes rounded down to MiB."""
     return None if value is None else value // MIB * MIB
 
 

@@ -1,8 +1,8 @@
-"""Keeps the documents of the page true: what changed is looked at again, in small portions, and
-figures that change without a step (utilization, places in line) come round in turn.
+"""Keeps the page's documents current: changed objects are refreshed in small portions, and values
+that change without an event (utilization, positions) are refreshed periodically.
 
-It reads the book and changes nothing. While nobody looks it only remembers what it would have to
-look at, and samples the history.
+It only reads the book. While the page has no viewers it only collects the changed objects' names
+and samples the history.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from queuecontroller.state.shell import Shell
 from sluicecommon.page.board import Board, Frames, Key
 from sluicecommon.page.history import STEP_S, History
 
-MOST_EVENTS: Final = 1_000
+MAX_EVENTS: Final = 1_000
 PORTION_S: Final = 0.01
-"""Of the service's loop at a time: a hundredth of a second, 300 workloads or so."""
+"""Time of one portion in the service's loop, enough for about 300 workloads."""
 LINE_A_ROUND: Final = 125
-"""Places in line looked at again in each round of a quarter second: 10,000 come round in 20 s."""
+"""Pending workloads refreshed in each round of a quarter second: 10,000 take 20 s."""
 SECOND_S: Final = 1.0
 _OBJECTS: Final = ("ClusterQueue", "Cohort", "LocalQueue", "ResourceFlavor", "Topology")
 
 
 class Picture:
     def __init__(self, shell: Shell, instance: str, head: Callable[[], dict[str, Any]]) -> None:
-        """`head`: what is said of the service itself."""
+        """`head` returns facts about the service."""
         self._shell = shell
         self._head = head
         self.board = Board(instance)
@@ -43,25 +43,25 @@ class Picture:
         self._queues_dirty = True
         self._capacities: dict[str, Any] = {}
         self._works: dict[str, set[Key]] = {}
-        """By workload, its pods' documents."""
+        """Keys of the pods' documents, by workload."""
         self._states: dict[Key, tuple[str, str]] = {}
-        """Of each workload that is shown: its LocalQueue, and what it counts as there."""
+        """LocalQueue and counted state of each workload that is shown."""
         self._counts: dict[str, Counter[str]] = {}
-        """By LocalQueue."""
+        """Workloads by state, by LocalQueue."""
         self._gpus: dict[str, set[Key]] = {}
-        """By node."""
+        """Keys of GPU documents, by node."""
         self._detections: dict[str, set[Key]] = {}
-        """By node."""
+        """Keys of detection documents, by node."""
         self._event_keys: deque[Key] = deque()
         self._events = 0
         self._next_second = 0.0
         self._next_sample = 0.0
         self._is_new = True
 
-    # -- what is heard ----------------------------------------------------------------------------
+    # -- changes ----------------------------------------------------------------------------------
 
-    def heard(self, change: Change, touched: Iterable[ObjectId]) -> None:
-        """Of every change, once it is written."""
+    def changed(self, change: Change, touched: Iterable[ObjectId]) -> None:
+        """Record a change after it is written."""
         for identity in touched:
             self._dirty[identity] = None
         for event in change.events:
@@ -69,13 +69,14 @@ class Picture:
             key, found = d.event_document(self._events, event)
             self.board.put(key, found)
             self._event_keys.append(key)
-            while len(self._event_keys) > MOST_EVENTS:
+            while len(self._event_keys) > MAX_EVENTS:
                 self.board.drop(self._event_keys.popleft())
 
     # -- rounds -----------------------------------------------------------------------------------
 
     def sample(self, now_s: float) -> None:
-        """Of every GPU what it does; called about once a second, looked at or not."""
+        """Add a sample of every GPU to the history; called about once a second, also without
+        viewers."""
         if now_s < self._next_sample:
             return
         self._next_sample = now_s + STEP_S / 3
@@ -98,7 +99,7 @@ class Picture:
         self.history.keep(known)
 
     def round(self, now_s: float) -> bool:
-        """One portion of what is to be looked at; True: there is more."""
+        """Refresh one portion of the changed documents; returns True if more remain."""
         if self._is_new:
             self._is_new = False
             self._everything()
@@ -183,7 +184,7 @@ class Picture:
         self._look_at_work(workload)
 
     def _look_at_work(self, workload: WorkloadKey) -> None:
-        """Its pods' documents."""
+        """Refresh the documents of its pods."""
         nodes = self._shell.book.nodes
         found: set[Key] = set()
         for one in nodes.of_workload(workload).values():
@@ -247,7 +248,7 @@ class Picture:
                     self.board.drop(key)
 
     def _look_at_nodes(self) -> None:
-        """Those that reported anew, and those whose lease may have ended."""
+        """Mark nodes as changed that reported, or whose lease may have ended."""
         nodes = self._shell.book.nodes
         now_ns = self._shell.now_ns()
         for name, node in nodes.nodes.items():
@@ -291,7 +292,7 @@ class Picture:
             self._detections[node.name] = set(found)
 
     def _go_round_the_line(self, ends_s: float) -> None:
-        """Places in line, estimates: others' comings and goings move them."""
+        """Refresh positions and estimates, which change with other workloads."""
         if not self._line:
             self._line.extend(
                 key

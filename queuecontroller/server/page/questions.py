@@ -1,5 +1,5 @@
-"""What the page asks about one thing: why it waits, its history, the object itself, and what
-`simulate` would have to be given to play the queue as it stands."""
+"""Answers to the page's requests about one object: why it is pending, its history and its YAML; and
+the manifests with which `simulate` simulates the queue in its present state."""
 
 from __future__ import annotations
 
@@ -23,14 +23,13 @@ from queuecontroller.state.status import amounts, stamp
 from sluicecommon.plain import write_plain
 
 MOST_EVENTS: Final = 50
-MOST_PLAYED: Final = 2_000
-"""Workloads in a what-if: a second or two of a processor."""
+MAX_SIMULATED: Final = 2_000
+"""Workloads in a what-if, which take a second or two of a processor."""
 API: Final = "kueue.x-k8s.io/v1beta1"
 
 
 def explained(shell: Shell, namespace: str, name: str) -> dict[str, Any]:
-    """Where a workload stands now, why, what it would start with, and what happened to it. Raises
-    Refused."""
+    """A workload's status, its explanation while it is pending, and its events. Raises Refused."""
     record = shell.book.find(namespace, name)
     now_ns = shell.now_ns()
     status = shell.views.status(record.key, now_ns, fresh=True)
@@ -81,17 +80,17 @@ def as_yaml(document: Mapping[str, Any]) -> str:
 
 
 def without_command(shown: dict[str, Any]) -> dict[str, Any]:
-    """People put passwords on command lines."""
+    """The object without its command line, which may contain passwords."""
     shown.get("sluice", {}).pop("command", None)
     return shown
 
 
-# -- what simulate is given -----------------------------------------------------------------------
+# -- manifests for simulate -----------------------------------------------------------------------
 
 
 def manifests_of(shell: Shell) -> list[dict[str, Any]]:
-    """The queue as it stands, as objects: what was applied, the nodes that are ready, and all that
-    runs or waits. Raises Refused when that is more than is played here."""
+    """The present state of the queue as objects: the applied objects, the ready nodes, and all
+    running and pending workloads. Raises Refused for more than MAX_SIMULATED workloads."""
     book = shell.book
     found = [json.loads(one.body) for one in book.catalogue.records.values()]
     nodes = book.nodes.each_ready(shell.now_ns()) if book.room is not None else ()
@@ -101,19 +100,19 @@ def manifests_of(shell: Shell) -> list[dict[str, Any]]:
         if record.workload.is_true(FINISHED):
             continue
         played += 1
-        if played > MOST_PLAYED:
+        if played > MAX_SIMULATED:
             raise Refused(
                 "exhausted",
-                f"more than {MOST_PLAYED} workloads run or wait: play them with"
-                " `sluice-queue simulate` on a machine of your own",
+                f"more than {MAX_SIMULATED} workloads are running or pending: simulate them with"
+                " `sluice-queue simulate` on another machine",
             )
         found.append(workload_manifest(record))
     return found
 
 
 def node_manifest(name: str, capacity: NodeCapacity) -> dict[str, Any]:
-    """With all that it reported: its very GPUs and MIG instances, links, and what others use of
-    them. Which pods those are matters to nobody who plays."""
+    """A Node with all that it reported: GPUs, MIG instances, links, and use by others. The names of
+    the other pods are omitted, since a simulation does not use them."""
     reported = json.dumps(write_plain(replace(capacity, pods=())), separators=(",", ":"))
     return {
         "apiVersion": "v1",
@@ -153,16 +152,17 @@ def workload_manifest(record: WorkloadRecord) -> dict[str, Any]:
 
 
 def _pod_set(record: WorkloadRecord, one: PodSet) -> dict[str, Any]:
-    """Its requests are what quota counts. What is asked of GPUs stands beside them: work of
-    `sluice run` asks for more than its queue may count, to the byte, and of one node."""
+    """A pod set whose requests are the amounts that quota counts. The GPU request is an annotation
+    beside them: work of `sluice run` requests exact bytes on one node, which quota may not
+    count."""
     containers = one.containers or (one.requests,)
     ask = record.asks.get(one.name)
-    told = {ASKED: asked_of(ask, record.node)} if ask is not None else {}
+    request = {ASKED: asked_of(ask, record.node)} if ask is not None else {}
     return {
         "name": one.name,
         "count": one.count,
         "template": {
-            "metadata": {"annotations": {**one.annotations, **told}},
+            "metadata": {"annotations": {**one.annotations, **request}},
             "spec": {
                 "nodeSelector": dict(one.node_selector),
                 "containers": [
@@ -177,7 +177,7 @@ def _pod_set(record: WorkloadRecord, one: PodSet) -> dict[str, Any]:
 def replaced(
     documents: list[dict[str, Any]], changes: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """With each changed object in the place of the one it is, or behind all others."""
+    """The objects with each changed one replaced, or appended if it is new."""
     merged = {_identity(one): one for one in documents}
     for one in changes:
         merged[_identity(one)] = one
@@ -195,7 +195,8 @@ def _identity(document: Mapping[str, Any]) -> ObjectId:
 
 
 def compared(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """Two reports of `simulate`: who would be let in that was not, and the other way round."""
+    """The differences between two reports of `simulate`: workloads that start, stop, or are pending
+    for another reason."""
 
     def sets(report: Mapping[str, Any]) -> tuple[set[str], dict[str, str]]:
         return set(report.get("admitted") or ()), dict(report.get("pending") or {})
@@ -229,7 +230,7 @@ def _gpus(report: Mapping[str, Any]) -> Any:
 
 
 def each_namespace(shell: Shell) -> Iterator[str]:
-    """Those that have a LocalQueue."""
+    """The namespaces that have a LocalQueue."""
     seen: set[str] = set()
     for kind, namespace, _ in shell.book.catalogue.records:
         if kind == "LocalQueue" and namespace not in seen:

@@ -1,8 +1,8 @@
-"""Who looks at the page: by a one-time URL on a machine of its own, or by a Kubernetes token.
+"""Viewers of the page, authenticated by a one-time URL in standalone mode or by a Kubernetes token.
 
-With a token the API server decides everything, asked with that very token: who it is
-(SelfSubjectReview), what it may see (SelfSubjectAccessReview), and an action is the viewer's own
-write. So the controller needs no right for it, and cannot be talked into using its own.
+With a token, the API server authenticates and authorizes the viewer by requests made with that
+token: the name (SelfSubjectReview), the visible objects (SelfSubjectAccessReview), and each action
+as the viewer's own write. The controller's own rights are therefore never used for a viewer.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ EVERYTHING: Final = Sight(
     None,
 )
 KEPT_S: Final = 60.0
-"""How long an answer about a token is believed; the same as for nodes' tokens."""
-MOST_KEPT: Final = 1_000
-MOST_NAMESPACES: Final = 500
-"""Asked about one by one, for who may not list everywhere."""
+"""How long a review of a token is cached; the same as for nodes' tokens."""
+MAX_CACHED: Final = 1_000
+MAX_NAMESPACES: Final = 500
+"""Namespaces reviewed one by one for viewers without the right to list in all."""
 AT_ONCE: Final = 8
 DEADLINE_S: Final = 10.0
 SELF_REVIEWS: Final = Resource(
@@ -79,23 +79,24 @@ SIGHTS: Final[tuple[tuple[Resource, frozenset[str]], ...]] = (
     (TOPOLOGIES, frozenset({"Topology"})),
     (NODES, frozenset({"Node", "Gpu", "Event", "Detection"})),
 )
-"""What the right to list a cluster-wide kind shows."""
+"""Kinds of documents that the right to list a cluster-wide kind makes visible."""
 
 
 class Viewers(Protocol):
     takes_tokens: bool
 
     async def enter(self, secret: str) -> str:
-        """Raises Refusal."""
+        """Log in; returns the session's credential. Raises Refusal."""
 
     async def viewer(self, credential: str) -> Viewer:
-        """Raises Refusal."""
+        """The viewer of a session. Raises Refusal."""
 
     def leave(self, credential: str) -> None: ...
 
 
 class ByTicket:
-    """The caller who asked for the URL over the socket; the table of rights says the rest."""
+    """Viewers with a one-time URL: the caller that requested it, with its rights in the access
+    table."""
 
     takes_tokens = False
 
@@ -107,8 +108,8 @@ class ByTicket:
         if redeemed is None:
             raise Refusal(
                 403,
-                "this URL has been used, or is older than two minutes: `sluice-queue web` gives"
-                " another",
+                "this URL has been used, or is older than two minutes: run `sluice-queue web` for"
+                " a new one",
             )
         session, whom = redeemed
         log.info("page: a session for %s", whom.shown)
@@ -117,9 +118,9 @@ class ByTicket:
     async def viewer(self, credential: str) -> Viewer:
         caller = self._tickets.whose(credential, monotonic())
         if caller is None:
-            raise Refusal(401, "your session is over: `sluice-queue web` gives another URL")
+            raise Refusal(401, "your session has ended: run `sluice-queue web` for a new URL")
         sight = EVERYTHING if may(caller, Act.LIST) else Sight()
-        if not caller.admin:  # evidence names other users' processes
+        if not caller.admin:  # Evidence contains the names of other users' processes.
             sight = replace(sight, kinds=sight.kinds - {"Detection"})
         rights = {"actions": "all" if caller.admin else "own", "user": caller.user, "whatif": True}
         return Viewer(caller.user or caller.shown, sight, rights, caller)
@@ -138,7 +139,7 @@ class ByToken:
     takes_tokens = True
 
     def __init__(self, access: Access, namespaces: Callable[[], Iterable[str]]) -> None:
-        """`namespaces`: those where somebody could have work."""
+        """`namespaces` returns the namespaces that have a LocalQueue."""
         self._access = access
         self._namespaces = namespaces
         self._kept: dict[bytes, _Kept] = {}
@@ -171,19 +172,19 @@ class ByToken:
                 viewer = await self._review(client, token)
             except ApiRefused as refused:
                 if refused.status == 401:
-                    raise Refusal(401, "Kubernetes does not take this token") from None
+                    raise Refusal(401, "Kubernetes rejects this token") from None
                 raise Refusal(502, f"Kubernetes: {refused}") from None
             except ApiAway as error:
-                raise Refusal(503, f"Kubernetes cannot be asked: {error}") from None
+                raise Refusal(503, f"the API server cannot be reached: {error}") from None
             finally:
                 await client.close()
-        if len(self._kept) >= MOST_KEPT:
+        if len(self._kept) >= MAX_CACHED:
             self._kept.clear()
         self._kept[digest] = _Kept(viewer, monotonic() + KEPT_S)
         return viewer
 
     def client(self, token: str) -> ApiClient:
-        """As the token's owner: the controller's own credentials stay out of it. Raises
+        """A client with the viewer's token and without the controller's credentials. Raises
         Refusal."""
         access = replace(
             self._access,
@@ -192,7 +193,7 @@ class ByToken:
             key=Secret(),
         )
         if not token.isascii() or not token.isprintable():
-            raise Refusal(401, "that is no token")
+            raise Refusal(401, "this is not a token")
         try:
             return ApiClient(Credentials(access), "sluice-queue-page", AT_ONCE, DEADLINE_S)
         except NoAccess as error:
@@ -203,7 +204,7 @@ class ByToken:
         answer = await client.create(SELF_REVIEWS, made)
         name = str(((answer.get("status") or {}).get("userInfo") or {}).get("username") or "")
         if not name or name == "system:anonymous":
-            raise Refusal(401, "Kubernetes does not take this token")
+            raise Refusal(401, "Kubernetes rejects this token")
         asked = [allowed(client, "list", WORKLOADS)]
         asked += [allowed(client, "list", resource) for resource, _ in SIGHTS]
         everywhere, *wide = await asyncio.gather(*asked)
@@ -220,7 +221,7 @@ class ByToken:
         return Viewer(name, sight, rights, token)
 
     async def _own(self, client: ApiClient) -> frozenset[str]:
-        names = sorted(set(self._namespaces()))[:MOST_NAMESPACES]
+        names = sorted(set(self._namespaces()))[:MAX_NAMESPACES]
         answers = await asyncio.gather(*(allowed(client, "list", WORKLOADS, one) for one in names))
         return frozenset(name for name, is_in in zip(names, answers, strict=True) if is_in)
 
@@ -228,7 +229,7 @@ class ByToken:
 async def allowed(
     client: ApiClient, verb: str, resource: Resource, namespace: str = "", name: str = ""
 ) -> bool:
-    """Raises ApiRefused, ApiAway."""
+    """True if the client's user has the right. Raises ApiRefused, ApiAway."""
     attributes = {
         "verb": verb,
         "group": resource.group,

@@ -1,5 +1,5 @@
-"""What-if: `simulate` in a process of its own, at the lowest priority, one at a time, and not for
-long: a viewer's question must cost the queue nothing."""
+"""What-if: runs `simulate` in a separate process at the lowest priority, one at a time and with a
+timeout, so that it does not slow down the queue."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Player:
     async def play(self, documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """The report of `simulate`. Raises Refusal."""
         if self._busy.locked():
-            raise Refusal(429, "somebody else's what-if is being played: try again in a moment")
+            raise Refusal(429, "another what-if is running: try again in a moment")
         async with self._busy:
             return await self._play(json.dumps(documents_list(documents)).encode())
 
@@ -42,7 +42,7 @@ class Player:
                 out, error = await process.communicate(text)
         except TimeoutError:
             raise Refusal(
-                504, f"not played within {LONGEST_S:g} s: use `sluice-queue simulate`"
+                504, f"timed out after {LONGEST_S:g} s: use `sluice-queue simulate`"
             ) from None
         finally:
             if process.returncode is None:
@@ -51,14 +51,14 @@ class Player:
                 await process.wait()
         if process.returncode:
             why = error.decode(errors="replace")[:LONGEST_WHY].strip()
-            raise Refusal(422, why or f"simulate ended with status {process.returncode}")
+            raise Refusal(422, why or f"simulate exited with status {process.returncode}")
         if len(out) > LARGEST_ANSWER:
             raise Refusal(413, "the report is too large for a page: use `sluice-queue simulate`")
         found = json.loads(out)
-        assert isinstance(found, dict), "a report of ours"
+        assert isinstance(found, dict), "a report is an object"
         return found
 
 
 def documents_list(documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """JSON is YAML, and one List is read faster than many documents."""
+    """The documents as one List, which is parsed faster than many documents."""
     return {"apiVersion": "v1", "kind": "List", "items": list(documents)}

@@ -1,8 +1,8 @@
-"""The key of the controller's seals: a file beside the database, for the owner alone.
+"""The key of the controller's seals: a file beside the database that only the owner can read.
 
-Beside it, not in it: a database that is lost or restored from an old copy must still know its own
-seals, that is what they are for. Who loses the file too starts with a new key; nodes then stop what
-the new database does not know.
+It is not in the database, because seals have to be verified after the database is lost or restored
+from a backup. If the file is lost too, a new key is created, and nodes stop work that the new
+database does not have.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ KEY_BYTES: Final = 32
 
 
 def read_or_make_key(path: Path) -> bytes:
-    """Raises OSError, or ValueError for a file that holds no key."""
+    """The key in the file, which is created if missing. Raises OSError, or ValueError for a file
+    without a key."""
     try:
         text = path.read_bytes()
     except FileNotFoundError:
@@ -27,9 +28,9 @@ def read_or_make_key(path: Path) -> bytes:
         key = b""
     if len(key) < KEY_BYTES:
         raise ValueError(
-            f"{path}: holds no key of {KEY_BYTES} bytes in hexadecimal: put the backup in its"
-            " place, or remove it; without it what nodes bring back of a lost database is not"
-            " believed"
+            f"{path}: does not contain a key of {KEY_BYTES} bytes in hexadecimal: restore a backup,"
+            " or remove the file; without the key, work that nodes report of a lost database is"
+            " not accepted"
         )
     return key
 
@@ -43,7 +44,7 @@ def _make(path: Path) -> bytes:
         out.write(key.hex() + "\n")
         out.flush()
         os.fsync(handle)
-    fresh.replace(path)  # whole or not at all, whenever the power goes
+    fresh.replace(path)  # The rename is atomic, also across a power failure.
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(folder)

@@ -1,10 +1,10 @@
 """The database in SQLite: WAL, synchronous=FULL, one writer, one transaction per group of
 steps.
 
-The fencing term is in it and grows with every opening, before anything is read: whoever still
-decides by an older term is refused by the nodes. A file lock keeps a second controller out. A
-damaged file is never replaced by an empty one, because the queue would be forgotten in silence:
-the controller refuses to start and says what to do.
+It holds the fencing term, which is incremented at every opening before anything is read: nodes
+refuse a controller with an older term. A file lock excludes a second controller. A damaged file is
+never replaced by an empty one, because the queue would be lost silently: the controller refuses to
+start and names the remedy.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from sluicecommon.sqlite import bring_up, open_file
 
 SCHEMA_VERSION: Final = 2
 KEEP_EVENTS: Final = 50_000
-"""Lines of the audit trail kept, about 10 MB."""
+"""Rows of the audit trail that are kept, about 10 MB."""
 
 _SCHEMA: Final = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
@@ -63,7 +63,7 @@ _USAGE: Final = """
 CREATE TABLE usage (queue TEXT PRIMARY KEY, body TEXT NOT NULL) STRICT;
 """
 _STEPS: Final = (_SCHEMA, _USAGE)
-"""What each version of the schema added. An older file gets what it lacks, in one transaction."""
+"""Migrations, one for each version of the schema; an older file is upgraded in one transaction."""
 
 
 _OBJECTS: Final = "SELECT kind, namespace, name, revision, body FROM objects ORDER BY revision"
@@ -71,44 +71,44 @@ _NO_ROOM: Final = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 
 
 _REMEDY: Final = (
-    "If the file is damaged, put a backup in its place, or move it away and apply the manifests"
-    " again: nodes report what runs either way"
+    "If the file is damaged, restore a backup, or move it away and apply the manifests again:"
+    " nodes report running work either way"
 )
 _DAMAGE: Final = (UnicodeDecodeError, OverflowError, MemoryError, RecursionError)
-"""What SQLite's and JSON's readers raise for flipped bits, besides their own errors. MemoryError:
-a length that was damaged."""
-MOST_NUMBER: Final = 1 << 62
-"""Terms and revisions stay below; what is above was written by a defect or a damaged disk."""
+"""Errors that the readers of SQLite and JSON raise for flipped bits besides their own; MemoryError
+comes from a damaged length."""
+MAX_NUMBER: Final = 1 << 62
+"""Limit of terms and revisions; larger values come from a defect or a damaged disk."""
 
 
 class StoreUnusable(Exception):
-    """The file cannot be served from; the text, one line, says what to do."""
+    """The database file cannot be used; the text is one line with the remedy."""
 
     def __init__(self, text: str) -> None:
-        super().__init__(" ".join(text.splitlines()))  # SQLite's own has several
+        super().__init__(" ".join(text.splitlines()))  # SQLite's messages can have several lines.
 
 
 class SqliteStore:
     def __init__(self, path: Path) -> None:
-        """Opens or creates the file and begins a new term. Raises StoreUnusable, StoreLost."""
+        """Open or create the file and begin a new term. Raises StoreUnusable, StoreLost."""
         self._path = path
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = open(f"{path}.lock", "w", encoding="ascii")  # noqa: SIM115  # until close
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise StoreUnusable(f"another queue controller uses {path} already") from None
+            raise StoreUnusable(f"{path}: another queue controller is using it") from None
         except OSError as error:
             raise StoreUnusable(f"{path}: {error.strerror}") from error
         try:
             if path.is_dir():
-                raise StoreUnusable(f"{path}: is a directory; server.database names a file")
+                raise StoreUnusable(f"{path}: is a directory; server.database must name a file")
             if path.is_file() and path.stat().st_size == 0:
                 raise StoreUnusable(
-                    f"{path}: is empty: put a backup in its place, or remove it for a new queue"
+                    f"{path}: is empty: restore a backup, or remove it to start a new queue"
                 )
             self._db = self._open()
-            # Who reads while the writer waits for the disk would wait with it.
+            # A reader on the writer's connection would wait for the disk with it.
             self._reader = sqlite3.connect(path, isolation_level=None, timeout=2.0)
         except StoreUnusable:
             self._lock.close()
@@ -131,7 +131,7 @@ class SqliteStore:
             raise StoreUnusable(str(error)) from error
         self._commits = 0
         self._staged = ""
-        """What the transaction that is open is for."""
+        """Label of the open transaction."""
 
     def _open(self) -> sqlite3.Connection:
         db = open_file(self._path, "quick_check", any_thread=True)
@@ -139,8 +139,8 @@ class SqliteStore:
             (version,) = db.execute("PRAGMA user_version").fetchone()
             if version > SCHEMA_VERSION:
                 raise StoreUnusable(
-                    f"{self._path} has schema {version}, this version knows {SCHEMA_VERSION}:"
-                    " install the newer sluice again, or restore a backup of that time"
+                    f"{self._path} has schema {version}, this version supports {SCHEMA_VERSION}:"
+                    " install the newer sluice again, or restore a backup made with this version"
                 )
             bring_up(db, version, _STEPS)
             db.execute("BEGIN IMMEDIATE")
@@ -157,8 +157,8 @@ class SqliteStore:
     # -- reading ----------------------------------------------------------------------------------
 
     def load(self) -> Snapshot:
-        """Raises StoreUnusable for a row that cannot be read: leaving it out would free its
-        quota."""
+        """Load all rows. Raises StoreUnusable for a row that cannot be read, since skipping it
+        would free its quota."""
         try:
             meta: dict[str, str] = dict(self._read("SELECT name, value FROM meta"))
             cluster_id, forgotten = meta["cluster_id"], json.loads(meta.get("forgotten", "[]"))
@@ -198,7 +198,7 @@ class SqliteStore:
         return rows
 
     def _each(self, sql: str) -> Iterator[Any]:
-        """Some rows at a time: the texts of 100,000 workloads need not be in memory at once."""
+        """Rows in batches, so that the texts of 100,000 workloads are not in memory at once."""
         try:
             cursor = self._db.execute(sql)
             while part := cursor.fetchmany(1000):
@@ -250,7 +250,7 @@ class SqliteStore:
             raise StoreLost(f"{self._path}: {self._staged}: {error}") from error
 
     def commit(self, change: Change) -> None:
-        """Durable when it returns. Raises StoreLost."""
+        """Write a change durably. Raises StoreLost."""
         self.stage(change)
         self.sync()
 
@@ -284,7 +284,7 @@ class SqliteStore:
             if one is not None
         ]
         db.executemany("DELETE FROM assignments WHERE workload = ? AND pod = ?", over)
-        # Not REPLACE: two pods must never share a revision, that is what UNIQUE is for.
+        # REPLACE would delete another pod's row with the same revision; UNIQUE must refuse that.
         db.executemany(
             "INSERT INTO assignments VALUES (?, ?, ?, ?, ?) ON CONFLICT (workload, pod)"
             " DO UPDATE SET node = excluded.node, revision = excluded.revision,"
@@ -320,10 +320,10 @@ class SqliteStore:
 
 
 def _number(value: object, more: int = 0) -> str:
-    """A term or revision as it is kept. Raises ValueError for what is none."""
+    """A term or revision as stored, plus `more`. Raises ValueError if it is out of range."""
     found = int(str(value))
-    if not 0 <= found < MOST_NUMBER - more:
-        raise ValueError(f"{found} is no term or revision")
+    if not 0 <= found < MAX_NUMBER - more:
+        raise ValueError(f"{found} is not a term or revision")
     return str(found + more)
 
 

@@ -1,12 +1,12 @@
-"""The door for schedulers beside the webhooks: /scheduler/filter, /prioritize, /preempt, /bind.
+"""The extender's endpoint for schedulers: /scheduler/filter, /prioritize, /preempt, /bind.
 
-Unlike the webhooks it changes something: whoever may ask can bind pods. So it takes only callers
-with a certificate of our authority and a name that the settings list. Whoever does not lead hands
-the question on to the replica that does.
+Unlike the webhooks it changes state: its callers can bind pods. So it accepts only callers with a
+certificate of the configured CA and a name in extender.callers. A replica that does not lead
+forwards the request to the leader.
 
-A kube-scheduler in the same pod may come over the loopback instead, without TLS. Go's client keeps
-two connections and a scheduler binds several pods at a time, so it opens and closes one for every
-other pod: of three questions' cost on both sides, two thirds are handshakes.
+A kube-scheduler in the same pod may call over the loopback instead, without TLS. Go's client keeps
+two idle connections and a scheduler binds several pods at a time, so it opens and closes one for
+every other pod: two thirds of the cost of three requests are handshakes.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from queuecontroller.state.access.lists import Names
 
 PREFIX: Final = "/scheduler"
 LARGEST_BYTES: Final = 64 << 20
-"""Of a question with whole nodes: 5,000 of 10 KiB."""
+"""Limit of a request with whole nodes: 5,000 of 10 KiB."""
 HANDED_ON_S: Final = 20.0
 HANDED_ON: Final = "Sluice-Handed-On"
-"""A question goes from one replica to another once."""
+"""Header of a forwarded request, which is not forwarded again."""
 _log: Final = logging.getLogger(__name__)
 
 Answer = Callable[[str, bytes], bytes | Awaitable[bytes] | None]
-"""Of a verb and a question; None: this replica does not lead."""
+"""Answers a request of a verb; returns None if this replica does not lead."""
 
 
 class ExtenderEndpoint:
@@ -46,8 +46,8 @@ class ExtenderEndpoint:
         leader: Callable[[], str],
         files: tuple[Path, Path, Path],
     ) -> None:
-        """`leader`: the URL of who leads, as far as is known; `files`: our certificate, its key,
-        and the authority of all who may ask."""
+        """`leader` returns the leader's URL, empty if unknown; `files` are our certificate, its
+        key, and the callers' CA."""
         self._answer = answer
         self._refusal = refusal
         self.verbs = verbs
@@ -70,7 +70,7 @@ class ExtenderEndpoint:
             await session.close()
 
     def routes(self, *, anybody: bool = False) -> dict[str, Route]:
-        """`anybody`: who comes there is not asked who it is."""
+        """The routes of all verbs; with `anybody`, callers are not authenticated."""
         why_not = (lambda certificate: "") if anybody else self._why_not
         return {
             self.path(verb): Route(partial(self.handle, verb), LARGEST_BYTES, why_not)
@@ -82,7 +82,7 @@ class ExtenderEndpoint:
         if any(one in self._callers for one in names):
             return ""
         shown = ", ".join(names)[:200] or "no certificate"
-        return f"{shown}: may not ask; see extender.callers in the settings"
+        return f"{shown}: is not permitted to call the extender; see extender.callers"
 
     def handle(self, verb: str, asked: Asked) -> Answered | Coroutine[Any, Any, Answered]:
         made = self._answer(verb, asked.body)
@@ -95,7 +95,7 @@ class ExtenderEndpoint:
     async def _hand_on(self, verb: str, body: bytes, handed_on: bool) -> bytes:
         leader = self._leader()
         if handed_on or not leader:
-            return self._refusal(verb, "this replica does not lead, and knows of none that does")
+            return self._refusal(verb, "this replica is not the leader, and no leader is known")
         try:
             timeout = aiohttp.ClientTimeout(total=HANDED_ON_S)
             async with self._connected().post(
@@ -113,8 +113,8 @@ class ExtenderEndpoint:
             return self._refusal(verb, f"the leader at {leader} does not answer: {error!r}")
 
     def _connected(self) -> aiohttp.ClientSession:
-        """Made anew when the certificate was renewed. The leader is found by its pod's address, for
-        which no certificate has a name: that it is of our authority is what counts."""
+        """The client session, recreated after the certificate changed. The leader is reached by its
+        pod's address, which is in no certificate, so only the CA is verified."""
         seen = tuple(one.stat().st_mtime_ns for one in self._files)
         if self._session is None or seen != self._session_of:
             old, self._session_of = self._session, seen
@@ -130,14 +130,14 @@ class ExtenderEndpoint:
 
 
 class LoopbackServer:
-    """The same door on the loopback alone."""
+    """The extender's endpoint on the loopback, without authentication."""
 
-    def __init__(self, address: tuple[str, int], door: ExtenderEndpoint) -> None:
+    def __init__(self, address: tuple[str, int], endpoint: ExtenderEndpoint) -> None:
         self._address = address
-        self._server = PostServer(door.routes(anybody=True), None, "extender.listen")
+        self._server = PostServer(endpoint.routes(anybody=True), None, "extender.listen")
 
     async def start(self) -> None:
-        """Raises OSError: the address is taken."""
+        """Start to listen. Raises OSError if the address is in use."""
         await self._server.start(*self._address)
 
     @property
@@ -153,7 +153,7 @@ async def _later(made: Awaitable[bytes]) -> Answered:
 
 
 def names_in(certificate: Mapping[str, Any]) -> list[str]:
-    """Common and alternative names, as `ssl` gives a verified certificate."""
+    """Common and alternative names of a verified certificate in `ssl`'s form."""
     common = [
         value
         for part in certificate.get("subject") or ()

@@ -1,9 +1,9 @@
-"""HTTP/1.1 as far as an API server and a scheduler speak it to us: POST with a length, answered one
-after the other, over connections that are kept.
+"""A server for the subset of HTTP/1.1 that API servers and schedulers use: POST with a length, one
+request at a time over keep-alive connections.
 
-A scheduler waits for two such answers before it looks at its next pod, and API server, scheduler
-and we share processors: what one question costs here is what a pod costs. So the bytes are read
-where they arrive, and an answer that needs nobody is written at once, without a task.
+A scheduler waits for two such answers before it schedules its next pod, so the cost of a request
+here is added to every pod. Bytes are therefore parsed in the protocol's callback, and an answer
+that does not wait is written at once, without a task.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ from typing import Any, Final
 from sluicecommon.web.clients import Client, Clients
 
 ALL_BYTES: Final = 128 << 20
-"""Of all questions at a time, as far as they have come: what is only announced takes nothing from
-anybody."""
+"""Limit of the bytes received of all requests at a time; announced bytes that have not arrived do
+not count."""
 LONGEST_HEAD_BYTES: Final = 16 << 10
 READ_S: Final = 20.0
-"""The API server itself waits for 30 at most."""
+"""Timeout of reading a request; the API server's own timeout is at most 30."""
 IDLE_S: Final = 180.0
-"""Go's clients give up a connection after 90: whoever closes first must not be us."""
+"""Timeout of idle connections. Go's clients close theirs after 90, and the client should close
+first."""
 SWEEP_S: Final = 1.0
 LINGER_S: Final = 1.0
-"""What a refused client still sends is read so long: it would not see the answer otherwise."""
+"""Time in which data of a refused client is still read, so that it can receive the answer."""
 CLOSING_S: Final = 5.0
-MOST: Final = 1024
-MOST_PER_ADDRESS: Final = 512
+MAX_CONNECTIONS: Final = 1024
+MAX_PER_ADDRESS: Final = 512
 _END: Final = b"\r\n\r\n"
 _log: Final = logging.getLogger(__name__)
 Certificate = Mapping[str, Any]
@@ -64,22 +65,23 @@ def refused(status: int, why: str) -> Answered:
 @dataclass(frozen=True, slots=True)
 class Route:
     handle: Handler
-    """What it raises is a defect: answered 500 and logged."""
+    """Handler of a request; an exception is a defect, answered with 500 and logged."""
     largest_bytes: int
     why_not: Callable[[Certificate], str] = lambda certificate: ""
-    """Whether whoever shows this certificate (empty: none) may ask at all; looked at before the
-    question is read."""
+    """The reason why a client with this certificate (empty if none) may not call, empty if it may;
+    called before the body is read."""
 
 
 class PostServer:
     def __init__(
         self, routes: Mapping[str, Route], context: ssl.SSLContext | None, setting: str = ""
     ) -> None:
-        """By path; `context`: None for the loopback; `setting` names the address in messages."""
+        """`routes` by path; `context` is None on the loopback; `setting` names the address in error
+        texts."""
         self.routes = MappingProxyType({path.encode(): one for path, one in routes.items()})
         self.bytes_of: Counter[str] = Counter()
-        """Of questions that are being read or answered, by where they come from."""
-        self.clients = Clients(MOST, MOST_PER_ADDRESS)
+        """Bytes of requests that are being read or answered, by origin."""
+        self.clients = Clients(MAX_CONNECTIONS, MAX_PER_ADDRESS)
         self.connections: set[_Connection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
         self._context = context
@@ -89,7 +91,7 @@ class PostServer:
         self.connections_total = 0
 
     async def start(self, host: str, port: int) -> None:
-        """Raises OSError: the address is taken."""
+        """Start to listen. Raises OSError if the address is in use."""
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
@@ -110,7 +112,8 @@ class PostServer:
         return self.bytes_of.total()
 
     def is_too_much(self, origin: str, more: int) -> bool:
-        """Half of all is the most for one origin, so that there is room for another."""
+        """True if more bytes exceed the limit; one origin may use half of it, so that there is room
+        for another."""
         of_it = self.bytes_of[origin] + more
         return of_it > ALL_BYTES // 2 or self.bytes + more > ALL_BYTES
 
@@ -121,7 +124,7 @@ class PostServer:
         return found
 
     async def close(self) -> None:
-        """Who is being answered gets the answer, within CLOSING_S."""
+        """Close all connections; requests in progress are answered within CLOSING_S."""
         if self._server is not None:
             self._server.close()
         if self._sweeping is not None:
@@ -154,20 +157,20 @@ class _Connection(asyncio.Protocol):
         self._certificate: Certificate = {}
         self._buffer = bytearray()
         self._route: Route | None = None
-        """Of the question that is being read."""
+        """Route of the request that is being read."""
         self._headers: dict[bytes, bytes] = {}
         self._length = 0
         self._counted = 0
-        """Bytes of it that count among all."""
+        """Bytes of it counted in `bytes_of`."""
         self._keeps = True
         self._answering = False
         self._refused = False
         self._full = False
-        """It does not read its answers."""
+        """True while the client does not read its answers."""
         self._since_s = loop.time()
-        """When what it does now began."""
+        """Time at which the current state began."""
 
-    # -- what asyncio calls -----------------------------------------------------------------------
+    # -- callbacks of asyncio ---------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -211,7 +214,7 @@ class _Connection(asyncio.Protocol):
     # -- reading ----------------------------------------------------------------------------------
 
     def _go(self) -> None:
-        """As many questions as are there."""
+        """Process all complete requests in the buffer."""
         while not (self._answering or self._full or self._refused or self._transport is None):
             if self._route is None:
                 if not self._buffer or not self._read_head():
@@ -222,7 +225,7 @@ class _Connection(asyncio.Protocol):
                 return
 
     def _read_head(self) -> bool:
-        """False: it is not all there, or is refused."""
+        """Parse the head of a request; returns False if it is incomplete or refused."""
         end = self._buffer.find(_END, 0, LONGEST_HEAD_BYTES)
         if end < 0:
             if len(self._buffer) >= LONGEST_HEAD_BYTES:
@@ -232,17 +235,17 @@ class _Connection(asyncio.Protocol):
         del self._buffer[: end + len(_END)]
         words = first.split(b" ")
         if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
-            return self._refuse(400, "is no HTTP/1.1")
+            return self._refuse(400, "not an HTTP/1.1 request")
         headers: dict[bytes, bytes] = {}
         for line in lines:
             name, colon, value = line.partition(b":")
             low = name.lower()
             if not colon or (low == b"content-length" and low in headers):
-                return self._refuse(400, "a header that is none")
+                return self._refuse(400, "malformed header")
             headers[low] = value.strip()
         route = self._server.routes.get(words[1].partition(b"?")[0])
         if route is None:
-            return self._refuse(404, "there is nothing of that path")
+            return self._refuse(404, "no such path")
         if words[0] != b"POST":
             return self._refuse(405, "POST only")
         if why := route.why_not(self._certificate):
@@ -263,18 +266,18 @@ class _Connection(asyncio.Protocol):
         return True
 
     def _count(self) -> bool:
-        """What has come of the question. False: there is no room for so much, it is refused."""
-        if self._answering:  # all of it has come
+        """Count received bytes of the request; returns False if it is refused for the limit."""
+        if self._answering:  # It has been received completely.
             return True
         more = min(len(self._buffer), self._length) - self._counted
         if more > 0 and self._server.is_too_much(self._origin, more):
-            return self._refuse(503, "too much at once: ask again")
+            return self._refuse(503, "too many concurrent requests: try again")
         self._counted += more
         self._server.bytes_of[self._origin] += more
         return True
 
     def look(self, now_s: float) -> None:
-        """What takes too long is ended."""
+        """End the connection if its current state timed out."""
         waited_s = now_s - self._since_s
         if self._transport is None or self._answering:
             return
@@ -283,7 +286,7 @@ class _Connection(asyncio.Protocol):
                 self._transport.abort()
         elif self._route is not None or self._buffer:
             if waited_s > READ_S:
-                self._refuse(408, f"the question did not come within {READ_S:g} s")
+                self._refuse(408, f"timed out after {READ_S:g} s: the request is incomplete")
         elif waited_s > IDLE_S:
             self._transport.close()
 
@@ -308,7 +311,7 @@ class _Connection(asyncio.Protocol):
         task.add_done_callback(self._server.tasks.discard)
 
     async def _answer_later(self, made: Coroutine[Any, Any, Answered]) -> None:
-        """Not given up when the client goes: it may be a binding."""
+        """Complete the answer even if the client disconnects, since it may be a binding."""
         try:
             answer = await made
         except Exception:

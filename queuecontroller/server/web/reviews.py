@@ -1,8 +1,7 @@
-"""What the API server asks a webhook and what it is answered: ConversionReview and AdmissionReview,
+"""Requests of the API server to a webhook and the responses: ConversionReview and AdmissionReview,
 bytes to bytes.
 
-A question that cannot be read raises BadReview: the API server would have written it, so whoever
-did is somebody else.
+A request that cannot be parsed raises BadReview: it was not sent by an API server.
 """
 
 from __future__ import annotations
@@ -19,24 +18,24 @@ from sluicecommon.reader import Problem, shown
 
 MOST_OBJECTS: Final = 100_000
 LONGEST_MESSAGE: Final = 4 << 10
-"""Characters; people read it in a terminal."""
+"""Characters; the message is shown in a terminal."""
 
 
 class BadReview(ValueError):
-    """What is wrong with a question, in one line."""
+    """A review request is invalid; the text is one line with the reason."""
 
 
 def converted(body: bytes) -> bytes:
     review, request = _read(body, "ConversionReview", "apiextensions.k8s.io/v1")
     objects, wanted = request.get("objects"), request.get("desiredAPIVersion")
     if not isinstance(objects, list) or len(objects) > MOST_OBJECTS:
-        raise BadReview(f"request.objects is no list of at most {MOST_OBJECTS}")
+        raise BadReview(f"request.objects is not a list of at most {MOST_OBJECTS}")
     made: list[dict[str, Any]] = []
     result: dict[str, Any] = {"status": "Success"}
     for one in objects:
         try:
             if not isinstance(one, dict):
-                raise ConversionError(f"{shown(one)} is no object")
+                raise ConversionError(f"{shown(one)} is not an object")
             made.append(convert(one, str(wanted)))
         except (ConversionError, RecursionError) as error:
             made = []
@@ -49,7 +48,7 @@ def judged(body: bytes) -> bytes:
     review, request = _read(body, "AdmissionReview", "admission.k8s.io/v1")
     document, old = request.get("object"), request.get("oldObject")
     if not isinstance(document, dict) or not isinstance(old, dict | None):
-        raise BadReview("request.object is no object")
+        raise BadReview("request.object is not an object")
     problems = problems_of(document, old)
     if not problems:
         return _answer(review, request, {"allowed": True})
@@ -66,12 +65,13 @@ def patched(
     patch_of: Callable[[dict[str, Any], str], bytes],
     problems_of_change: Callable[[dict[str, Any], dict[str, Any] | None, str], Sequence[Problem]],
 ) -> bytes:
-    """`patch_of` an object that is being written in a namespace gives a JSON patch; what is wrong
-    with the change, `problems_of_change` says, and it is refused."""
+    """Answer an AdmissionReview of a mutating webhook. `patch_of` returns the JSON patch of an
+    object written in a namespace; a change for which `problems_of_change` returns problems is
+    refused."""
     review, request = _read(body, "AdmissionReview", "admission.k8s.io/v1")
     document = request.get("object")
     if not isinstance(document, dict) or not isinstance(document.get("metadata"), dict):
-        raise BadReview("request.object is no object")
+        raise BadReview("request.object is not an object")
     old = request.get("oldObject")
     namespace = str(request.get("namespace") or "")
     if problems := problems_of_change(document, old if isinstance(old, dict) else None, namespace):
@@ -84,11 +84,11 @@ def patched(
 
 
 def reviewed(body: bytes, judge: Callable[[Question], Answer]) -> bytes:
-    """A question about an object that is being written."""
+    """Answer an AdmissionReview with the decision of `judge`."""
     review, request = _read(body, "AdmissionReview", "admission.k8s.io/v1")
     document, old = request.get("object"), request.get("oldObject")
     if not isinstance(document, dict) or not isinstance(document.get("metadata"), dict):
-        raise BadReview("request.object is no object")
+        raise BadReview("request.object is not an object")
     user = request.get("userInfo")
     answer = judge(
         Question(
@@ -120,12 +120,12 @@ def _read(body: bytes, kind: str, version: str) -> tuple[dict[str, Any], dict[st
     try:
         review = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise BadReview(f"is no JSON: {str(error)[:200]}") from error
+        raise BadReview(f"is not JSON: {str(error)[:200]}") from error
     request = review.get("request") if isinstance(review, dict) else None
     if not isinstance(request, dict) or not isinstance(request.get("uid"), str):
         raise BadReview("has no request with a uid")
     if (review.get("kind"), review.get("apiVersion")) != (kind, version):
-        raise BadReview(f"is no {kind} of {version}")
+        raise BadReview(f"is not a {kind} of {version}")
     return review, request
 
 

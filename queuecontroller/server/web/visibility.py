@@ -1,8 +1,8 @@
-"""The server of the visibility API: behind the API server's front proxy, and for nobody else.
+"""The server of the visibility API, which only the API server's front proxy may call.
 
-TLS asks for the front proxy's certificate; whoever shows another is turned away by the handshake,
-whoever shows none is told that it is unknown. The authority is looked at again once a minute, and
-a new one takes a new listener, since what a context trusts cannot be taken from it.
+TLS requests the front proxy's client certificate: another certificate fails the handshake, and a
+client without one receives 401. The CA is read again once a minute; a new CA requires a new
+listener, since a CA cannot be removed from a TLS context.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
 AGAIN_S: Final = 60.0
 SOON_S: Final = 2.0
 AT_ONCE: Final = 64
-"""Questions; the others are told to come again."""
+"""Concurrent requests; more receive 429."""
 _log: Final = logging.getLogger(__name__)
 
 
@@ -45,7 +45,7 @@ class VisibilityServer:
         why_not: Callable[[User, dict[str, str]], Awaitable[str | None]],
         answer: Callable[[Question], dict[str, Any]],
     ) -> None:
-        """`files`: certificate and key, PEM. `answer` may raise Wrong."""
+        """`files` are certificate and key, PEM. `answer` may raise Wrong."""
         self._address = address
         self._files = files
         self._read_proxy = read_proxy
@@ -75,7 +75,7 @@ class VisibilityServer:
 
     @property
     def listens(self) -> bool:
-        """It does once the front proxy is known."""
+        """True once the front proxy is known."""
         return self._site is not None
 
     async def _keep_renewed(self) -> None:
@@ -89,7 +89,8 @@ class VisibilityServer:
             await asyncio.sleep(rest_s)
 
     async def _renew(self) -> None:
-        """Raises ApiAway, ApiRefused, OSError (ssl.SSLError is one)."""
+        """Open a new listener if the CA or the certificate changed. Raises ApiAway, ApiRefused,
+        OSError (also ssl.SSLError)."""
         proxy = await self._read_proxy()
         stamps = tuple(one.stat().st_mtime_ns for one in self._files)
         if self._site is not None and (proxy, stamps) == (self._proxy, self._stamps):
@@ -97,7 +98,7 @@ class VisibilityServer:
         if proxy is None:
             _log.warning(
                 "visibility: the API server has no front proxy (--requestheader-client-ca-file):"
-                " nobody could be passed on"
+                " every request will be refused"
             )
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -116,7 +117,7 @@ class VisibilityServer:
 
     async def _handle(self, request: web.Request) -> web.Response:
         if self._now >= AT_ONCE:
-            return _said(Wrong(429, "TooManyRequests", "too much at once: ask again"))
+            return _said(Wrong(429, "TooManyRequests", "too many concurrent requests: try again"))
         self._now += 1
         try:
             user = self._user(request)
@@ -133,8 +134,8 @@ class VisibilityServer:
         except Wrong as wrong:
             return _said(wrong)
         except (ApiAway, ApiRefused) as error:
-            _log.warning("visibility: who may what cannot be asked: %s", error)
-            return _said(Wrong(503, "ServiceUnavailable", "the API server does not answer us"))
+            _log.warning("visibility: authorization failed: %s", error)
+            return _said(Wrong(503, "ServiceUnavailable", "the API server does not answer"))
         finally:
             self._now -= 1
 
@@ -145,7 +146,7 @@ class VisibilityServer:
         if proxy is not None and proxy.vouches(shown):
             user = proxy.user(request.headers.items())
         if user is None:
-            raise Wrong(401, "Unauthorized", "ask the API server, which passes it on")
+            raise Wrong(401, "Unauthorized", "only the API server may call this: use its address")
         return user
 
 

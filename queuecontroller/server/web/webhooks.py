@@ -1,7 +1,7 @@
-"""The webhooks that the API server calls, over TLS: /convert, /validate, and what else it is given.
+"""The webhooks that the API server calls over TLS: /convert, /validate, and further given paths.
 
-Answers come from the question alone, so any replica may give them. Whoever reaches the port may
-ask: there is nothing to learn or to change, only work to cause, and that is bounded.
+Answers depend only on the request, so any replica may give them. Callers are not authenticated:
+a call can neither read nor change state, and the work that it causes is bounded.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from queuecontroller.server.web.posts import Answered, Asked, PostServer, Route,
 from queuecontroller.server.web.reviews import BadReview, converted, judged
 
 LARGEST_BYTES: Final = {CONVERT_PATH: 64 << 20, VALIDATE_PATH: 8 << 20}
-"""A list of an old version comes as one question: 64 MiB are more than 10,000 Workloads of 5 KiB.
-One object may have 1.5 MiB in etcd, and a question has it twice."""
+"""Limits of a request. A list of an old version is converted in one: 64 MiB are more than 10,000
+Workloads of 5 KiB. One object may have 1.5 MiB in etcd, and a review contains it twice."""
 IN_A_THREAD_BYTES: Final = 256 << 10
-"""Larger ones take milliseconds, and the loop has more to do."""
+"""Size from which a request is answered in a thread, since it would block the loop for
+milliseconds."""
 RENEWED_S: Final = 10.0
-"""How soon a renewed certificate counts."""
+"""Interval at which changed certificates are loaded."""
 _log: Final = logging.getLogger(__name__)
 
 
@@ -39,26 +40,28 @@ class WebhookServer:
         more: Mapping[str, Callable[[bytes], bytes]] = MappingProxyType({}),
         scheduling: ExtenderEndpoint | None = None,
     ) -> None:
-        """`more`: further questions, by path; `scheduling`: those of schedulers, who show
-        certificates."""
+        """`more` are further webhooks by path; `scheduling` is the extender, whose callers have
+        client certificates."""
         self._more = more
         self._scheduling = scheduling
         self._address = address
         self._files = (certificate, key)
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.minimum_version = ssl.TLSVersion.TLSv1_2
-        self._context.num_tickets = 0  # a third of a handshake, and Go's clients never show one
+        # Session tickets cost a third of a handshake, and Go's clients do not use them here.
+        self._context.num_tickets = 0
         self._loaded: tuple[int, ...] = ()
         self._server: PostServer | None = None
         self._renewing: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Raises OSError (ssl.SSLError is one): the address is taken, the files are no good."""
+        """Start to listen. Raises OSError (also ssl.SSLError) if the address is in use or a
+        certificate cannot be loaded."""
         self.renew()
         every = {CONVERT_PATH: converted, VALIDATE_PATH: judged, **self._more}
         routes = {path: _route(path, answer) for path, answer in every.items()}
-        if (door := self._scheduling) is not None:
-            routes |= door.routes()
+        if (endpoint := self._scheduling) is not None:
+            routes |= endpoint.routes()
         server = PostServer(routes, self._context, "kubernetes.webhooks_listen")
         await server.start(*self._address)
         self._server = server
@@ -80,15 +83,15 @@ class WebhookServer:
             await self._scheduling.close()
 
     def renew(self) -> None:
-        """Takes the files if they have changed; connections that are there keep the old ones."""
-        door = self._scheduling
-        files = (*self._files, door.authority) if door is not None else self._files
+        """Load changed files; open connections keep the old certificate."""
+        endpoint = self._scheduling
+        files = (*self._files, endpoint.authority) if endpoint is not None else self._files
         seen = tuple(one.stat().st_mtime_ns for one in files)
         if seen != self._loaded:
             self._context.load_cert_chain(*self._files)
-            if door is not None:
-                # The API server shows none; who shows one that is not ours is refused.
-                self._context.load_verify_locations(door.authority)
+            if endpoint is not None:
+                # The API server has no client certificate; one of another CA is refused.
+                self._context.load_verify_locations(endpoint.authority)
                 self._context.verify_mode = ssl.CERT_OPTIONAL
             self._loaded = seen
 
@@ -97,7 +100,7 @@ class WebhookServer:
             await asyncio.sleep(RENEWED_S)
             try:
                 self.renew()
-            except OSError as error:  # half written, perhaps: the next look finds it whole
+            except OSError as error:  # The file may be half written; it is read again later.
                 _log.warning("webhooks: the certificate %s: %s", self._files[0], error)
 
 

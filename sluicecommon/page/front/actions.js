@@ -1,15 +1,15 @@
-// Actions: offered where the service says that the viewer may, confirmed, and told of.
+// Actions: offered if the service permits the viewer, confirmed in a dialog, and their result shown.
 
 import { h } from "./dom.js";
 import { act, ask } from "./store.js";
 
 const WORDS = {
-  hold: ["Hold", "It takes no new work, or stops if it is a workload; nothing is deleted."],
-  drain: ["Hold and drain", "It takes no new work, and everything that runs in it is stopped and queued again."],
-  resume: ["Resume", "It takes work again, or goes back into its queue."],
+  hold: ["Hold", "A queue admits no new workloads; a workload is stopped. Nothing is deleted."],
+  drain: ["Hold and drain", "The queue admits no new workloads, and its running workloads are stopped and requeued."],
+  resume: ["Resume", "A queue admits workloads again; a workload is queued again."],
   resize: ["Resize", "The limits of the running grant change at once."],
-  pause: ["Pause", "Its launches are held; its memory stays."],
-  "resume-grant": ["Let go on", "Its launches are let through again."],
+  pause: ["Pause", "The grant's kernel launches are blocked; its memory stays allocated."],
+  "resume-grant": ["Resume", "The grant's kernel launches are allowed again."],
 };
 
 const known = new Map();
@@ -37,7 +37,7 @@ export function actionsOf(app, doc, kind = doc.kind_) {
 }
 
 function begin(app, verb, kind, doc) {
-  app.dialog = { verb, kind, namespace: doc.ns, name: doc.name, doc, told: "", busy: false, done: false };
+  app.dialog = { verb, kind, namespace: doc.ns, name: doc.name, doc, result: "", busy: false, done: false };
   app.redraw();
   document.querySelector("dialog").showModal();
 }
@@ -45,7 +45,7 @@ function begin(app, verb, kind, doc) {
 export function dialog(app) {
   const now = app.dialog;
   const gone = () => {
-    if (document.querySelector("dialog").open) return; // it was opened again before the browser told
+    if (document.querySelector("dialog").open) return; // It was reopened before the close event arrived.
     app.dialog = null;
     app.redraw();
   };
@@ -62,10 +62,10 @@ export function dialog(app) {
     app.redraw();
     try {
       const answer = await act(now.verb, { kind: now.kind, namespace: now.namespace, name: now.name, ...given });
-      now.told = `Done: ${answer.done}. It is in the audit trail.`;
+      now.result = `Done: ${answer.done}. It is recorded in the audit trail.`;
       now.done = true;
     } catch (error) {
-      now.told = `Not done: ${error.message}`;
+      now.result = `Failed: ${error.message}`;
     }
     now.busy = false;
     app.redraw();
@@ -80,16 +80,16 @@ export function dialog(app) {
       h("p", null, what),
       now.verb === "resize" && !now.done
         ? [
-            h("label", { key: "m" }, "Memory on each GPU, such as 8Gi; empty: as it is ", h("input", { name: "memory", autocomplete: "off" })),
-            h("label", { key: "c" }, "Share of the GPU's time in percent; empty: as it is ", h("input", { name: "cores", inputmode: "decimal", autocomplete: "off" })),
+            h("label", { key: "m" }, "Memory on each GPU, such as 8Gi; empty: unchanged ", h("input", { name: "memory", autocomplete: "off" })),
+            h("label", { key: "c" }, "Share of the GPU's time in percent; empty: unchanged ", h("input", { name: "cores", inputmode: "decimal", autocomplete: "off" })),
           ]
         : null,
-      h("p", { role: "status" }, now.told),
+      h("p", { role: "status" }, now.result),
       h(
         "div",
         { class: "actions" },
         now.done ? null : h("button", { key: "do", type: "submit", class: "main", disabled: now.busy }, title),
-        h("button", { key: "no", type: "button", on: { click: close } }, now.done ? "Close" : "Leave it as it is"),
+        h("button", { key: "no", type: "button", on: { click: close } }, now.done ? "Close" : "Cancel"),
       ),
     ),
   );

@@ -1,4 +1,4 @@
-// The page: who looks, which part of it, and drawing anew when something changed.
+// The page: the session, the current view, and redrawing when the store changes.
 
 import { dialog } from "./actions.js";
 import { h, patch } from "./dom.js";
@@ -30,7 +30,7 @@ const PAGES = {
     ["events", "Detections", events],
   ],
 };
-const LEAST_MS = 100;
+const MIN_REDRAW_MS = 100;
 
 class App {
   constructor(root) {
@@ -41,14 +41,14 @@ class App {
     this.query = new URLSearchParams();
     this.path = [];
     this.dialog = null;
-    this.told = "";
+    this.message = "";
     this.drawn = 0;
     this.theme = localStorage.getItem("theme") || "";
     this.narrowed = window.matchMedia("(max-width: 760px)");
     this.narrowed.addEventListener("change", () => this.redraw());
     window.addEventListener("hashchange", () => this.turn());
     document.addEventListener("visibilitychange", () => this.redraw());
-    setInterval(() => this.redraw(), 5000); // ages
+    setInterval(() => this.redraw(), 5000); // Ages change with time.
     this.dress();
   }
 
@@ -61,19 +61,19 @@ class App {
     else document.documentElement.removeAttribute("data-theme");
   }
 
-  // Several changes are one drawing; a hidden page draws nothing.
+  // Several changes are drawn at once, and a hidden page is not drawn.
   redraw(changed = false) {
     if (changed) this.version += 1;
     if (this.waiting || document.hidden) return;
     this.waiting = true;
-    const left = changed ? Math.max(0, LEAST_MS - (performance.now() - this.drawn)) : 0;
+    const left = changed ? Math.max(0, MIN_REDRAW_MS - (performance.now() - this.drawn)) : 0;
     setTimeout(() => requestAnimationFrame(() => this.draw()), left);
   }
 
   async begin() {
     const ticket = /^#ticket=([\w-]+)$/.exec(location.hash);
     if (ticket) {
-      history.replaceState(null, "", "#/"); // it is used: it must not stay in the history
+      history.replaceState(null, "", "#/"); // A used ticket must not stay in the browser's history.
       await this.enter(ticket[1]);
     }
     await this.look();
@@ -82,10 +82,10 @@ class App {
   async enter(secret) {
     try {
       await act("enter", { secret });
-      this.told = "";
+      this.message = "";
       return true;
     } catch (error) {
-      this.told = error.message;
+      this.message = error.message;
       return false;
     }
   }
@@ -94,12 +94,12 @@ class App {
     try {
       this.session = await (await fetch("api/session")).json();
     } catch {
-      this.told = "the service does not answer";
+      this.message = "the service does not answer";
       setTimeout(() => this.look(), 2000);
       return this.redraw();
     }
     if (this.session.error) {
-      this.told = this.session.error;
+      this.message = this.session.error;
       this.session = null;
       setTimeout(() => this.look(), 2000);
       return this.redraw();
@@ -131,7 +131,7 @@ class App {
     }
   }
 
-  // Part of the URL: it can be kept and sent.
+  // The filter is part of the URL, so that it can be bookmarked and shared.
   filter(changes) {
     for (const [name, value] of Object.entries(changes)) {
       if (value) this.query.set(name, value);
@@ -143,18 +143,18 @@ class App {
   }
 
   missing(kind, name) {
-    return [h("h1", null, `${kind} ${name}`), h("p", { class: "empty" }, this.store.synced ? "There is none, or none that you may see." : "Asking…")];
+    return [h("h1", null, `${kind} ${name}`), h("p", { class: "empty" }, this.store.synced ? "Not found, or not visible to you." : "Loading…")];
   }
 
   draw() {
     this.waiting = false;
     this.drawn = performance.now();
     patch(this.root, this.view());
-    if (!this.painted && this.store.synced) this.painted = performance.now(); // for who measures
+    if (!this.painted && this.store.synced) this.painted = performance.now(); // Read by the page's tests.
   }
 
   view() {
-    if (!this.session) return h("main", { id: "main", tabindex: "-1" }, h("h1", null, "Sluice"), h("p", { role: "status" }, this.told || "…"));
+    if (!this.session) return h("main", { id: "main", tabindex: "-1" }, h("h1", null, "Sluice"), h("p", { role: "status" }, this.message || "…"));
     if (this.session.viewer === null || this.store.state === "ended") return this.login();
     const pages = PAGES[this.session.site];
     const [first, ...rest] = this.path;
@@ -204,9 +204,9 @@ class App {
       { id: "main", class: "login", tabindex: "-1" },
       h("h1", null, "Sluice"),
       this.session.tokens
-        ? h("form", { on: { submit } }, h("p", null, "Your Kubernetes token decides what you see here, and what you may do. Get one with ", h("code", null, "kubectl create token NAME"), " or from your login."), h("label", null, "Token", h("input", { name: "secret", type: "password", autocomplete: "off", required: true })), h("button", { type: "submit", class: "main" }, "Log in"))
-        : h("p", null, "Run ", h("code", null, command), " on this machine: it prints a URL that opens this page once, with the rights of whoever ran it."),
-      h("p", { class: "error", role: "alert" }, this.told || this.store.why || ""),
+        ? h("form", { on: { submit } }, h("p", null, "The rights of your Kubernetes token decide what you can see and do here. Get a token with ", h("code", null, "kubectl create token NAME"), " or from your identity provider."), h("label", null, "Token", h("input", { name: "secret", type: "password", autocomplete: "off", required: true })), h("button", { type: "submit", class: "main" }, "Log in"))
+        : h("p", null, "Run ", h("code", null, command), " on this machine: it prints a URL that opens this page once, with your rights."),
+      h("p", { class: "error", role: "alert" }, this.message || this.store.why || ""),
     );
   }
 }

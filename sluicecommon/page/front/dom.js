@@ -1,6 +1,6 @@
-// A small virtual tree: h() describes, patch() makes the document so and touches only what differs.
-// Attributes are attributes; `style` is an object set through the CSSOM (the CSP forbids the attribute);
-// `on` holds listeners, which are replaced without being taken off and put on again.
+// A small virtual DOM: h() describes a tree, and patch() changes only the nodes that differ.
+// Properties become attributes; `style` is an object set through the CSSOM, since the CSP forbids the attribute;
+// `on` holds listeners, which are replaced without removing and adding them.
 
 const SVG = new Set(["svg", "path", "rect", "line", "g", "polyline", "title"]);
 
@@ -128,5 +128,5 @@ function update(el, node) {
     return;
   }
   patch(el, node.children);
-  setProps(el, node.props); // after the children: a select's value needs its options
+  setProps(el, node.props); // Set after the children, since a select's value needs its options.
 }

@@ -1,4 +1,4 @@
-// Numbers with their units, times in the viewer's own zone.
+// Formats numbers with their units, and times in the viewer's time zone.
 
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 

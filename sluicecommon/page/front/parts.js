@@ -1,4 +1,4 @@
-// Pieces that several pages are made of.
+// Elements shared by several pages.
 
 import { h } from "./dom.js";
 
@@ -20,7 +20,7 @@ export function badge(text) {
   return h("span", { class: `badge ${TONES[text] || ""}` }, text);
 }
 
-// Parts of a whole as one bar; [{ratio, tone, label}]. The label is there for those who do not see colours.
+// Parts of a whole as one bar; [{ratio, tone, label}]. The label is for users who cannot see colours.
 export function bar(parts, label, mark) {
   let left = 0;
   return h(
@@ -66,7 +66,7 @@ export function table(caption, heads, rows, empty = "none") {
 }
 
 export function sparkline(values, label, tone_ = "line0") {
-  const width = 240; // a lone point is two wide
+  const width = 240;
   const height = 40;
   const runs = [];
   let run = [];
@@ -84,7 +84,7 @@ export function sparkline(values, label, tone_ = "line0") {
   );
 }
 
-// A list of any length: only the rows in sight are in the document. `row(item, index)` gives the cells.
+// A list of any length: only the visible rows are in the document. `row(item, index)` returns the cells.
 export class List {
   constructor(label, heads, height, redraw) {
     this.label = label;

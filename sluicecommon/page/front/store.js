@@ -1,4 +1,4 @@
-// What the service told: documents by kind, kept up to date by one stream that resumes where it was.
+// Cache of the service's documents by kind, kept current by one event stream that resumes after a reconnect.
 
 export class Store {
   constructor(changed) {
@@ -47,16 +47,16 @@ export class Store {
     source.addEventListener("cut", (event) => this.say("live", JSON.parse(event.data)));
     source.addEventListener("bye", () => {
       this.close();
-      this.say("ended", "your rights have ended: log in again");
+      this.say("ended", "your session has ended: log in again");
     });
     source.addEventListener("error", () => {
       if (source.readyState === EventSource.CLOSED) this.again();
-      else this.say("away", "the service does not answer; trying again");
+      else this.say("away", "the service does not answer; reconnecting");
     });
   }
 
   async again() {
-    // The browser gives up on an answer that is no stream; whoever answered may say why.
+    // The browser closes the stream if the answer is not an event stream; api/session gives the reason.
     this.close();
     let wait = Math.min(5000, 300 * 2 ** this.retry);
     this.retry += 1;
@@ -65,9 +65,9 @@ export class Store {
       const session = await answer.json();
       if (answer.ok && session.viewer === null) return this.say("ended", session.why);
       if (!answer.ok) this.say("away", session.error || `HTTP ${answer.status}`);
-      else if (this.retry > 3) this.say("away", "no replica that leads has answered yet");
+      else if (this.retry > 3) this.say("away", "no leading replica has answered yet");
     } catch {
-      this.say("away", "the service does not answer; trying again");
+      this.say("away", "the service does not answer; reconnecting");
       wait = Math.max(wait, 1000);
     }
     this.timer = setTimeout(() => this.open(), wait);

@@ -175,9 +175,9 @@ def test_an_object_that_cannot_be_converted_is_named() -> None:
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        (b"", "is no JSON"),
-        (b"[" * 100_000, "is no JSON"),
-        (b"\xff", "is no JSON"),
+        (b"", "is not JSON"),
+        (b"[" * 100_000, "is not JSON"),
+        (b"\xff", "is not JSON"),
         (b"[]", "no request with a uid"),
         (b'{"request": {"uid": 7}}', "no request with a uid"),
         (b'{"request": {"uid": "7"}}', "is no"),

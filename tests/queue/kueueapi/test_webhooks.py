@@ -58,7 +58,7 @@ def test_nonsense_is_answered_with_what_is_wrong(
 ) -> None:
     assert ask(*served, path, b"{") == (
         400,
-        "is no JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)\n",
+        "is not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)\n",
     )
     assert ask(*served, "/other", b"{}")[0] == 404
 

@@ -90,8 +90,8 @@ def test_apply_is_all_or_nothing_and_names_every_mistake(client: Client) -> None
     ("text", "message"),
     [
         ("{", "object 1"),
-        ("[]", "is no object"),
-        ('{"kind": "ClusterQueue", "spec": NaN}', "NaN is no JSON number"),
+        ("[]", "is not a JSON object"),
+        ('{"kind": "ClusterQueue", "spec": NaN}', "NaN is not a JSON number"),
         ('{"a":' * 100_000 + "1" + "}" * 100_000, "larger than 256 KiB"),
         ('{"a":' * 20_000 + "1" + "}" * 20_000, "nested deeper"),
         ('{"a":' * 100 + "1" + "}" * 100, "nested deeper"),
@@ -240,7 +240,7 @@ def test_the_command_says_clearly_what_is_wrong(
         text=True,
         timeout=120,
     )
-    assert "is TCP, which needs TLS: give the authority's file (--ca)" in done.stderr
+    assert "is TCP, which requires TLS: give the file of the CA (--ca)" in done.stderr
 
 
 def test_a_second_controller_on_one_database_does_not_start(controller: QueueController) -> None:
@@ -260,7 +260,7 @@ def test_a_second_controller_on_one_database_does_not_start(controller: QueueCon
         timeout=120,
     )
     assert done.returncode == 69
-    assert "another queue controller uses" in done.stderr
+    assert "another queue controller is using it" in done.stderr
 
 
 def test_a_damaged_database_is_not_replaced(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from queuecontroller.server.callers.authenticator import (
     ReviewUnavailable,
     Unauthenticated,
 )
-from queuecontroller.server.callers.fair_calls import MOST_WAITING, FairCalls
+from queuecontroller.server.callers.fair_calls import MAX_WAITING, FairCalls
 from queuecontroller.server.callers.listeners import Connection, Crowded
 from queuecontroller.server.log_limit import BURST, LogLimit
 from queuecontroller.state.access import Act, Caller, Denied, Names, RoleLists, check
@@ -192,11 +192,11 @@ def test_who_floods_waits_for_itself() -> None:
         flooders = [Caller(user=f"f{i}", shown="flooder") for i in range(33)]
         honest = Caller(user="ann", shown="ann")
         node = Caller(nodes=frozenset({"n1"}), shown="n1")
-        calls = [call(one) for one in flooders for _ in range(MOST_WAITING)]
+        calls = [call(one) for one in flooders for _ in range(MAX_WAITING)]
         await asyncio.gather(*calls, call(honest), call(node))
 
     asyncio.run(play())
-    assert len(order) == 33 * MOST_WAITING + 2
+    assert len(order) == 33 * MAX_WAITING + 2
     assert order.index("ann") <= 35, "one of each, and it is ann's turn"
     assert order.index("n1") <= 2, "nodes have a class of their own"
 
@@ -205,7 +205,7 @@ def test_more_waiting_calls_than_anybody_needs_are_refused() -> None:
     async def play() -> int:
         turns = FairCalls()
         eve = Caller(user="eve", shown="eve")
-        calls = [turns.run(eve, lambda: None) for _ in range(MOST_WAITING + 10)]
+        calls = [turns.run(eve, lambda: None) for _ in range(MAX_WAITING + 10)]
         found = await asyncio.gather(*calls, return_exceptions=True)
         return sum(isinstance(one, Crowded) for one in found)
 

@@ -101,5 +101,5 @@ def test_junk_in_the_place_of_a_message_is_refused_without_a_traceback(
     assert "cannot be read" in details
     for after in ("5", "[[[[", "[1,2,3]", '"x"'):
         status, details = eve.call("Queues/List", message("ListRequest", kind="Node", after=after))
-        assert (status, details) == ("INVALID_ARGUMENT", "after: is not `next` of a page before")
+        assert (status, details) == ("INVALID_ARGUMENT", "after: is not `next` of a previous page")
     assert "Traceback" not in service.controller.log

@@ -77,5 +77,5 @@ def test_what_comes_before_there_is_a_way_inside_is_kept(tmp_path: Path, old_pyt
 def test_who_sends_a_heap_before_it_is_let_in_is_cut_off(
     tmp_path: Path, old_python: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listeners, "MOST_EARLY_BYTES", 4096)
+    monkeypatch.setattr(listeners, "MAX_EARLY_BYTES", 4096)
     assert asyncio.run(_through(tmp_path, b"x" * 10_000)) == b""

@@ -96,9 +96,9 @@ def test_every_mistake_is_told_at_once() -> None:
         "server.log_level: must be one of debug, info, warning, error, not 'loud'",
         "server.max_message_kib: must be between 64 and 65536, not 1",
         "tls.certificate: is missing",
-        "tls.admins: needs tls.client_ca",
+        "tls.admins: requires tls.client_ca",
         "nodes.lost_polic: no such key (did you mean 'lost_policy'?)",
-        "nodes.report_s: 5 leaves no room",
+        "nodes.report_s: 5 is more than half of nodes.lease_s",
         "[engin]: no such section (did you mean 'engine'?)",
     ):
         assert named in text

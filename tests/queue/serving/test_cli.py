@@ -59,12 +59,12 @@ def run(*words: str | Path, stdout: str = "", **more: str) -> subprocess.Complet
         (["get", "nodes", "--server", "here"], "--server: 'here' is not ADDRESS:PORT"),
         (
             ["get", "nodes", "--server", "10.0.0.1:9465"],
-            "--server: 10.0.0.1:9465 is TCP, which needs TLS",
+            "--server: 10.0.0.1:9465 is TCP, which requires TLS",
         ),
         (["get", "nodes", "--server", "a:1", "--ca", "/none"], "--ca: /none: No such file"),
         (
             ["get", "nodes", "--server", "a:1", "--ca", "/dev/null"],
-            "--ca: /dev/null: holds no PEM CERTIFICATE",
+            "--ca: /dev/null: does not contain a PEM CERTIFICATE",
         ),
         (["get", "nodes", "--key", "/none"], "--certificate and --key, or --token-file, need --ca"),
     ],
@@ -164,7 +164,7 @@ def test_an_empty_database_is_not_begun_anew(tmp_path: Path) -> None:
     database.touch()
     done = serve(database)
     assert done.returncode == 69
-    assert "is empty: put a backup in its place, or remove it for a new queue" in done.stderr
+    assert "is empty: restore a backup, or remove it to start a new queue" in done.stderr
     assert database.read_bytes() == b""
 
 
@@ -183,7 +183,7 @@ def test_a_row_that_cannot_be_read_stops_the_start(tmp_path: Path, body: str) ->
 def test_a_directory_is_no_database(tmp_path: Path) -> None:
     done = serve(tmp_path)
     assert done.returncode == 69
-    assert "is a directory; server.database names a file" in done.stderr
+    assert "is a directory; server.database must name a file" in done.stderr
 
 
 def test_a_full_disk_is_status_75_at_the_start_too(
@@ -206,7 +206,7 @@ def test_a_port_that_is_taken_is_named_with_its_setting(
     done = serve(database, "--socket", controller.socket)
     assert done.returncode == 69
     assert (
-        f"critical server.socket: {controller.socket}: somebody serves there already" in done.stderr
+        f"critical server.socket: {controller.socket}: another process is listening there" in done.stderr
     )
     done = serve(database, "--metrics-listen", f"127.0.0.1:{controller.metrics_port}")
     assert done.returncode == 69

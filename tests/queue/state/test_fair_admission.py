@@ -99,7 +99,7 @@ def test_it_is_shown_as_kueue_shows_it_and_explained(world: World) -> None:
         "servedBefore": [{"name": "team-b/q", "usage": 0.0}],
     }
     assert turn_lines(found) == [
-        f"turn: LocalQueue team-a/q has used {shown['usage']} and is served after team-b/q (0.0)"
+        f"order: LocalQueue team-a/q has used {shown['usage']} and is served after team-b/q (0.0)"
     ]
     first = explained(world, "team-b/b0")
     assert first["turn"]["servedBefore"] == []

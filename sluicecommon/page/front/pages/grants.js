@@ -1,4 +1,4 @@
-// A node's own grants, as `sluice serve` knows them.
+// The grants of a node, from its own `sluice serve`.
 
 import { actionsOf } from "../actions.js";
 import { h } from "../dom.js";
@@ -15,9 +15,9 @@ export function grants(app) {
       ["grant", "user", "state", "memory granted", "in use", "share granted", "achieved", "processes", "since"],
       found.map((one) => ({
         key: one.name,
-        cells: [link(`grants/${to(one.ns, one.name)}`, one.label || one.name), one.user || one.ns, badge(one.state), bytes((one.gpus || []).reduce((sum, [, memory]) => sum + memory, 0)), bytes(one.used), one.policy === "elastic" ? "a weight" : percent(one.gpus && one.gpus.length ? one.gpus[0][2] : undefined), percent(one.achieved), String(one.processes || 0), age(one.since)],
+        cells: [link(`grants/${to(one.ns, one.name)}`, one.label || one.name), one.user || one.ns, badge(one.state), bytes((one.gpus || []).reduce((sum, [, memory]) => sum + memory, 0)), bytes(one.used), one.policy === "elastic" ? "weighted" : percent(one.gpus && one.gpus.length ? one.gpus[0][2] : undefined), percent(one.achieved), String(one.processes || 0), age(one.since)],
       })),
-      "No grant, or none of yours.",
+      "No grants visible to you.",
     ),
   ];
 }
@@ -40,7 +40,7 @@ export function grant(app, user, name) {
       ["GPU time used", duration(doc.busy)],
       ["time throttled", duration(doc.waited)],
       ["allocations refused", doc.denied],
-      ["tampering seen", doc.tampers],
+      ["tampering detected", doc.tampers],
     ]),
     h("h2", null, "GPUs"),
     table(

@@ -1,4 +1,4 @@
-// Nodes, their GPUs, and what was granted of each.
+// Nodes, their GPUs, and the grants on each GPU.
 
 import { h } from "../dom.js";
 import { age, bytes, percent } from "../format.js";
@@ -51,7 +51,7 @@ export function nodes(app) {
           ],
         };
       },
-      "No node has reported, or you may not see nodes.",
+      "No node has reported, or nodes are not visible to you.",
     ),
   ];
 }
@@ -83,9 +83,9 @@ const LINES = [
 
 export function lines(app, name) {
   const found = history(app, name);
-  if (!found) return h("p", { class: "hint" }, "The last hour is on its way.");
+  if (!found) return h("p", { class: "hint" }, "Loading the last hour…");
   const shown = LINES.filter(([figure]) => found.series[figure]);
-  if (!shown.length) return h("p", { class: "hint" }, "No figures in the last hour.");
+  if (!shown.length) return h("p", { class: "hint" }, "No samples in the last hour.");
   return h(
     "div",
     { class: "lines" },
@@ -110,7 +110,7 @@ export function node(app, name) {
       ["version", found.version],
       ["driver", found.driver],
       ["GPUs", String(gpus.length)],
-      ["takes new pods", found.cordoned ? "no: cordoned" : undefined],
+      ["scheduling", found.cordoned ? "disabled (cordoned)" : undefined],
       ["last connected", found.seen ? `${age(found.seen)} ago` : undefined],
       ["labels", found.labels ? h("span", { class: "labels" }, Object.entries(found.labels).map(([key, value]) => h("code", { key }, `${key}=${value}`))) : undefined],
     ]),
@@ -146,20 +146,20 @@ export function grantTable(app, held, gpu) {
   const onNode = app.session.site === "node";
   return table(
     `Grants on GPU ${gpu.index}`,
-    ["who", "memory granted", "in use", "share granted", "achieved", "throttled", "state", "since"],
+    [onNode ? "grant" : "workload", "memory granted", "in use", "share granted", "achieved", "throttled", "state", "since"],
     held.map(({ who, memory, share, profile, work }) => ({
       key: `${work.ns}/${work.name}`,
       cells: [
         onNode ? link(`grants/${to(work.ns, work.name)}`, who) : link(`workloads/${to(work.ns, work.workload.split("/")[1])}`, work.pod ? `${who} ${work.pod}` : who),
         profile ? `MIG ${profile}` : bytes(memory),
         bytes(work.used),
-        work.policy === "elastic" ? "a weight" : percent(share),
+        work.policy === "elastic" ? "weighted" : percent(share),
         percent(work.achieved),
         work.throttled === undefined ? "–" : percent(work.throttled),
         badge(work.state),
         age(work.since),
       ],
     })),
-    "Nothing is granted of it.",
+    "No grants on this GPU.",
   );
 }

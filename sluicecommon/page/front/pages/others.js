@@ -1,4 +1,4 @@
-// Flavors, topology, events and detections, YAML of anything, and what-if.
+// Flavors, topology, events and detections, an object's YAML, and what-if.
 
 import { h } from "../dom.js";
 import { bytes, percent, time } from "../format.js";
@@ -25,7 +25,7 @@ export function flavors(app) {
           link(`object/ResourceFlavor//${to(one.name)}`, "YAML"),
         ],
       })),
-      "No flavor, or none that you may see.",
+      "No flavors visible to you.",
     ),
   ];
 }
@@ -54,7 +54,7 @@ export function topology(app) {
   };
   return [
     h("h1", null, "Topology"),
-    found.length ? null : h("p", { class: "empty" }, "No Topology, or none that you may see."),
+    found.length ? null : h("p", { class: "empty" }, "No topologies visible to you."),
     found.map((one) => h("section", { key: one.name, "aria-label": `Topology ${one.name}` }, h("h2", null, one.name), h("p", { class: "small" }, one.levels.join(" › ")), level(store.all("Node"), one.levels), h("p", null, link(`object/Topology//${to(one.name)}`, "YAML")))),
   ];
 }
@@ -77,51 +77,51 @@ export function events(app) {
       h("output", null, `${found.length} of ${all.length}`),
     ),
     onNode ? contained(app) : detections(app),
-    onNode ? null : h("p", { class: "hint" }, "What was decided and what became of it, since this page was first opened here; each workload's own page has its whole trail."),
+    onNode ? null : h("p", { class: "hint" }, "Decisions and their results since this page was first opened; each workload's page has its full history."),
     table(
-      "Events, the newest first",
-      onNode ? ["when", "level", "kind", "what", "evidence"] : ["when", "what", "about", ""],
+      "Events, newest first",
+      onNode ? ["time", "level", "kind", "description", "evidence"] : ["time", "event", "object", ""],
       found.slice(0, 300).map((one) => ({
         key: one.name,
         cells: onNode
           ? [time(one.at), badge(one.level), one.kind, one.text, evidence(one)]
           : [time(one.at), badge(one.kind), one.subject, one.text],
       })),
-      "Nothing yet.",
+      "No events yet.",
     ),
   ];
 }
 
-const MOST_DETECTIONS = 300;
+const MAX_DETECTIONS = 300;
 
 const evidence = (one) => (one.evidence ? h("code", null, Object.entries(one.evidence).map(([key, value]) => `${key}=${value}`).join(" ")) : "");
 
-/** What nodes noticed; of one node where it is named. */
+/** Detections of all nodes, or of the node that is named. */
 export function detections(app, node = "") {
   const all = app.store.all("Detection").filter((one) => !node || one.node === node);
   if (!all.length) return null;
-  const found = all.sort((a, b) => b.at - a.at || (a.name < b.name ? 1 : -1)).slice(0, MOST_DETECTIONS);
-  const about = (one) => (one.workload ? link(`workloads/${to(...one.workload.split("/"))}`, one.workload) : "");
+  const found = all.sort((a, b) => b.at - a.at || (a.name < b.name ? 1 : -1)).slice(0, MAX_DETECTIONS);
+  const workloadLink = (one) => (one.workload ? link(`workloads/${to(...one.workload.split("/"))}`, one.workload) : "");
   return h(
     "section",
     { "aria-labelledby": "e-detections" },
     h("h2", { id: "e-detections" }, "Detections"),
     table(
-      "What nodes noticed of use of GPUs around Sluice, the newest first",
-      ["when", ...(node ? [] : ["node"]), "level", "rule", "what", "workload", "evidence"],
+      "GPU use outside Sluice that nodes detected, newest first",
+      ["time", ...(node ? [] : ["node"]), "level", "rule", "description", "workload", "evidence"],
       found.map((one) => ({
         key: one.name,
-        cells: [time(one.at), ...(node ? [] : [link(`nodes/${to(one.node)}`, one.node)]), badge(one.level), one.kind, one.text, about(one), evidence(one)],
+        cells: [time(one.at), ...(node ? [] : [link(`nodes/${to(one.node)}`, one.node)]), badge(one.level), one.kind, one.text, workloadLink(one), evidence(one)],
       })),
     ),
-    h("p", { class: "hint" }, `${all.length > found.length ? `${all.length - found.length} older ones are not shown. ` : ""}Of each node the newest 32 since it last connected; \`sluice events\` there has more.`),
+    h("p", { class: "hint" }, `${all.length > found.length ? `${all.length - found.length} older detections are not shown. ` : ""}The newest 32 of each node since it last connected; \`sluice events\` on the node shows more.`),
   );
 }
 
 function contained(app) {
   const held = app.store.all("Held");
   if (!held.length) return null;
-  return h("section", { "aria-label": "Held now" }, h("h2", null, "Held now"), table("What is held because of a suspicion", ["number", "step", "why", "whom", "since", "evidence"], held.map((one) => ({ key: one.name, cells: [one.name, badge(one.step), one.rule, one.whom, time(one.since), h("code", null, one.evidence)] }))));
+  return h("section", { "aria-label": "Held now" }, h("h2", null, "Held now"), table("Processes held because of a detection", ["number", "step", "rule", "process", "since", "evidence"], held.map((one) => ({ key: one.name, cells: [one.name, badge(one.step), one.rule, one.whom, time(one.since), h("code", null, one.evidence)] }))));
 }
 
 const objects = new Map();
@@ -141,13 +141,13 @@ export function object(app, kind, namespace, name) {
   }
   return [
     h("h1", null, `${kind} ${namespace ? `${namespace}/` : ""}${name}`),
-    known.error ? h("p", { class: "error" }, known.error) : h("pre", { class: "yaml", tabindex: "0", role: "region", "aria-label": "YAML" }, known.text || "Asking…"),
+    known.error ? h("p", { class: "error" }, known.error) : h("pre", { class: "yaml", tabindex: "0", role: "region", "aria-label": "YAML" }, known.text || "Loading…"),
     known.text ? h("button", { type: "button", on: { click: () => navigator.clipboard.writeText(known.text) } }, "Copy") : null,
   ];
 }
 
 const play = { text: null, for: "", busy: false, found: null, error: "" };
-const EXAMPLE = `# A job that does not exist yet: would it start, and at whose cost?
+const EXAMPLE = `# A job that does not exist yet: would it start, and what would it displace?
 apiVersion: kueue.x-k8s.io/v1beta1
 kind: Workload
 metadata: {name: what-if, namespace: default}
@@ -176,7 +176,7 @@ export function whatif(app) {
         .finally(() => app.redraw());
     }
   }
-  if (!app.session.rights.whatif) return [h("h1", null, "What if"), h("p", { class: "empty" }, "This plays everybody's work: it takes the right to see all of it.")];
+  if (!app.session.rights.whatif) return [h("h1", null, "What if"), h("p", { class: "empty" }, "A what-if simulates all workloads: it requires the right to see all of them.")];
   const go = async (event) => {
     event.preventDefault();
     Object.assign(play, { busy: true, error: "", found: null });
@@ -191,20 +191,20 @@ export function whatif(app) {
   };
   return [
     h("h1", null, "What if"),
-    h("p", null, "Write objects as they would be: a ClusterQueue with another quota, a job that does not exist yet, a Node more. The whole queue is played twice by the same engine, as it is and with the change, from empty nodes and everything that runs or waits submitted at once in its order; nothing real is touched."),
-    h("form", { on: { submit: go } }, h("label", null, "Objects, as YAML", h("textarea", { class: "yaml", rows: "18", spellcheck: "false", value: play.text, on: { input: (event) => (play.text = event.target.value) } })), h("button", { type: "submit", class: "main", disabled: play.busy }, play.busy ? "Playing…" : "Play it")),
+    h("p", null, "Write objects as they would be: a ClusterQueue with another quota, a job that does not exist yet, an additional Node. The same scheduler simulates the whole queue twice, without and with the change. Each simulation starts from empty nodes, with all running and pending workloads submitted at once in their order. Nothing is changed in the real queue."),
+    h("form", { on: { submit: go } }, h("label", null, "Objects, as YAML", h("textarea", { class: "yaml", rows: "18", spellcheck: "false", value: play.text, on: { input: (event) => (play.text = event.target.value) } })), h("button", { type: "submit", class: "main", disabled: play.busy }, play.busy ? "Simulating…" : "Simulate")),
     h("div", { role: "status" }, play.error ? h("p", { class: "error" }, play.error) : play.found ? result(play.found) : null),
   ];
 }
 
 function result(found) {
   return [
-    h("h2", { key: "h" }, `${found.admittedBefore} would run as it is, ${found.admittedAfter} with the change`),
+    h("h2", { key: "h" }, `${found.admittedBefore} would run without the change, ${found.admittedAfter} with it`),
     h("h3", { key: "s" }, `Starts: ${found.starts.length}`),
     h("ul", { key: "sl" }, found.starts.map((one) => h("li", { key: one }, one))),
-    h("h3", { key: "t" }, `Does not run any more: ${found.stops.length}`),
+    h("h3", { key: "t" }, `No longer runs: ${found.stops.length}`),
     h("ul", { key: "tl" }, found.stops.map((one) => h("li", { key: one.name }, `${one.name}: ${one.why}`))),
-    found.stillWaits.length ? [h("h3", { key: "w" }, "Waits for another reason"), h("ul", { key: "wl" }, found.stillWaits.map((one) => h("li", { key: one.name }, `${one.name}: ${one.after}`)))] : null,
+    found.stillWaits.length ? [h("h3", { key: "w" }, "Pending for another reason"), h("ul", { key: "wl" }, found.stillWaits.map((one) => h("li", { key: one.name }, `${one.name}: ${one.after}`)))] : null,
     found.gpusAfter ? h("p", { key: "f" }, "Fragmentation after: ", Object.entries(found.gpusAfter).map(([name, value]) => `${name} ${percent(value)}`).join(", ")) : null,
     found.notes.map((one) => h("p", { key: one, class: "hint" }, one)),
   ];

@@ -1,23 +1,23 @@
-// What is where, how full it is, and what needs somebody's eye.
+// Overview: use of GPUs and queues, and alerts.
 
 import { h } from "../dom.js";
 import { bytes, count, percent, time } from "../format.js";
 import { badge, bar, link, table, tile, to, tone } from "../parts.js";
 
-const MOST_SQUARES = 400;
-const MOST_QUEUES = 12;
+const MAX_GPUS = 400;
+const MAX_QUEUES = 12;
 
 export function gpuBar(gpu, work) {
   const total = gpu.memory || 1;
   const parts = work.map((one) => ({ ratio: one.memory / total, tone: tone(one.who), label: one.who }));
   if (gpu.outside) parts.push({ ratio: gpu.outside / total, tone: "outside", label: "outside the queue" });
-  const who = work.map((one) => `${one.who} ${bytes(one.memory)}`).join(", ") || "nobody";
+  const held = work.map((one) => `${one.who} ${bytes(one.memory)}`).join(", ") || "no grants";
   const used = gpu.used === undefined ? "" : `, ${bytes(gpu.used)} in use`;
-  const label = `GPU ${gpu.index} of ${gpu.node}: ${bytes(gpu.given || 0)} of ${bytes(gpu.memory)} granted (${who})${used}, ${gpu.health}`;
+  const label = `GPU ${gpu.index} of ${gpu.node}: ${bytes(gpu.given || 0)} of ${bytes(gpu.memory)} granted (${held})${used}, ${gpu.health}`;
   return bar(parts, label, gpu.used === undefined ? undefined : gpu.used / total);
 }
 
-// By GPU, what holds it.
+// Grants by the GPU that they are on.
 export function holders(store) {
   const found = new Map();
   for (const one of store.all("Work")) {
@@ -65,10 +65,10 @@ export function alerts(store) {
   for (const one of store.all("Detection")) {
     if (one.level !== "info" && one.at > lately) noticed.set(one.node, (noticed.get(one.node) || 0) + 1);
   }
-  for (const [node, times] of noticed) found.push({ key: `d${node}`, text: ["Node ", link(`nodes/${to(node)}`, node), ` noticed use of GPUs around Sluice, ${count(times, "event")} in the last hour`], badge: "warning" });
+  for (const [node, times] of noticed) found.push({ key: `d${node}`, text: ["Node ", link(`nodes/${to(node)}`, node), ` detected GPU use outside Sluice: ${count(times, "event")} in the last hour`], badge: "warning" });
   const head = store.get("Overview", "", "queue");
-  if (head && head.silent) found.push({ key: "s", text: `The service's loops are silent: ${head.silent.join(", ")}`, badge: "critical" });
-  if (head && head.leftOut) found.push({ key: "l", text: `Not everything is shown: ${Object.keys(head.leftOut).join(", ")} are too many for a page`, badge: "warning" });
+  if (head && head.silent) found.push({ key: "s", text: `Stalled tasks of the service: ${head.silent.join(", ")}`, badge: "critical" });
+  if (head && head.leftOut) found.push({ key: "l", text: `Some objects are not shown: too many of ${Object.keys(head.leftOut).join(", ")}`, badge: "warning" });
   return found;
 }
 
@@ -101,24 +101,24 @@ export function overview(app) {
       total.measured ? tile("GPU time achieved", percent(total.busy / total.measured), "mean of all GPUs") : null,
       onNode ? tile("grants", String(grants.length)) : null,
       onNode ? null : tile("running", String((phases.Running || 0) + (phases.Admitted || 0))),
-      onNode ? null : tile("waiting", String((phases.Pending || 0) + (phases.QuotaReserved || 0) + (phases.Paused || 0))),
+      onNode ? null : tile("pending", String((phases.Pending || 0) + (phases.QuotaReserved || 0) + (phases.Paused || 0))),
     ),
     h("section", { "aria-labelledby": "o-alerts" }, h("h2", { id: "o-alerts" }, "Needs attention"), warned.length ? h("ul", { class: "alerts" }, warned.slice(0, 50).map((one) => h("li", { key: one.key }, badge(one.badge), " ", one.text))) : h("p", { class: "empty" }, "Nothing.")),
     gpus.length
       ? h(
           "section",
           { "aria-labelledby": "o-gpus" },
-          h("h2", { id: "o-gpus" }, "Who holds what"),
-          h("p", { class: "hint" }, "One line a GPU: its memory, a colour for each holder; the mark is what is in use."),
+          h("h2", { id: "o-gpus" }, "GPU memory by grant"),
+          h("p", { class: "hint" }, "One bar per GPU: a colour for each holder of its memory; the mark is the memory in use."),
           h(
             "ul",
             { class: "squares" },
             gpus
               .sort((a, b) => (a.node < b.node ? -1 : a.node > b.node ? 1 : a.index - b.index))
-              .slice(0, MOST_SQUARES)
+              .slice(0, MAX_GPUS)
               .map((gpu) => h("li", { key: gpu.name }, h("a", { href: `#/nodes/${to(gpu.node)}` }, gpuBar(gpu, held.get(gpu.name) || []), h("span", { class: "small" }, `${gpu.node} · ${gpu.index}`)))),
           ),
-          gpus.length > MOST_SQUARES ? h("p", null, link("nodes", `All ${count(gpus.length, "GPU")}`)) : null,
+          gpus.length > MAX_GPUS ? h("p", null, link("nodes", `All ${count(gpus.length, "GPU")}`)) : null,
         )
       : null,
     queues.length
@@ -127,19 +127,19 @@ export function overview(app) {
           { "aria-labelledby": "o-queues" },
           h("h2", { id: "o-queues" }, "Queue lengths"),
           table(
-            "ClusterQueues by what waits in them",
-            ["ClusterQueue", "holds quota", "waits", ""],
-            queues.slice(0, MOST_QUEUES).map((one) => ({
+            "ClusterQueues by pending workloads",
+            ["ClusterQueue", "holding quota", "pending", ""],
+            queues.slice(0, MAX_QUEUES).map((one) => ({
               key: one.name,
               cells: [
                 link(`clusterqueues/${to(one.name)}`, one.name),
                 String(one.holding),
                 link(`workloads?cq=${encodeURIComponent(one.name)}&phase=Pending`, String(one.pending)),
-                bar([{ ratio: one.holding / longest, tone: "used" }, { ratio: one.pending / longest, tone: "waits" }], `${one.name}: ${one.holding} hold quota, ${one.pending} wait`),
+                bar([{ ratio: one.holding / longest, tone: "used" }, { ratio: one.pending / longest, tone: "waits" }], `${one.name}: ${one.holding} holding quota, ${one.pending} pending`),
               ],
             })),
           ),
-          queues.length > MOST_QUEUES ? link("clusterqueues", `All ${count(queues.length, "ClusterQueue")}`) : null,
+          queues.length > MAX_QUEUES ? link("clusterqueues", `All ${count(queues.length, "ClusterQueue")}`) : null,
         )
       : null,
     head.fragmentation
@@ -149,7 +149,7 @@ export function overview(app) {
           h("h2", { id: "o-frag" }, "Fragmentation"),
           table(
             "Fragmentation by size of request",
-            ["request", "free memory it cannot use", "as many fit"],
+            ["request", "unusable free memory", "requests that fit"],
             Object.entries(head.fragmentation).map(([name, [ratio, fits]]) => ({ key: name, cells: [name, percent(ratio), String(fits)] })),
           ),
         )
@@ -162,5 +162,5 @@ export function overview(app) {
 function recent(store) {
   const events = store.all("Event").sort((a, b) => (a.name < b.name ? 1 : -1)).slice(0, 8);
   if (!events.length) return null;
-  return h("section", { "aria-labelledby": "o-events" }, h("h2", { id: "o-events" }, "Lately"), h("ul", { class: "events" }, events.map((one) => h("li", { key: one.name }, h("time", null, time(one.at)), " ", badge(one.kind), " ", one.subject ? `${one.subject}: ` : "", one.text))), link("events", "All events"));
+  return h("section", { "aria-labelledby": "o-events" }, h("h2", { id: "o-events" }, "Recent events"), h("ul", { class: "events" }, events.map((one) => h("li", { key: one.name }, h("time", null, time(one.at)), " ", badge(one.kind), " ", one.subject ? `${one.subject}: ` : "", one.text))), link("events", "All events"));
 }

@@ -1,4 +1,4 @@
-// ClusterQueues as the tree of cohorts that they lend in, and LocalQueues.
+// ClusterQueues in the tree of their cohorts, and LocalQueues.
 
 import { actionsOf } from "../actions.js";
 import { h } from "../dom.js";
@@ -44,7 +44,7 @@ export function clusterQueues(app) {
       h(
         "details",
         { open: true },
-        h("summary", null, h("strong", null, `Cohort ${one.name}`), one.implicit ? " (no object of its own)" : null),
+        h("summary", null, h("strong", null, `Cohort ${one.name}`), one.implicit ? " (implicit: no Cohort object)" : null),
         (one.quota || []).map(([flavor, resource, whole, used]) => h("div", { key: `${flavor}/${resource}`, class: "line" }, h("span", null, `${flavor} ${resource}: ${amount(resource, used)} of ${amount(resource, whole)}`), bar([{ ratio: used / Math.max(1, whole), tone: "used" }], `Cohort ${one.name}, ${flavor} ${resource}: ${amount(resource, used)} used of ${amount(resource, whole)}`))),
         below(one.name),
       ),
@@ -53,13 +53,13 @@ export function clusterQueues(app) {
     h(
       "li",
       { key: `q${one.name}` },
-      h("div", { class: "line" }, h("span", null, link(`clusterqueues/${to(one.name)}`, one.name), " ", one.stop ? badge(one.stop === "Hold" ? "Held" : "draining") : one.why ? badge("warning") : null), h("span", { class: "small" }, `${one.holding} hold quota, ${one.pending} wait`)),
+      h("div", { class: "line" }, h("span", null, link(`clusterqueues/${to(one.name)}`, one.name), " ", one.stop ? badge(one.stop === "Hold" ? "Held" : "draining") : one.why ? badge("warning") : null), h("span", { class: "small" }, `${one.holding} holding quota, ${one.pending} pending`)),
       (one.quota || []).map((row) => {
         const { cells } = quotaRow(row);
         return h("div", { key: `${row[0]}/${row[1]}`, class: "line" }, h("span", null, `${row[0]} ${row[1]}: ${cells[3]} of ${cells[2]}`, row[4] ? `, ${amount(row[1], row[4])} borrowed` : "", row[5] ? `, ${amount(row[1], row[5])} lent` : ""), cells[6]);
       }),
     );
-  return [h("h1", null, "ClusterQueues"), legend(), queues.length || cohorts.length ? below("") : h("p", { class: "empty" }, "No ClusterQueue, or none that you may see.")];
+  return [h("h1", null, "ClusterQueues"), legend(), queues.length || cohorts.length ? below("") : h("p", { class: "empty" }, "No ClusterQueues visible to you.")];
 }
 
 function legend() {
@@ -76,14 +76,14 @@ export function clusterQueue(app, name) {
     doc.why ? h("p", { class: "exact" }, doc.why) : null,
     facts([
       ["cohort", doc.cohort],
-      ["order", doc.strategy],
-      ["hold quota", link(`workloads?cq=${encodeURIComponent(name)}`, String(doc.holding))],
-      ["wait", link(`workloads?cq=${encodeURIComponent(name)}&phase=Pending`, String(doc.pending))],
+      ["queueing strategy", doc.strategy],
+      ["holding quota", link(`workloads?cq=${encodeURIComponent(name)}`, String(doc.holding))],
+      ["pending", link(`workloads?cq=${encodeURIComponent(name)}&phase=Pending`, String(doc.pending))],
       ["admission checks", (doc.checks || []).join(", ")],
     ]),
     h("h2", null, "Quota"),
     legend(),
-    table(`Quota of ${name}`, HEADS, (doc.quota || []).map(quotaRow), "It has no quota."),
+    table(`Quota of ${name}`, HEADS, (doc.quota || []).map(quotaRow), "No quota."),
     h("h2", null, "LocalQueues"),
     localTable(locals),
     h("p", null, link(`object/ClusterQueue//${to(name)}`, "YAML"), " · ", link(`whatif?kind=ClusterQueue&name=${encodeURIComponent(name)}`, "What if its quota changed?")),
@@ -93,7 +93,7 @@ export function clusterQueue(app, name) {
 function localTable(locals) {
   return table(
     "LocalQueues",
-    ["LocalQueue", "namespace", "ClusterQueue", "wait", "quota reserved", "admitted", ""],
+    ["LocalQueue", "namespace", "ClusterQueue", "pending", "quota reserved", "admitted", ""],
     locals.map((one) => ({
       key: `${one.ns}/${one.name}`,
       cells: [
@@ -106,7 +106,7 @@ function localTable(locals) {
         one.stop ? badge("Held") : "",
       ],
     })),
-    "No LocalQueue that you may see.",
+    "No LocalQueues visible to you.",
   );
 }
 
@@ -120,7 +120,7 @@ export function localQueues(app) {
     h("h1", null, "LocalQueues"),
     h("form", { class: "filters", role: "search", on: { submit: (event) => event.preventDefault() } }, h("label", null, "Text ", h("input", { type: "search", value: app.query.get("q") || "", on: { input: (event) => app.filter({ q: event.target.value }) } })), h("output", null, `${found.length} of ${app.store.size("LocalQueue")}`)),
     localTable(found.slice(0, 500)),
-    found.length > 500 ? h("p", { class: "hint" }, "The first 500 are shown: filter for others.") : null,
+    found.length > 500 ? h("p", { class: "hint" }, "Only the first 500 are shown: use the filter.") : null,
   ];
 }
 
@@ -132,10 +132,10 @@ export function localQueue(app, namespace, name) {
     actionsOf(app, doc),
     facts([
       ["ClusterQueue", link(`clusterqueues/${to(doc.cq)}`, doc.cq)],
-      ["wait", String(doc.pending)],
+      ["pending", String(doc.pending)],
       ["quota reserved", String(doc.reserving)],
       ["admitted", String(doc.admitted)],
     ]),
-    h("p", null, link(`workloads?ns=${encodeURIComponent(namespace)}&queue=${encodeURIComponent(name)}`, "Its workloads"), " · ", link(`object/LocalQueue/${to(namespace, name)}`, "YAML")),
+    h("p", null, link(`workloads?ns=${encodeURIComponent(namespace)}&queue=${encodeURIComponent(name)}`, "Workloads"), " · ", link(`object/LocalQueue/${to(namespace, name)}`, "YAML")),
   ];
 }

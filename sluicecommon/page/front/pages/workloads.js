@@ -1,4 +1,4 @@
-// Workloads: a list of any length whose filter is its URL, and one of them with why it waits.
+// Workloads: a list of any length with its filter in the URL, and one workload with the reason why it is pending.
 
 import { actionsOf } from "../actions.js";
 import { h } from "../dom.js";
@@ -36,7 +36,7 @@ function select(app) {
 export function workloads(app) {
   const { store, query } = app;
   const found = select(app);
-  kept.list ||= new List("Workloads", ["workload", "phase", "place", "ClusterQueue", "asks", "why", "estimate", "age"], () => (app.narrow ? 150 : 52), () => app.redraw());
+  kept.list ||= new List("Workloads", ["workload", "phase", "position", "ClusterQueue", "GPU request", "reason", "estimate", "age"], () => (app.narrow ? 150 : 52), () => app.redraw());
   const set = (name) => ({ change: (event) => app.filter({ [name]: event.target.value }) });
   const options = (values) => ["", ...Array.from(values).sort()].map((one) => h("option", { key: one, value: one }, one || "any"));
   const all = store.all("Workload");
@@ -66,7 +66,7 @@ export function workloads(app) {
           age(one.created),
         ],
       }),
-      "No workload, or none that you may see.",
+      "No workloads visible to you.",
     ),
   ];
 }
@@ -111,7 +111,7 @@ export function workload(app, namespace, name) {
       ["queue", link(`localqueues?q=${encodeURIComponent(doc.queue)}`, `${namespace}/${doc.queue}`)],
       ["ClusterQueue", doc.cq ? link(`clusterqueues/${to(doc.cq)}`, doc.cq) : "none"],
       ["priority", doc.priority ? `${doc.priority}${doc.class ? ` (${doc.class})` : ""}` : doc.class],
-      ["asks", doc.asks],
+      ["GPU request", doc.asks],
       ["requests", Object.entries(doc.requests || {}).map(([one, value]) => `${one} ${value}`).join(", ")],
       ["pods", String(doc.pods)],
       ["user", doc.user],
@@ -123,27 +123,27 @@ export function workload(app, namespace, name) {
     h(
       "section",
       { class: "card", "aria-labelledby": "w-why" },
-      h("h2", { id: "w-why" }, doc.phase === "Pending" || doc.phase === "Paused" ? "Why it waits" : "Where it stands"),
+      h("h2", { id: "w-why" }, doc.phase === "Pending" || doc.phase === "Paused" ? "Why it is pending" : "Status"),
       error ? h("p", { class: "error" }, error) : null,
       found
         ? [
             found.reason || found.message ? h("p", { key: "m", class: "exact" }, h("strong", null, found.reason), found.message ? `: ${found.message}` : "") : null,
             facts([
               ["position", found.position ? `${found.position} of ${found.waiting}` : undefined],
-              ["estimate", typeof found.estimateSeconds === "number" ? `about ${duration(found.estimateSeconds)}, as things went lately` : why && !why.waitingHelps ? "never, unless something is changed" : undefined],
+              ["estimate", typeof found.estimateSeconds === "number" ? `about ${duration(found.estimateSeconds)}, from recent admissions` : why && !why.waitingHelps ? "never, unless something is changed" : undefined],
             ]),
             why && why.ways.length ? [h("h3", { key: "h" }, "It would start if"), h("ul", { key: "u" }, why.ways.map((one) => h("li", { key: one }, one)))] : null,
             why && why.flavors.length
-              ? table("What each flavor lacks", ["pod set", "flavor", "what it lacks"], why.flavors.map((one) => ({ key: `${one.podSet}/${one.flavor}`, cells: [one.podSet, one.flavor, one.text] })))
+              ? table("Why each flavor does not fit", ["pod set", "flavor", "reason"], why.flavors.map((one) => ({ key: `${one.podSet}/${one.flavor}`, cells: [one.podSet, one.flavor, one.text] })))
               : null,
             why && why.turn ? h("p", { key: "t" }, `LocalQueue ${why.turn.localQueue} has used ${why.turn.usage} and is served ${why.turn.servedBefore.length ? `after ${why.turn.servedBefore.map((one) => one.name).join(", ")}` : "first"}.`) : null,
           ]
-        : h("p", { class: "hint" }, "Asking…"),
+        : h("p", { class: "hint" }, "Loading…"),
     ),
     h(
       "section",
       { "aria-labelledby": "w-where" },
-      h("h2", { id: "w-where" }, "Where it runs"),
+      h("h2", { id: "w-where" }, "Placement"),
       table(
         "Pods and their GPUs",
         ["pod", "node", "GPU", "memory granted", "in use", "share granted", "achieved", "state"],
@@ -152,11 +152,11 @@ export function workload(app, namespace, name) {
             const gpu = store.get("Gpu", "", uuid);
             return {
               key: `${one.name}${uuid}`,
-              cells: [one.pod || "–", store.get("Node", "", one.node) ? link(`nodes/${to(one.node)}`, one.node) : one.node, gpu ? String(gpu.index) : h("code", null, uuid), profile ? `MIG ${profile}` : bytes(memory), bytes(one.used), one.policy === "elastic" ? "a weight" : percent(share), percent(one.achieved), badge(one.state)],
+              cells: [one.pod || "–", store.get("Node", "", one.node) ? link(`nodes/${to(one.node)}`, one.node) : one.node, gpu ? String(gpu.index) : h("code", null, uuid), profile ? `MIG ${profile}` : bytes(memory), bytes(one.used), one.policy === "elastic" ? "weighted" : percent(share), percent(one.achieved), badge(one.state)],
             };
           }),
         ),
-        doc.phase === "Running" || doc.phase === "Admitted" ? "Its placement is not this controller's." : "Nowhere now.",
+        doc.phase === "Running" || doc.phase === "Admitted" ? "This controller did not place it." : "Not placed.",
       ),
     ),
     found && found.checks.length ? h("section", { "aria-labelledby": "w-checks" }, h("h2", { id: "w-checks" }, "Admission checks"), table("Admission checks", ["check", "state", "message"], found.checks.map((one) => ({ key: one.name, cells: [one.name, badge(one.state), one.message] })))) : null,
@@ -165,9 +165,9 @@ export function workload(app, namespace, name) {
       ? h(
           "section",
           { "aria-labelledby": "w-hist" },
-          h("h2", { id: "w-hist" }, "What happened"),
-          evicted.length ? h("p", null, `Evicted or refused ${evicted.length} times of what is remembered.`) : null,
-          table("Audit trail", ["when", "what", ""], found.events.map((one, at) => ({ key: at, cells: [time(one.at), badge(one.kind), one.text] })), "Nothing is recorded here: in mode kubernetes, kubectl describe shows its events."),
+          h("h2", { id: "w-hist" }, "History"),
+          evicted.length ? h("p", null, `Evicted or refused ${evicted.length} times in the recorded events.`) : null,
+          table("Audit trail", ["time", "event", ""], found.events.map((one, at) => ({ key: at, cells: [time(one.at), badge(one.kind), one.text] })), "No recorded events: in mode kubernetes, kubectl describe shows its events."),
         )
       : null,
     h("p", null, link(`object/Workload/${to(namespace, name)}`, "YAML")),

@@ -76,14 +76,14 @@ def test_kueue_ends_and_what_it_started_goes_on(
         until("both wait", lambda: workload_of(plane, "late") and workload_of(plane, "urgent"), WAIT_S)  # fmt: skip
         refused = sluice(plane, "import")
         assert refused.returncode == 1
-        assert "Kueue still decides in this cluster" in refused.stderr
+        assert "Kueue still runs in this cluster" in refused.stderr
         kueue.end()
     before, its = versions(plane), identity(plane, "runs")
     given = (workload_of(plane, "runs") or {})["status"]["admission"]
 
     dry = sluice(plane, "import", "--dry-run")
     assert dry.returncode == 0, dry.stderr
-    assert "it runs, and goes on" in dry.stdout
+    assert "it runs, and continues" in dry.stdout
     assert "change CustomResourceDefinition/workloads.kueue.x-k8s.io" in dry.stdout
     assert versions(plane) == before
     done = sluice(plane, "import")

@@ -94,4 +94,4 @@ def test_web_without_a_service_says_where_to_look(kubectl: Kubectl) -> None:
 
 def test_kubectls_no_is_ours(kubectl: Kubectl) -> None:
     assert "NotFound" in kubectl("resume", "wl", "nobody", "-n", "default", status=1)
-    assert "one word too many" in kubectl("stop", "wl", "a", "b", status=2)
+    assert "unexpected argument" in kubectl("stop", "wl", "a", "b", status=2)

@@ -43,15 +43,15 @@ def test_a_verb_is_a_run_of_kubectl(words: str, expected: tuple[str, ...]) -> No
     ("words", "said"),
     [
         ("", "VERB"),
-        ("stop node n", "no kind 'node'"),
+        ("stop node n", "unknown kind 'node'"),
         ("stop rf x", "cannot be stopped"),
         ("stop wl x --keep-already-running", "for clusterqueues"),
-        ("stop wl x y", "'y' is one word too many"),
+        ("stop wl x y", "unexpected argument 'y'"),
         ("stop wl", "NAME"),
         ("list cq --status pending", "for workloads"),
-        ("pending wl x", "nobody waits in a workload"),
-        ("pending cq ../../secrets", "is no name"),
-        ("pending cq a?watch=1", "is no name"),
+        ("pending wl x", "a workload has no pending workloads"),
+        ("pending cq ../../secrets", "is not a valid object name"),
+        ("pending cq a?watch=1", "is not a valid object name"),
         ("fly wl x", "invalid choice"),
         ("create cq a --nominal-quota h100", "is not FLAVOR:RESOURCE=AMOUNT"),
         ("create cq a --nominal-quota h100:cpu", "is not FLAVOR:RESOURCE=AMOUNT"),
@@ -145,7 +145,7 @@ def test_who_waits_is_listed_in_order_from_one() -> None:
         ]
     }  # fmt: skip
     assert pending_lines(answer)[1].split() == ["1", "t", "x", "q", "0"]
-    assert pending_lines({}) == ["nobody waits"]
+    assert pending_lines({}) == ["no pending workloads"]
 
 
 def test_the_end_of_kubectl_is_ours(

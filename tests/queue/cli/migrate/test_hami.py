@@ -61,12 +61,12 @@ def test_pods_that_are_over_hold_nothing() -> None:
     ("given", "why"),
     [
         ("GPU-2,NVIDIA,1,1:;", "Pod/n/p: main: no node registers GPU GPU-2"),
-        ("GPU-1,DCU,1,1:;", "Pod/n/p: hami.io/vgpu-devices-allocated: 'DCU': only NVIDIA's GPUs are served here"),
-        ("GPU-1,NVIDIA,many,1:;", "Pod/n/p: hami.io/vgpu-devices-allocated: 'many' is no whole number"),
+        ("GPU-1,DCU,1,1:;", "Pod/n/p: hami.io/vgpu-devices-allocated: 'DCU': only NVIDIA GPUs are supported"),
+        ("GPU-1,NVIDIA,many,1:;", "Pod/n/p: hami.io/vgpu-devices-allocated: 'many' is not a whole number"),
         ("GPU-1,NVIDIA:;", "Pod/n/p: hami.io/vgpu-devices-allocated: 'GPU-1,NVIDIA' is not UUID,TYPE,MIB,CORES"),
         (";;GPU-1,NVIDIA,1,1:;", "Pod/n/p: hami.io/vgpu-devices-allocated: has more containers than the pod"),
-        ("GPU-1,NVIDIA,90000,10:;", "GPU GPU-1 of n1: 90000 MiB are given of 81920: memory is granted once here"),
-        ("GPU-1,NVIDIA,10,60:GPU-1,NVIDIA,10,60:;", "GPU GPU-1 of n1: 120 % of its time are promised: ask for less, or for no promise (sluice.dev/share-policy: elastic)"),
+        ("GPU-1,NVIDIA,90000,10:;", "GPU GPU-1 of n1: 90000 MiB are allocated of 81920: Sluice does not overcommit memory"),
+        ("GPU-1,NVIDIA,10,60:GPU-1,NVIDIA,10,60:;", "GPU GPU-1 of n1: 120 % of its time are allocated: request less, or no guaranteed share (sluice.dev/share-policy: elastic)"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_granted_is_named(given: str, why: str) -> None:
@@ -77,15 +77,15 @@ def test_mig_instances_of_its_making_stay_its_own() -> None:
     mig = pod("p", "GPU-1,NVIDIA,10240,14:;", **{"hami.io/vgpu-mig-allocations": "[]"})
     (why,) = look([node()], [mig]).refused
     assert why == (
-        "Pod/n/p: hami.io/vgpu-mig-allocations: its MIG instance was made by HAMi: let it finish"
+        "Pod/n/p: hami.io/vgpu-mig-allocations: its MIG instance was created by HAMi: let it finish"
     )
 
 
 def test_what_is_otherwise_here_is_noted() -> None:
     (note,) = look([node(devcore=150)], []).notes
-    assert note == "GPU GPU-1 of n1: 150 % is told, 100 % is given"
+    assert note == "GPU GPU-1 of n1: HAMi offers 150 % of its time, Sluice 100 %"
     (note,) = look([node(mode="mps")], []).notes
-    assert note == "GPU GPU-1 of n1: MPS is not offered; it would be shared"
+    assert note == "GPU GPU-1 of n1: MPS is not supported; it would be shared by time"
 
 
 @given(st.text(max_size=200))

@@ -110,7 +110,7 @@ def test_what_others_name_comes_first_and_workloads_by_age() -> None:
 @pytest.mark.parametrize(
     ("document", "why"),
     [
-        (queue(admissionChecksStrategy={"admissionChecks": [{"name": "mk"}]}), "spec.admissionChecksStrategy: mk is MultiKueue's, and nothing is sent to other clusters here: take the check out"),
+        (queue(admissionChecksStrategy={"admissionChecks": [{"name": "mk"}]}), "spec.admissionChecksStrategy: mk is a MultiKueue check, and MultiKueue is not supported: remove the check"),
         (queue(quota="x"), "spec.resourceGroups[0].flavors[0].resources[0].nominalQuota: 'x' is not a quantity (examples: 1, 500m, 1.5, 2Gi, 1e3)"),
         (workload("w", status={"clusterName": "far"}), "status.clusterName: it runs in the cluster far: let it finish there"),
     ],
@@ -126,7 +126,7 @@ def test_a_workload_of_an_unknown_kind_is_refused() -> None:
     strange = workload("w")
     strange["metadata"]["ownerReferences"][0] |= {"apiVersion": "a.b/v1", "kind": "Foo"}
     (why,) = why_not(carried(strange), {})
-    assert "it is of a Foo of a.b/v1, which is no framework that is queued here" in why
+    assert "its owner is a Foo of a.b/v1, which is not a supported framework" in why
 
 
 # -- into a cluster -------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ def test_what_is_there_and_not_wished_is_taken_out() -> None:
 
 def test_a_running_workload_goes_on_as_its_job_does() -> None:
     (step,) = plan_cluster([workload("w", running=True)], {}, finder(job()))
-    assert str(step) == "take over Workload/n/w: Job j runs, and goes on"
+    assert str(step) == "take over Workload/n/w: Job j runs, and continues"
     (owner,) = step.document["metadata"]["ownerReferences"]
     assert owner["uid"] == "here-j"
     assert step.document["status"]["admission"]["clusterQueue"] == "cq"
@@ -171,8 +171,8 @@ def test_taken_over_once_it_is_kept() -> None:
 @pytest.mark.parametrize(
     ("given", "jobs", "wanted"),
     [
-        (workload("w"), [job()], "leave Workload/n/w: Job j queues by itself"),
-        (workload("w", running=True), [job(suspend=True)], "leave Workload/n/w: Job j is suspended there: it queues by itself"),
+        (workload("w"), [job()], "leave Workload/n/w: Job j is queued by the controller"),
+        (workload("w", running=True), [job(suspend=True)], "leave Workload/n/w: Job j is suspended there and is queued by the controller"),
         (workload("w", running=True), [], "refuse Workload/n/w: its Job j is not in the cluster: apply it there, or let it finish first"),
         (workload("w", None), [], "create Workload/n/w: in lq, priority 5"),
         (workload("w", None, running=True), [], "take over Workload/n/w: in lq, priority 5"),
@@ -194,7 +194,7 @@ def test_in_place_everything_stays_or_is_refused_by_name() -> None:
     assert told(plan_in_place(given)) == [
         "refuse ClusterQueue/bad: spec.resourceGroups[0].flavors[0].resources[0].nominalQuota: 'x' is not a quantity (examples: 1, 500m, 1.5, 2Gi, 1e3)",
         "keep ClusterQueue/cq",
-        "keep Workload/n/w: it runs, and goes on",
+        "keep Workload/n/w: it runs, and continues",
         "keep Workload/n/waits",
     ]  # fmt: skip
 
@@ -232,9 +232,9 @@ def test_the_services_jobs_are_found_in_the_cluster() -> None:
     assert told(steps) == [
         "create ClusterQueue/cq",
         "refuse Workload/n/job-gone: its Job gone is not in the cluster: apply it there",
-        "take over Workload/n/job-j: Job j runs, and goes on",
-        "leave Workload/n/job-w: Job w queues by itself",
-        "refuse Workload/n/run-1: is a process on node n1: a cluster has nothing to hold for it: let it finish",
+        "take over Workload/n/job-j: Job j runs, and continues",
+        "leave Workload/n/job-w: Job w is queued by the controller",
+        "refuse Workload/n/run-1: is a process on node n1: the cluster has no object for it: let it finish",
     ]  # fmt: skip
     made = steps[2].document
     assert made["spec"]["podSets"][0]["template"]["spec"]["containers"][0]["name"] == "c"

@@ -101,35 +101,35 @@ def test_a_trace_waits_is_preempted_and_ends(
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("{", "line 1: is no JSON"),
+        ("{", "line 1: is not JSON"),
         ("\n[1]", "line 2: is not an object"),
         ('{"at_s": 1, "queue": "a/b"}', "requests is missing"),
         (line(0, "x", at="1"), "unknown field 'at' (known: at_s,"),
-        (line(-1, "x"), "at_s: -1 is no time"),
-        (line(0, "x", count=0), "count: 0 is no whole number from 1"),
+        (line(-1, "x"), "at_s: -1 is not a time"),
+        (line(0, "x", count=0), "count: 0 is not a whole number from 1"),
         (line(0, "x", queue="main"), "queue: 'main' is not NAMESPACE/QUEUE"),
         (line(0, "x", requests={"cpu": "1 Gi"}), "requests: "),
         (line(0, "x", priority=True), "priority: true"),
-        (line(float("nan"), "x"), "at_s: NaN is no time from 0 to 31536000 seconds"),
-        (line(float("inf"), "x"), "at_s: Infinity is no time"),
-        (line(0, "x").replace('"at_s": 0', '"at_s": 1e400'), "at_s: Infinity is no time"),
+        (line(float("nan"), "x"), "at_s: NaN is not a time from 0 to 31536000 seconds"),
+        (line(float("inf"), "x"), "at_s: Infinity is not a time"),
+        (line(0, "x").replace('"at_s": 0', '"at_s": 1e400'), "at_s: Infinity is not a time"),
         (line(0, "x").replace('"at_s": 0', '"at_s": ' + "9" * 5000), "thousands of digits"),
-        (line(31_536_001, "x"), "at_s: 31536001 is no time from 0 to 31536000 seconds"),
-        (line(0, "x", runs_s=float("nan")), "runs_s: NaN is no time"),
-        (line(0, "x", gpus=-1), "requests: nvidia.com/gpu: -1 is not 0 or more"),
-        (line(0, "x", requests={"": 1}), "requests: : 1 is not 0 or more of a resource"),
-        (line(0, "x", count=1 << 31), "count: 2147483648 is no whole number from 1 to 2147483647"),
+        (line(31_536_001, "x"), "at_s: 31536001 is not a time from 0 to 31536000 seconds"),
+        (line(0, "x", runs_s=float("nan")), "runs_s: NaN is not a time"),
+        (line(0, "x", gpus=-1), "requests: nvidia.com/gpu: -1 is not a quantity of 0 or more"),
+        (line(0, "x", requests={"": 1}), "requests: : 1 is not a quantity of 0 or more"),
+        (line(0, "x", count=1 << 31), "count: 2147483648 is not a whole number from 1 to 2147483647"),
         (line(0, "x", queue="a/b/c"), "queue: 'a/b/c' is not NAMESPACE/QUEUE"),
-        (line(0, "x", queue=7), "queue: 7 is no text"),
+        (line(0, "x", queue=7), "queue: 7 is not a string"),
         (line(0, "a/b"), "name: 'a/b' has a /"),
-        (line(0, "x").replace('"name": "x"', '"name": ["x"]'), 'name: ["x"] is no text'),
+        (line(0, "x").replace('"name": "x"', '"name": ["x"]'), 'name: ["x"] is not a string'),
         ("[" * 100_000, "line 1: is nested too deep"),
         ('{"at_s": 0, "at_s": 1}', "'at_s' is given twice"),
         (
             "# one\n" + line(0, "x") + "\n" + line(1, "x"),
-            "line 3: name: team/x is on line 2 already",
+            "line 3: name: team/x is already on line 2",
         ),
-        (line(0, "taken"), "line 1: name: team/taken is among the manifests already"),
+        (line(0, "taken"), "line 1: name: team/taken is already among the manifests"),
     ],
 )
 def test_a_bad_line_is_named_with_its_field(text: str, what: str) -> None:
@@ -212,8 +212,8 @@ def test_what_is_played_otherwise_is_said(
     (tmp_path / "r.yaml").write_text(again)
     found = simulate(capsys, "-f", tmp_path)
     assert found["notes"] == [
-        "ClusterQueue a asks for admission checks (license, budget): counted as passed at once",
-        f"ResourceFlavor/plain of {tmp_path}/q.yaml:2 does not count: it is given again in"
+        "ClusterQueue a requires admission checks (license, budget): assumed to pass at once",
+        f"ResourceFlavor/plain of {tmp_path}/q.yaml:2 is ignored: it is given again in"
         f" {tmp_path}/r.yaml:2",
     ]
 
@@ -223,7 +223,7 @@ def test_jobs_are_a_count(jobs: str, tmp_path: Path, capsys: pytest.CaptureFixtu
     with pytest.raises(SystemExit) as caught:
         main(["simulate", "-f", str(tmp_path), f"--jobs={jobs}"])
     assert caught.value.code == 2
-    assert "is no whole number from 0 to 1000000" in capsys.readouterr().err
+    assert "is not a whole number from 0 to 1000000" in capsys.readouterr().err
 
 
 def test_files_that_cannot_be_read_are_named(
@@ -231,12 +231,12 @@ def test_files_that_cannot_be_read_are_named(
 ) -> None:
     (tmp_path / "q.yaml").write_bytes(b"kind: x\n\xff\n")
     assert main(["simulate", "-f", str(tmp_path)]) == 2
-    assert f"{tmp_path}/q.yaml:2: is no UTF-8" in capsys.readouterr().err
+    assert f"{tmp_path}/q.yaml:2: is not UTF-8" in capsys.readouterr().err
     (tmp_path / "q.yaml").write_text(QUEUES)
     (tmp_path / "t.jsonl").write_text(line(0, "x") + "\n{")
     trace = str(tmp_path / "t.jsonl")
     assert main(["simulate", "-f", str(tmp_path), "--trace", trace]) == 2
-    assert f"{trace}: line 2: is no JSON" in capsys.readouterr().err
+    assert f"{trace}: line 2: is not JSON" in capsys.readouterr().err
     assert main(["simulate", "-f", str(tmp_path), "--trace", str(tmp_path / "none")]) == 2
     assert "none: No such file" in capsys.readouterr().err
 

@@ -178,7 +178,7 @@ def test_nodes_that_say_too_little_are_told_and_quota_decides(play: Any) -> None
     bare = bare.replace("  unused:", "  annotations:")
     found = play(QUEUES + bare, job(0, "one", 80, 100))
     assert "placed" not in found
-    assert any("Node n1 is not placed on" in note for note in found["notes"])
+    assert any("Node n1 is not used for placement" in note for note in found["notes"])
 
 
 @pytest.mark.parametrize(
@@ -192,8 +192,8 @@ def test_nodes_that_say_too_little_are_told_and_quota_decides(play: Any) -> None
             "is not a MIG profile",
         ),
         ('{"at_s": 0, "node": "n", "gpus": [], "label": {}}', "did you mean labels?"),
-        ('{"at_s": 0, "node": "n", "gone": "yes"}', "gone: write true or false"),
-        ('{"at_s": 0, "node": "n", "gone": true, "gpus": []}', "a node that is gone has nothing"),
+        ('{"at_s": 0, "node": "n", "gone": "yes"}', "gone: must be true or false"),
+        ('{"at_s": 0, "node": "n", "gone": true, "gpus": []}', "a node with gone takes no other field"),
         ('{"at_s": -1, "node": "n", "gpus": []}', "at_s"),
         ('{"at_s": 0, "node": 7, "gpus": []}', "node"),
         ('{"at_s": 0, "node": "n", "gpus": [{"memory": "8Gi", "count": 1e9}]}', "gpus[0].count"),

@@ -11,7 +11,7 @@ from queuecontroller.kueueapi.manifests.documents import load
 from queuecontroller.scheduler.model.objects import WorkloadKey
 from queuecontroller.scheduler.placement.capacity import MigProfile
 from queuecontroller.scheduler.placement.mig import Span
-from queuecontroller.server.page.picture import MOST_EVENTS, Picture
+from queuecontroller.server.page.picture import MAX_EVENTS, Picture
 from queuecontroller.server.page.questions import compared, explained, manifests_of, replaced
 from queuecontroller.server.page.what_if import documents_list
 from queuecontroller.state.nodes.sessions import MOST_DETECTIONS, Detection
@@ -51,7 +51,7 @@ def drawn(picture: Picture, now_s: float) -> dict[Any, dict[str, Any]]:
 
 def hear(picture: Picture, world: World) -> None:
     touched, _ = world.book.journal.take_news()
-    picture.heard(Change(""), touched)
+    picture.changed(Change(""), touched)
 
 
 def test_after_any_steps_it_shows_what_one_made_anew_shows() -> None:
@@ -162,11 +162,11 @@ def test_what_nodes_noticed_is_shown_with_its_evidence_and_bounded() -> None:
 def test_events_are_bounded_and_those_of_a_workload_are_its_namespaces() -> None:
     world = World()
     picture = picture_of(shell_of(world))
-    for number in range(MOST_EVENTS + 10):
+    for number in range(MAX_EVENTS + 10):
         subject = "Workload/team-a/x" if number % 2 else "Node/n1"
-        picture.heard(Change("", events=[Event(1, SECOND, "Created", subject, "x" * 5000)]), ())
+        picture.changed(Change("", events=[Event(1, SECOND, "Created", subject, "x" * 5000)]), ())
     events = [one for one in picture.board.everything(ALL) if one.key[0] == "Event"]
-    assert len(events) == MOST_EVENTS
+    assert len(events) == MAX_EVENTS
     assert {one.key[1] for one in events} == {"", "team-a"}
     assert max(len((one.fields or {})["text"]) for one in events) <= 600
 
