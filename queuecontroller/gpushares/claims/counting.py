@@ -1,11 +1,11 @@
-"""What the claims of a pod count for.
+"""Quota usage of a pod's resource claims.
 
-Claims are made from templates when the pod is made, so what counts is in the template: per request
-its class, and there how many devices, or how much of a counter or a capacity these are. What a
-device has of it is known from the published slices; where several would do, the most any of them
-would take is counted, as Kueue does: nobody knows yet which one it will be. Everything that cannot
-be counted is a problem with its field and reason, and is looked at again when templates, classes or
-slices have changed.
+Claims are made from templates when the pod is created, so the usage is read from the template: each
+request has a class, and the mapping of the class says how many devices, or how much of a counter or
+a capacity, they count for. Amounts per device come from the published ResourceSlices. If several
+devices match, the largest amount of any of them counts, as in Kueue, because the device is not
+chosen yet. A claim that cannot be counted is a problem with its field and reason, and is evaluated
+again when templates, classes or slices change.
 
 Amounts are whole units of the quota, rounded up.
 """
@@ -24,28 +24,29 @@ from sluicecommon.kubernetes.quantity import saturate
 from sluicecommon.reader import Reader, shown
 
 MOST_CLAIMS: Final = 64
-"""Of a pod."""
+"""Claims per pod."""
 MOST_REQUESTS: Final = 32
-"""Of a claim; Kubernetes' own bound."""
+"""Requests per claim; the limit is the one of the Kubernetes API."""
 
 Document = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What the API server has."""
+    """Objects of the API server that counting needs."""
 
     classes: DeviceClasses
-    """Which are counted, and how."""
+    """Device classes that are counted, with their mappings."""
     template: Callable[[str, str], Document | None]
-    """By namespace and name."""
+    """Look up a ResourceClaimTemplate by namespace and name."""
     device_class: Callable[[str], Document | None]
     devices: Callable[[str], Sequence[Published]]
-    """Of a driver."""
+    """Published devices of a driver."""
 
 
 def claims_of(spec: Reader, namespace: str, known: Known) -> dict[str, int]:
-    """What is counted for one pod besides its containers' requests; problems are the reader's."""
+    """Usage of one pod by quota name, besides its containers' requests. Errors are added to the
+    reader's problems."""
     total: dict[str, int] = {}
     given = spec.children("resourceClaims")
     if len(given) > MOST_CLAIMS:
@@ -54,7 +55,7 @@ def claims_of(spec: Reader, namespace: str, known: Known) -> dict[str, int]:
     for one in given:
         name = one.text("resourceClaimTemplateName")
         if not name:
-            continue  # a claim of its own name outlives the pod, and is counted for nobody
+            continue  # A ResourceClaim named directly outlives the pod and is not counted.
         where = f"ResourceClaimTemplate {shown(name)}"
         template = known.template(namespace, name)
         if template is None:
@@ -151,7 +152,7 @@ def _is_meant(device: Device, selectors: Sequence[str], what: str) -> bool:
 
 
 def _amount(exactly: Reader, source: Source, devices: Sequence[Published], count: int) -> int:
-    """Of one device. Raises _Uncounted."""
+    """Amount for one device. Raises _Uncounted."""
     if len(devices) < count:
         what = f"{len(devices)} published devices are meant, {count} are asked for"
         raise _Uncounted(what, "ask for less, or wait until they are published")
@@ -191,7 +192,7 @@ def _of_capacity(exactly: Reader, source: Source, devices: Sequence[Published]) 
 
 
 def _asked(exactly: Reader, domain: str, name: str, driver: str) -> int | None:
-    """In thousandths; None: it is left to the device."""
+    """The requested capacity in thousandths; None: the device's default applies."""
     given = exactly.child("capacity").child("requests")
     for key in given.names():
         if qualified(key, driver) == (domain, name):

@@ -98,7 +98,7 @@ def test_a_pod_in_mode_mig_asks_for_an_instance_that_a_node_has(plane: ControlPl
     made: Any = plane.api.call("POST", f"{PODS}?dryRun=All", document)
     assert made["spec"]["schedulerName"] == "default-scheduler"
     said = plane.api.warnings("POST", f"{PODS}?dryRun=All", document)
-    assert any("asks for nvidia.com/mig-3g.40gb: 1" in one for one in said)
+    assert any("requests nvidia.com/mig-3g.40gb: 1" in one for one in said)
 
 
 def test_misspellings_are_told_by_kubectl(plane: ControlPlane) -> None:

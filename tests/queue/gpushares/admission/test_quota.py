@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queuecontroller.gpushares.admission import Quotas, counted, use_of
-from queuecontroller.gpushares.admission.quota import HEARD_WITHIN_NS, PodUse
+from queuecontroller.gpushares.admission.quota import WATCH_DELAY_NS, PodUse
 from queuecontroller.gpushares.vendors.config import DeviceConfig
 from tests.queue.gpushares.admission.pods import pod
 
@@ -91,8 +91,8 @@ def test_who_is_let_in_counts_until_heard_of_and_then_once() -> None:
 def test_who_is_never_heard_of_counts_no_more_after_a_while() -> None:
     book = quotas()
     book.let_in(use(10000, ticket="a"), 0)
-    assert book.let_in(use(1, ticket="b"), HEARD_WITHIN_NS - 1)
-    assert not book.let_in(use(1, ticket="b"), HEARD_WITHIN_NS)
+    assert book.let_in(use(1, ticket="b"), WATCH_DELAY_NS - 1)
+    assert not book.let_in(use(1, ticket="b"), WATCH_DELAY_NS)
 
 
 def test_a_question_that_changes_nothing_takes_nothing() -> None:
