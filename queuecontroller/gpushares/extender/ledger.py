@@ -151,10 +151,10 @@ class PodLedger:
             self.reserved.loosen(uid)
             self._settle(uid)
 
-    # -- reservations of preemptors -----------------------------------------------------------------
+    # -- reservations of preemptors ---------------------------------------------------------------
 
     def keep(self, uid: str, place: PodPlace, priority: int) -> None:
-        """Reserve a place for a preemptor until it is placed, including GPUs that are not free yet."""
+        """Reserve a place for a preemptor until it is placed; its GPUs may not be free yet."""
         self._turn_over(uid)
         self.kept[uid] = Kept(place, priority)
         self._stock.hold(KeptFor(uid), place.node, place.held)
