@@ -160,8 +160,8 @@ class Applying:
         if more and have + more > most:
             raise Refused(
                 "exhausted",
-                f"{user or 'nobody'} has {have} workloads, finished ones among them; {most} is the"
-                " most (workloads.max_per_user): delete some",
+                f"{user or 'an unnamed user'} has {have} workloads, including finished ones; the"
+                f" limit is {most} (workloads.max_per_user): delete some",
             )
 
     def _check_change(self, after: WorkloadRecord) -> None:

@@ -160,7 +160,9 @@ class Book:
         self.nodes.seals.key = snapshot.seal_key
         if restored:
             term = journal.term + TERM_GAP
-            self.nodes.note_restored("Server", "as told", term, journal.revision, now_ns)
+            self.nodes.note_restored(
+                "Server", "started with --restored", term, journal.revision, now_ns
+            )
         for record in snapshot.objects:
             self.catalogue.put(record, self.engine)
         self._share_admission(now_ns)

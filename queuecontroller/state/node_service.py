@@ -111,7 +111,7 @@ class NodeService:
         if record is None:
             return
         if record.node or record.workload.admission is None:
-            self._workloads.pod_over(key.workload, False, "gone from its node", now_ns)
+            self._workloads.pod_over(key.workload, False, "its node no longer has it", now_ns)
         elif self._workloads.records[key.workload].deleting:
             self._workloads.complete_eviction(key.workload, now_ns)
         else:
@@ -153,7 +153,7 @@ class NodeService:
         """Remove workloads whose waiting processes on this node have gone."""
         for key in list(self._workloads.by_node.get(hello.node, ())):
             if key not in hello.waiting and not self._nodes.of_workload(key):
-                self._workloads.remove(key, f"nobody on {hello.node} waits for it", now_ns)
+                self._workloads.remove(key, f"its waiting process on {hello.node} is gone", now_ns)
 
     # -- reports ----------------------------------------------------------------------------------
 

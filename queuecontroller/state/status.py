@@ -81,7 +81,7 @@ class Views:
             waiting_there = len(book.engine.pending.get(queue, ()))
             unqueued = book.engine.why_unqueued(key) or book.engine.cache.why_inactive(queue)
             reason = "Inadmissible" if unqueued else waiting.reason if waiting else "Pending"
-            message = unqueued or (waiting.message if waiting else "not looked at yet")
+            message = unqueued or (waiting.message if waiting else "not evaluated yet")
             if unqueued is None and reason not in HOPELESS:
                 estimate_s = self._estimate_s(workload, queue, position, now_ns)
         elif waiting is not None:

@@ -191,7 +191,7 @@ def _why_not(quotas: Iterable[Quota], pod: PodUse, used_of: Callable[[Quota, str
             used = used_of(quota, resource)
             if used + wanted > limit:
                 return (
-                    f"exceeding resource quota {quota.name}: {resource}: {wanted} are asked for,"
+                    f"exceeding resource quota {quota.name}: {resource}: {wanted} are requested,"
                     f" {used} of {limit} are used"
                 )
     return ""

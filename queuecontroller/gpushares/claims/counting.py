@@ -50,7 +50,7 @@ def claims_of(spec: Reader, namespace: str, known: Known) -> dict[str, int]:
     total: dict[str, int] = {}
     given = spec.children("resourceClaims")
     if len(given) > MOST_CLAIMS:
-        spec.problem("resourceClaims", f"more than {MOST_CLAIMS}", "ask for less in one pod")
+        spec.problem("resourceClaims", f"more than {MOST_CLAIMS}", "request less in one pod")
         return {}
     for one in given:
         name = one.text("resourceClaimTemplateName")
@@ -60,7 +60,9 @@ def claims_of(spec: Reader, namespace: str, known: Known) -> dict[str, int]:
         template = known.template(namespace, name)
         if template is None:
             what = f"{where} is not in namespace {namespace}"
-            one.problem("resourceClaimTemplateName", what, "make it; it is seen when it comes")
+            one.problem(
+                "resourceClaimTemplateName", what, "create it; the workload is then evaluated again"
+            )
             continue
         body = Reader(template, f"{one.path}: {where}", one.problems)
         devices = body.child("spec").child("spec").child("devices")
@@ -146,7 +148,7 @@ def _is_meant(device: Device, selectors: Sequence[str], what: str) -> bool:
                 return False
         except CelError as error:
             raise _Uncounted(
-                f"{what} cannot be answered: {error}", "write it another way"
+                f"{what} cannot be evaluated: {error}", "write it another way"
             ) from None
     return True
 
@@ -154,8 +156,8 @@ def _is_meant(device: Device, selectors: Sequence[str], what: str) -> bool:
 def _amount(exactly: Reader, source: Source, devices: Sequence[Published], count: int) -> int:
     """Amount for one device. Raises _Uncounted."""
     if len(devices) < count:
-        what = f"{len(devices)} published devices are meant, {count} are asked for"
-        raise _Uncounted(what, "ask for less, or wait until they are published")
+        what = f"{len(devices)} published devices match, {count} are requested"
+        raise _Uncounted(what, "request less, or wait until they are published")
     if source.counter:
         found = [
             max(values)
@@ -163,7 +165,7 @@ def _amount(exactly: Reader, source: Source, devices: Sequence[Published], count
             if (values := [amount for name, amount in one.counters if name == source.name])
         ]
         if not found:
-            raise _Uncounted("no device that is meant consumes that counter", "mend the mapping")
+            raise _Uncounted("no matching device consumes that counter", "correct the mapping")
     else:
         found = _of_capacity(exactly, source, devices)
     return -(-max(0, *found) // 1000)
@@ -174,7 +176,7 @@ def _of_capacity(exactly: Reader, source: Source, devices: Sequence[Published]) 
     asked = _asked(exactly, domain, name, source.driver)
     having = [one for one in devices if name in one.device.capacity.get(domain, {})]
     if not having:
-        raise _Uncounted("no device that is meant has that capacity", "mend the mapping")
+        raise _Uncounted("no matching device has that capacity", "correct the mapping")
     found = []
     for one in having:
         policy = one.policies[domain, name]
@@ -187,7 +189,7 @@ def _of_capacity(exactly: Reader, source: Source, devices: Sequence[Published]) 
         if fitting is not None and fitting <= one.device.capacity[domain][name].thousandths:
             found.append(fitting)
     if not found:
-        raise _Uncounted("no device that is meant can give so much", "ask for less")
+        raise _Uncounted("no matching device has enough capacity", "request less")
     return found
 
 

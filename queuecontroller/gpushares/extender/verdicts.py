@@ -38,7 +38,7 @@ def describe(request: GpuRequest) -> str:
     else:
         memory = f"{(request.memory_ppm or 0) / 10_000:g} % of the memory"
     if request.exclusive:
-        time = " and no company"
+        time = " exclusively"
     elif request.hard:
         time = f" and {request.share_ppm / 10_000:g} % of the time"
     else:
@@ -144,13 +144,13 @@ def _look_at(room: NodeRoom, request: GpuRequest) -> tuple[str, bool]:
         f" {request.share_ppm // 10_000} %)",
     }
     said = [f"{count} {words.get(kind, kind)}" for kind, count in obstacles.most_common()]
-    have = f"{fitting} of {len(room.gpus)} will do"
-    why = f"needs {describe(request)}: {have}; {', '.join(said) or 'it has no more'}"
+    have = f"{fitting} of {len(room.gpus)} fit"
+    why = f"needs {describe(request)}: {have}; {', '.join(said) or 'the node has no more'}"
     return why, fitting + able < request.count
 
 
 _IN_MIG_MODE: Final = "are in MIG mode"
-_FOREIGN: Final = "are not of those that it takes"
+_FOREIGN: Final = "do not match its GPU selection"
 _FOR_EVER: Final = frozenset((_IN_MIG_MODE, _FOREIGN))
 
 
@@ -164,7 +164,7 @@ def _obstacle(gpu: GpuRoom, request: GpuRequest) -> str:
     if gpu.slots < 1:
         return f"have all {card.slots} slots taken"
     if gpu.alone:
-        return "are held by pods that want no company"
+        return "are in exclusive use"
     if gpu.holders and (request.exclusive or request.idle_only):
         return "are in use"
     if gpu.memory_bytes < request.memory_on(card):

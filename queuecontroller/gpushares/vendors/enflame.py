@@ -108,7 +108,7 @@ class EnflameDrs(Rules):
     ) -> tuple[Part, ...] | str:
         if cards and all(_profile(card.device, ask) is None for card in cards):
             names = sorted({one.name for card in cards for one in _known(card.device)})
-            return f"no part is of the size that is asked for: there are {', '.join(names)}"
+            return f"no part has the requested size: available are {', '.join(names)}"
         return super().choose(vendor, cards, ask, annotations)
 
     def obstacle(

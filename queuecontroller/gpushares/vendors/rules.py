@@ -185,9 +185,9 @@ class Rules:
         if free < part.cores:
             return f"has {max(0, free)} of {part.cores} cores free"
         if part.cores == WHOLE == device.cores and card.slots:
-            return "has company, and all of its cores are asked for"
+            return "is shared, and all of its cores are requested"
         if part.cores == 0 and device.cores and card.cores >= device.cores:
-            return "has promised all of its cores"
+            return "has all of its cores allocated"
         return None
 
     def part(self, vendor: Vendor, card: Card, ask: Ask, annotations: Mapping[str, str]) -> Part:
@@ -286,7 +286,7 @@ def taken(card: Card, annotations: Mapping[str, str]) -> str | None:
     if card.device.slots <= card.slots:
         return f"has all of its {card.device.slots} slots taken"
     if card.slots and "mutex" in policies(annotations):
-        return f"has company, and {GPU_POLICY} is mutex"
+        return f"is shared, and {GPU_POLICY} is mutex"
     return None
 
 

@@ -124,7 +124,7 @@ class MooreThreads(Counted):
 
     def too_full(self, card: Card, part: Part) -> str | None:
         if part.cores == self.CORES and card.slots:
-            return "has company, and all of its cores are asked for"
+            return "is shared, and all of its cores are requested"
         return super().too_full(card, part)
 
     def extras(

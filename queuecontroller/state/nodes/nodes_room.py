@@ -223,7 +223,7 @@ class NodesRoom(StockRoom):
                 if before:
                     held = before.get(name)
                     if held is None or held.desired is Desired.STOP:
-                        return Wish(wrong="what ran before has not stopped yet")
+                        return Wish(wrong="its previous pods have not stopped yet")
                     pod = pod.where_it_was(held.node, shares_of(held, resting=False))
                 pods.append(pod)
         return Wish(tuple(pods), topology_of(pod_sets[one.name] for one in given))

@@ -253,15 +253,15 @@ class Nodes:
             if seen is None or not self._is_ahead(seen.term, seen.revision, known):
                 self.unproven_total += 1
                 raise Unproven(
-                    f"node {hello.node} says that it has obeyed term {hello.seen_term} and revision"
+                    f"node {hello.node} claims to have followed term {hello.seen_term} and revision"
                     f" {hello.seen_revision}, this controller has {journal.term} and"
-                    f" {journal.revision}, and it shows no seal of this controller for it. If the"
+                    f" {journal.revision}, and the node has no valid seal as proof. If the"
                     " database is an old copy, start once with `sluice-queue serve --restored`"
                 )
             if known:
                 raise Superseded(
-                    f"node {hello.node} has obeyed term {seen.term}, this controller has"
-                    f" {journal.term}: another one took over"
+                    f"node {hello.node} has followed term {seen.term}, this controller has"
+                    f" {journal.term}: another controller took over"
                 )
             why = f"the node remembers term {seen.term} and revision {seen.revision}"
             self.note_restored(f"Node/{hello.node}", why, seen.term, seen.revision, now_ns)
@@ -323,7 +323,7 @@ class Nodes:
         journal.note(
             "Restored",
             subject,
-            f"{why}: the database is an old copy; what nodes bring of what it lacks is taken over",
+            f"{why}: the database is an old copy; missing work is adopted from the nodes",
             now_ns,
         )
 
@@ -351,7 +351,7 @@ class Nodes:
         for uuid in sorted(self._owners.refused.get(name, frozenset()) - before):
             self.duplicates_total += 1
             owner = self._owners.owner(uuid)
-            what = f"reports GPU {uuid}, which is {owner}'s: it takes no work here"
+            what = f"reports GPU {uuid}, which node {owner} owns: no work is placed on it here"
             self._journal.note("DuplicateGpu", f"Node/{name}", what, now_ns)
         return capacity
 

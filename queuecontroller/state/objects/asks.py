@@ -51,7 +51,7 @@ def read_asked(pod_set: PodSet) -> tuple[GpuAsk | None, str]:
         given = json.loads(text)
         return read_plain(GpuAsk, given["ask"]), str(given["node"])
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise AskError(f"{ASKED}: {str(error)[:200]}: leave it away") from None
+        raise AskError(f"{ASKED}: {str(error)[:200]}: remove it") from None
 
 
 def ask_of(pod_set: PodSet) -> GpuAsk | None:

@@ -158,8 +158,8 @@ def check_user(user: str, namespace: str, queue: str, catalogue: Catalogue) -> N
     if user not in allowed:
         raise Refused(
             "denied",
-            f"{user or 'nobody'} may not use LocalQueue {namespace}/{queue}; it is for"
-            f" {', '.join(allowed) or 'nobody'}",
+            f"{user or 'an unnamed user'} may not use LocalQueue {namespace}/{queue}; allowed"
+            f" users: {', '.join(allowed) or 'none'}",
         )
 
 

@@ -344,7 +344,7 @@ class Workloads:
         queue = workload.admission.cluster_queue
         self._save(record, now_ns, workload=conditions.admitted(workload, now_ns))
         self.engine.admitted(key, now_ns)
-        where = ", ".join(sorted({one.node for one in placed})) or "no GPU asked for"
+        where = ", ".join(sorted({one.node for one in placed})) or "no GPU requested"
         self._journal.note("Admitted", _subject(key), f"by {queue}; {where}", now_ns)
         for one in placed:
             self._decide_run(self.records[key], one, now_ns)

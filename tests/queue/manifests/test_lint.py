@@ -166,7 +166,7 @@ def test_what_never_starts_says_what_would_help(before: str, after: str, fix: st
     assert before in GOOD
     ours = [one for one in found(GOOD.replace(before, after, 1)) if one.rule == "never-admitted"]
     assert [one.fix for one in ours] == [fix]
-    assert "not looked at yet" not in ours[0].text
+    assert "not evaluated yet" not in ours[0].text
 
 
 def test_the_two_flaws_of_the_owners_platform_are_printed(

@@ -177,7 +177,7 @@ def test_forty_at_once_get_no_more_than_the_quota(plane: ControlPlane) -> None:
         said = list(pool.map(lambda i: one(f"pod-{i}", 500), range(40)))
     assert said.count("") == 10, "each takes 2 x 500"
     refused = next(one for one in said if one)
-    assert f"exceeding resource quota shares: {MEM}: 1000 are asked for, 10000 of 10000" in refused
+    assert f"exceeding resource quota shares: {MEM}: 1000 are requested, 10000 of 10000" in refused
     there = plane.api.get(path)["items"]
     assert len(there) == 10
     for gone in there[:3]:

@@ -58,7 +58,7 @@ def test_what_goes_over_is_told_with_its_amounts() -> None:
     book = quotas()
     assert book.let_in(use(6000, ticket="a"), 0) == ""
     assert book.let_in(use(5000, ticket="b"), 0) == (
-        "exceeding resource quota q: nvidia.com/gpumem: 5000 are asked for, 6000 of 10000 are used"
+        "exceeding resource quota q: nvidia.com/gpumem: 5000 are requested, 6000 of 10000 are used"
     )
     assert book.let_in(use(4000, ticket="c"), 0) == ""
 
@@ -157,7 +157,7 @@ def test_a_quota_that_goes_or_changes_counts_no_more() -> None:
 def test_vendors_resources_are_counted_too() -> None:
     book = quotas(quota(hard={"limits.hygon.com/dcumem": 1000}))
     asked = pod({"hygon.com/dcunum": 2, "hygon.com/dcumem": 600})
-    assert "hygon.com/dcumem: 1200 are asked for" in book.let_in(use_of(DEVICES, asked, "team"), 0)
+    assert "hygon.com/dcumem: 1200 are requested" in book.let_in(use_of(DEVICES, asked, "team"), 0)
 
 
 STEP = st.one_of(
