@@ -1,2 +1,2 @@
-"""The queue service between the engine and its doors: what is applied, submitted and reported goes
-in, what is decided comes out, each decision written before anybody hears of it."""
+"""State of the queue service, between the engine and the servers: applied objects, submissions and
+node reports go in, decisions come out, and each decision is written before it is published."""

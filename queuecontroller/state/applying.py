@@ -1,9 +1,9 @@
-"""What a call to apply brings, read and checked before any of it is put into the book.
+"""The content of an apply call, parsed and validated before any of it is put into the book.
 
-Reading is most of the work: 0.2 ms for an object, against 0.1 ms to put it in and write it. So it
-is done an object at a time, by generators that stop after each, and others' calls go in between.
-What is put in goes in at once, since all of a call is applied or none; so that is bounded for all
-who are no admin. Meanwhile the book may have changed: `current` reads again what others touched.
+Parsing is most of the work: 0.2 ms per object, against 0.1 ms to store and write it. Generators
+therefore stop after each object, and other calls run in between. Storing happens at once, since all
+of a call is applied or none; so its size is limited for callers that are not admin. The book may
+change meanwhile: `current` validates again what other calls changed.
 """
 
 from __future__ import annotations
@@ -33,26 +33,25 @@ from sluicecommon.reader import ManifestError, Problem
 T = TypeVar("T")
 
 MOST_BY_USER: Final = 200
-"""Workloads that one call of somebody who is no admin may stand for: 20 ms of the one loop that
-serves everybody."""
+"""Workloads per call of a caller that is not admin: 20 ms of the scheduling loop."""
 MOST_PROBLEMS: Final = 100
-"""Mistakes that are told; an answer has room for some 40."""
+"""Errors that are reported; a response has room for some 40."""
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """The workloads of a document, as far as they are its caller's to say."""
+    """The workloads of a document, with the fields that their caller may set."""
 
     who: Identity
     document: Mapping[str, Any]
     records: list[WorkloadRecord]
     seen: Mapping[WorkloadKey, WorkloadRecord | None]
-    """What was there when it was checked."""
+    """Records at the time of validation."""
 
 
 @dataclass(slots=True)
 class Reading:
-    """A whole call, checked; nothing of it is in the book yet."""
+    """A validated apply call; nothing of it is in the book yet."""
 
     caller: Caller
     catalogue_version: int
@@ -62,7 +61,7 @@ class Reading:
 
 
 def at_once(steps: Generator[None, None, T]) -> T:
-    """For who serves nobody else meanwhile."""
+    """Run all steps at once, where no other caller waits."""
     while True:
         try:
             next(steps)
@@ -80,7 +79,7 @@ class Applying:
     def read(
         self, documents: Iterable[Mapping[str, Any]], caller: Caller
     ) -> Generator[None, None, Reading]:
-        """Raises ManifestError with every mistake, Refused, Denied."""
+        """Parse and validate documents. Raises ManifestError with all errors, Refused, Denied."""
         found = Reading(caller, self._catalogue.version)
         problems: list[Problem] = []
         for number, document in enumerate(documents, 1):
@@ -115,8 +114,8 @@ class Applying:
     def said(
         self, document: Mapping[str, Any], who: Identity, caller: Caller, left: int = MOST_BY_USER
     ) -> Said:
-        """`left`: how many workloads it may still stand for, if its caller is no admin. Raises
-        ManifestError, Refused, Denied."""
+        """Validate one document. `left` is the number of workloads it may still contain if its
+        caller is not admin. Raises ManifestError, Refused, Denied."""
         most = MOST_COPIES if caller.admin else left
         records = records_of(document, who, self._catalogue, most)
         if records is None:
@@ -142,7 +141,7 @@ class Applying:
         return Said(who, document, found, seen)
 
     def current(self, reading: Reading) -> None:
-        """Reads again what others' calls have changed since. Raises as `read` does."""
+        """Validate again what other calls have changed since. Raises the same errors as `read`."""
         renewed = self._catalogue.version != reading.catalogue_version
         for who, document in reading.objects if renewed else ():
             check(reading.caller, Act.CHANGE_OBJECTS, what=str(who))
@@ -156,17 +155,17 @@ class Applying:
             self.check_number(reading.caller.user, sum(key not in every for key in keys))
 
     def check_number(self, user: str, more: int) -> None:
-        """Raises Refused."""
+        """Check the number of a user's workloads. Raises Refused."""
         have, most = self._workloads.by_user[user], self._most_per_user
         if more and have + more > most:
             raise Refused(
                 "exhausted",
-                f"{user or 'nobody'} has {have} workloads, finished ones among them; {most} is the"
-                " most (workloads.max_per_user): delete some",
+                f"{user or 'an unnamed user'} has {have} workloads, including finished ones; the"
+                f" limit is {most} (workloads.max_per_user): delete some",
             )
 
     def _check_change(self, after: WorkloadRecord) -> None:
-        """Raises Refused for a change that cannot be."""
+        """Check that a change is possible. Raises Refused."""
         before = self._workloads.records.get(after.key)
         if before is None or before.manifest == after.manifest:
             return

@@ -1,7 +1,7 @@
 """The whole state of the queue and every step that changes it: no clock, no I/O, no waiting.
 
-Each method takes the time and changes the state at once; `take` then gives what has to be written
-before anybody may hear of it. The shell calls one method at a time.
+Each method receives the time and changes the state at once; `take` then returns the rows that must
+be written before the change is published. The shell calls one method at a time.
 """
 
 from __future__ import annotations
@@ -49,19 +49,19 @@ from queuecontroller.state.workloads.workloads import Workloads
 from sluicecommon.kubernetes.names import LONGEST
 
 TERM_GAP: Final = 1000
-"""How far a term jumps when somebody says that the database is an old copy: as many starts may be
-missing in it."""
+"""Increment of the term when the database is declared an old copy, which may lack as many
+starts."""
 MOST_FINISHED: Final = 10_000
-"""Finished workloads kept to be looked at; the oldest go first."""
+"""Finished workloads that are kept for display; the oldest are removed first."""
 PRUNED_AT_ONCE: Final = 2000
-"""Of those: a step must not take long."""
+"""Finished workloads removed per step, so that a step stays short."""
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
     who: Identity
     action: str
-    """created, configured, unchanged, or passed over: it is none of the queue's business."""
+    """created, configured, unchanged, or passed over: the object does not concern the queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,20 +74,20 @@ class BookSettings:
     grace_s: float = 30.0
     keep_finished_s: float = 86_400.0
     most_per_user: int = 10_000
-    """Workloads of one user, finished ones too."""
+    """Workloads per user, including finished ones."""
     preempted_rests_ns: int = 0
-    """Until a preempted workload is queued again."""
+    """Delay before a preempted workload is queued again."""
     balanced_topology: bool = False
-    """Pods that prefer a topology are spread evenly over the domains they take."""
+    """True if pods that prefer a topology are spread evenly over their domains."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """How pods that Kubernetes runs share GPUs."""
+    """Settings for GPU shares of pods that Kubernetes runs."""
 
     defaults: Defaults
     asks: Callable[[WorkloadKey], Asks]
-    """By pod set, what the pods of a workload ask for that are placed by shares."""
+    """GPU-share requests of a workload's pods by pod set."""
 
 
 class Book:
@@ -160,8 +160,8 @@ class Book:
         return self.workloads.records.get(key)
 
     def restore(self, snapshot: Snapshot, now_ns: int, restored: bool = False) -> None:
-        """Takes over what the database holds. `restored`: somebody who should know says that it is
-        an old copy. Raises ManifestError for an object that this version cannot read."""
+        """Load the database's content. `restored` is True if the operator declares it an old copy.
+        Raises ManifestError for an object that this version cannot read."""
         journal = self.journal
         journal.cluster_id = snapshot.cluster_id
         journal.term, journal.revision = snapshot.term, snapshot.revision
@@ -169,7 +169,9 @@ class Book:
         self.nodes.seals.key = snapshot.seal_key
         if restored:
             term = journal.term + TERM_GAP
-            self.nodes.note_restored("Server", "as told", term, journal.revision, now_ns)
+            self.nodes.note_restored(
+                "Server", "started with --restored", term, journal.revision, now_ns
+            )
         for record in snapshot.objects:
             self.catalogue.put(record, self.engine)
         self._share_admission(now_ns)
@@ -185,7 +187,7 @@ class Book:
 
     @property
     def has_news(self) -> bool:
-        """Something has to be written or told."""
+        """True if there is something to write or to publish."""
         history = self.engine.history
         return bool(self.journal) or (history is not None and history.has_changed)
 
@@ -196,7 +198,7 @@ class Book:
         return self.journal.take(label)
 
     def pods_heard(self) -> None:
-        """All pods that hold shares of GPUs are known by now."""
+        """Note that all pods that hold GPU shares are known by now."""
         if self.shares is not None:
             self.shares.heard()
 
@@ -209,12 +211,12 @@ class Book:
         now_ns: int,
         caller: Caller = OPERATOR,
     ) -> list[Applied]:
-        """All of them or none. Raises ManifestError with every mistake, Refused, Denied."""
+        """Apply all documents or none. Raises ManifestError with all errors, Refused, Denied."""
         reading = at_once(self.applying.read(documents, caller))
         return self.put(reading, dry_run, now_ns)
 
     def put(self, reading: Reading, dry_run: bool, now_ns: int) -> list[Applied]:
-        """All that was read, in one step. Raises as `apply` does."""
+        """Store a validated call in one step. Raises the same errors as `apply`."""
         applied = [Applied(who, "passed over") for who in reading.passed_over]
         if dry_run:
             valid = [who for who, _ in reading.objects] + [one.who for one in reading.submitted]
@@ -226,7 +228,7 @@ class Book:
             self._settle(now_ns, changed)
         applied += put
         for one in reading.submitted:
-            if reading.objects:  # priorities, transformations: they may be new
+            if reading.objects:  # Their priorities and transformations may be new.
                 one = self.applying.said(one.document, one.who, reading.caller)
             applied += self._put_workloads(one, reading.caller, now_ns)
         return applied
@@ -242,24 +244,24 @@ class Book:
         return "configured" if before is not None else "created"
 
     def _settle(self, now_ns: int, changed: Collection[ObjectId] = ()) -> None:
-        """Lets changed objects take effect on those they concern: on who waits through the engine,
-        here on who holds quota and may have to give it back."""
+        """Apply changed objects to workloads: pending ones through the engine, and here those with
+        quota, which may have to be evicted."""
         self._share_admission(now_ns)
         self._protect()
         self.engine.settle(now_ns)
         queues = {name for kind, _, name in changed if kind == "ClusterQueue"}
-        doors = {f"{where}/{name}" for kind, where, name in changed if kind == "LocalQueue"}
-        if queues or doors:
+        local_queues = {f"{where}/{name}" for kind, where, name in changed if kind == "LocalQueue"}
+        if queues or local_queues:
             concerned = [
                 key
                 for key, record in self.workloads.records.items()
                 if (given := record.workload.admission) is not None
-                and (given.cluster_queue in queues or record.workload.local_queue in doors)
+                and (given.cluster_queue in queues or record.workload.local_queue in local_queues)
             ]
             self.workloads.look(concerned, now_ns)
 
     def _protect(self) -> None:
-        """As the Configuration says it, where one says anything."""
+        """Set preemption protection from the Configuration, or from the settings if it has none."""
         wanted, said = self.settings.engine.protection, self.catalogue.configuration.protection
         if said is not None:
             wanted = replace(
@@ -299,7 +301,7 @@ class Book:
             workload,
             uid=workload.uid or self._new_uid(),
             created_ns=workload.created_ns or now_ns,
-            # What was decided about it is ours to say, not the manifest's.
+            # The controller sets its own decisions; the manifest cannot.
             admission=None,
             conditions=(),
         )
@@ -345,7 +347,8 @@ class Book:
     # -- single workloads -------------------------------------------------------------------------
 
     def submit(self, asked: Submission, now_ns: int) -> WorkloadRecord:
-        """The same token again gives the same workload. Raises Refused."""
+        """Submit a workload; a repeated token returns the workload of the first call. Raises
+        Refused."""
         known = self._tokens.get(asked.token) if asked.token else None
         if known is not None and known in self.workloads.records:
             found = self.workloads.records[known]
@@ -359,14 +362,14 @@ class Book:
         return self._submit(record, now_ns)
 
     def find(self, namespace: str, name: str, uid: str = "") -> WorkloadRecord:
-        """Raises Refused when there is none, or another by that name."""
+        """The workload's record. Raises Refused if there is none or its UID differs."""
         record = self.workloads.records.get(WorkloadKey(f"{namespace}/{name}"))
         if record is None or (uid and record.workload.uid != uid):
             raise Refused("not_found", f"no Workload {_shown(namespace)}/{_shown(name)}")
         return record
 
     def delete(self, identity: ObjectId, uid: str, now_ns: int) -> None:
-        """Raises Refused."""
+        """Delete an object or a workload. Raises Refused."""
         kind, namespace, name = identity
         if kind in WORKLOAD_KINDS:
             record = self.find(namespace, name, uid)
@@ -381,7 +384,7 @@ class Book:
             self.forget_object(identity, now_ns)
 
     def forget_object(self, identity: ObjectId, now_ns: int) -> None:
-        """Without asking who holds it: it is gone already."""
+        """Remove an object that is deleted elsewhere already, regardless of its holders."""
         self.catalogue.drop(identity, self.engine)
         self.journal.next_revision()
         self.journal.drop_object(identity)
@@ -396,7 +399,7 @@ class Book:
             raise Refused("conflict", str(error)) from None
 
     def _check_unused(self, identity: ObjectId) -> None:
-        """Quota that is held must not vanish under its holders."""
+        """Check that no workload holds quota of an object to be deleted. Raises Refused."""
         kind, _, name = identity
         holders = [
             record.key
@@ -450,15 +453,15 @@ class Book:
     # -- time -------------------------------------------------------------------------------------
 
     def tick(self, now_ns: int) -> None:
-        """Once a second or so."""
+        """Apply everything that depends on time; called about once a second."""
         self._follow(now_ns)
         self.workloads.tick(now_ns)
         self.desk.tick(now_ns)
         self._prune(now_ns)
 
     def _follow(self, now_ns: int) -> None:
-        """Quotas that follow the nodes' reports. A node that is away for a moment still counts:
-        only one that is given up takes its quota along."""
+        """Update quotas that follow the nodes' reports. A node that is away still counts; only a
+        lost node takes its quota with it."""
         nodes = [
             node.capacity for _, node in sorted(self.nodes.nodes.items()) if not node.record.lost
         ]
@@ -479,9 +482,9 @@ class Book:
     # -- invariants -------------------------------------------------------------------------------
 
     def contradictions(self) -> list[str]:
-        """What must never be: quota given without a row, work without quota. Empty when sound.
-        For tests, which ask after every step: it goes through all workloads, and a service that
-        found one could do no better than go on."""
+        """Violated invariants, empty if there are none: quota without a record, work without quota.
+        Only tests call this after every step, because it visits all workloads, and a running
+        service could not repair a violation."""
         wrong = []
         for key, record in self.workloads.records.items():
             workload = record.workload
@@ -498,5 +501,5 @@ class Book:
 
 
 def _shown(name: str) -> str:
-    """A name that was asked for may be anything."""
+    """A requested name, which may be arbitrary text, shortened for messages."""
     return name[:LONGEST] + ("…" if len(name) > LONGEST else "")

@@ -1,6 +1,6 @@
-"""A place that was kept for a pod of a workload, and that its scheduler does not take for a reason
-of its own, given for another one. No clock and no I/O: who asks has found that the other has room.
-"""
+"""Exchange of a pod's reserved place for another one, when the scheduler rejects the reserved
+node for a reason of its own. No clock and no I/O; the caller has checked that the other node has
+room."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from queuecontroller.state.book import Book
 
 
 def may_move(book: Book, key: WorkloadKey, pod_set: str, here: str, there: str) -> bool:
-    """From one node to another: within the domain that was chosen, where one was."""
+    """True if a pod may move between two nodes: within its topology domain if one was chosen."""
     given = _given(book, key, pod_set)
     if given is None or here == there:
         return False
@@ -32,7 +32,7 @@ def may_move(book: Book, key: WorkloadKey, pod_set: str, here: str, there: str) 
 def exchange(
     book: Book, key: WorkloadKey, pod_set: str, uid: str, place: PodPlace, now_ns: int
 ) -> bool:
-    """The pod's place for this one; False: what was given to the workload is not as was thought."""
+    """Replace the pod's place; False if the workload's admission has changed meanwhile."""
     reserved = book.nodes_room.pods.reserved
     before = reserved.offered(uid)
     given = _given(book, key, pod_set)
@@ -48,7 +48,9 @@ def exchange(
     admission = record.workload.admission
     assert admission is not None
     sets = tuple(replace(one, places=places) if one is given else one for one in admission.pod_sets)
-    reserved.move(uid, replace(place, workload=key))  # first: what the change finds is held so
+    reserved.move(
+        uid, replace(place, workload=key)
+    )  # Before the change, which reads the reservation.
     text = f"{before.node} was not taken by the scheduler: {place.node}"
     book.journal.note("PlaceExchanged", f"Workload/{key}", text, now_ns)
     workload = replace(record.workload, admission=replace(admission, pod_sets=sets))
@@ -77,5 +79,5 @@ def _same_domain(book: Book, topology: TopologyAssignment, here: str, there: str
 
 
 def _text(place: PodPlace) -> str:
-    """As the Workload has it."""
+    """The place as the Workload's admission has it."""
     return replace(place, workload="").text()

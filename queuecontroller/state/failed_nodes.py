@@ -1,6 +1,6 @@
-"""A node has failed under workloads that were given places on it: each gets others for the pods it
-had there, or is evicted, as it always is where shares of GPUs were kept for it there. No clock and
-no I/O: whoever watches nodes says when one has failed."""
+"""Failure of a node under placed workloads: each gets a replacement for the pods it had there, or
+is evicted, as it always is if GPU shares were reserved for it there. No clock and no I/O; the node
+watcher reports failures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from queuecontroller.state.book import Book
 
 
 def node_failed(book: Book, host: str, failed: frozenset[str], now_ns: int) -> list[WorkloadKey]:
-    """`host`, one of those that have `failed`. Who was concerned."""
+    """Handle the failure of `host`, one of the `failed` nodes. Returns the workloads that were
+    there."""
     topology = book.topology
     if topology is None:
         return []

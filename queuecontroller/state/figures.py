@@ -1,4 +1,5 @@
-"""What is counted while deciding, for /metrics: plain numbers, no client library."""
+"""Counters and histograms for /metrics, updated while deciding: plain numbers, no client
+library."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from typing import Final
 from queuecontroller.scheduler.model.objects import Workload
 
 SECONDS: Final = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 600, 1800, 3600, 10800, 43200, 86400)
-"""Bounds for waiting times, from "at once" to a day."""
+"""Bucket bounds for waiting times in seconds, up to a day."""
 CYCLE_SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5)
 
 
@@ -27,7 +28,7 @@ class Histogram:
         self.total += value
 
     def buckets(self) -> list[tuple[str, float]]:
-        """Cumulative, as the exposition format has them."""
+        """Cumulative buckets, as in the exposition format."""
         counts = self.counts or [0] * (len(self.bounds) + 1)
         running, out = 0, []
         for bound, count in zip((*self.bounds, None), counts, strict=True):
@@ -38,12 +39,12 @@ class Histogram:
 
 Labels = tuple[str, ...]
 MOST_SERIES: Final = 20_000
-"""Of one metric; beyond, the oldest are forgotten: queues come and go."""
+"""Series per metric; beyond that the oldest are dropped, since queues are created and deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Whose queues a workload is counted for."""
+    """Queues and priority class by which a workload is counted."""
 
     cluster_queue: str
     local_queue: str
@@ -65,8 +66,8 @@ class Counts(Counter[Labels]):
 
 
 DEFECTS: Final = Counts()
-"""Of this process: exceptions that nobody thought of, by where one was caught. Only the object that
-led to it waits for the mending."""
+"""Unexpected exceptions of this process, by the place that caught them. Only the object that caused
+one is retried."""
 
 
 class Waits(dict[Labels, Histogram]):
@@ -81,8 +82,8 @@ class Waits(dict[Labels, Histogram]):
 
 @dataclass(slots=True)
 class ByQueue:
-    """Workloads by ClusterQueue, and by LocalQueue and namespace; what is told besides, then the
-    priority class."""
+    """Workload counters by ClusterQueue, and by LocalQueue and namespace; further labels follow,
+    then the priority class."""
 
     cluster: Counts = field(default_factory=Counts)
     local: Counts = field(default_factory=Counts)
@@ -94,7 +95,7 @@ class ByQueue:
 
 @dataclass(slots=True)
 class WaitsByQueue:
-    """The same of times."""
+    """Time histograms with the labels of `ByQueue`."""
 
     cluster: Waits = field(default_factory=Waits)
     local: Waits = field(default_factory=Waits)
@@ -109,36 +110,37 @@ class Figures:
     attempts: Counter[str] = field(default_factory=Counter)
     """Cycles with work by result: success or inadmissible, Kueue's words."""
     attempt_s: dict[str, Histogram] = field(default_factory=dict)
-    """Their length, by result."""
+    """Length of cycles, by result."""
     skips: dict[str, int] = field(default_factory=dict)
-    """By ClusterQueue: who could have preempted in the last cycle, but for another."""
+    """Workloads per ClusterQueue whose preemption was skipped in the last cycle because of
+    another's."""
     reserved: ByQueue = field(default_factory=ByQueue)
     admitted: ByQueue = field(default_factory=ByQueue)
     admitted_below: Counts = field(default_factory=Counts)
-    """By cohort and priority class."""
+    """Admissions by cohort and priority class."""
     finished: ByQueue = field(default_factory=ByQueue)
     evicted: ByQueue = field(default_factory=ByQueue)
-    """By reason and cause."""
+    """Evictions by reason and cause."""
     evicted_once: ByQueue = field(default_factory=ByQueue)
     preempted: Counts = field(default_factory=Counts)
-    """By the preemptor's ClusterQueue and reason."""
+    """Preemptions by the preemptor's ClusterQueue and reason."""
     preemption_turns: Counter[str] = field(default_factory=Counter)
-    """By the preemptor's ClusterQueue: two preempted each other again after they had too often."""
+    """Mutual preemptions beyond the limit, by the preemptor's ClusterQueue."""
     replaced: Counts = field(default_factory=Counts)
-    """Slices, by ClusterQueue."""
+    """Replaced workload slices by ClusterQueue."""
     reserve_wait: WaitsByQueue = field(default_factory=WaitsByQueue)
     admit_wait: WaitsByQueue = field(default_factory=WaitsByQueue)
     checks_wait: WaitsByQueue = field(default_factory=WaitsByQueue)
     ready_wait: WaitsByQueue = field(default_factory=WaitsByQueue)
     admitted_ready: WaitsByQueue = field(default_factory=WaitsByQueue)
     ready_evicted: Waits = field(default_factory=Waits)
-    """By ClusterQueue, reason and cause."""
+    """Times by ClusterQueue, reason and cause."""
     eviction_latency: Waits = field(default_factory=Waits)
-    """By ClusterQueue and reason."""
+    """Times by ClusterQueue and reason."""
     creation_latency: Waits = field(default_factory=Waits)
-    """Of Workloads, by the kind of their job."""
+    """Latency of creating Workloads, by the kind of their job."""
     gate_removal: Waits = field(default_factory=Waits)
-    """By gate, ClusterQueue, and whether it is a group's."""
+    """Times by gate, ClusterQueue, and True for a group's gate."""
     recent: dict[str, deque[int]] = field(default_factory=dict)
     """Times of the last admissions by ClusterQueue, for estimates."""
 
@@ -155,10 +157,10 @@ class Figures:
         recent.append(now_ns)
 
     def estimate_s(self, queue: str, position: int, now_ns: int) -> float | None:
-        """Until the workload at `position` is admitted, if things go on as they did lately; None
-        without at least two admissions to go by."""
+        """Seconds until the workload at `position` is admitted at the recent rate; None with fewer
+        than two admissions."""
         times = self.recent.get(queue)
         if position < 1 or times is None or len(times) < 2:
             return None
-        # Silence since the last admission counts: a queue that stands still gets no better.
+        # The time since the last admission counts, so that a stalled queue's estimate grows.
         return (now_ns - times[0]) / len(times) * position / 1e9

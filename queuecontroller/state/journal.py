@@ -1,5 +1,5 @@
-"""Collects what the steps of one turn changed, to be written as one transaction, and who has to
-hear of it."""
+"""Journal of the changes of one loop iteration, written as one transaction, and of the objects and
+nodes to notify."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from queuecontroller.state.records import (
 )
 
 MOST_GAPS: Final = 16
-"""Restored copies remembered; a node with work from before that many has long connected."""
+"""Restored copies that are remembered; nodes with work from before have long reconnected by
+then."""
 
 
 class Journal:
@@ -31,7 +32,7 @@ class Journal:
         self.forgotten: tuple[Gap, ...] = ()
         self._change = Change("")
         self.touched: set[ObjectId] = set()
-        """Objects whose watchers have news once the change is written."""
+        """Changed objects, whose watchers are notified once the change is written."""
         self.told: set[str] = set()
         """Nodes with new decisions."""
 
@@ -40,13 +41,13 @@ class Journal:
         return self.revision
 
     def take(self, label: str) -> Change:
-        """What has to be written now, maybe nothing; empties the journal."""
+        """Return the change to write, which may be empty, and empty the journal."""
         change, self._change = self._change, Change("")
         change.label, change.revision, change.term = label, self.revision, self.term
         return change
 
     def take_news(self) -> tuple[set[ObjectId], set[str]]:
-        """Objects and nodes that somebody may have to be told of; empties them."""
+        """Return the changed objects and the nodes with new decisions, and empty both."""
         found = self.touched, self.told
         self.touched, self.told = set(), set()
         return found
@@ -55,8 +56,8 @@ class Journal:
         return bool(self.touched or self.told or self._change)
 
     def forget_up_to(self, revision: int, gap: int) -> None:
-        """The database is an old copy: goes past everything anybody may have seen, and remembers
-        what is missing."""
+        """Skip past every revision that may have been published, and remember the gap: the database
+        is an old copy."""
         upper = max(revision, self.revision) + gap
         self.forgotten = (*self.forgotten, (self.revision, upper))[-MOST_GAPS:]
         self.revision = upper
@@ -87,7 +88,8 @@ class Journal:
         self.touched.add(("Workload", namespace, name))
 
     def put_assignment(self, one: Assignment, tell: bool) -> None:
-        """`tell`: the node has to do something; else only what it said was noted."""
+        """Record an assignment. `tell` is True if the node must act, False if only its report is
+        stored."""
         self._change.assignments[one.key] = one
         if tell:
             self.told.add(one.node)
@@ -104,9 +106,9 @@ class Journal:
         self.touched.add(("Node", "", name))
 
     def put_usage(self, queue: str, record: UsageRecord | None) -> None:
-        """None: its history is forgotten."""
+        """Record a queue's usage; None deletes it."""
         self._change.usage[queue] = record
 
     def note(self, kind: str, subject: str, text: str, now_ns: int) -> None:
-        """A line of the audit trail."""
+        """Add a line to the audit trail."""
         self._change.events.append(Event(self.revision, now_ns, kind, subject, text))

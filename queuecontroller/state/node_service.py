@@ -1,7 +1,7 @@
-"""What nodes say, and what follows from it for the workloads.
+"""Reports of nodes, and their effects on workloads.
 
-Everything may come twice, late or out of order: a confirmation counts only for the very attempt it
-names, and what is already known changes nothing.
+Messages may arrive twice, late or out of order: a confirmation counts only for the attempt it
+names, and known facts change nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _OVER: Final = frozenset({"stopped", "finished"})
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """One message about one pod's work."""
+    """A message about one pod's work."""
 
     node: str
     epoch: int
@@ -45,7 +45,7 @@ class Said:
     attempt: int
     reason: str = ""
     started: bool = True
-    """It ran there at some time; if not, whoever waits for it still does."""
+    """True if the work ran at some time; otherwise its waiting process still waits."""
 
     @property
     def key(self) -> PodKey:
@@ -64,7 +64,8 @@ class NodeService:
     # -- sessions ---------------------------------------------------------------------------------
 
     def connect(self, hello: Hello, now_ns: int) -> tuple[Node, list[Assignment]]:
-        """A new session and the complete set of decisions for it. Raises Superseded, Unproven."""
+        """Open a session; returns the node and its complete set of decisions. Raises Superseded,
+        Unproven."""
         before = {one.key for one in self._nodes.of_node(hello.node)}
         node = self._nodes.connect(hello, now_ns)
         held = {one.key: one for one in hello.held}
@@ -81,7 +82,7 @@ class NodeService:
         if one is None or one.node != node.name or one.uid != held.uid:
             if one is None and held.state in (*_LIVE, "offered"):
                 self._adopt(node, held, now_ns)
-            return  # not ours any more: it is not in the answer, so the node stops it
+            return  # It is not in the response, so the node stops it.
         said = Said(
             node.name,
             node.record.epoch,
@@ -100,17 +101,17 @@ class NodeService:
             self._refused(one, said, now_ns)
 
     def _vanished(self, key: PodKey, now_ns: int) -> None:
-        """The node had confirmed it and does not have it any more: it was reset, or the message
-        that it was over belongs to a part of the database that is lost."""
+        """Handle work that the node had confirmed and no longer has: the node was reset, or the
+        report of its end is in a lost part of the database."""
         one = self._nodes.assignments.get(key)
         if one is None or (one.state is PodState.DECIDED and one.desired is Desired.RUN):
-            return  # it never got the decision; it will now
+            return  # The node never received the decision, and receives it now.
         record = self._workloads.records.get(key.workload)
         self._nodes.forget(key)
         if record is None:
             return
         if record.node or record.workload.admission is None:
-            self._workloads.pod_over(key.workload, False, "gone from its node", now_ns)
+            self._workloads.pod_over(key.workload, False, "its node no longer has it", now_ns)
         elif self._workloads.records[key.workload].deleting:
             self._workloads.complete_eviction(key.workload, now_ns)
         else:
@@ -118,14 +119,14 @@ class NodeService:
             self._workloads.evict(key.workload, NODE_LOST, message, None, now_ns)
 
     def _adopt(self, node: Node, held: Held, now_ns: int) -> None:
-        """Work the database has forgotten, from the row that we sealed and the node kept."""
+        """Take over work that the database lost, from the sealed row that the node kept."""
         row = self._nodes.adoptable(node.name, held)
         if row is None:
             return
         try:
             record: WorkloadRecord = read_plain(WorkloadRecord, row.body["workload"])
             one: Assignment = read_plain(Assignment, row.body["assignment"])
-        except (ValueError, TypeError, KeyError) as error:  # of another version of ours
+        except (ValueError, TypeError, KeyError) as error:  # The row is of another version.
             self._journal.note(
                 "NotAdopted", f"Workload/{held.workload}", f"from {node.name}: {error}", now_ns
             )
@@ -134,7 +135,7 @@ class NodeService:
             return
         known = self._workloads.records.get(record.key)
         if known is not None and known.workload.uid != held.uid:
-            return  # the name is another's by now
+            return  # Another workload has the name by now.
         if known is None or (known.attempt <= record.attempt and known.workload.admission is None):
             if known is not None:
                 self._workloads.engine.delete(record.key, now_ns)
@@ -149,10 +150,10 @@ class NodeService:
         self._journal.note("Adopted", f"Workload/{record.key}", f"from {node.name}", now_ns)
 
     def _withdraw_orphans(self, hello: Hello, now_ns: int) -> None:
-        """Workloads of processes that wait on this node no longer."""
+        """Remove workloads whose waiting processes on this node have gone."""
         for key in list(self._workloads.by_node.get(hello.node, ())):
             if key not in hello.waiting and not self._nodes.of_workload(key):
-                self._workloads.remove(key, f"nobody on {hello.node} waits for it", now_ns)
+                self._workloads.remove(key, f"its waiting process on {hello.node} is gone", now_ns)
 
     # -- reports ----------------------------------------------------------------------------------
 
@@ -167,7 +168,8 @@ class NodeService:
     # -- about one pod ----------------------------------------------------------------------------
 
     def confirm(self, said: Said, state: PodState, gpus: tuple[GpuShare, ...], now_ns: int) -> bool:
-        """It runs, or is paused. False: that attempt is not ours. Raises StaleEpoch."""
+        """Record that a pod runs or is paused. False if the attempt is unknown. Raises
+        StaleEpoch."""
         one = self._find(said)
         if one is None:
             return False
@@ -175,7 +177,8 @@ class NodeService:
         return True
 
     def refuse_resume(self, said: Said, now_ns: int) -> bool:
-        """It stays paused: others have its share of the time. It queues again."""
+        """Record that a paused pod could not resume, as its time share is in use. It is
+        requeued."""
         one = self._find(said)
         if one is None:
             return False
@@ -192,7 +195,7 @@ class NodeService:
         return True
 
     def release(self, said: Said, finished: bool, now_ns: int) -> bool:
-        """The work is over on the node. False: we do not know of it. Raises StaleEpoch."""
+        """Record that the work is over on the node. False if it is unknown. Raises StaleEpoch."""
         one = self._find(said)
         if one is None:
             return False
@@ -215,7 +218,7 @@ class NodeService:
         now_ns: int,
     ) -> None:
         if attempt > one.attempt or (attempt < one.attempt and one.desired is Desired.RUN):
-            return  # what it says is about another admission
+            return  # The report is about another admission.
         one = self._nodes.note_state(one, state, self._own_shares(one, gpus), now_ns)
         self._workloads.mark_ready(one.workload, now_ns)
         if state is PodState.PAUSED:
@@ -223,7 +226,8 @@ class NodeService:
             self._workloads.place_waiting(now_ns)
 
     def _own_shares(self, one: Assignment, gpus: tuple[GpuShare, ...]) -> tuple[GpuShare, ...]:
-        """What it says it gave, if that is of its own GPUs, each once; else as decided."""
+        """The shares that the node reports, if they are on its own GPUs and distinct; empty
+        otherwise."""
         node = self._nodes.nodes[one.node]
         reported = {gpu.uuid: gpu for gpu in node.capacity.gpus}
         for share in gpus:
@@ -241,7 +245,7 @@ class NodeService:
 
     def _over(self, one: Assignment, said: Said, finished: bool, now_ns: int) -> None:
         if said.attempt != one.attempt and one.state is PodState.DECIDED:
-            return  # an earlier attempt is over; this one has not begun
+            return  # An earlier attempt is over; this one has not started.
         self._nodes.forget(one.key)
         if said.started:
             self._workloads.pod_over(one.workload, finished, said.reason, now_ns)
@@ -256,7 +260,7 @@ class NodeService:
             if not self.requeue_lost:
                 continue
             for one in list(self._nodes.of_node(node.name)):
-                # The node has paused it by now: its lease ended before ours did.
+                # The node has paused the work by now: its lease ends before the controller's.
                 self._nodes.forget(one.key)
                 message = f"node {node.name} is lost"
                 if self._workloads.records[one.workload].node:
@@ -265,9 +269,9 @@ class NodeService:
                     self._workloads.evict(one.workload, NODE_LOST, message, None, now_ns)
 
     def row_of(self, one: Assignment) -> str:
-        """What the node keeps for a controller that forgets, under our seal. Not what its user
-        wrote: a manifest has environments and with them secrets, a command line may, and the token
-        is its submitter's."""
+        """The sealed row that the node keeps for a controller with a lost database. It excludes the
+        user's texts: manifests have environments with secrets, command lines may have them, and the
+        token belongs to the submitter."""
         record = self._workloads.records.get(one.workload)
         if record is None:
             return ""

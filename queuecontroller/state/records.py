@@ -1,6 +1,6 @@
-"""What the controller remembers: rows of its database as frozen values, and the database's port.
+"""Rows of the controller's database as frozen values, and the port of the database.
 
-A row is written before anybody hears of what it says. Times are nanoseconds since the epoch.
+A row is written before its content is published. Times are nanoseconds since the epoch.
 """
 
 from __future__ import annotations
@@ -17,37 +17,37 @@ from sluicecommon.plain import share
 
 class SharePolicy(StrEnum):
     HARD = "hard"
-    """A promise: promises on one GPU stay within it."""
+    """Guaranteed time; guarantees on one GPU never exceed it."""
     ELASTIC = "elastic"
-    """A weight."""
+    """Weight for time that is shared."""
     EXCLUSIVE = "exclusive"
-    """The GPU for itself."""
+    """Exclusive use of the GPU."""
 
 
 class OnPreemption(StrEnum):
-    """What becomes of the processes of a preempted workload."""
+    """Treatment of a preempted workload's processes."""
 
     STOP = "stop"
     PAUSE = "pause"
-    """Launches are held, memory is kept; it goes on where it was once it is admitted again."""
+    """Launches are held and memory is kept; the work continues there once it is admitted again."""
     CHECKPOINT = "checkpoint"
-    """As PAUSE, and its memory goes to its node's host; stopped where that cannot be."""
+    """Like PAUSE, and memory moves to the node's host; stopped where that is impossible."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuAsk:
-    """What one pod wants of each of its GPUs."""
+    """GPU request of one pod; amounts are per GPU."""
 
     gpus: int = 1
     memory_bytes: int | None = None
     memory_ppm: int | None = None
-    """Of whatever GPU is chosen; one of the two is given."""
+    """Fraction of the chosen GPU's memory; either this or `memory_bytes` is given."""
     share_ppm: int = 1_000_000
     policy: SharePolicy = SharePolicy.HARD
     gpu_uuids: tuple[str, ...] = ()
-    """Exactly these."""
+    """The GPUs to use, if given."""
     mig: tuple[str, ...] = ()
-    """The profile of each MIG instance wanted, instead of shares."""
+    """Profile of each requested MIG instance, instead of shares."""
 
 
 share(Admission, GpuAsk, PodSet)
@@ -59,7 +59,7 @@ class GpuShare:
     memory_bytes: int
     share_ppm: int
     mig: str = ""
-    """The profile of the MIG instance it is, and where that is in memory slices."""
+    """Profile of the MIG instance; its position in memory slices follows."""
     mig_start: int = 0
     mig_size: int = 0
 
@@ -72,10 +72,10 @@ class Desired(StrEnum):
 
 
 class PodState(StrEnum):
-    """What the node last said of a pod's work."""
+    """State of a pod's work as the node last reported it."""
 
     DECIDED = "decided"
-    """Not yet confirmed: the node may or may not have it."""
+    """Not confirmed yet: the node may or may not have received it."""
     RUNNING = "running"
     PAUSED = "paused"
 
@@ -87,8 +87,8 @@ class PodKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """One pod on one node, and what the node shall do with it: a decision. Gone once the node says
-    that the work is over there."""
+    """A decision about one pod on one node: the desired state there. It is deleted once the node
+    reports the end of the work."""
 
     workload: WorkloadKey
     pod: str
@@ -96,12 +96,12 @@ class Assignment:
     attempt: int
     node: str
     epoch: int
-    """The node's when this was decided."""
+    """The node's epoch at the time of the decision."""
     revision: int
     desired: Desired
     ask: GpuAsk
     gpus: tuple[GpuShare, ...] = ()
-    """Empty: the node chooses."""
+    """Empty if the node chooses."""
     state: PodState = PodState.DECIDED
     reason: str = ""
     cluster_queue: str = ""
@@ -115,26 +115,26 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadRecord:
-    """One workload with all that was decided about it."""
+    """A workload with all decisions about it."""
 
     workload: Workload
     revision: int = 0
     attempt: int = 0
-    """Admissions so far."""
+    """Number of admissions so far."""
     asks: Mapping[str, GpuAsk] = field(default_factory=dict)
-    """By pod set; a pod set without one wants no GPU."""
+    """GPU requests by pod set; a pod set without one needs no GPU."""
     node: str = ""
-    """Only there: the process waits on that node."""
+    """The only node where it may run, because its process waits there."""
     user: str = ""
     command: str = ""
     token: str = ""
     on_preemption: OnPreemption | None = None
-    """None: as its ClusterQueue says."""
+    """None: the ClusterQueue's policy applies."""
     deleting: bool = False
     kind: str = "Workload"
-    """What the user submitted."""
+    """Kind of the submitted object."""
     manifest: str = ""
-    """That object, in JSON."""
+    """The submitted object as JSON."""
 
     @property
     def key(self) -> WorkloadKey:
@@ -143,7 +143,7 @@ class WorkloadRecord:
 
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
-    """What must survive a restart about a node; capacity comes anew with each connection."""
+    """State of a node that survives a restart; capacity is reported with each connection."""
 
     name: str
     epoch: int
@@ -155,7 +155,7 @@ class NodeRecord:
 
 @dataclass(frozen=True, slots=True)
 class ObjectRecord:
-    """An applied object that is no workload, as it was given."""
+    """An applied object that is not a workload, as it was given."""
 
     kind: str
     namespace: str
@@ -167,7 +167,7 @@ class ObjectRecord:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One line of the audit trail: something was decided or became of a decision."""
+    """A line of the audit trail: a decision or its outcome."""
 
     revision: int
     at_ns: int
@@ -182,17 +182,17 @@ ObjectId = tuple[str, str, str]
 
 
 Gap = tuple[int, int]
-"""Revisions above the first and up to the second: decided by a controller whose database was lost.
-What a node brings of them may be taken over."""
+"""Revisions above the first and up to the second were decided by a controller whose database was
+lost. Work of such revisions may be adopted from nodes."""
 
 
 @dataclass(slots=True)
 class Change:
-    """One transaction: rows to write, None to delete."""
+    """A transaction: rows to write; None deletes a row."""
 
     label: str
-    """What it is for, of several steps joined by `+`: the fault tests stop the process before and
-    after each of them."""
+    """Labels of its steps joined by `+`; the fault tests stop the process before and after each of
+    them."""
     revision: int = 0
     term: int = 0
     objects: dict[ObjectId, ObjectRecord | None] = field(default_factory=dict)
@@ -200,9 +200,9 @@ class Change:
     assignments: dict[PodKey, Assignment | None] = field(default_factory=dict)
     nodes: dict[str, NodeRecord | None] = field(default_factory=dict)
     usage: dict[str, UsageRecord | None] = field(default_factory=dict)
-    """By LocalQueue: what it has used."""
+    """Usage by LocalQueue."""
     forgotten: tuple[Gap, ...] | None = None
-    """None: as before."""
+    """None: unchanged."""
     events: list[Event] = field(default_factory=list)
 
     def __bool__(self) -> bool:
@@ -212,7 +212,7 @@ class Change:
 
 @dataclass(slots=True)
 class Snapshot:
-    """Everything the database holds."""
+    """The whole content of the database."""
 
     cluster_id: str
     term: int
@@ -224,26 +224,24 @@ class Snapshot:
     usage: list[UsageRecord] = field(default_factory=list)
     forgotten: tuple[Gap, ...] = ()
     seal_key: bytes = b""
-    """Of the seals on what nodes keep for us. It is kept beside the database, not in it."""
+    """Key of the seals on data that nodes keep. It is stored beside the database, not in it."""
 
 
 class StoreLost(Exception):
-    """A transaction did not become durable. Memory is ahead of the disk now, so the process must
-    end and start again from the disk; a failed fsync is never retried, because Linux has dropped
-    the dirty pages by then."""
+    """Raised if a transaction did not become durable. Memory is then ahead of the disk, so the
+    process must end and restart from the disk; a failed fsync is never retried, because Linux has
+    dropped the dirty pages by then."""
 
 
 class Store(Protocol):
     def load(self) -> Snapshot: ...
     def stage(self, change: Change) -> None:
-        """Hands its rows over; nothing of them is there for anybody before `sync`. Raises
-        StoreLost."""
+        """Hand over rows, which become visible with `sync`. Raises StoreLost."""
 
     def sync(self) -> None:
-        """What was staged is durable when it returns; may run in another thread. Raises
-        StoreLost."""
+        """Make the staged rows durable; may run in another thread. Raises StoreLost."""
 
     def events(self, subject: str, limit: int) -> list[Event]:
-        """The newest first, of what is durable."""
+        """Durable events of a subject, newest first."""
 
     def close(self) -> None: ...

@@ -1,9 +1,9 @@
-"""Runs the book: one step at a time, each written before anybody hears of it.
+"""The shell runs the book: one step at a time, each written before it is published.
 
-All of it lives in one event loop. A step is a call into the book; its change is written together
-with those of the other steps of the turn (`writer.py`); then watchers are told and the caller gets
-its answer. A commit that fails ends the process: memory is ahead of the disk, and the disk is
-right.
+It lives in one event loop. A step is a call into the book; its change is written together with
+those of the other steps of the loop iteration (`writer.py`); then watchers are notified and the
+caller gets its response. A failed commit ends the process: memory is ahead of the disk, and the
+disk is authoritative.
 """
 
 from __future__ import annotations
@@ -30,43 +30,42 @@ T = TypeVar("T")
 
 TICK_S: Final = 1.0
 CYCLES_S: Final = 0.005
-"""Spent in cycles before others get a turn in the event loop."""
+"""Time spent in cycles before other tasks of the event loop run."""
 NEWS_S: Final = 0.05
-"""Several changes within it are one piece of news."""
+"""Changes within this time are published together."""
 WATCHDOG_SILENCE_S: Final = 20.0
-"""The slowest loop feeds the watchdog; the longest step over 100,000 workloads takes seconds."""
+"""Longer than the slowest loop: the longest step over 100,000 workloads takes seconds."""
 MOST_BEHIND: Final = 10_000
-"""Changes a watcher may be behind before it is told to start over."""
+"""Changes that a watcher may lag behind before it has to list again."""
 NEWS_A_SECOND: Final = 300
-"""One takes about 0.3 ms."""
+"""Notifications per second; one takes about 0.3 ms."""
 LOOKS_A_SECOND: Final = 100
-"""At all who follow something that says nothing: its place in the queue may have changed."""
+"""Evaluations per second of followed workloads without changes: their position may have changed."""
 EXIT_OK: Final = 0
 EXIT_DEFECT: Final = 70
 EXIT_STORE_LOST: Final = 75
-"""EX_TEMPFAIL: start again from what is on the disk."""
+"""EX_TEMPFAIL: restart from the disk."""
 EXIT_SUPERSEDED: Final = 76
-"""Another controller has taken over: do not start again by yourself."""
+"""Another controller has taken over: the service manager must not restart this one."""
 
 
 _WORTH_A_LINE: Final = frozenset(
     {"Restored", "Adopted", "NotAdopted", "Lost", "DuplicateGpu", "PreemptedInTurns"}
 )
-"""Kinds of events that somebody should see without asking for them."""
+"""Kinds of events that are logged as warnings."""
 
 
 class Clock(Protocol):
     def now_ns(self) -> int:
-        """Unix time that never runs backwards while the process lives."""
+        """Unix time in ns, which never runs backwards while the process lives."""
 
 
 class TooFarBehind(Exception):
-    """The watcher did not read for too long; it has to list again."""
+    """Raised if a watcher lags too far behind; it has to list again."""
 
 
 async def _within(seconds: float, event: asyncio.Event) -> None:
-    """Until the event, but not for longer. Not wait_for: before Python 3.12 it may swallow a
-    cancellation."""
+    """Wait for the event or the timeout. wait_for may swallow a cancellation before Python 3.12."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()
@@ -84,8 +83,8 @@ class Subscription:
         self._rest_s = rest_s
 
     async def next_of(self, kind: str, namespace: str) -> list[ObjectId]:
-        """What of a kind, and of a namespace unless it is empty, has changed since; several
-        changes of one object are one. Raises TooFarBehind."""
+        """Changed objects of a kind, and of a namespace unless it is empty; several changes of one
+        object are merged. Raises TooFarBehind."""
         found: dict[ObjectId, None] = {}
         while True:
             if self._queue.full():
@@ -108,7 +107,7 @@ class Shell:
     def __init__(
         self, book: Book, store: Store, clock: Clock, notify: Callable[[str], None] = lambda _: None
     ) -> None:
-        """`notify` tells who started us how we are, as in sd_notify(3)."""
+        """`notify` sends a state to the service manager, as sd_notify(3)."""
         self.notify = notify
         self.book = book
         self.views = Views(book)
@@ -117,26 +116,27 @@ class Shell:
         self._wake = asyncio.Event()
         self._watchers: set[asyncio.Queue[ObjectId]] = set()
         self._followers: dict[ObjectId, set[asyncio.Event]] = {}
-        """By the workload that they follow."""
+        """Events by the workload that is followed."""
         self._next_news_s = 0.0
-        """When the next of them may be told something, by the loop's clock."""
+        """Time of the loop's clock at which the next follower may be notified."""
         self._waiting_rooms: dict[str, set[WaitingRoom]] = {}
-        """By node: who follows all that wait there."""
+        """Streams of all workloads waiting on a node, by node."""
         self._node_news: dict[str, set[asyncio.Event]] = {}
         self._ended: asyncio.Future[int] | None = None
         self._reason = "starting"
         self.writer = Writer(book, store, self._publish)
         self.doors: Callable[[], Mapping[str, int]] = dict
-        """How many connections there are, and how much was turned away, by what."""
+        """Number of connections and of rejections, by kind."""
         self.last_ok_ns: dict[str, int] = {}
         self.told: Callable[[set[ObjectId]], None] = lambda _: None
-        """Hears of every object that changed, once that is written."""
+        """Called with every changed object once the change is written."""
         self.listeners: list[Callable[[Change, set[ObjectId]], None]] = []
-        """The same for who only looks, with the lines of the audit trail."""
+        """Called with the change, including the audit trail, and its objects; for read-only
+        listeners."""
 
     @property
     def why_not_ready(self) -> str:
-        """Empty when it decides."""
+        """Reason why the service is not ready; empty if it is."""
         return self._reason
 
     def now_ns(self) -> int:
@@ -145,16 +145,16 @@ class Shell:
     # -- steps ------------------------------------------------------------------------------------
 
     def start(self, restored: bool = False) -> None:
-        """Takes over what the database holds; `restored`: it is an old copy. Raises ManifestError,
+        """Load the database; `restored` is True if it is an old copy. Raises ManifestError,
         StoreLost."""
         self.book.restore(self.store.load(), self.now_ns(), restored)
         self.writer.note("restore")
         self.writer.flush()
 
     def step(self, label: str, call: Callable[[Book, int], T]) -> T:
-        """One step: raises what `call` raises, with the state as it was then, since the book
-        checks before it changes; Superseded ends the process. Nobody may hear of what it did, or
-        of what it found, before `durable` has returned."""
+        """Run one step. An exception of `call` leaves the state unchanged, since the book checks
+        before it changes; Superseded ends the process. The result must not be published before
+        `durable` has returned."""
         try:
             answer = call(self.book, self.now_ns())
         except Superseded as error:
@@ -169,7 +169,7 @@ class Shell:
         return answer
 
     async def durable(self) -> None:
-        """Returns when all that was done so far is on the disk. Raises StoreLost."""
+        """Wait until all steps so far are on the disk. Raises StoreLost."""
         await self.writer.durable()
 
     def _publish(self, change: Change, touched: set[ObjectId], told: set[str]) -> None:
@@ -182,7 +182,9 @@ class Shell:
         if self._watchers:
             for identity in sorted(touched):
                 for queue in self._watchers:
-                    with contextlib.suppress(asyncio.QueueFull):  # the watcher sees that it is full
+                    with contextlib.suppress(
+                        asyncio.QueueFull
+                    ):  # The watcher detects the full queue.
                         queue.put_nowait(identity)
         if self._followers:
             for identity in touched:
@@ -217,7 +219,7 @@ class Shell:
             self._ended.set_result(status)
 
     async def run(self) -> int:
-        """Decides until stopped; the exit status."""
+        """Run until stopped; returns the exit status."""
         self._ended = asyncio.get_running_loop().create_future()
         loops = BackgroundTasks(self._loop_failed)
         loops.spawn(self.writer.run(), "writer", expected=(Superseded,))
@@ -242,7 +244,7 @@ class Shell:
 
     async def _decide(self) -> None:
         while True:
-            # While the disk is at work more may come: all of it is decided in one cycle then.
+            # Work that arrives during a commit is decided in one cycle afterwards.
             await self.writer.idle.wait()
             self._wake.clear()
             ends_s = perf_counter() + CYCLES_S
@@ -251,13 +253,13 @@ class Shell:
                     self._wake.set()
                     break
             self.last_ok_ns["decide"] = self.now_ns()
-            await asyncio.sleep(0)  # others' turn
+            await asyncio.sleep(0)  # Lets other tasks run.
             due_ns = self.book.engine.next_wake_ns()
             left_s = TICK_S if due_ns is None else (due_ns - self.now_ns()) / SECOND_NS
             await _within(max(0.001, min(left_s, TICK_S)), self._wake)
 
     def _cycle(self) -> bool:
-        """One cycle; True when another may decide something at once."""
+        """Run one cycle; True if another may decide something at once."""
         began = perf_counter()
         result = self.book.workloads.cycle(self.now_ns())
         if result.heads:
@@ -275,32 +277,32 @@ class Shell:
             await asyncio.sleep(TICK_S)
 
     def silent_loops(self, seconds: float) -> list[str]:
-        """Loops that have not come round for so long."""
+        """Loops that have not completed an iteration for `seconds`."""
         oldest_ns = self.now_ns() - int(seconds * SECOND_NS)
         return [loop for loop, at_ns in self.last_ok_ns.items() if at_ns < oldest_ns]
 
     # -- watching ---------------------------------------------------------------------------------
 
     def subscribe(self) -> Subscription:
-        """Every object that changes from now on; close it when done."""
+        """Watch every object from now on; the caller closes the subscription."""
         queue: asyncio.Queue[ObjectId] = asyncio.Queue(MOST_BEHIND)
         self._watchers.add(queue)
         return Subscription(queue, lambda: self._watchers.discard(queue), self.rest_s)
 
     def rest_s(self) -> float:
-        """How long who watches rests between two pieces of news, so that all of them together are
-        told at most NEWS_A_SECOND things, however many they are."""
+        """Pause of a watcher between two notifications, so that all watchers together get at most
+        NEWS_A_SECOND."""
         return (len(self._watchers) + len(self._followers)) / NEWS_A_SECOND
 
     def _until_news_s(self) -> float:
-        """One follower's change is told at once; changes of thousands are spread out."""
+        """Delay of a follower's notification: short for one, spread out for thousands."""
         now_s = asyncio.get_running_loop().time()
         at_s = max(now_s + NEWS_S, self._next_news_s)
         self._next_news_s = at_s + 1 / NEWS_A_SECOND
         return at_s - now_s
 
     async def follow(self, key: WorkloadKey, uid: str = "") -> AsyncGenerator[Status, None]:
-        """Each different status of one workload, until it is finished or gone."""
+        """Each new status of one workload, until it is finished or gone."""
         event = asyncio.Event()
         identity = _identity(key)
         self._followers.setdefault(identity, set()).add(event)
@@ -317,7 +319,7 @@ class Shell:
                 if status.is_over:
                     return
                 await _within(max(TICK_S, len(self._followers) / LOOKS_A_SECOND), event)
-                # Several changes at once are one piece of news.
+                # Several changes at once are merged.
                 await asyncio.sleep(self._until_news_s())
         finally:
             mine = self._followers[identity]
@@ -328,8 +330,8 @@ class Shell:
     async def follow_waiting(
         self, node: str, epoch: int, keys: Iterable[WorkloadKey]
     ) -> AsyncGenerator[list[Status], None]:
-        """What changes about all that wait on a node, and about `keys`; first everything, and
-        something each second. Raises StaleEpoch once the session is over."""
+        """Status changes of all workloads waiting on a node, and of `keys`; all statuses first, and
+        a message each second, possibly empty. Raises StaleEpoch once the session is over."""
         room = WaitingRoom(self.views, self.book.workloads, node)
         self._waiting_rooms.setdefault(node, set()).add(room)
         try:
@@ -349,7 +351,7 @@ class Shell:
     async def decisions(
         self, node: str, epoch: int, after_revision: int
     ) -> AsyncGenerator[list[Assignment], None]:
-        """A node's decisions in order of revision, as they come; none of them each second. Raises
+        """A node's decisions in order of revision; an empty list each second without any. Raises
         StaleEpoch once the session is over."""
         event = asyncio.Event()
         self._node_news.setdefault(node, set()).add(event)

@@ -1,5 +1,5 @@
-"""What people see: each object as Kubernetes-style JSON with its status, and a workload's way
-through the queue."""
+"""Objects as shown to users: Kubernetes-style JSON with a status, and a workload's position in the
+queue."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from sluicecommon.kubernetes.quantity import CPU, format_amount
 API: Final = "kueue.x-k8s.io/v1beta1"
 OURS: Final = "sluice.dev/v1"
 POSITIONS_NS: Final = SECOND_NS
-"""How old the known positions may be where what LocalQueues have used decides: there everybody's
-changes with time, and 100,000 take 0.1 s."""
+"""Maximum age of cached positions where LocalQueues' usage decides: all positions change with time
+there, and 100,000 take 0.1 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +39,12 @@ class Status:
     phase: str = "Deleted"
     cluster_queue: str = ""
     position: int = 0
-    """In its ClusterQueue, 1 is next; 0: not in line."""
+    """Position in its ClusterQueue, from 1; 0 if it is not pending."""
     waiting: int = 0
     reason: str = ""
     message: str = ""
     estimate_s: float | None = None
-    """Until it is admitted; None where nothing is known, or waiting alone does not help."""
+    """Seconds until admission; None if unknown, or if waiting alone does not help."""
     node: str = ""
     attempt: int = 0
     revision: int = 0
@@ -55,7 +55,7 @@ class Status:
 
 
 class Views:
-    """Reads a book. Nothing here changes anything."""
+    """Read-only views of a book."""
 
     def __init__(self, book: Book) -> None:
         self._book = book
@@ -81,7 +81,7 @@ class Views:
             waiting_there = len(book.engine.pending.get(queue, ()))
             unqueued = book.engine.why_unqueued(key) or book.engine.cache.why_inactive(queue)
             reason = "Inadmissible" if unqueued else waiting.reason if waiting else "Pending"
-            message = unqueued or (waiting.message if waiting else "not looked at yet")
+            message = unqueued or (waiting.message if waiting else "not evaluated yet")
             if unqueued is None and reason not in HOPELESS:
                 estimate_s = self._estimate_s(workload, queue, position, now_ns)
         elif waiting is not None:
@@ -106,13 +106,13 @@ class Views:
     def _estimate_s(
         self, workload: Workload, queue: str, position: int, now_ns: int
     ) -> float | None:
-        """As things went lately, and not before its back-off ends."""
+        """Seconds until admission at the recent rate, and at least until its back-off ends."""
         found = self._book.workloads.figures.estimate_s(queue, position, now_ns)
         back_ns = workload.requeue_state.requeue_at_ns or 0
         return None if found is None else max(found, (back_ns - now_ns) / SECOND_NS)
 
     def _telling(self, workload: Workload) -> tuple[str, str]:
-        """The condition that says most about where it stands."""
+        """Reason and message of the most advanced true condition."""
         for kind in ("Finished", "Evicted", "PodsReady", "Admitted", "QuotaReserved"):
             found = workload.condition(kind)
             if found is not None and found.status:
@@ -126,7 +126,7 @@ class Views:
         return local.cluster_queue if local is not None else ""
 
     def place(self, key: WorkloadKey, queue: str, now_ns: int, fresh: bool = False) -> int:
-        """In the line of its ClusterQueue, from 1; 0: not there."""
+        """Position in its ClusterQueue, from 1; 0 if it is not pending there."""
         pending = self._book.engine.pending.get(queue)
         if pending is None:
             return 0
@@ -134,14 +134,14 @@ class Views:
             return pending.place(key)
         known = self._positions.get(queue)
         if known is None or fresh or not 0 <= now_ns - known[0] < POSITIONS_NS:
-            line = {info.key: number for number, info in enumerate(pending.everyone(), 1)}
-            known = self._positions[queue] = (now_ns, line)
+            order = {info.key: number for number, info in enumerate(pending.everyone(), 1)}
+            known = self._positions[queue] = (now_ns, order)
         return known[1].get(key, 0)
 
     # -- objects ----------------------------------------------------------------------------------
 
     def identities(self, kind: str, namespace: str) -> Iterator[ObjectId]:
-        """All there are of a kind, in order."""
+        """All objects of a kind, in order."""
         book = self._book
         if kind == "Workload":
             keys = [key.split("/", 1) for key in book.workloads.records]
@@ -153,7 +153,7 @@ class Views:
         return iter(sorted(one for one in every if not namespace or one[1] in ("", namespace)))
 
     def render(self, identity: ObjectId, now_ns: int) -> tuple[int, dict[str, Any]]:
-        """Revision and JSON. Raises Refused when there is no such object."""
+        """Revision and JSON of an object. Raises Refused if there is none."""
         kind, namespace, name = identity
         book = self._book
         if kind == "Workload":
@@ -282,7 +282,7 @@ class Views:
         }
 
     def _turns(self, pending: PendingQueue | None) -> dict[str, Any]:
-        """In what order LocalQueues are served, where what they have used decides."""
+        """LocalQueues in the order in which they are served, if usage decides."""
         if not isinstance(pending, FairPendingQueue):
             return {}
         served = [{"name": n, "usage": shown_usage(f)} for n, f in pending.local_queues()]
@@ -361,7 +361,7 @@ class Views:
 
 
 def _instance(gpu: GpuCapacity) -> dict[str, Any]:
-    """What only a MIG instance has."""
+    """Fields of a MIG instance; empty for other GPUs."""
     if not gpu.mig_profile:
         return {}
     place = {"migStart": gpu.mig_span.start, "migSize": gpu.mig_span.size} if gpu.mig_span else {}
@@ -369,7 +369,7 @@ def _instance(gpu: GpuCapacity) -> dict[str, Any]:
 
 
 def stamp(at_ns: int) -> str | None:
-    """RFC 3339, in whole microseconds."""
+    """RFC 3339 time in microseconds; None for 0."""
     if not at_ns:
         return None
     moment = datetime.fromtimestamp(at_ns // 1000 / 1e6, UTC)
@@ -377,13 +377,13 @@ def stamp(at_ns: int) -> str | None:
 
 
 def shown_usage(figure: int) -> float | str:
-    """JSON has no infinity; as Kueue writes it."""
+    """Usage in Kueue's notation, since JSON has no infinity."""
     usage = usage_of(figure)
     return "+Inf" if usage == float("inf") else round(usage, 6)
 
 
 def consumed_of(resource: str, value: int) -> str:
-    """A history as a quantity: in thousandths as Kueue has it, in whole units from a million on."""
+    """Usage history as a quantity: in thousandths as in Kueue, in whole units from a million on."""
     milli = (value if resource == CPU else value * 1000) >> FRACTION_BITS
     if resource == CPU:
         return format_amount(CPU, milli)
@@ -416,7 +416,7 @@ def _placement(one: Assignment) -> dict[str, Any]:
 
 
 def _without_empty(value: Any) -> Any:
-    """Leaves out what was not given, as Kubernetes does."""
+    """The value without empty fields, as in Kubernetes."""
     if isinstance(value, Mapping):
         found = {name: _without_empty(item) for name, item in value.items()}
         return {name: item for name, item in found.items() if item not in (None, "", {}, [])}

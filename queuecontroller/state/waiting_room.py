@@ -1,7 +1,7 @@
-"""What a node is told of all the workloads that processes there wait for: one stream for all.
+"""Stream of the statuses of all workloads whose processes wait on one node.
 
-Of a workload that changed it hears at once. Places in line move with everybody who starts, for all
-behind: each look renews some of them in turn, so that a thousand who wait cost no more than a few.
+A changed workload is sent at once. Positions change for all workloads behind each admission: each
+round renews some of them in turn, so that a thousand waiting workloads cost no more than a few.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from queuecontroller.state.status import Status, Views
 from queuecontroller.state.workloads.workloads import Workloads
 
 PLACES: Final = 100
-"""Places renewed with each look; there is one a second, and one with every change."""
+"""Positions renewed per round; there is a round each second and one with every change."""
 MOST: Final = 1000
-"""Statuses told at once; the rest comes with the next look."""
+"""Statuses per message; the rest follows in the next one."""
 
 
 class WaitingRoom:
@@ -27,12 +27,12 @@ class WaitingRoom:
         self._workloads = workloads
         self._node = node
         self.event = asyncio.Event()
-        """There is news."""
+        """Set when there are changes to send."""
         self._changed: dict[WorkloadKey, None] = {}
         self._told: dict[WorkloadKey, Status] = {}
-        """As of the last time, of all that are not over."""
+        """Statuses as last sent, of workloads that are not over."""
         self._turn: deque[WorkloadKey] = deque()
-        """Whose place is renewed next."""
+        """Workloads in the order in which their positions are renewed."""
 
     def tell(self, key: WorkloadKey) -> None:
         self._changed[key] = None
@@ -55,7 +55,7 @@ class WaitingRoom:
             if told is None:
                 continue
             self._turn.append(key)
-            # Only a place: what else there is to tell, and how long it may take, comes with it.
+            # Only the position is compared; the message then has the whole status.
             if (
                 told.position
                 and self._views.place(key, told.cluster_queue, now_ns) != told.position
@@ -66,7 +66,7 @@ class WaitingRoom:
     def _new(self, key: WorkloadKey, now_ns: int) -> Status | None:
         record = self._workloads.records.get(key)
         mine = record is not None and record.node == self._node
-        # Of others' it hears no more than of what is gone.
+        # A workload of another node is reported as deleted.
         status = self._views.status(key, now_ns) if mine else Status(key)
         before = self._told.get(key)
         if status == before:

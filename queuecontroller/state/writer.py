@@ -1,11 +1,11 @@
-"""Group commit: what the steps of one turn of the loop changed is one transaction and one fsync.
+"""Group commit: the changes of all steps in one loop iteration are one transaction and one fsync.
 
 A step changes memory at once. Its rows go to the disk together with those of every other step since
-the last transaction, and nobody is told anything before that transaction is durable: answers,
-watchers and nodes wait in `durable`. While the disk is busy the loop goes on deciding, and what it
-decides meanwhile is the next group; so the more is going on, the fewer fsyncs each step costs.
+the last transaction, and nothing is published before that transaction is durable: responses,
+watchers and nodes wait in `durable`. While the disk is busy the loop continues to decide, and these
+decisions are the next group; so the higher the load, the fewer fsyncs per step.
 
-Rows are handed to the database in the loop, only the commit itself runs in a thread: a thread that
+Rows are handed to the database in the loop, and only the commit runs in a thread: a thread that
 needed Python between two rows would wait for the loop at each of them.
 """
 
@@ -23,10 +23,10 @@ from queuecontroller.state.figures import CYCLE_SECONDS, Histogram
 from queuecontroller.state.records import Change, ObjectId, Store, StoreLost
 
 Publish = Callable[[Change, set[ObjectId], set[str]], None]
-"""Tells what was written, which objects changed, which nodes have decisions."""
+"""Publishes the written change, its objects, and the nodes with decisions."""
 
 JOINED: Final = "+"
-"""Between the labels of the steps of one transaction."""
+"""Separator of the labels in one transaction."""
 
 
 class Writer:
@@ -36,12 +36,12 @@ class Writer:
         self._publish = publish
         self._labels: dict[str, None] = {}
         self._steps = 0
-        """That changed something, since the start."""
+        """Number of steps since the start that changed something."""
         self._written = 0
-        """How many of them are on the disk."""
+        """Number of these steps that are on the disk."""
         self._news = asyncio.Event()
         self.idle = asyncio.Event()
-        """The disk is not at work: what is decided now is in the next group."""
+        """Set while no commit is in progress: new decisions are in the next group."""
         self.idle.set()
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._lost: StoreLost | None = None
@@ -52,14 +52,14 @@ class Writer:
         return self._steps
 
     def note(self, label: str) -> None:
-        """To be called after each step."""
+        """Record a step; called after each one."""
         if self._book.has_news:
             self._steps += 1
             self._labels[label] = None
             self._news.set()
 
     async def durable(self) -> None:
-        """Returns when every step so far is on the disk. Raises StoreLost."""
+        """Wait until every step so far is on the disk. Raises StoreLost."""
         if self._lost is not None:
             raise self._lost
         if self._written >= self._steps:
@@ -69,19 +69,19 @@ class Writer:
         await future
 
     async def run(self) -> None:
-        """Until cancelled. Raises StoreLost."""
+        """Commit until cancelled. Raises StoreLost."""
         loop = asyncio.get_running_loop()
         with ThreadPoolExecutor(1, "disk") as disk:
             while True:
                 await self._news.wait()
-                await asyncio.sleep(0)  # what else this turn brings belongs to it
+                await asyncio.sleep(0)  # Other steps of this iteration join in.
                 steps, change, touched, told = self._take()
                 if change:
                     began = perf_counter()
                     self.idle.clear()
                     try:
                         self._store.stage(change)
-                        # Who stops us in between must not leave a transaction half open.
+                        # A cancellation must not leave a transaction half open.
                         await asyncio.shield(loop.run_in_executor(disk, self._store.sync))
                     except StoreLost as error:
                         self._lose(error)
@@ -91,7 +91,7 @@ class Writer:
                 self._tell(steps, change, touched, told)
 
     def flush(self) -> None:
-        """At once, for when no loop runs: at the start, at the end. Raises StoreLost."""
+        """Commit at once while no loop runs, at the start and the end. Raises StoreLost."""
         steps, change, touched, told = self._take()
         if change:
             self._store.stage(change)
@@ -109,7 +109,7 @@ class Writer:
         self._publish(change, touched, told)
         while self._waiting and self._waiting[0][0] <= steps:
             _, future = self._waiting.popleft()
-            if not future.done():  # else its caller is gone
+            if not future.done():  # A done future's caller was cancelled.
                 future.set_result(None)
 
     def _lose(self, error: StoreLost) -> None:

@@ -1,5 +1,5 @@
-"""Plain pods that ask for parts of devices: what is changed and refused as they are made, and what
-a namespace may have of memory and cores. Pure: pods in, verdicts out."""
+"""Admission of plain pods that request parts of devices: the changes and refusals at creation, and
+the quota of a namespace on device memory and cores. Pure functions: pods in, verdicts out."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""HAMi's resources as claims: where a cluster gives its GPUs to ResourceClaims, a pod that asks for
-parts of cards in HAMi's words comes with a claim for each container instead.
+"""Conversion of HAMi's resources into ResourceClaims, for clusters that allocate GPUs by DRA.
 
-The template that a claim is made from has all it asks for in its name. So it can be made when the
-pod is there, by whoever sees the pod: one that is made before, for a pod that is refused after all,
-would stay for ever. And what such a pod counts against its namespace's quota is read from the name.
+A pod that requests parts of cards in HAMi's resource names gets one claim per container instead.
+The name of the claim's template encodes the whole request. The template can therefore be created
+after the pod, by any replica that sees the pod; a template created earlier would be left behind
+when the pod is refused after all. The pod's usage of its namespace's quota is read from the
+template's name as well.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from queuecontroller.scheduler.placement.request import (
 CLASS: Final = "gpu.sluice.dev"
 DRIVER: Final = "sluice.dev"
 MOST_DEVICES: Final = 32
-"""Of a claim; Kubernetes' own bound."""
+"""Devices per claim; the limit is the one of the Kubernetes API."""
 MOST_CORES: Final = 100
 _NAME: Final = re.compile(
     r"sluice-share-([1-9]\d?)-(whole|[1-9]\d{0,8}mi)-(0|[1-9]\d{0,2})", re.ASCII
@@ -46,28 +47,28 @@ _SELECTED_BY: Final = (
     NUMA_BIND,
     VGPU_MODE,
 )
-"""Annotations that choose among cards, which a claim says in its own selectors."""
+"""Annotations that select cards. A claim expresses them in its own selectors instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Of each of `count` cards."""
+    """Request for `count` cards; the amounts hold for each of them."""
 
     count: int
     memory_mib: int | None
-    """None: all of it."""
+    """None: all memory of the card."""
     cores: int
     """Percent of the time."""
 
     @property
     def name(self) -> str:
-        """Of its template."""
+        """Name of the ResourceClaimTemplate."""
         memory = "whole" if self.memory_mib is None else f"{self.memory_mib}mi"
         return f"sluice-share-{self.count}-{memory}-{self.cores}"
 
 
 def share_of(template: str) -> Share | None:
-    """None: the template is none of these."""
+    """The share that a template's name encodes; None if the template is not one of ours."""
     match = _NAME.fullmatch(template)
     if match is None or int(match[1]) > MOST_DEVICES or int(match[3]) > MOST_CORES:
         return None
@@ -76,7 +77,7 @@ def share_of(template: str) -> Share | None:
 
 
 def template_of(share: Share) -> dict[str, Any]:
-    """To be made in a pod's namespace."""
+    """The ResourceClaimTemplate to create in the pod's namespace."""
     asked = {"cores": str(share.cores)}
     if share.memory_mib is not None:
         asked["memory"] = f"{share.memory_mib}Mi"
@@ -86,7 +87,7 @@ def template_of(share: Share) -> dict[str, Any]:
         "capacity": {"requests": asked},
     }
     devices: dict[str, Any] = {"requests": [{"name": "gpu", "exactly": exactly}]}
-    if share.count > 1:  # two parts of one card are not two cards
+    if share.count > 1:  # Two parts of one card must not satisfy a request for two cards.
         devices["constraints"] = [{"requests": ["gpu"], "distinctAttribute": f"{DRIVER}/uuid"}]
     return {
         "apiVersion": "resource.k8s.io/v1",
@@ -97,7 +98,7 @@ def template_of(share: Share) -> dict[str, Any]:
 
 
 def templates_of(pod: Mapping[str, Any]) -> dict[str, str]:
-    """Names of the templates of these that its claims are made from, by the claim's name."""
+    """Template names by claim name, for the pod's claims that are made from our templates."""
     spec = pod.get("spec")
     given = spec.get("resourceClaims") if isinstance(spec, Mapping) else None
     found = {}
@@ -109,7 +110,8 @@ def templates_of(pod: Mapping[str, Any]) -> dict[str, str]:
 
 
 def as_claims(names: Nvidia, spec: dict[str, Any], annotations: Mapping[str, str]) -> bool:
-    """Changes a pod's spec; whether there was anything. Raises AskError."""
+    """Replace device resources by claims in a pod's spec, in place. True if there were any. Raises
+    AskError."""
     claims: list[dict[str, Any]] = []
     for part in ("initContainers", "containers"):
         for container in spec.get(part) or ():
@@ -128,8 +130,8 @@ def as_claims(names: Nvidia, spec: dict[str, Any], annotations: Mapping[str, str
     chosen = [key for key in _SELECTED_BY if annotations.get(key)]
     if chosen:
         raise AskError(
-            f"metadata.annotations[{chosen[0]}]: is not said to claims: leave it out, or write a"
-            f" ResourceClaimTemplate of class {CLASS} with selectors"
+            f"metadata.annotations[{chosen[0]}]: is not supported with claims: leave it out, or"
+            f" write a ResourceClaimTemplate of class {CLASS} with selectors"
         )
     there = spec.get("resourceClaims") or []
     if not isinstance(there, list) or any(
@@ -144,24 +146,24 @@ def _share(names: Nvidia, read: Container) -> Share:
     count = read.amount(names.count)
     if count > MOST_DEVICES:
         raise AskError(
-            f"container {read.name}: {names.count}: {count} are more than the {MOST_DEVICES} of a"
-            " claim"
+            f"container {read.name}: {names.count}: {count} exceed the limit of"
+            f" {MOST_DEVICES} per claim"
         )
     memory = read.amount(names.memory) * names.memory_factor if read.has(names.memory) else 0
     percent = read.amount(names.percent) if read.has(names.percent) else 0
     if not memory and percent not in (0, 100):
         raise AskError(
-            f"container {read.name}: {names.percent}: a part of whatever card it gets cannot be"
-            f" said in a claim: ask for {names.memory}"
+            f"container {read.name}: {names.percent}: a percentage of an unknown card cannot be"
+            f" expressed in a claim: request {names.memory}"
         )
     share = Share(count, memory or None, min(MOST_CORES, read.amount(names.cores)))
     if share_of(share.name) is None:
-        raise AskError(f"container {read.name}: {names.memory}: {memory} MiB is no card's memory")
+        raise AskError(f"container {read.name}: {names.memory}: {memory} MiB is out of range")
     return share
 
 
 def _use(names: Nvidia, container: dict[str, Any], claim: str) -> None:
-    """The container has the claim, and asks for none of the resources any more."""
+    """Give the container the claim in place of the resources that the claim covers."""
     resources = dict(container.get("resources") or {})
     for kind in ("limits", "requests"):
         amounts = resources.get(kind)
@@ -177,7 +179,8 @@ def _use(names: Nvidia, container: dict[str, Any], claim: str) -> None:
 
 
 def as_asked(names: Nvidia, pod: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The pod in HAMi's words again, for counting; what asks in them already is left as it is."""
+    """The pod with its claims expressed in HAMi's resources again, for counting quota. A pod that
+    already requests those resources is returned unchanged."""
     templates = templates_of(pod)
     if not templates:
         return pod

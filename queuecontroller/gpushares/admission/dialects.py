@@ -1,6 +1,8 @@
-"""Others' words for parts of a GPU, in HAMi's: KAI's and Run:ai's annotations, Volcano's resources.
+"""Translation of other schedulers' GPU requests into HAMi's resources: annotations of KAI and
+Run:ai, resources of Volcano.
 
-A fraction is of memory; time is nobody's promise there, so it is none here: `gpucores: 0`.
+A fraction is a fraction of memory. Those schedulers guarantee no compute time, so the translation
+requests none: `gpucores: 0`.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ Container = dict[str, Any]
 
 
 def fractions(annotations: Mapping[str, str], containers: list[Container], names: Nvidia) -> bool:
-    """KAI's and Run:ai's, into the limits of the container that is meant; whether there were any.
-    Raises AskError."""
+    """Translate KAI's and Run:ai's annotations into limits of the container they name, in place.
+    True if there were any. Raises AskError."""
     part, memory = annotations.get(FRACTION), annotations.get(FRACTION_MEMORY)
     if part is None and memory is None:
         for key in (FRACTION_DEVICES, FRACTION_CONTAINER):
@@ -42,7 +44,7 @@ def fractions(annotations: Mapping[str, str], containers: list[Container], names
         if resource in limits_of(container):
             key = FRACTION if part is not None else FRACTION_MEMORY
             raise AskError(
-                f"{key}: container {container.get('name')} asks for {resource} besides: leave one"
+                f"{key}: container {container.get('name')} requests {resource} as well: leave one"
                 " out"
             )
     limits = {names.count: devices, names.cores: 0}
@@ -67,7 +69,7 @@ def _meant(annotations: Mapping[str, str], containers: list[Container]) -> Conta
 
 
 def _percent(text: str) -> int:
-    """The nearest whole one, so that three thirds are one card."""
+    """The nearest whole percentage, so that three thirds make one card."""
     try:
         part = Decimal(text.strip()) if len(text) <= 32 else Decimal("NaN")
     except InvalidOperation:
@@ -85,7 +87,8 @@ def _whole(key: str, text: str, most: int) -> int:
 
 
 def volcano(annotations: dict[str, str], containers: list[Container], names: Nvidia) -> bool:
-    """Volcano's, each in the place of its own; whether there were any. Raises AskError."""
+    """Rename Volcano's resources and annotations to HAMi's, in place. True if there were any.
+    Raises AskError."""
     found = False
     for container in containers:
         for kind in ("limits", "requests"):
@@ -98,7 +101,7 @@ def volcano(annotations: dict[str, str], containers: list[Container], names: Nvi
                 ours = getattr(names, field)
                 if ours in amounts:
                     raise AskError(
-                        f"container {container.get('name')}: {resource}: is asked for together"
+                        f"container {container.get('name')}: {resource}: is requested together"
                         f" with {ours}: leave one out"
                     )
                 amounts[ours] = amounts.pop(resource)
@@ -113,7 +116,7 @@ def volcano(annotations: dict[str, str], containers: list[Container], names: Nvi
 
 
 def limits_of(container: Mapping[str, Any]) -> dict[str, Any]:
-    """What it asks for: limits, and requests where there is no limit."""
+    """The container's limits, and its requests where a resource has no limit."""
     resources = container.get("resources")
     found: dict[str, Any] = {}
     for kind in ("requests", "limits"):
@@ -123,7 +126,8 @@ def limits_of(container: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def set_limits(container: Container, limits: Mapping[str, int]) -> None:
-    """Of extended resources request and limit are the same."""
+    """Set limits, and equal requests if the container has requests: for extended resources both
+    must be equal."""
     resources = container["resources"] = container.get("resources") or {}
     for kind in ("limits", "requests"):
         amounts = resources.get(kind)

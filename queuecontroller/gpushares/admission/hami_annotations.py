@@ -1,5 +1,5 @@
-"""What we know, in HAMi's annotations, for other people's tools: pages, dashboards, scripts. It is
-written and never read back: of our own cards the ledger knows better."""
+"""HAMi's annotations for nodes and pods, written for other tools: dashboards, scripts. They are
+never read back, because the ledger is the source of truth for our own cards."""
 
 from __future__ import annotations
 
@@ -21,22 +21,23 @@ HANDSHAKE: Final = "hami.io/node-handshake"
 ON_NODES: Final = frozenset({REGISTER, SCORE, HANDSHAKE})
 REPORTED: Final = "Reported"
 OURS: Final = " sluice"
-"""At the end of a handshake: nodes that have another plugin's are left as they are when their agent
-is away."""
+"""Suffix of our handshakes. When a node's agent is away, nodes with another plugin's handshake are
+left unchanged."""
 ALLOCATED: Final = "hami.io/vgpu-devices-allocated"
 BOUND: Final = "success"
 WORD: Final = "NVIDIA"
 PER_LINK: Final = 100
-"""HAMi's score of a pair of cards for each NVLink; without one it is what they have in common."""
+"""HAMi's score of a pair of cards for each NVLink. A pair without NVLink scores by its NUMA nodes.
+"""
 SAME_NODE, OTHER_NODE = 20, 10
 MOST_SLICES: Final = 7
-"""Of time, on a card in MIG mode."""
+"""Compute slices of a card in MIG mode."""
 _MIB: Final = 1 << 20
 _PERCENT_PPM: Final = 10_000
 
 
 def register(gpus: Iterable[GpuCapacity]) -> str:
-    """A node's cards. Instances of MIG are their card's."""
+    """Register of a node's cards. MIG instances are part of their card."""
     cards = [one for one in gpus if not one.parent_uuid]
     return write_register(
         [
@@ -76,12 +77,13 @@ def _profiles(gpu: GpuCapacity) -> list[dict[str, Any]]:
 def differences(
     gpus: Sequence[GpuCapacity] | None, noted: Mapping[str, str], now_ns: int
 ) -> dict[str, str | None]:
-    """What is to be written on a node that has `noted` of ON_NODES, None: taken away. `gpus`: what
-    its agent reports, None: it is away. The handshake is written with what changes, as an answer to
-    a scheduler's `Requesting_TIME`, and as `Deleted_TIME` when the agent is away."""
-    said = noted.get(HANDSHAKE, "")
+    """Changes to a node's annotations `noted`, of those in ON_NODES; a value of None removes one.
+    `gpus` is what the node's agent reports, None while it is away. The handshake is written with
+    every change, in reply to a scheduler's `Requesting_TIME`, and as `Deleted_TIME` when the agent
+    is away."""
+    handshake = noted.get(HANDSHAKE, "")
     if gpus is None:
-        return {HANDSHAKE: f"{DELETED}_{stamp(now_ns)}"} if said.endswith(OURS) else {}
+        return {HANDSHAKE: f"{DELETED}_{stamp(now_ns)}"} if handshake.endswith(OURS) else {}
     cards = [one for one in gpus if not one.parent_uuid]
     if not cards and REGISTER not in noted:
         return {}
@@ -89,14 +91,14 @@ def differences(
     if len(cards) > 1:
         wanted[SCORE] = scores(cards)
     changed = {key: value for key, value in wanted.items() if noted.get(key) != value}
-    if changed or not said.endswith(OURS):
+    if changed or not handshake.endswith(OURS):
         when = datetime.fromtimestamp(now_ns // 1_000_000_000, UTC)
         changed[HANDSHAKE] = f"{REPORTED} {when:%Y-%m-%d %H:%M:%S} +0000 UTC{OURS}"
     return changed
 
 
 def scores(gpus: Sequence[GpuCapacity]) -> str:
-    """How well each two cards are connected."""
+    """JSON with the link score of each pair of cards."""
     found = []
     for one in gpus:
         pairs = {other.uuid: _score(one, other) for other in gpus if other.uuid != one.uuid}
@@ -116,7 +118,7 @@ def allocation(
     node: str,
     now_ns: int,
 ) -> dict[str, str]:
-    """Of a pod: `containers` are its names, init containers first."""
+    """Annotations of a bound pod. `containers` are its container names, init containers first."""
     parts = tuple(
         tuple(
             Part(one.uuid, -1, WORD, one.memory_bytes // _MIB, one.share_ppm // _PERCENT_PPM)

@@ -1,8 +1,9 @@
-"""HAMi's `nvidia.com/vgpu-mode: mig` in the words of the kubelet: a container that asks for memory
-of a card gets an instance of the smallest profile that has so much, under the profile's resource.
+"""Conversion of HAMi's `nvidia.com/vgpu-mode: mig` into the kubelet's MIG resources: a container
+that requests memory of a card gets an instance of the smallest profile with that much memory, under
+the profile's resource name.
 
-Which profiles there are is what nodes say that they can give. A profile's name tells its memory in
-round GiB, and that is what HAMi compares, too; an instance has up to a few per cent less.
+The available profiles are those that nodes advertise. A profile's name gives its memory in whole
+GiB, which HAMi compares as well; an instance has up to a few per cent less.
 """
 
 from __future__ import annotations
@@ -21,26 +22,27 @@ from queuecontroller.scheduler.placement.request import VGPU_MODE
 MIG: Final = "mig"
 WHOLE: Final = 100
 _PLAIN: Final = re.compile(re.escape(RESOURCE) + r"([1-9])g\.([0-9]{1,3})gb")
-"""Profiles with attributes (`1g.10gb.me`) are chosen by name alone."""
+"""Profiles with attributes (`1g.10gb.me`) are chosen by name only and do not match."""
 _SLICES: Final = 7
-"""Of a card's compute; the A30's four are told by its largest profile, `4g.24gb`."""
+"""Compute slices of a card. The A30, which has four, is recognised by its largest profile,
+`4g.24gb`."""
 _SMALL: Final = {6: 4, 12: 4, 24: 4}
-"""Memory of the profiles of cards with four slices."""
+"""Slices of the card by a profile's memory in GiB, for cards with four slices."""
 
 
 def profiles_in(amounts: Mapping[str, Any]) -> frozenset[str]:
-    """Resources of profiles among what a node has."""
+    """Resource names of MIG profiles among a node's resources."""
     return frozenset(name for name in amounts if _PLAIN.fullmatch(name))
 
 
 def wants_instances(annotations: Mapping[str, str]) -> bool:
-    """Of no other mode."""
+    """True if MIG is the only mode that the annotation allows."""
     return [one.strip() for one in annotations.get(VGPU_MODE, "").split(",")] == [MIG]
 
 
 def smallest(profiles: Iterable[str], mib: int, cores: int) -> str | None:
-    """The resource of the smallest one with so much memory and so many per cent of a card's
-    time."""
+    """Resource name of the smallest profile with `mib` MiB of memory and `cores` per cent of a
+    card's time; None if there is none."""
     found = []
     for name in profiles:
         parts = _PLAIN.fullmatch(name)
@@ -58,27 +60,28 @@ def as_instances(
     profiles: frozenset[str],
     warnings: list[str],
 ) -> bool:
-    """Whether all that ask for parts of cards ask for instances now. Raises AskError."""
+    """Replace requests for parts of cards by MIG instances, in place. True if all of them were
+    replaced. Raises AskError."""
     chosen: list[tuple[Container, str, int]] = []
     for container in containers:
         read = Asked(str(container.get("name") or ""), limits_of(container))
         if not any(read.has(one) for one in names.resources):
             continue
-        said = f"container {read.name}: {VGPU_MODE}: {MIG}"
+        where = f"container {read.name}: {VGPU_MODE}: {MIG}"
         if read.amount(names.percent) and profiles:
             raise AskError(
-                f"{said}: {names.percent}: is of a card that is not known yet: ask for"
-                f" {names.memory}"
+                f"{where}: {names.percent}: is a percentage of a card that is not chosen yet:"
+                f" request {names.memory}"
             )
         mib = read.amount(names.memory) * names.memory_factor
         if not mib:
-            return False  # whole cards, which are in MIG mode: nobody has such
+            return False  # No node offers a whole card that is in MIG mode.
         cores = min(read.amount(names.cores), WHOLE)
         resource = smallest(profiles, mib, cores)
         if resource is None:
             have = ", ".join(sorted(one.removeprefix(RESOURCE) for one in profiles)) or "none"
             warnings.append(
-                f"{said}: no node offers an instance with {mib} MiB and {cores} % of a card's"
+                f"{where}: no node offers an instance with {mib} MiB and {cores} % of a card's"
                 f" time (there are: {have}): the pod stays Pending"
             )
             return False
@@ -87,7 +90,7 @@ def as_instances(
     for container, resource, count in chosen:
         _exchange(container, names, resource, count)
         warnings.append(
-            f"{VGPU_MODE}: {MIG}: container {container.get('name')} asks for {resource}: {count}"
+            f"{VGPU_MODE}: {MIG}: container {container.get('name')} requests {resource}: {count}"
         )
     return bool(chosen)
 
@@ -97,5 +100,5 @@ def _exchange(container: Container, names: Nvidia, resource: str, count: int) ->
     for kind in ("limits", "requests"):
         amounts = resources.get(kind)
         if kind == "limits" or isinstance(amounts, Mapping):
-            left = {k: v for k, v in (amounts or {}).items() if k not in names.resources}
-            resources[kind] = {**left, resource: str(count)}
+            others = {k: v for k, v in (amounts or {}).items() if k not in names.resources}
+            resources[kind] = {**others, resource: str(count)}

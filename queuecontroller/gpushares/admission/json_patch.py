@@ -1,4 +1,4 @@
-"""The JSON patch (RFC 6902) from one document to another, as small as its parts allow."""
+"""The JSON patch (RFC 6902) that turns one document into another, with small operations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ def patch(before: Mapping[str, Any], after: Mapping[str, Any]) -> bytes:
 
 
 def operations(before: Any, after: Any, path: str) -> Iterator[Operation]:
-    """Lists of one length are compared entry by entry; a longer one that begins alike grows."""
+    """Operations of the patch. Lists of equal length are compared entry by entry; a list that only
+    grew gets its new entries appended."""
     if before == after:
         return
     if isinstance(before, Mapping) and isinstance(after, Mapping):

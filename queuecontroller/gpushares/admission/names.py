@@ -1,5 +1,5 @@
-"""Names around pods that ask for parts of GPUs: what users write, what is written for them and by
-nobody else, and what others call the same things."""
+"""Names of annotations, labels and resources on pods that request parts of GPUs: those that users
+write, those that only the controller writes, and their equivalents in other schedulers."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ from queuecontroller.scheduler.placement.request import (
 from queuecontroller.scheduler.placement.weights import WEIGHTS
 
 PLACEMENT: Final = "sluice.dev/placement"
-"""On a pod: its node and GPUs, written with its binding or its release."""
+"""Annotation of a pod: its node and GPUs, written when it is bound or released."""
 ADMITTED_AS: Final = "sluice.dev/admitted-as"
-"""On a pod: the question of the API server in which its quota was taken."""
+"""Annotation of a pod: UID of the admission request that reserved its quota."""
 SHARE_LABEL: Final = "sluice.dev/share"
-"""Of claim templates that are made for pods that ask in HAMi's words."""
+"""Label of ResourceClaimTemplates made for pods that request HAMi's resources."""
 OPT_OUT: Final = "hami.io/webhook"
 """Label of a pod or a namespace; its value is `ignore`."""
 IGNORE: Final = "ignore"
 
-# KAI's and Run:ai's, on pods.
+# Annotations of KAI and Run:ai on pods.
 FRACTION: Final = "gpu-fraction"
 FRACTION_MEMORY: Final = "gpu-memory"
 FRACTION_DEVICES: Final = "gpu-fraction-num-devices"
 FRACTION_CONTAINER: Final = "gpu-fraction-container-name"
 FRACTIONS: Final = (FRACTION, FRACTION_MEMORY, FRACTION_DEVICES, FRACTION_CONTAINER)
 
-# Volcano's.
+# Names of Volcano.
 VOLCANO_RESOURCES: Final[Mapping[str, str]] = {
     "volcano.sh/vgpu-number": "count",
     "volcano.sh/vgpu-memory": "memory",
     "volcano.sh/vgpu-memory-percentage": "percent",
     "volcano.sh/vgpu-cores": "cores",
 }
-"""By what each is in HAMi's names."""
+"""The field of `Nvidia` with HAMi's name, by Volcano's resource name."""
 VOLCANO_ANNOTATIONS: Final[Mapping[str, str]] = {
     "volcano.sh/vgpu-mode": VGPU_MODE,
     "volcano.sh/vgpu-use-gpuuuid": USE_UUID,
@@ -77,7 +77,7 @@ _KNOWN_ELSEWHERE: Final = (
     "sluice.dev/on-preemption",
     "sluice.dev/resize",
 )
-"""Of ours, on pods and jobs, for others here to read."""
+"""Our annotations on pods and jobs that other components read."""
 LONGEST: Final = 317
 """Characters of an annotation's name: a domain, a slash and 63."""
 WRITTEN: Final = frozenset(
@@ -100,29 +100,29 @@ WRITTEN: Final = frozenset(
         "predicate-time",
     }
 )
-"""Of allocations: what a pod has by them was decided, and is not asked for."""
+"""Annotations that record an allocation: results of a decision, never requests."""
 KEPT: Final = frozenset(
     {PLACEMENT, ADMITTED_AS, "hami.io/vgpu-node", "hami.io/vgpu-devices-allocated"}
 )
-"""Of them those that nobody changes afterwards; plugins take their part out of the others."""
+"""Those allocation annotations that never change afterwards. Device plugins consume the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Of one cluster's vendors: made once, asked for every pod."""
+    """Annotation and resource names of a cluster's vendors; built once and used for every pod."""
 
     written: frozenset[str]
-    """Annotations that say what a pod was given."""
+    """Annotations that record an allocation."""
     kept: frozenset[str]
-    """Of them those that stay as they are."""
+    """Those allocation annotations that never change afterwards."""
     asked: Mapping[str, frozenset[str]]
-    """Annotations that mean something on a pod, by domain."""
+    """Annotations that request something on a pod, by domain."""
     resources: Mapping[str, frozenset[str]]
-    """By domain."""
+    """Resource names by domain."""
     vendor_of: Mapping[str, tuple[Vendor, ...]]
-    """By resource."""
+    """Vendors by resource name."""
     hiding: tuple[Vendor, ...]
-    """Whose devices are hidden from containers that ask for none."""
+    """Vendors whose devices are hidden from containers that request none."""
 
 
 def names_of(devices: DeviceConfig) -> Names:
@@ -152,8 +152,8 @@ def _by_domain(names: Iterable[str]) -> dict[str, frozenset[str]]:
 
 
 def unknown(given: Iterable[str], names: Names) -> list[tuple[str, str]]:
-    """Annotations that look like one that is read and are none, each with the nearest; ours and
-    HAMi's also without one."""
+    """Annotations that resemble a known one but are unknown, each with the nearest known name. In
+    our domain and HAMi's, unknown annotations without a near name are listed as well."""
     found = []
     for key in given:
         domain = key.rpartition("/")[0]
@@ -168,7 +168,7 @@ def unknown(given: Iterable[str], names: Names) -> list[tuple[str, str]]:
 
 @lru_cache(maxsize=4096)
 def nearest(key: str, known: frozenset[str]) -> str:
-    """Of the same domain; empty: none is near."""
+    """The most similar known name in the same domain; empty if none is similar."""
     domain, _, name = key.rpartition("/")
     tails = {one.rpartition("/")[2]: one for one in known}
     close = difflib.get_close_matches(name, tails, n=1, cutoff=0.75 if domain else 0.88)

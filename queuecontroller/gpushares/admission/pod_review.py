@@ -1,4 +1,4 @@
-"""One question of the API server about a pod, and its answer."""
+"""Review of one pod: an admission request of the API server and the response."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ NO_CHANGE: Final = b"[]"
 class Question:
     document: Mapping[str, Any]
     old: Mapping[str, Any] | None
-    """None: it is being made."""
+    """None: the pod is being created."""
     namespace: str
     user: str
     uid: str
-    """Of the question."""
+    """UID of the admission request."""
     dry: bool = False
-    """Nothing is going to be stored."""
+    """True if the API server stores nothing (dry run)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def _of_change(
     why = quotas.change(uid, use, now_ns, dry=asked.dry)
     if not why:
         return Answer()
-    fix = "ask for less, or wait until somebody's pod has ended"
+    fix = "request less, or wait until another pod of the namespace ends"
     return Answer(tuple(Problem(f"metadata.annotations[{key}]", why, fix) for key in wanted))
 
 
@@ -64,6 +64,6 @@ def answer(rules: Rules, quotas: Quotas, asked: Question, now_ns: int) -> Answer
         use = use_of(rules.devices, verdict.pod, asked.namespace)
         why = quotas.let_in(use, now_ns, dry=asked.dry)
         if why:
-            fix = "ask for less, or wait until somebody's pod has ended"
+            fix = "request less, or wait until another pod of the namespace ends"
             return Answer((Problem(f"namespace {asked.namespace}", why, fix),), verdict.warnings)
     return Answer((), verdict.warnings, patch(asked.document, verdict.pod))

@@ -1,10 +1,10 @@
-"""What becomes of a pod that asks for parts of GPUs as it is made: refused, or changed, or told of
-what means nothing.
+"""The admission verdict on a pod that requests parts of GPUs: refused, changed, or admitted with
+warnings about names that have no effect.
 
-HAMi's rules: a count where only memory or cores are asked for, cores where the card is asked for
-whole, no privileged container, no node of one's own choice, its variables, and the name of the
-scheduler that knows of shares. Then what others call the same is put in HAMi's words, and what
-was decided for another pod is not believed.
+The rules are HAMi's: a default count where only memory or cores are requested, all cores where a
+whole card is requested, no privileged container, no node chosen by the user, HAMi's environment
+variables, and the name of a scheduler that places shares. Other schedulers' names are translated
+into HAMi's, and allocation annotations copied from another pod are refused.
 """
 
 from __future__ import annotations
@@ -39,27 +39,28 @@ DEFAULT_SCHEDULER: Final = "default-scheduler"
 WHOLE: Final = 100
 MOST_WARNINGS: Final = 8
 LONGEST_WARNING: Final = 250
-"""Characters; the API server cuts at 256 where there are many."""
+"""Characters; the API server truncates at 256 when there are many warnings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Of one cluster."""
+    """Admission rules of a cluster."""
 
     devices: DeviceConfig = field(default_factory=DeviceConfig)
     scheduler: str = ""
-    """Who places pods that ask for shares; empty: whoever they name."""
+    """Scheduler that places pods with shares; empty: pods keep the scheduler they name."""
     replaced: frozenset[str] = frozenset({DEFAULT_SCHEDULER})
-    """Whose pods it places in their place."""
+    """Schedulers whose pods are given to `scheduler` instead."""
     served: frozenset[str] = frozenset({"sluice-scheduler", "hami-scheduler"})
-    """Schedulers that ask us: their pods keep the name."""
+    """Schedulers that use our extender: their pods keep the name."""
     writers: frozenset[str] = frozenset()
-    """Users who may write allocations; we are one of them. Empty: it is not known who we are, and
-    what a pod has is not guarded against changes."""
+    """Users that may write allocations, including our own. Empty: our own user is unknown, and
+    allocations are not guarded against changes."""
     claims: bool = False
-    """The cluster gives its GPUs to claims: pods that ask for parts of them come with some."""
+    """True if the cluster allocates its GPUs by claims: requests for parts of them become claims.
+    """
     profiles: frozenset[str] = frozenset()
-    """Resources of MIG profiles that nodes have."""
+    """Resource names of the MIG profiles that nodes advertise."""
 
     names: Names = field(init=False)
 
@@ -74,18 +75,18 @@ class Rules:
 @dataclass(frozen=True, slots=True)
 class Verdict:
     pod: Mapping[str, Any]
-    """As it is to be."""
+    """The pod after mutation."""
     problems: tuple[Problem, ...] = ()
-    """It is refused for these."""
+    """Reasons for a refusal; empty if the pod is admitted."""
     warnings: tuple[str, ...] = ()
     asks: bool = False
-    """It asks for devices at all."""
+    """True if the pod requests any devices."""
 
 
 def refused_change(
     rules: Rules, before: Mapping[str, Any], after: Mapping[str, Any], user: str
 ) -> tuple[Problem, ...]:
-    """What was decided for a pod stays as it is, whoever may write pods."""
+    """Problems of an update that changes a pod's allocation without the right to do so."""
     if not rules.writers or user in rules.writers:
         return ()
     old, new = annotations_of(before), annotations_of(after)
@@ -93,7 +94,8 @@ def refused_change(
 
 
 def admit(rules: Rules, pod: Mapping[str, Any], user: str, ticket: str) -> Verdict:
-    """`user` makes it; `ticket`: the question's name, by which its quota is known again."""
+    """The verdict on a pod created by `user`. `ticket` is the UID of the admission request, which
+    identifies the pod's quota reservation."""
     given = annotations_of(pod)
     forged = [] if user in rules.writers else sorted(given.keys() & rules.names.written)
     if forged:
@@ -102,7 +104,7 @@ def admit(rules: Rules, pod: Mapping[str, Any], user: str, ticket: str) -> Verdi
         return Verdict(pod)
     every = _containers(pod)
     if not every:
-        return Verdict(pod)  # the API server says what is wrong with it
+        return Verdict(pod)  # The API server itself reports the malformed pod.
     warnings = _unknown_names(rules, given, every)
     if not _may_ask(rules, given, every):
         return Verdict(pod, warnings=tuple(warnings))
@@ -121,7 +123,7 @@ def admit(rules: Rules, pod: Mapping[str, Any], user: str, ticket: str) -> Verdi
         return Verdict(pod, (_of_error(error),), tuple(warnings), True)
     if problems or not asks:
         return Verdict(made if whole and not problems else pod, problems, tuple(warnings), asks)
-    if not claimed:  # of claims any scheduler knows
+    if not claimed:  # Any scheduler can place claims.
         _schedule(rules, spec, given, warnings)
     head = dict(made.get("metadata") or {})
     made["metadata"] = head
@@ -130,7 +132,7 @@ def admit(rules: Rules, pod: Mapping[str, Any], user: str, ticket: str) -> Verdi
 
 
 def _containers(pod: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Init containers first; none: it is no pod."""
+    """All containers, init containers first. Empty if the document is not a well-formed pod."""
     spec = pod.get("spec")
     if not isinstance(spec, Mapping):
         return []
@@ -153,7 +155,7 @@ def _is_formed(container: object) -> bool:
 
 
 def _may_ask(rules: Rules, given: Mapping[str, str], every: Iterable[Mapping[str, Any]]) -> bool:
-    """False for most pods of a cluster, which are left as they are."""
+    """False for most pods of a cluster, which are left unchanged."""
     if any(key in given for key in FRACTIONS):
         return True
     hides = rules.devices.nvidia.overwrite_env or rules.names.hiding
@@ -172,8 +174,9 @@ def _changed(
     every: list[dict[str, Any]],
     warnings: list[str],
 ) -> tuple[bool, bool]:
-    """Whether it asks for parts of devices, and for instances of cards in MIG mode, which the
-    kubelet counts and any scheduler knows. Raises AskError, AnnotationError."""
+    """Apply the rules to the pod `made`, in place. Returns True if it requests parts of devices,
+    and True if it requests MIG instances, which the kubelet counts and any scheduler can place.
+    Raises AskError, AnnotationError."""
     names = rules.devices.nvidia
     head = made.setdefault("metadata", {})
     annotations = dict(annotations_of(made))
@@ -211,7 +214,7 @@ def _nvidia(
     if not count:
         if by_parts:
             raise AskError(
-                f"container {read.name}: {names.memory}: is asked for without {names.count}"
+                f"container {read.name}: {names.memory}: is requested without {names.count}"
             )
         if names.overwrite_env:
             _set_env(container, "NVIDIA_VISIBLE_DEVICES", "none")
@@ -231,7 +234,7 @@ def _nvidia(
             limits[names.cores] = WHOLE
             warnings.append(f"{names.cores}: {cores} counts as {WHOLE}, a whole GPU's")
     else:
-        # A card that is asked for whole is whole in time, too.
+        # A request for a whole card includes all of its time.
         whole = not memory and percent >= WHOLE and not names.default_cores
         limits[names.cores] = WHOLE if whole else names.default_cores
     if limits:
@@ -269,34 +272,34 @@ def _others(
 
 
 def _set_env(container: dict[str, Any], name: str, value: str) -> None:
-    """What the user wrote stays."""
+    """Set an environment variable unless the user has set it."""
     env = container.get("env")
     env = list(env) if isinstance(env, list) else []
     if not any(_is_one(one) and one.get("name") == name for one in env):
         container["env"] = [*env, {"name": name, "value": value}]
 
 
-# -- who places it, and who is refused ------------------------------------------------------------
+# -- refusals and the scheduler's name ------------------------------------------------------------
 
 
 def _refusals(
     rules: Rules, spec: Mapping[str, Any], every: Iterable[Mapping[str, Any]], placed: bool
 ) -> Iterable[Problem]:
-    """`placed`: by who knows of parts."""
+    """Problems of the pod. `placed` is True if it needs a scheduler that places shares."""
     for one in every:
         context = one.get("securityContext")
         if isinstance(context, Mapping) and context.get("privileged") is True:
             yield Problem(
                 "spec",
                 f"container {one.get('name')} is privileged: it would see every device of the node,"
-                " whatever the pod asks for",
+                " whatever the pod requests",
                 "take privileged out, or the resources",
             )
     ours = rules.scheduler and _scheduler(spec) in rules.served | rules.replaced
     if spec.get("nodeName") and ours and placed:
         yield Problem(
             "spec.nodeName",
-            "the node is chosen by who knows what is left of its devices",
+            "the scheduler chooses the node, because it tracks free device memory and cores",
             "use a node selector: kubernetes.io/hostname: NAME",
         )
 
@@ -314,8 +317,8 @@ def _schedule(
     if theirs or name in ("kai-scheduler", "volcano", "runai-scheduler"):
         _warn(
             warnings,
-            f"spec.schedulerName: {name} is left as it is; shares.replaced_schedulers has those"
-            f" whose pods go to {rules.scheduler}",
+            f"spec.schedulerName: {name} is kept; add it to shares.replaced_schedulers to have"
+            f" its pods placed by {rules.scheduler}",
         )
 
 
@@ -332,7 +335,7 @@ def _unknown_names(
     warnings: list[str] = []
     for key, near in unknown(given, rules.names):
         hint = f"; did you mean {near}?" if near else ""
-        _warn(warnings, f"annotation {key} means nothing here{hint}")
+        _warn(warnings, f"annotation {key} is unknown here and has no effect{hint}")
     seen: set[str] = set()
     for container in every:
         for resource in limits_of(container):
@@ -343,7 +346,7 @@ def _unknown_names(
             if near := nearest(resource, known):
                 _warn(
                     warnings,
-                    f"resource {resource} is nobody's here, so the pod stays Pending; did you mean"
+                    f"resource {resource} is unknown here, so the pod stays Pending; did you mean"
                     f" {near}?",
                 )
     return warnings
@@ -358,7 +361,7 @@ def _warn(warnings: list[str], text: str) -> None:
 def _forged(key: str) -> Problem:
     return Problem(
         f"metadata.annotations[{key}]",
-        "says what a pod was given, and is written by who decides that",
+        "records an allocation; only the scheduler may write it",
         "take it out of the manifest",
     )
 

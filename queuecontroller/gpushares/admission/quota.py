@@ -1,12 +1,12 @@
-"""Quota per namespace on memory and cores of devices: what ResourceQuota objects say under
-`limits.<resource>` and `requests.<resource>`, which Kubernetes itself does not count, or counts
+"""Quota per namespace on memory and cores of devices, from the keys `limits.<resource>` and
+`requests.<resource>` of ResourceQuota objects, which Kubernetes itself does not count, or counts
 without the number of cards.
 
-Of a pod counts, for each container, the amount on a card times the number of cards; of those that
-end before the others begin the largest. Two walls: as a pod is made it must fit beside all pods
-there are, with those that have been let in and not been heard of yet; and as it is bound it must
-fit beside those that are bound. The second is kept by the one who decides, and holds whatever
-several replicas let in at a time.
+The usage of a container is the amount per card times the number of cards; init containers count
+with their maximum. The quota is checked twice. At creation a pod must fit beside all existing pods
+and those that were admitted but are not yet in the watch. At binding it must fit beside the bound
+pods. Only the leader checks at binding, so the quota holds even if several replicas admit at the
+same time.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any, Final
 from sluicecommon.kubernetes.quantity import QuantityError, parse_amount
 
 PREFIXES: Final = ("limits.", "requests.")
-HEARD_WITHIN_NS: Final = 10_000_000_000
-"""A pod that was let in is in the watch by then, or was refused by somebody else."""
+WATCH_DELAY_NS: Final = 10_000_000_000
+"""An admitted pod is in the watch by then, or another admission plugin refused it."""
 MOST_EXPECTED: Final = 100_000
 Use = Mapping[str, int]
-"""By resource."""
+"""Amounts by resource name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,9 @@ class Quota:
     namespace: str
     name: str
     hard: Use
-    """By resource: the least of its keys."""
+    """Limits by resource name: the smallest of its keys."""
     scopes: tuple[tuple[str, str, tuple[str, ...]], ...] = ()
-    """Name, operator, values: it counts the pods that match all of them."""
+    """Name, operator, values. The quota counts pods that match all of them."""
 
     def counts(self, pod: PodUse) -> bool:
         return all(_matches(*one, pod) for one in self.scopes)
@@ -44,7 +44,7 @@ class PodUse:
     namespace: str
     use: Use
     ticket: str = ""
-    """In which question it was let in."""
+    """UID of the admission request that admitted the pod."""
     priority_class: str = ""
     has_deadline: bool = False
     best_effort: bool = False
@@ -60,20 +60,21 @@ class _Expected:
 @dataclass(slots=True)
 class Quotas:
     resources: frozenset[str]
-    """Those that are counted."""
+    """Resource names that are counted."""
     _quotas: dict[str, dict[str, Quota]] = field(default_factory=dict)
     _pods: dict[str, dict[str, PodUse]] = field(default_factory=dict)
-    """By namespace and UID."""
+    """Pods by namespace and UID."""
     _sums: dict[str, dict[str, int]] = field(default_factory=dict)
-    """Of all pods of a namespace, by resource: what most quotas ask for."""
+    """Sums over all pods by namespace and resource name, which is all that quotas without scopes
+    need."""
     _namespace_of: dict[str, str] = field(default_factory=dict)
     _expected: dict[str, dict[str, _Expected]] = field(default_factory=dict)
-    """By namespace and ticket."""
+    """Admitted pods that are not yet in the watch, by namespace and ticket."""
 
-    # -- what there is ----------------------------------------------------------------------------
+    # -- objects in the cluster -------------------------------------------------------------------
 
     def quota(self, document: Mapping[str, Any]) -> bool:
-        """A ResourceQuota as it is now; whether it may let in what it did not."""
+        """Store a ResourceQuota. True if a pod that it refused may fit now."""
         made = read_quota(document, self.resources)
         here = self._quotas.setdefault(made.namespace, {})
         before = here.pop(made.name, None)
@@ -82,7 +83,7 @@ class Quotas:
         return before is not None and before != made
 
     def no_quota(self, namespace: str, name: str) -> bool:
-        """Whether there was one."""
+        """Remove a ResourceQuota. True if it was stored."""
         return self._quotas.get(namespace, {}).pop(name, None) is not None
 
     def pod(self, uid: str, pod: PodUse) -> None:
@@ -98,7 +99,7 @@ class Quotas:
             self._add(pod, 1)
 
     def no_pod(self, uid: str) -> None:
-        """It is gone, or over."""
+        """Remove a pod that was deleted or has ended."""
         namespace = self._namespace_of.pop(uid, None)
         if namespace is not None:
             self._add(self._pods[namespace].pop(uid), -1)
@@ -108,11 +109,11 @@ class Quotas:
         for resource, amount in pod.use.items():
             sums[resource] = sums.get(resource, 0) + sign * amount
 
-    # -- questions --------------------------------------------------------------------------------
+    # -- checks -----------------------------------------------------------------------------------
 
     def let_in(self, pod: PodUse, now_ns: int, *, dry: bool = False) -> str:
-        """Why a new pod does not fit, empty: it does, and counts from now on unless it is only
-        asked."""
+        """Reason why a new pod does not fit; empty if it does. It then counts from now on unless
+        `dry`."""
         here = self._quotas.get(pod.namespace)
         if not here:
             return ""
@@ -129,12 +130,12 @@ class Quotas:
 
         why = _why_not(here.values(), pod, used)
         if not why and not dry and pod.ticket and len(expected) < MOST_EXPECTED:
-            expected[pod.ticket] = _Expected(pod, now_ns + HEARD_WITHIN_NS)
+            expected[pod.ticket] = _Expected(pod, now_ns + WATCH_DELAY_NS)
         return why
 
     def change(self, uid: str, pod: PodUse, now_ns: int, *, dry: bool = False) -> str:
-        """Why a pod that is there may not take so much from now on, empty: it may, and the
-        difference counts until the change is heard of."""
+        """Reason why an existing pod may not grow to `pod.use`; empty if it may. The difference
+        then counts until the change is in the watch, unless `dry`."""
         before = self._pods.get(pod.namespace, {}).get(uid)
         had = before.use if before is not None else {}
         more = {one: amount - had.get(one, 0) for one, amount in pod.use.items()}
@@ -144,7 +145,7 @@ class Quotas:
         return self.let_in(replace(pod, use=more, ticket=f"change {uid}"), now_ns, dry=dry)
 
     def bind(self, uid: str, pod: PodUse) -> str:
-        """Why a pod may not be bound, empty: it may. Those that are being bound count as bound."""
+        """Reason why a pod may not be bound; empty if it may. Pods being bound count as bound."""
         here = self._quotas.get(pod.namespace)
         if not here:
             return ""
@@ -155,7 +156,7 @@ class Quotas:
     # -- figures ----------------------------------------------------------------------------------
 
     def used(self) -> dict[tuple[str, str], int]:
-        """By namespace and resource, of all pods there are."""
+        """Usage of all pods by namespace and resource name."""
         return {
             (namespace, resource): amount
             for namespace, sums in self._sums.items()
@@ -164,7 +165,8 @@ class Quotas:
         }
 
     def limits(self) -> dict[tuple[str, str], int]:
-        """By namespace and resource: the least, where several say one for all pods."""
+        """Limits by namespace and resource name: the smallest where several quotas without scopes
+        have one."""
         found: dict[tuple[str, str], int] = {}
         for namespace, quotas in self._quotas.items():
             for quota in quotas.values():
@@ -189,7 +191,7 @@ def _why_not(quotas: Iterable[Quota], pod: PodUse, used_of: Callable[[Quota, str
             used = used_of(quota, resource)
             if used + wanted > limit:
                 return (
-                    f"exceeding resource quota {quota.name}: {resource}: {wanted} are asked for,"
+                    f"exceeding resource quota {quota.name}: {resource}: {wanted} are requested,"
                     f" {used} of {limit} are used"
                 )
     return ""
@@ -214,11 +216,11 @@ def _matches(scope: str, operator: str, values: tuple[str, ...], pod: PodUse) ->
                 case "DoesNotExist":
                     return not pod.priority_class
             return bool(pod.priority_class)
-    return False  # of a scope that Kubernetes has and we do not: nothing is counted
+    return False  # A scope that is unknown here matches no pod.
 
 
 def read_quota(document: Mapping[str, Any], resources: frozenset[str]) -> Quota:
-    """What cannot be read limits nothing: Kubernetes refuses it."""
+    """Parse a ResourceQuota. Malformed amounts are skipped: the API server refuses them."""
     head, spec = document.get("metadata") or {}, document.get("spec") or {}
     hard: dict[str, int] = {}
     for key, value in (spec.get("hard") or {}).items():

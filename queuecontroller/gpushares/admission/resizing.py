@@ -1,6 +1,6 @@
-"""What a running pod's `resize.sluice.dev/CONTAINER` counts against its namespace's quota. Where an
-agent gives more than a pod was made with (`kubelet.resize = "on"`), this is what counts it; what is
-asked for less gives no quota back, since the annotation can be taken away again."""
+"""Quota usage of a running pod's `resize.sluice.dev/CONTAINER` annotations. An agent with
+`kubelet.resize = "on"` may give a container more than the pod was created with, and that counts. A
+smaller request returns no quota, because the annotation can be removed again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST: Final = {MEMORY: 1 << 40, PERCENT: 100, CORES: 99}
 
 
 def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, str]:
-    """Annotations that resize a container otherwise than before."""
+    """Resize annotations that are new or have another value than before."""
     old, new = annotations_of(before), annotations_of(after)
     return {
         key: text for key, text in new.items() if key.startswith(PREFIX) and old.get(key) != text
@@ -26,7 +26,7 @@ def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, st
 
 
 def problems(asked: Mapping[str, str]) -> tuple[Problem, ...]:
-    """What cannot be meant, by annotation."""
+    """Validation errors of resize annotations."""
     found = []
     for key, text in sorted(asked.items()):
         try:
@@ -38,7 +38,7 @@ def problems(asked: Mapping[str, str]) -> tuple[Problem, ...]:
 
 
 def amounts(text: str) -> dict[str, int]:
-    """By word. Raises ValueError."""
+    """Amounts by word (`gpumem`, …). Raises ValueError."""
     found = {}
     for name, amount in words(text).items():
         try:
@@ -52,8 +52,8 @@ def amounts(text: str) -> dict[str, int]:
 
 
 def resized(pod: Mapping[str, Any], names: Nvidia) -> tuple[Container, ...]:
-    """A pod's containers with what they were made with or what they were resized to, whichever is
-    more. What cannot be meant counts nothing: no agent does it."""
+    """A pod's containers with the larger of the amounts they were created with and those they were
+    resized to. An invalid annotation counts nothing: no agent applies it."""
     annotations = annotations_of(pod)
     return tuple(_one(one, annotations.get(PREFIX + one.name), names) for one in containers_of(pod))
 

@@ -1,5 +1,4 @@
-"""What a pod counts against its namespace's quota: what it asks for as it is made, what it was
-given once it is bound."""
+"""Usage of a namespace's quota by a pod: its request at creation, its allocation once bound."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ _PERCENT_PPM: Final = 10_000
 
 
 def counted(devices: DeviceConfig) -> frozenset[str]:
-    """Resources that quotas are kept of."""
+    """Resource names that quotas are kept for."""
     names = devices.nvidia
     of_vendors = {
         one for vendor in devices.vendors for one in (vendor.count, vendor.memory, vendor.cores)
@@ -34,9 +33,9 @@ def use_of(
     namespace: str = "",
     given: Sequence[tuple[int, int]] = (),
 ) -> PodUse:
-    """`namespace`: where a pod that is just made is going to be; `given`: bytes and parts per
-    million of each share that it was given. What cannot be meant counts nothing: such a pod is
-    refused, and runs nowhere."""
+    """A pod's usage. `namespace` is that of a pod being created; `given` are bytes and parts per
+    million of each share in its allocation. An invalid request counts nothing: such a pod is
+    refused and never runs."""
     head, spec = table(pod, "metadata"), table(pod, "spec")
     annotations = annotations_of(pod)
     return PodUse(
@@ -58,7 +57,7 @@ def amounts(
     devices: DeviceConfig, pod: Mapping[str, Any], given: Sequence[tuple[int, int]] = ()
 ) -> dict[str, int]:
     found = _nvidia(devices.nvidia, resized(as_asked(devices.nvidia, pod), devices.nvidia))
-    if given:  # exact, also where it asked for a part of whatever card it gets
+    if given:  # The allocation is exact even if a percentage of an unknown card was requested.
         names = devices.nvidia
         factor = _MIB * names.memory_factor
         exact = sum(-(-memory // factor) for memory, _ in given)
@@ -92,7 +91,8 @@ def _nvidia(names: Nvidia, containers: tuple[Container, ...]) -> dict[str, int]:
 
 
 def _best_effort(spec: Mapping[str, Any]) -> bool:
-    """By CPU and memory alone, as Kubernetes has it."""
+    """True if the pod requests neither CPU nor memory, which is Kubernetes' definition of
+    BestEffort."""
     for key in ("initContainers", "containers"):
         listed = spec.get(key)
         for one in listed if isinstance(listed, list) else ():

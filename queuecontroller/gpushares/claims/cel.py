@@ -1,4 +1,4 @@
-"""Whether a device is meant by a selector.
+"""Evaluation of device selectors in CEL.
 
 The part of CEL that Kubernetes documents for devices: logic, comparisons, `in`, text functions,
 quantities, versions, optional fields, `has`, `cel.bind`, `exists` and `all`. `matches` is not among
@@ -24,7 +24,7 @@ _VERSION: Final = re.compile(
     r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})(?:-([0-9A-Za-z.-]+))?(?:\+.*)?", re.ASCII
 )
 _OPTIONAL_METHODS: Final = {"orValue": 1, "hasValue": 0}
-"""With the number of their arguments."""
+"""Methods of optional values with the number of their arguments."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -36,7 +36,7 @@ class Quantity:
 class Version:
     numbers: tuple[int, int, int]
     released: bool
-    """False: one before it, which is less."""
+    """False for a pre-release, which sorts before the release."""
     before: tuple[tuple[bool, int, str], ...] = ()
 
 
@@ -50,7 +50,7 @@ class Maybe:
 class Device:
     driver: str
     attributes: Mapping[str, Mapping[str, Any]]
-    """By domain, then by name."""
+    """Attributes by domain, then by name."""
     capacity: Mapping[str, Mapping[str, Quantity]]
     shared: bool
 
@@ -64,7 +64,7 @@ def quantity(text: object) -> Quantity:
 
 
 def version(text: object) -> Version:
-    """Of three numbers, as Kubernetes wants them. Raises CelError."""
+    """Parse a semantic version with three numbers, as Kubernetes requires them. Raises CelError."""
     match = _VERSION.fullmatch(str(text)) if len(str(text)) <= LONGEST_VERSION else None
     if match is None:
         raise CelError(f"{str(text)[:40]!r} is no version such as 1.2.3")
@@ -82,13 +82,13 @@ def _parsed(text: str) -> Node | str:
 
 
 def check(text: str) -> str:
-    """What is wrong with an expression as it is written; empty: nothing."""
+    """The syntax error of an expression; empty if it is valid."""
     found = _parsed(text)
     return found if isinstance(found, str) else ""
 
 
 def matches(text: str, device: Device) -> bool:
-    """Raises CelError."""
+    """True if the selector matches the device. Raises CelError."""
     tree = _parsed(text)
     if isinstance(tree, str):
         raise CelError(tree)
@@ -139,7 +139,7 @@ class _Run:
         return self._either(one, other, False)
 
     def _either(self, one: Node, other: Node, decides: bool) -> bool:
-        """One side that decides is enough, also where the other has no answer."""
+        """Evaluate `||` or `&&`: one side that decides is enough, even if the other side fails."""
         try:
             if self._truth(one) is decides:
                 return decides
@@ -229,7 +229,7 @@ class _Run:
         if isinstance(there, Mapping):
             if key in there:
                 return Maybe(there[key], True)
-            # A domain that a device has nothing of is empty, and not missing.
+            # A domain in which the device publishes nothing is empty, not missing.
             domains = any(there is one for one in self._by_domain())
             return Maybe({}, True) if domains else Maybe()
         if isinstance(there, list) and isinstance(key, int) and not isinstance(key, bool):

@@ -1,7 +1,7 @@
-"""The language of device selectors, read: the part of CEL that such expressions are made of.
+"""Parser for device selectors: the part of CEL that such expressions use.
 
-An expression becomes a tree of tuples, its first item the kind of the node. What is not of this
-part is refused by its name, and never guessed at.
+An expression becomes a tree of tuples, whose first item is the kind of the node. Syntax outside
+this part is refused by name, never guessed at.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ LONGEST: Final = 10 * 1024
 """Characters; Kubernetes' own bound."""
 DEEPEST: Final = 50
 LONGEST_NUMBER: Final = 19
-"""Digits of the largest number of 64 bits, and of more than a double tells apart."""
+"""Digits of the largest 64-bit number; a double distinguishes fewer."""
 _TOKEN: Final = re.compile(
     r"""\s*(?:(?P<number>\d+(?:\.\d+)?)|(?P<text>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')
     |(?P<name>[A-Za-z_][A-Za-z0-9_]*)
@@ -27,11 +27,11 @@ Node: TypeAlias = tuple[object, ...]
 
 
 class CelError(Exception):
-    """What is wrong with an expression, or with a value in it."""
+    """Raised for a malformed expression or for a value that it cannot evaluate."""
 
 
 def parse(text: str) -> Node:
-    """Raises CelError."""
+    """Parse an expression into its tree. Raises CelError."""
     if len(text) > LONGEST:
         raise CelError(f"{len(text)} characters, more than {LONGEST}")
     parser = _Parser(_tokens(text))
@@ -68,7 +68,7 @@ class _Parser:
         return self._tokens[self._at][1]
 
     def _take(self, *signs: str) -> str:
-        """The sign, if it is one of these; empty: it is not."""
+        """Consume the next token if it is one of these signs and return it; empty if it is not."""
         kind, text = self._tokens[self._at]
         if kind != "sign" or text not in signs:
             return ""

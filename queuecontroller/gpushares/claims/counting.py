@@ -1,11 +1,11 @@
-"""What the claims of a pod count for.
+"""Quota usage of a pod's resource claims.
 
-Claims are made from templates when the pod is made, so what counts is in the template: per request
-its class, and there how many devices, or how much of a counter or a capacity these are. What a
-device has of it is known from the published slices; where several would do, the most any of them
-would take is counted, as Kueue does: nobody knows yet which one it will be. Everything that cannot
-be counted is a problem with its field and reason, and is looked at again when templates, classes or
-slices have changed.
+Claims are made from templates when the pod is created, so the usage is read from the template: each
+request has a class, and the mapping of the class says how many devices, or how much of a counter or
+a capacity, they count for. Amounts per device come from the published ResourceSlices. If several
+devices match, the largest amount of any of them counts, as in Kueue, because the device is not
+chosen yet. A claim that cannot be counted is a problem with its field and reason, and is evaluated
+again when templates, classes or slices change.
 
 Amounts are whole units of the quota, rounded up.
 """
@@ -24,42 +24,45 @@ from sluicecommon.kubernetes.quantity import saturate
 from sluicecommon.reader import Reader, shown
 
 MOST_CLAIMS: Final = 64
-"""Of a pod."""
+"""Claims per pod."""
 MOST_REQUESTS: Final = 32
-"""Of a claim; Kubernetes' own bound."""
+"""Requests per claim; the limit is the one of the Kubernetes API."""
 
 Document = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What the API server has."""
+    """Objects of the API server that counting needs."""
 
     classes: DeviceClasses
-    """Which are counted, and how."""
+    """Device classes that are counted, with their mappings."""
     template: Callable[[str, str], Document | None]
-    """By namespace and name."""
+    """Look up a ResourceClaimTemplate by namespace and name."""
     device_class: Callable[[str], Document | None]
     devices: Callable[[str], Sequence[Published]]
-    """Of a driver."""
+    """Published devices of a driver."""
 
 
 def claims_of(spec: Reader, namespace: str, known: Known) -> dict[str, int]:
-    """What is counted for one pod besides its containers' requests; problems are the reader's."""
+    """Usage of one pod by quota name, besides its containers' requests. Errors are added to the
+    reader's problems."""
     total: dict[str, int] = {}
     given = spec.children("resourceClaims")
     if len(given) > MOST_CLAIMS:
-        spec.problem("resourceClaims", f"more than {MOST_CLAIMS}", "ask for less in one pod")
+        spec.problem("resourceClaims", f"more than {MOST_CLAIMS}", "request less in one pod")
         return {}
     for one in given:
         name = one.text("resourceClaimTemplateName")
         if not name:
-            continue  # a claim of its own name outlives the pod, and is counted for nobody
+            continue  # A ResourceClaim named directly outlives the pod and is not counted.
         where = f"ResourceClaimTemplate {shown(name)}"
         template = known.template(namespace, name)
         if template is None:
             what = f"{where} is not in namespace {namespace}"
-            one.problem("resourceClaimTemplateName", what, "make it; it is seen when it comes")
+            one.problem(
+                "resourceClaimTemplateName", what, "create it; the workload is then evaluated again"
+            )
             continue
         body = Reader(template, f"{one.path}: {where}", one.problems)
         devices = body.child("spec").child("spec").child("devices")
@@ -145,16 +148,16 @@ def _is_meant(device: Device, selectors: Sequence[str], what: str) -> bool:
                 return False
         except CelError as error:
             raise _Uncounted(
-                f"{what} cannot be answered: {error}", "write it another way"
+                f"{what} cannot be evaluated: {error}", "write it another way"
             ) from None
     return True
 
 
 def _amount(exactly: Reader, source: Source, devices: Sequence[Published], count: int) -> int:
-    """Of one device. Raises _Uncounted."""
+    """Amount for one device. Raises _Uncounted."""
     if len(devices) < count:
-        what = f"{len(devices)} published devices are meant, {count} are asked for"
-        raise _Uncounted(what, "ask for less, or wait until they are published")
+        what = f"{len(devices)} published devices match, {count} are requested"
+        raise _Uncounted(what, "request less, or wait until they are published")
     if source.counter:
         found = [
             max(values)
@@ -162,7 +165,7 @@ def _amount(exactly: Reader, source: Source, devices: Sequence[Published], count
             if (values := [amount for name, amount in one.counters if name == source.name])
         ]
         if not found:
-            raise _Uncounted("no device that is meant consumes that counter", "mend the mapping")
+            raise _Uncounted("no matching device consumes that counter", "correct the mapping")
     else:
         found = _of_capacity(exactly, source, devices)
     return -(-max(0, *found) // 1000)
@@ -173,7 +176,7 @@ def _of_capacity(exactly: Reader, source: Source, devices: Sequence[Published]) 
     asked = _asked(exactly, domain, name, source.driver)
     having = [one for one in devices if name in one.device.capacity.get(domain, {})]
     if not having:
-        raise _Uncounted("no device that is meant has that capacity", "mend the mapping")
+        raise _Uncounted("no matching device has that capacity", "correct the mapping")
     found = []
     for one in having:
         policy = one.policies[domain, name]
@@ -186,12 +189,12 @@ def _of_capacity(exactly: Reader, source: Source, devices: Sequence[Published]) 
         if fitting is not None and fitting <= one.device.capacity[domain][name].thousandths:
             found.append(fitting)
     if not found:
-        raise _Uncounted("no device that is meant can give so much", "ask for less")
+        raise _Uncounted("no matching device has enough capacity", "request less")
     return found
 
 
 def _asked(exactly: Reader, domain: str, name: str, driver: str) -> int | None:
-    """In thousandths; None: it is left to the device."""
+    """The requested capacity in thousandths; None: the device's default applies."""
     given = exactly.child("capacity").child("requests")
     for key in given.names():
         if qualified(key, driver) == (domain, name):

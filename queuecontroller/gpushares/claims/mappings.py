@@ -1,4 +1,4 @@
-"""Which quota a class of devices counts for, and by what: Kueue's `deviceClassMappings`."""
+"""Kueue's `deviceClassMappings`: the quota that a device class counts for, and its unit."""
 
 from __future__ import annotations
 
@@ -23,32 +23,33 @@ _CAPACITY: Final = re.compile(rf"(?:{_LABEL}(?:\.{_LABEL})*/)?[A-Za-z_][A-Za-z0-
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What of a device is counted, instead of the device itself."""
+    """A counter or a capacity of a device that is counted instead of the device itself."""
 
     counter: bool
-    """A counter that it consumes of its card, or a capacity of its own."""
+    """True for a counter that the device consumes of its card, False for a capacity of its own."""
     name: str
     driver: str
     selector: str
-    """Which devices count, in CEL."""
+    """CEL selector of the devices that count."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mapped:
-    """A class of devices."""
+    """Mapping of a device class."""
 
     resource: str
-    """Its quota, where devices are counted."""
+    """Quota name, used if devices are counted."""
     sources: tuple[tuple[str, Source], ...] = ()
-    """With the quota that each counts for; none: devices are counted."""
+    """Sources, each with the quota it counts for; empty: devices are counted."""
 
 
 DeviceClasses = Mapping[str, Mapped]
-"""By the name of the class."""
+"""Mappings by the name of the class."""
 
 
 def read_mappings(readers: Sequence[Reader]) -> dict[str, Mapped]:
-    """A class may be in several mappings that have sources: each is a quota of its own."""
+    """Parse the mappings. A class may be in several mappings with sources: each is a quota of its
+    own."""
     found: dict[str, Mapped] = {}
     names: set[str] = set()
     for number, reader in enumerate(readers):

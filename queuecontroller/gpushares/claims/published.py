@@ -1,4 +1,4 @@
-"""The devices of ResourceSlices: of each pool its newest generation, once it is complete."""
+"""Devices published in ResourceSlices: the newest generation of each pool, if it is complete."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from queuecontroller.gpushares.claims.cel import Device, Quantity, quantity, ver
 from queuecontroller.gpushares.claims.cel_parse import CelError
 
 MOST_DEVICES: Final = 128
-"""Of a slice; Kubernetes' own bound."""
+"""Devices per slice; the limit is the one of the Kubernetes API."""
 _READ: Final = {"string": str, "int": int, "bool": bool}
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How a request for a capacity is rounded, in thousandths."""
+    """Rounding of a capacity request, in thousandths."""
 
     default: int | None = None
     values: tuple[int, ...] = ()
@@ -31,19 +31,20 @@ class Published:
     device: Device
     name: str
     counters: tuple[tuple[str, int], ...]
-    """What it consumes of its card, in thousandths."""
+    """Name and amount, in thousandths, that the device consumes of its card's counters."""
     policies: Mapping[tuple[str, str], Policy]
-    """By domain and name of a capacity."""
+    """Policies by domain and name of a capacity."""
 
 
 def qualified(name: str, driver: str) -> tuple[str, str]:
-    """Domain and name; without a domain it is the driver's own."""
+    """Domain and name of an attribute or a capacity; the default domain is the driver."""
     domain, mark, rest = name.rpartition("/")
     return (domain, rest) if mark else (driver, name)
 
 
 def published(slices: Iterable[Mapping[str, Any]], driver: str) -> tuple[Published, ...]:
-    """What cannot be read of a slice leaves its pool out: nobody knows what else is in it."""
+    """Devices of a driver. A pool with a malformed slice is left out, because its content is
+    unknown."""
     pools: dict[str, tuple[int, int, list[Mapping[str, Any]]]] = {}
     for one in slices:
         spec = one.get("spec")
@@ -99,7 +100,7 @@ def _attribute(value: Mapping[str, Any]) -> Any:
         return version(found)
     if kind in _READ and isinstance(found, _READ[kind]):
         return found
-    if isinstance(found, list):  # lists of any of these, in later versions of the API
+    if isinstance(found, list):  # Later versions of the API have lists of these types.
         return [version(one) if kind == "versions" else one for one in found]
     raise ValueError(kind)
 
@@ -119,7 +120,7 @@ def _policy(given: Mapping[str, Any]) -> Policy:
 
 
 def rounded(thousandths: int, policy: Policy) -> int | None:
-    """What the scheduler would make of a request; None: the device cannot give it."""
+    """A request rounded as the scheduler rounds it; None if the device cannot provide it."""
     if policy.values:
         return min((one for one in policy.values if one >= thousandths), default=None)
     found = thousandths

@@ -1,8 +1,8 @@
-"""What a scheduler extender answers, out of what is known of GPUs: which nodes have room for a pod,
-which of them suit it best, whom a pod of higher priority may displace, and which GPUs it gets.
+"""Scheduler extender: decides which nodes have room for a pod, which suit it best, which pods a pod
+of higher priority may preempt, and which GPUs it gets.
 
-Pure: no I/O, no clock. `wire` reads and writes kube-scheduler's documents, `pods` says what a pod
-asks for, `ledger` who holds what, `verdicts` whether a node can take a pod and why not, `ranking`
-which does best, `on_the_way` who is about to be bound, `victims` whom to displace; `answers` puts
-them together.
+Pure: no I/O, no clock. `wire` parses and writes kube-scheduler's documents, `pods` parses a pod's
+request, `ledger` records the holders of GPUs, `verdicts` decides whether a node can take a pod and
+why not, `ranking` scores nodes, `nominated` tracks pods about to be bound, `victims` chooses
+victims; `answers` puts them together.
 """

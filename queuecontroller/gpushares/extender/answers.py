@@ -1,5 +1,6 @@
-"""The answers of an extender over what is known now: filter, prioritize, preempt, and where a pod
-goes that is bound to a node. Nothing is changed here; who binds assumes the place in the ledger."""
+"""Responses of the extender from the current state: filter, prioritize, preempt, and the GPUs of a
+pod that is bound to a node. Nothing is changed here; the caller that binds assumes the place in the
+ledger."""
 
 from __future__ import annotations
 
@@ -32,8 +33,8 @@ from queuecontroller.scheduler.placement.request import GpuRequest
 from queuecontroller.scheduler.placement.stock import Stock
 
 Queued = Callable[[Mapping[str, Any], Sequence[str] | None], PodPlace | str | None]
-"""Where the queue has placed a pod, on one of these nodes if there is a choice; in words, why it
-has no place for one of its own now; None: it is none of its own."""
+"""The place that the queue reserved for a pod, on one of these nodes if there is a choice; the
+reason in words if it has none at present; None if the pod is not the queue's."""
 NO_GPUS: Final = "has no GPUs that are known here: no agent of it reports"
 
 CLEARED: Final = "is being cleared for the pod"
@@ -41,14 +42,14 @@ CLEARED: Final = "is being cleared for the pod"
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """Where a pod says nothing."""
+    """Defaults for pods without annotations."""
 
     node_policy: str = BINPACK
     request: GpuRequest = ANY_GPU
-    """Of it, the policies for GPUs count."""
+    """Default policies for GPUs; the other fields are ignored."""
     names: ResourceNames = HAMI
     best_only: bool = False
-    """Of the nodes with room only the one that suits best is answered."""
+    """True if filter returns only the most suitable of the nodes with room."""
 
 
 class Extender:
@@ -60,7 +61,7 @@ class Extender:
         queued: Queued = lambda _, __: None,
         why_away: Callable[[str], str] = lambda _: NO_GPUS,
     ) -> None:
-        """`why_away`: why a node that is not in the stock is not."""
+        """`why_away` returns the reason why a node is not in the stock."""
         self.stock = stock
         self.ledger = ledger
         self._defaults = defaults
@@ -108,8 +109,8 @@ class Extender:
         return passed
 
     def is_ready(self, uid: str) -> bool:
-        """What is kept for the pod is free. What is kept for others is in nobody's way there: it
-        was counted when the place was chosen, and some of it may not be free yet."""
+        """True if the GPUs reserved for the pod are free. Reservations of other pods are ignored:
+        they were counted when the place was chosen, and may not be free yet."""
         kept = self.ledger.kept.get(uid)
         room = self.stock.nodes.get(kept.place.node) if kept is not None else None
         if kept is None or room is None:
@@ -149,7 +150,8 @@ class Extender:
         return Passed(tuple(passed), failed, hopeless)
 
     def best(self, ask: PodAsk, names: Sequence[str]) -> PodPlace | None:
-        """On the node among these with room for it that suits it best."""
+        """The pod's place on the most suitable of these nodes with room for it; None if there is
+        none."""
         judge = self._verdicts.of_shape(ask)
         known = [self.stock.nodes[name] for name in names if name in self.stock.nodes]
         fit = [room for room in known if judge.look(room)[0] == FITS]
@@ -172,8 +174,8 @@ class Extender:
         return [(name, points.get(name, 0)) for name in names]
 
     def narrowed(self, pod: Mapping[str, Any], names: Sequence[str]) -> tuple[str, ...]:
-        """The first of those that suit best; all of them where every one is wanted, or where GPUs
-        do not decide."""
+        """The first of the most suitable nodes; all nodes unless `best_only` is set and the pod
+        requests GPUs."""
         if not self._defaults.best_only or len(names) < 2:
             return tuple(names)
         ask = self.read(pod)
@@ -194,8 +196,8 @@ class Extender:
         proposed: Mapping[str, tuple[list[str], int]],
         budgets: Sequence[Budget],
     ) -> dict[str, tuple[list[str], int]]:
-        """By node who is to go: those proposed, and whom it takes besides for the shares; without
-        the nodes where that does not help."""
+        """Victims by node with the number of budgets they violate: those proposed, and further ones
+        that free the GPU shares. Nodes where preemption would not help are left out."""
         ask = self.read(pod)
         if ask.wrong or self.is_queued(pod):
             return {}
@@ -218,8 +220,8 @@ class Extender:
         guarded: Collection[str] = (),
         soon: str = "",
     ) -> Victims | None:
-        """Who has to leave the node besides; nobody, where those who go are enough. None: it would
-        not help. What is kept for pods of lower priority is no obstacle. See `victims.choose`."""
+        """Further victims on a node; empty if those `going` are enough, None if preemption would
+        not help. Reservations of pods of lower priority are no obstacle. See `victims.choose`."""
         room = self.stock.nodes.get(node)
         if room is None:
             return None
@@ -228,8 +230,8 @@ class Extender:
             return choose(room, ask, holders, budgets, going, guarded, soon)
 
     def is_promised(self, uid: str, going: Collection[str]) -> bool:
-        """What is kept for the pod is there once these have gone, beside what is kept for others of
-        its priority and above."""
+        """True if the GPUs reserved for the pod are free once these pods have gone, beside the
+        reservations of pods of its priority and above."""
         kept = self.ledger.kept.get(uid)
         room = self.stock.nodes.get(kept.place.node) if kept is not None else None
         if kept is None or room is None:
@@ -243,11 +245,11 @@ class Extender:
         return takes(trial, kept.place.held)
 
     def is_queued(self, pod: Mapping[str, Any]) -> bool:
-        """The queue keeps a place for it, or would."""
+        """True if the pod belongs to the queue, with or without a place."""
         return self._queued(pod, None) is not None
 
     def _ghosts(self, node: str, going: Collection[str]) -> Iterable[Holder]:
-        """Of those who go, such as the API server has no more and the node has still."""
+        """Pods among those `going` that are gone from the API server but still on the node."""
         for uid in going:
             held = self.ledger.holding(uid) if uid not in self.ledger.pods else None
             if held is not None and held[0] == node:
@@ -262,7 +264,8 @@ class Extender:
     # -- bind -------------------------------------------------------------------------------------
 
     def place(self, pod: Mapping[str, Any], node: str) -> PodPlace | str | None:
-        """Its GPUs there, or why it cannot have them; None: it wants none."""
+        """The pod's GPUs on a node, or the reason why it cannot have them; None if it requests
+        none."""
         own = self._queued(pod, [node])
         if isinstance(own, str):
             return own
@@ -291,5 +294,5 @@ class Extender:
 
 
 def with_policies(chosen: Mapping[str, object]) -> Defaults:
-    """Of fields that `placement.request.gpu_policies` has read."""
+    """Defaults from fields that `placement.request.gpu_policies` has parsed."""
     return Defaults(request=replace(GpuRequest(), **chosen))  # type: ignore[arg-type]

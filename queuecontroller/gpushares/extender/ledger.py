@@ -1,9 +1,9 @@
-"""Who holds what of the nodes' GPUs in a cluster: pods that the API server has with a placement,
-pods whose binding is under way, what nodes say that runs there, workloads of the queue, whose
-places their pods take without holding anything themselves, and pods that others make way for.
+"""Holders of a cluster's GPUs: bound pods from the API server, pods being bound, running containers
+as reported by nodes, workloads of the queue, whose pods take the workload's places and hold nothing
+themselves, and reservations of preemptors.
 
-What the API server forgets may run on for a while, where a pod was deleted by force: its GPUs are
-its own until its node says, too, that it is gone.
+A pod deleted by force may keep running after the API server has removed it: it keeps its GPUs until
+its node reports that it is gone.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from queuecontroller.scheduler.model.objects import WorkloadKey
 from queuecontroller.scheduler.placement.stock import Share, Stock, Undo
 
 GRACE_S: Final = 30
-"""Kubernetes' own default."""
+"""Seconds; Kubernetes' default."""
 
 
 class PlainPod(NamedTuple):
-    """Key of its holding in the stock, equal to no key of the queue's."""
+    """Key of a pod's holding in the stock; equal to no key of the queue."""
 
     pod: str
     """UID."""
@@ -31,23 +31,23 @@ class PlainPod(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KeptFor:
-    """Key of room in the stock that others leave for a pod; equal to no other key."""
+    """Key of a preemptor's reservation in the stock; equal to no other key."""
 
     pod: str
     """UID."""
 
 
 class Kept(NamedTuple):
-    """Room for a pod that waits: free once those have left who make way for it."""
+    """Reservation of a preemptor; usable once its victims have terminated."""
 
     place: PodPlace
     priority: int
-    """The pod's."""
+    """Priority of the preemptor."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldPod:
-    """As much of a pod that holds GPUs as choosing whom to displace takes."""
+    """A pod that holds GPUs, with the fields that choosing victims needs."""
 
     uid: str
     namespace: str
@@ -56,13 +56,13 @@ class HeldPod:
     priority: int = 0
     labels: Mapping[str, str] | None = None
     started: str = ""
-    """RFC 3339; the newest go first."""
+    """RFC 3339; the newest are preempted first."""
     leaving: bool = False
-    """It is being deleted: nobody has to displace it."""
+    """True while the pod is being deleted; it need not be preempted."""
     leaves: str = ""
-    """RFC 3339: when its time to do so is over."""
+    """End of the pod's grace period, RFC 3339."""
     grace_s: int = GRACE_S
-    """How long it may take to leave."""
+    """Grace period in seconds."""
 
     @property
     def key(self) -> str:
@@ -71,7 +71,7 @@ class HeldPod:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """What a node says that a container has, by the kubelet's word; all containers of a pod."""
+    """A pod's shares in all of its containers, as its node reports them from the kubelet."""
 
     uid: str
     namespace: str
@@ -80,7 +80,7 @@ class Running:
 
 
 def _nothing() -> None:
-    """Nothing was lifted."""
+    """Undo of nothing."""
 
 
 class PodLedger:
@@ -88,55 +88,55 @@ class PodLedger:
         self._stock = stock
         self._assumed: dict[str, PodPlace] = {}
         self._bound: dict[str, PodPlace] = {}
-        """By the API server's word."""
+        """Places of bound pods, from the API server."""
         self._running: dict[str, dict[str, Running]] = {}
-        """By node and UID."""
+        """Running pods by node and UID."""
         self._node_of: dict[str, str] = {}
-        """Where a pod runs, by its node's word."""
+        """Node by UID, as nodes report it."""
         self._held: dict[str, tuple[str, tuple[Share, ...]]] = {}
         self.pods: dict[str, HeldPod] = {}
-        """Those of the API server's that hold something here."""
+        """Pods of the API server that hold GPUs here, by UID."""
         self._priorities: Counter[int] = Counter()
-        """Theirs."""
+        """Number of `pods` by priority."""
         self._on_node: dict[str, dict[str, None]] = {}
         self._of_workload: dict[str, dict[str, None]] = {}
-        """Bound pods that say they have a place of a workload's, by it."""
+        """Bound pods by the workload whose place they name."""
         self.reserved = Reservations(stock, self._settle)
         self.kept: dict[str, Kept] = {}
-        """By UID."""
+        """Reservations by the preemptor's UID."""
 
     def __len__(self) -> int:
         return len(self._held)
 
     @property
     def freed(self) -> int:
-        """Grows when something may fit that did not."""
+        """A counter that grows when a pod that did not fit may fit now."""
         return self._stock.freed
 
     def place(self, uid: str) -> PodPlace | None:
-        """Where it is, or is about to be."""
+        """The pod's place, bound or assumed."""
         return self._bound.get(uid) or self._assumed.get(uid)
 
     @property
     def least_priority(self) -> int | None:
-        """Of the pods that hold something."""
+        """Lowest priority of the pods that hold GPUs."""
         return min(self._priorities, default=None)
 
     def holding(self, uid: str) -> tuple[str, tuple[Share, ...]] | None:
         return self._held.get(uid)
 
     def on_node(self, node: str) -> list[tuple[str, HeldPod]]:
-        """Pods of the API server's that hold something there, by UID."""
+        """Pods of the API server that hold GPUs on a node, with their UIDs."""
         return [(uid, self.pods[uid]) for uid in self._on_node.get(node, ())]
 
     def assumed_place(self, uid: str) -> PodPlace | None:
-        """Where it is about to be bound, or may have been."""
+        """Place where the pod is being bound, or may have been bound."""
         return self._assumed.get(uid)
 
-    # -- what we are about to write ---------------------------------------------------------------
+    # -- pods being bound -------------------------------------------------------------------------
 
     def assume(self, uid: str, place: PodPlace) -> None:
-        """Raises ValueError where it has a place already."""
+        """Record a pod's place before it is bound. Raises ValueError if it has a place already."""
         if self.place(uid) is not None:
             raise ValueError(f"pod {uid} has a place already")
         self._turn_over(uid)
@@ -146,15 +146,15 @@ class PodLedger:
         self._settle(uid)
 
     def forget(self, uid: str) -> None:
-        """It was not written, or the API server says so itself by now."""
+        """Drop an assumed place: the binding failed, or the API server has the pod by now."""
         if self._assumed.pop(uid, None) is not None:
             self.reserved.loosen(uid)
             self._settle(uid)
 
-    # -- those whom others make way for ----------------------------------------------------------
+    # -- reservations of preemptors ---------------------------------------------------------------
 
     def keep(self, uid: str, place: PodPlace, priority: int) -> None:
-        """For this pod, until it is placed: also what is not free yet."""
+        """Reserve a place for a preemptor until it is placed; its GPUs may not be free yet."""
         self._turn_over(uid)
         self.kept[uid] = Kept(place, priority)
         self._stock.hold(KeptFor(uid), place.node, place.held)
@@ -164,14 +164,14 @@ class PodLedger:
             self._stock.release(KeptFor(uid))
 
     def _turn_over(self, uid: str) -> None:
-        """To the pod itself: nothing is free for others by it."""
+        """Drop a pod's reservation in favour of the pod itself: nothing becomes free for others."""
         freed = self._stock.freed
         self.unkeep(uid)
         self._stock.freed = freed
 
     def without_kept(self, uid: str, below: int | None = None) -> Undo:
-        """As if nothing were kept for this pod, nor for those of a priority `below` that; until the
-        undo, and nothing may change meanwhile."""
+        """Lift the reservation of this pod and of those with a priority below `below`, until the
+        undo is called. Nothing else may change meanwhile."""
         keys = [
             KeptFor(one)
             for one, kept in self.kept.items()
@@ -180,14 +180,14 @@ class PodLedger:
         return self._stock.without(keys) if keys else _nothing
 
     def without_all_kept(self) -> Undo:
-        """The same for everybody."""
+        """Lift all reservations until the undo is called."""
         return self._stock.without([KeptFor(one) for one in self.kept])
 
     # -- workloads of the queue -------------------------------------------------------------------
 
     def reserve(self, key: WorkloadKey, places: Places, done: Mapping[str, int] = NONE) -> None:
-        """What is kept for a workload's pods from now on, in place of what was before; those who
-        are bound there already have it. `done`: see `Reservations.hold`."""
+        """Replace the reservation of a workload's pods; bound pods keep their places in it. See
+        `Reservations.hold` for `done`."""
         if self.reserved.hold(key, places, done):
             for uid in self._of_workload.get(key, {}):
                 self.reserved.claim(key, self._bound[uid], uid)
@@ -195,10 +195,10 @@ class PodLedger:
                 if place.workload == key:
                     self.reserved.claim(key, place, uid)
 
-    # -- what the API server says -----------------------------------------------------------------
+    # -- pods of the API server -------------------------------------------------------------------
 
     def take(self, document: Mapping[str, Any]) -> None:
-        """A pod as it is now."""
+        """Record a pod's current document from the API server."""
         head = document["metadata"]
         uid = str(head.get("uid") or "")
         node = str((document.get("spec") or {}).get("nodeName") or "")
@@ -233,14 +233,14 @@ class PodLedger:
         self._settle(uid)
 
     def drop(self, uid: str) -> None:
-        """The API server has it no more."""
+        """Remove a pod that was deleted from the API server."""
         self._assumed.pop(uid, None)
         self.unkeep(uid)
         self._drop(uid)
 
     def _drop(self, uid: str) -> None:
         self._unbind(uid)
-        if uid not in self._node_of:  # else the next pod has to wait for its end
+        if uid not in self._node_of:  # While it runs, the next pod has to wait for its end.
             self.reserved.leave(uid)
         self._note_gone(uid)
         self._settle(uid)
@@ -262,10 +262,10 @@ class PodLedger:
             if not mine:
                 del self._of_workload[place.workload]
 
-    # -- what nodes say ---------------------------------------------------------------------------
+    # -- reports of nodes -------------------------------------------------------------------------
 
     def report(self, node: str, running: Mapping[str, Running]) -> None:
-        """All pods that have GPUs on the node; what it does not name is over there."""
+        """Record all pods with GPUs on a node; pods missing from the report have ended there."""
         before = self._running.get(node, {})
         if before == running:
             return
@@ -281,7 +281,7 @@ class PodLedger:
                 self._settle(uid)
 
     def forget_node(self, node: str) -> None:
-        """It is given up."""
+        """Drop the reports of a node that was removed."""
         self.report(node, {})
         self._running.pop(node, None)
 
@@ -301,7 +301,8 @@ class PodLedger:
             self._held[uid] = wanted
 
     def _wanted(self, uid: str) -> tuple[str, tuple[Share, ...]] | None:
-        """What it is to hold: what it was given, else what its node says it has."""
+        """The pod's holding: its place, else the shares that its node reports; None if it holds
+        nothing itself."""
         if self.reserved.covers(uid):
             return None
         place = self._bound.get(uid) or self._assumed.get(uid)

@@ -1,9 +1,9 @@
-"""Pods on their way: a scheduler was told which node suits a pod best, and asks about others before
-it has bound that one there. It goes by its own sums of what nodes advertise, which say nothing of
-single GPUs: without this the last room of a node is promised to several, all but one are refused
-when they are bound, and each waits for a second or more.
+"""Pods about to be bound: the scheduler received a best node for one pod and sends requests for
+others before it has bound the first. The scheduler's own sums of advertised resources do not
+include single GPUs. Without this, the last room of a node would be offered to several pods; all but
+one would be refused at binding and wait for a second or more.
 
-A guess, since the scheduler has a say of its own: it never keeps a pod from its only node.
+This is a guess, since the scheduler may decide otherwise: it never excludes a pod's only node.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from queuecontroller.gpushares.extender.verdicts import move, place_on, scratch
 from queuecontroller.scheduler.placement.stock import NodeRoom, Share, Stock
 
 LASTS_S: Final = 1.0
-"""A binding comes within milliseconds; a pod that the scheduler holds back for a reason of its own
-is not to keep room for longer."""
+"""Seconds. A binding follows within milliseconds; a pod that the scheduler delays for another
+reason must not keep room for longer."""
 
 
 class _OnTheWay(NamedTuple):
@@ -30,15 +30,15 @@ class NominatedPods:
     def __init__(self, stock: Stock) -> None:
         self._stock = stock
         self._pods: dict[str, _OnTheWay] = {}
-        """By UID, in the order in which they were sent."""
+        """Nominated pods by UID, oldest first."""
         self._to: dict[str, set[str]] = {}
-        """By node."""
+        """UIDs by node."""
 
     def __len__(self) -> int:
         return len(self._pods)
 
     def sent(self, ask: PodAsk, node: str, now_s: float) -> None:
-        """Its scheduler has heard that this node suits it best."""
+        """Record that the scheduler received this node as the pod's best."""
         self.arrived(ask.uid)
         room = self._stock.nodes.get(node)
         if room is None or not ask.containers:
@@ -49,7 +49,7 @@ class NominatedPods:
             self._to.setdefault(node, set()).add(ask.uid)
 
     def arrived(self, uid: str) -> None:
-        """It is being bound, asked about anew, or gone."""
+        """Remove a pod that is being bound, is requested again, or is gone."""
         one = self._pods.pop(uid, None)
         if one is None:
             return
@@ -59,8 +59,8 @@ class NominatedPods:
             del self._to[one.node]
 
     def apart(self, ask: PodAsk, names: Sequence[str], now_s: float) -> tuple[str, ...]:
-        """Those nodes where there is room for the pod even when the others have arrived; all of
-        them, where that would be none."""
+        """Nodes with room for the pod even if all nominated pods are bound; all of `names` if there
+        are none."""
         self.arrived(ask.uid)
         while self._pods and (first := next(iter(self._pods.items())))[1].until_s <= now_s:
             self.arrived(first[0])

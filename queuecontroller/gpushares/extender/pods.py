@@ -1,7 +1,7 @@
-"""What a pod asks of GPUs, container by container, in HAMi's names; and where it was placed.
+"""A pod's GPU request per container, in HAMi's resource names, and the placement in its annotation.
 
-Amounts mean what they mean to the node's agent: without memory all of it, without cores (or with 0)
-no cap and an equal weight in company, with 100 the GPU for itself.
+Amounts have the same meaning as for the node's agent: without memory the whole memory, without
+cores (or with 0) no cap and an equal weight among sharers, with 100 cores the GPU exclusively.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from queuecontroller.scheduler.placement.stock import Share
 from sluicecommon.kubernetes.quantity import QuantityError, parse_amount
 
 PLACEMENT: Final = "sluice.dev/placement"
-"""On a pod: its node and GPUs, written with the binding by who leads; `workload` says whose place
-it is, where the queue keeps it."""
+"""Annotation of a pod: its node and GPUs, written by the leader with the binding. `workload` names
+the workload of the queue whose reservation the pod uses."""
 MIB: Final = 1 << 20
 MOST_GPUS: Final = 64
-"""Of one container."""
+"""GPUs per container."""
 MOST_MIB: Final = 1 << 30
 MOST_SHARES: Final = 1024
 LONGEST_PLACEMENT: Final = 64 << 10
@@ -35,14 +35,14 @@ OVER: Final = frozenset({"Succeeded", "Failed"})
 
 @dataclass(frozen=True, slots=True)
 class ResourceNames:
-    """What the resources are called here; HAMi lets people choose."""
+    """Resource names for GPUs, which HAMi lets users configure."""
 
     count: str = "nvidia.com/gpu"
     memory: str = "nvidia.com/gpumem"
     memory_percent: str = "nvidia.com/gpumem-percentage"
     cores: str = "nvidia.com/gpucores"
     memory_factor: int = 1
-    """MiB in one of the resource for memory."""
+    """MiB per unit of the memory resource."""
 
 
 HAMI: Final = ResourceNames()
@@ -55,7 +55,7 @@ class ContainerAsk:
     name: str
     request: GpuRequest
     before: bool = False
-    """An init container: it is over when the others begin."""
+    """True for an init container that ends before the others start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +65,12 @@ class PodAsk:
     uid: str
     priority: int
     containers: tuple[ContainerAsk, ...]
-    """Those that ask for GPUs."""
+    """Containers that request GPUs."""
     node_policy: str = ""
-    """As annotated; empty: as the cluster's default says."""
+    """Policy from the annotation; empty: the cluster's default."""
     may_displace: bool = True
     wrong: str = ""
-    """Why it cannot be meant."""
+    """Validation error; empty if valid."""
 
     @property
     def key(self) -> str:
@@ -78,7 +78,7 @@ class PodAsk:
 
     @property
     def shape(self) -> Hashable:
-        """Pods of one shape fit the same nodes."""
+        """Key of the verdict cache: pods of equal shape fit the same nodes."""
         return self.containers
 
     def describe(self) -> str:
@@ -88,20 +88,20 @@ class PodAsk:
 
 @dataclass(frozen=True, slots=True)
 class PodPlace:
-    """A pod on the GPUs of one node."""
+    """Placement of a pod on the GPUs of one node."""
 
     node: str
     containers: Mapping[str, tuple[Share, ...]]
     before: tuple[str, ...] = ()
-    """Of them, those that are over when the others begin."""
+    """Names of the init containers that end before the others start."""
     beyond: tuple[Share, ...] = ()
-    """What these take that the others do not."""
+    """Shares that these need in addition to those of the other containers."""
     workload: str = ""
-    """The queue's, which holds it then; empty: the pod holds it itself."""
+    """Workload of the queue that holds the shares; empty: the pod holds them itself."""
 
     @property
     def held(self) -> tuple[Share, ...]:
-        """All it takes there."""
+        """All shares of the pod on the node."""
         together = (
             share
             for name, shares in self.containers.items()
@@ -111,7 +111,7 @@ class PodPlace:
         return (*together, *self.beyond)
 
     def text(self) -> str:
-        """As the annotation has it."""
+        """JSON of the annotation."""
         containers = {
             name: [_plain(one) for one in shares] for name, shares in self.containers.items()
         }
@@ -131,7 +131,7 @@ def _plain(share: Share) -> dict[str, Any]:
 
 
 def read_place(text: str) -> PodPlace | None:
-    """None: we have not written it."""
+    """Parse the annotation; None if it is not one that we wrote."""
     if len(text) > LONGEST_PLACEMENT:
         return None
     try:
@@ -163,7 +163,7 @@ def _read_share(one: Mapping[str, Any]) -> Share:
 
 
 def place_of(document: Mapping[str, Any]) -> PodPlace | None:
-    """Where the pod's annotation says it was placed."""
+    """The place in the pod's annotation; None if there is none."""
     text = (document["metadata"].get("annotations") or {}).get(PLACEMENT)
     return read_place(text) if isinstance(text, str) else None
 
@@ -177,8 +177,8 @@ def read_pod(
     names: ResourceNames = HAMI,
     default: GpuRequest = ANY_GPU,
 ) -> PodAsk:
-    """The policies for GPUs of `default` count where the pod's annotation names none. Raises
-    KeyError, TypeError, AttributeError for what is no pod."""
+    """Parse a pod's request. The GPU policies of `default` apply if the pod's annotations have
+    none. Raises KeyError, TypeError, AttributeError if the document is not a pod."""
     head, spec = document["metadata"], document["spec"]
     annotations = head.get("annotations") or {}
     made = PodAsk(
@@ -190,10 +190,10 @@ def read_pod(
         may_displace=spec.get("preemptionPolicy") != "Never",
     )
     try:
-        told = {str(key): str(value) for key, value in annotations.items()}
-        chosen = annotated(told)
+        given = {str(key): str(value) for key, value in annotations.items()}
+        chosen = annotated(given)
         chosen.pop("node_policy", None)
-        policy = told.get(NODE_POLICY, "").strip()
+        policy = given.get(NODE_POLICY, "").strip()
         own = _POLICY_FIELDS & chosen.keys()
         base = replace(GpuRequest() if own else default, **chosen)  # type: ignore[arg-type]
         asks = []
@@ -211,7 +211,7 @@ def read_pod(
 def _request(
     container: Mapping[str, Any], names: ResourceNames, base: GpuRequest
 ) -> GpuRequest | None:
-    """None: it asks for no GPU. Raises AskError."""
+    """A container's request; None if it requests no GPU. Raises AskError."""
     resources = container.get("resources") or {}
     asked = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
 

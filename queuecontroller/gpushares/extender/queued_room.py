@@ -1,8 +1,8 @@
-"""Shares of GPUs for workloads of the queue, out of the stock that plain pods are placed from: how
-many pods a node takes, where each goes, and what is kept for them once they hold quota.
+"""GPU shares for workloads of the queue, from the stock that plain pods are placed from: the number
+of pods per node, their places, and the reservation for them once they hold quota.
 
-A pod of a workload is judged as the extender will judge it when it is there (`verdicts`), container
-by container, so what is kept for it is what it gets.
+A workload's pod is evaluated per container exactly as the extender evaluates it once it exists
+(`verdicts`), so the pod gets what was reserved for it.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from queuecontroller.scheduler.placement.topology.devices import Places, Short, 
 from queuecontroller.scheduler.placement.topology.ground import Amounts
 
 Asks = Mapping[str, PodAsk]
-"""By pod set, of those whose pods ask for shares and are placed by who asks us."""
+"""GPU-share requests per pod set, for pods placed through the extender."""
 MOST_PODS: Final = 4096
-"""Of one pod set: a second of the one loop that decides for everybody."""
+"""Pods per pod set; more would block the scheduling loop for over a second."""
 MOST_NOTED: Final = 512 << 10
-"""Characters of a Workload's places; etcd takes 1.5 MiB of an object, and its pods' templates are
-in it, too."""
+"""Characters of a Workload's places; etcd takes 1.5 MiB per object, which includes the templates of
+the pods."""
 MOST_COUNTS: Final = 100_000
 NO_NODES: Final = "no node has reported its GPUs yet"
 _HIDDEN: Final = "nvidia.com/priority"
@@ -43,7 +43,7 @@ NOT_HEARD: Final = "which pods hold GPUs already"
 
 
 class SharesOfQueued:
-    """The port `placement.topology.devices.Devices`."""
+    """Implementation of the port `placement.topology.devices.Devices`."""
 
     def __init__(
         self,
@@ -53,8 +53,8 @@ class SharesOfQueued:
         asks: Callable[[WorkloadKey], Asks],
         reclaims: bool = True,
     ) -> None:
-        """`asks`: what the pods of a workload ask for, as they will be when they are made;
-        `reclaims`: those that are done give back what they had before the others are."""
+        """`asks` returns the requests of a workload's pods as they will be created. If `reclaims`,
+        finished pods return their share of the reservation before the others finish."""
         self._reclaims = reclaims
         self._stock = stock
         self._ledger = ledger
@@ -70,7 +70,8 @@ class SharesOfQueued:
         self._counts: OrderedDict[Hashable, int] = OrderedDict()
         self.unheard = NOT_HEARD
         self.wrong: dict[WorkloadKey, str] = {}
-        """What admissions said that cannot be theirs; nothing is kept for it."""
+        """Errors in the places of admissions, by workload. Nothing is reserved for such a workload.
+        """
 
     @property
     def changes(self) -> int:
@@ -81,7 +82,7 @@ class SharesOfQueued:
         return self._stock.freed
 
     def heard(self) -> None:
-        """Of all pods that hold GPUs."""
+        """Note that all pods that hold GPUs are known by now."""
         if self.unheard:
             self.unheard = ""
             self._stock.note_freed()
@@ -95,7 +96,7 @@ class SharesOfQueued:
     def trial(self, workload: Workload, gone: Collection[WorkloadKey]) -> SharesTrial:
         return SharesTrial(self, self._asks(workload.key), gone)
 
-    # -- what is kept -----------------------------------------------------------------------------
+    # -- reservations -----------------------------------------------------------------------------
 
     def hold(self, key: WorkloadKey, places: Places) -> None:
         read = {name: _read(key, each) for name, each in places.items()}
@@ -117,12 +118,12 @@ class SharesOfQueued:
                 self.wrong[key] = f"pod set {one.name}: {why}"
             else:
                 kept[one.name] = _read(key, one.places)
-                if one.topology is None:  # of a domain it is not known how many of its pods are
+                if one.topology is None:  # Finished pods are not known per topology domain.
                     done[one.name] = self._done(workload, one)
         self._ledger.reserve(key, kept, {name: count for name, count in done.items() if count})
 
     def _done(self, workload: Workload, given: PodSetAssignment) -> int:
-        """Pods that count no more, as for quota."""
+        """Number of finished pods of a pod set, as for quota."""
         gone = workload.reclaimable_pods.get(given.name, 0) if self._reclaims else 0
         wanted = next((one.count for one in workload.pod_sets if one.name == given.name), 0)
         return max(0, given.count - max(0, wanted - gone)) if gone else 0
@@ -203,7 +204,7 @@ class SharesTrial:
             return self._short(pod_set, limits, len(made), count)
         self._placed.setdefault(pod_set, []).extend(made)
         if sum(len(one.place) for each in self.places().values() for one in each) > MOST_NOTED:
-            text = f"what is kept for it takes more than {MOST_NOTED >> 10} KiB to note"
+            text = f"what is kept for it takes more than {MOST_NOTED >> 10} KiB to record"
             return Short(f"pod set {pod_set}: {text}: make several jobs of it", for_ever=True)
         return found
 
@@ -224,7 +225,7 @@ class SharesTrial:
         return made
 
     def _worth(self, room: NodeRoom, ask: PodAsk) -> int:
-        """Less is better."""
+        """Sort key of a node; less is better."""
         policy = ask.node_policy or self._room._defaults.node_policy
         return -self._room._ranking.value(room, ask, policy)
 
@@ -266,7 +267,7 @@ def _count(
 
 
 def _of_one(room: NodeRoom, one: ContainerAsk) -> int:
-    """Of pods that ask for a part of one GPU, by arithmetic."""
+    """Number of pods that fit on a node, for pods that request part of a single GPU."""
     ask, found = one.request, 0
     for gpu in room.gpus.values():
         if not gpu.gives_shares or ask.wants(gpu.gpu) is not None:
@@ -290,7 +291,7 @@ def _read(key: WorkloadKey, places: Collection[PlacedPods]) -> list[PodPlace]:
 
 
 def _why_not_its_own(places: Collection[PlacedPods], count: int, ask: PodAsk | None) -> str:
-    """Why a pod set cannot have been given this; empty: it can."""
+    """Reason why a pod set cannot have these places; empty if it can."""
     if not places:
         return ""
     if ask is None:
@@ -309,7 +310,7 @@ def _why_not_its_own(places: Collection[PlacedPods], count: int, ask: PodAsk | N
 
 
 def mismatch(place: PodPlace, ask: PodAsk) -> str:
-    """Why it is no place for such a pod; empty: it is one."""
+    """Reason why a place does not match a pod's request; empty if it does."""
     if ask.wrong:
         return ask.wrong
     wanted = {one.name: one for one in ask.containers}

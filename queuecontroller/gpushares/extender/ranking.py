@@ -1,7 +1,7 @@
-"""Which of the nodes with room suit a pod best, in kube-scheduler's points: 0 to 10.
+"""Scores of the nodes with room for a pod, in kube-scheduler's points: 0 to 10.
 
-Points are spread over the nodes that are asked about, from the least to the most suitable of them:
-in a large cluster that is nearly full, all would have the same otherwise.
+Points are spread over the requested nodes, from the least to the most suitable: in a large, nearly
+full cluster all nodes would score the same otherwise.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NODE_POLICIES: Final = (BINPACK, SPREAD, BY_TOPOLOGY)
 class Ranking:
     def __init__(self) -> None:
         self._used: dict[str, tuple[int, int]] = {}
-        """By node: which version of it was looked at, and what was found."""
+        """Usage in parts per million by node, with the node's version that it was computed from."""
 
     def points(self, rooms: Sequence[NodeRoom], ask: PodAsk, policy: str) -> dict[str, int]:
         values = {room.name: self.value(room, ask, policy) for room in rooms}
@@ -32,7 +32,7 @@ class Ranking:
         return {name: (value - least) * MOST_POINTS // span for name, value in values.items()}
 
     def value(self, room: NodeRoom, ask: PodAsk, policy: str) -> int:
-        """More is better."""
+        """Suitability of a node; more is better."""
         if policy == BY_TOPOLOGY:
             return _togetherness(room, ask)
         return -self._used_ppm(room) if policy == SPREAD else self._used_ppm(room)
@@ -45,7 +45,7 @@ class Ranking:
 
 
 def used_ppm(room: NodeRoom) -> int:
-    """Of the node's GPUs, by whichever of memory and time is scarcer on each."""
+    """Usage of the node's GPUs in parts per million, by the scarcer of memory and time on each."""
     total = 0
     for gpu in room.gpus.values():
         whole = gpu.gpu.memory_bytes or 1
@@ -56,8 +56,8 @@ def used_ppm(room: NodeRoom) -> int:
 
 
 def _togetherness(room: NodeRoom, ask: PodAsk) -> int:
-    """Links between every two of the GPUs it would get; without any, whether they share a NUMA
-    node."""
+    """Mean number of links between the GPUs that the pod would get; pairs without a link count if
+    they share a NUMA node."""
     placed = place_on(room, ask.containers)
     if isinstance(placed, str):
         return 0

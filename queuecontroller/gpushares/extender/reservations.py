@@ -1,11 +1,11 @@
-"""What the queue keeps of the nodes' GPUs for the pods of workloads that hold quota: a place for
-each pod, in the same stock that plain pods are placed from.
+"""Reservations of GPUs for the pods of workloads that hold quota: a place for each pod, in the
+stock that plain pods are placed from.
 
-A place belongs to the workload until it is released, whoever of its pods has it. A pod is offered
-one and keeps it; from its binding on the place is its own, and only when it is gone, by the API
-server's word and by its node's, another pod of the workload gets it. Where some of the pods are
-done for good, as many of the places that no pod has are given back; they are still known, for who
-comes to lead hears of pods one by one.
+A place belongs to the workload until it is released, whichever of its pods uses it. A pod is
+offered a place and keeps it; from its binding on, the place is firm, and another pod of the
+workload gets it only once the API server and the node both report the first as gone. When some pods
+have finished, an equal number of unused places is returned to the stock. The returned places stay
+known, because a new leader receives pods one by one.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from queuecontroller.scheduler.placement.stock import Stock
 
 NONE: Final[Mapping[str, int]] = MappingProxyType({})
 Places = Mapping[str, Sequence[PodPlace]]
-"""By pod set."""
+"""Places by pod set."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """Key of a place in the stock; of a class of its own, equal to no other key."""
+    """Key of a place in the stock; a class of its own, so equal to no other key."""
 
     workload: WorkloadKey
     number: int
@@ -37,24 +37,24 @@ class Slot:
     pod_set: str
     place: PodPlace
     pod: str = ""
-    """UID of who was offered it; empty: nobody."""
+    """UID of the pod that was offered the place; empty if none."""
     firm: bool = False
-    """The pod is bound there, or about to be."""
+    """True if the pod is bound there or being bound."""
     held: bool = True
-    """In the stock; else it was given back."""
+    """True while the place is in the stock, False once it was returned."""
 
 
 class Reservations:
     def __init__(self, stock: Stock, changed: Callable[[str], None] = lambda uid: None) -> None:
-        """`changed` hears of pods whose place is their own from now on, or no longer."""
+        """`changed` is called with the UID of a pod whose place became firm or ceased to be."""
         self._stock = stock
         self.changed = changed
         self._slots: dict[WorkloadKey, list[Slot]] = {}
         self._of_pod: dict[str, tuple[WorkloadKey, Slot]] = {}
         self._done: dict[WorkloadKey, Mapping[str, int]] = {}
-        """Pods that are done for good, by pod set."""
+        """Number of finished pods by pod set, per workload."""
         self._partly: set[WorkloadKey] = set()
-        """Who has given some back."""
+        """Workloads that returned some of their places."""
 
     def __len__(self) -> int:
         return sum(map(len, self._slots.values()))
@@ -66,14 +66,14 @@ class Reservations:
         return self._slots.get(key, ())
 
     def on(self, node: str) -> list[WorkloadKey]:
-        """Who has places there."""
+        """Workloads with places on a node."""
         return [key for key, each in self._slots.items() if any(s.place.node == node for s in each)]
 
     # -- workloads --------------------------------------------------------------------------------
 
     def hold(self, key: WorkloadKey, places: Places, done: Mapping[str, int] = NONE) -> bool:
-        """In place of what it held before; False: it held just that. `done`: so many pods of a pod
-        set need no place any more."""
+        """Replace a workload's reservation; False if it is unchanged. `done` is the number of
+        finished pods by pod set, which need no place any more."""
         made = [Slot(name, one) for name, each in places.items() for one in each]
         before = self._slots.get(key, [])
         if _are_alike(before, made):
@@ -102,7 +102,7 @@ class Reservations:
         self._stock.release(Reserved(key, number))
 
     def _balance(self, key: WorkloadKey) -> None:
-        """Of the places that no pod has as many are given back as there are pods done."""
+        """Return as many unused places as there are finished pods."""
         left = dict(self._done.get(key, NONE))
         if not left and key not in self._partly:
             return
@@ -110,7 +110,9 @@ class Reservations:
         for number, slot in every:
             if slot.pod and not slot.held:
                 self._take(key, number, slot)
-        for number, slot in sorted(every, key=lambda one: one[1].held):  # those stay given back
+        for number, slot in sorted(
+            every, key=lambda one: one[1].held
+        ):  # Returned places stay returned.
             if slot.pod:
                 continue
             spare = left.get(slot.pod_set, 0) > 0
@@ -125,12 +127,12 @@ class Reservations:
             self._partly.add(key)
 
     def offered(self, uid: str) -> PodPlace | None:
-        """Its place, bound there or not."""
+        """The place offered to a pod, firm or not."""
         found = self._of_pod.get(uid)
         return found[1].place if found is not None else None
 
     def move(self, uid: str, place: PodPlace) -> None:
-        """The pod's place is this one from now on; it is not bound to the one that it had."""
+        """Replace the place of a pod that is not bound yet."""
         key, slot = self._of_pod[uid]
         number = self._slots[key].index(slot)
         self._give_back(key, number, slot)
@@ -153,7 +155,7 @@ class Reservations:
     # -- pods -------------------------------------------------------------------------------------
 
     def covers(self, uid: str) -> bool:
-        """Whether the pod's GPUs are held by its workload's place."""
+        """True if the pod's GPUs are held by its workload's reservation."""
         found = self._of_pod.get(uid)
         return found is not None and found[1].firm
 
@@ -165,9 +167,9 @@ class Reservations:
         nodes: Collection[str] | None,
         is_there: Callable[[str], bool],
     ) -> PodPlace | None:
-        """A place for the pod, the one that it was offered before where that is on one of these
-        nodes (None: any), or else one of another pod's that is not there any more; None: all are
-        taken."""
+        """A place for the pod: the one that it was offered before if that is on one of `nodes`
+        (None: any), else an unused one, else one offered to a pod that no longer exists. None if
+        all are taken."""
         known = self._of_pod.get(uid)
         if known is not None and known[0] == key:
             slot = known[1]
@@ -190,8 +192,8 @@ class Reservations:
         return chosen.place
 
     def claim(self, key: WorkloadKey, place: PodPlace, uid: str) -> bool:
-        """The pod is bound to that place, or about to be; False: the workload has none like it for
-        it."""
+        """Make a place firm for a pod that is bound or being bound there; False if the workload has
+        no such place for it."""
         known = self._of_pod.get(uid)
         if known is not None and known[0] == key and known[1].place == place:
             chosen: Slot | None = known[1]
@@ -205,14 +207,14 @@ class Reservations:
         return True
 
     def loosen(self, uid: str) -> None:
-        """It was not bound there after all; it is still the first to be offered that place."""
+        """Revoke a firm place whose binding failed; the pod is still the first to be offered it."""
         found = self._of_pod.get(uid)
         if found is not None and found[1].firm:
             found[1].firm = False
             self.changed(uid)
 
     def leave(self, uid: str) -> None:
-        """The pod is gone."""
+        """Free the place of a pod that is gone."""
         found = self._of_pod.pop(uid, None)
         if found is not None:
             key, slot = found
@@ -237,7 +239,7 @@ class Reservations:
 
 
 def _are_alike(some: Sequence[Slot], others: Sequence[Slot]) -> bool:
-    """The same places, in whatever order."""
+    """True if both have the same places, in any order."""
     if len(some) != len(others):
         return False
     if all(

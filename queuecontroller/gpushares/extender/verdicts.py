@@ -1,7 +1,9 @@
-"""Whether a node can take a pod, and if not why, in amounts; and which of its GPUs the pod gets.
+"""Verdicts: whether a node can take a pod, the reason in amounts if not, and the choice of the
+pod's GPUs.
 
-A thousand nodes are judged for each pod, and most pods are alike: a verdict is kept by the pod's
-shape until the node changes, and where the node's figures in the index decide, no GPU is looked at.
+A thousand nodes are evaluated for each pod, and most pods are alike. A verdict is therefore cached
+by the pod's shape until the node changes, and no GPU is inspected if the node's figures in the
+index decide.
 """
 
 from __future__ import annotations
@@ -20,22 +22,23 @@ from queuecontroller.scheduler.placement.request import GpuRequest
 from queuecontroller.scheduler.placement.stock import GpuRoom, NodeRoom, Share
 
 MOST_SHAPES: Final = 128
-"""Remembered: pods come in few shapes at a time, and each costs a line for every node."""
+"""Shapes in the cache: pods come in few shapes at a time, and each shape takes an entry per node.
+"""
 FITS: Final = ""
 Known = dict[str, tuple[int, tuple[str, bool]]]
-"""By node: of which version of it, and the verdict."""
+"""Verdicts by node, each with the node's version that it holds for."""
 
 _PER_SIZE: Final = IDLE + 1
 
 
 def describe(request: GpuRequest) -> str:
-    """As one would say it to whoever wrote the pod."""
+    """The request in words for the pod's author."""
     if request.memory_bytes is not None:
         memory = f"{request.memory_bytes >> 20} MiB"
     else:
         memory = f"{(request.memory_ppm or 0) / 10_000:g} % of the memory"
     if request.exclusive:
-        time = " and no company"
+        time = " exclusively"
     elif request.hard:
         time = f" and {request.share_ppm / 10_000:g} % of the time"
     else:
@@ -64,7 +67,8 @@ class Judge:
         self._quick = _Quick(containers[0].request) if len(containers) == 1 else None
 
     def look(self, room: NodeRoom) -> tuple[str, bool]:
-        """Why not, FITS when it does; and whether not even an empty node of its kind would do."""
+        """Reason why the pod does not fit (FITS if it does), and True if it would not fit an empty
+        node of that kind either."""
         known = self._known.get(room.name)
         if known is not None and known[0] == room.version:
             return known[1]
@@ -83,7 +87,7 @@ class Judge:
 
 @dataclass(frozen=True, slots=True)
 class _Quick:
-    """Says yes by a node's figures alone, where they are enough for it."""
+    """Quick check that accepts a pod by a node's figures alone, where they suffice."""
 
     request: GpuRequest
 
@@ -94,7 +98,7 @@ class _Quick:
         if ask.one_numa_node or not room.keys or ask.count > SIZES[-1]:
             return False
         idle = ask.exclusive or ask.idle_only
-        if idle and ask.hard:  # of idle ones it is not known here how much time they have at all
+        if idle and ask.hard:  # The index does not have the total time of idle GPUs.
             return False
         size = bisect_left(SIZES, ask.count)
         time = IDLE if idle else bisect_left(TIMES, ask.share_ppm) if ask.hard else 0
@@ -106,12 +110,12 @@ class _Quick:
 
 
 def why_not(room: NodeRoom, request: GpuRequest) -> str:
-    """FITS when it does."""
+    """Reason why the request does not fit; FITS if it does."""
     return _look_at(room, request)[0]
 
 
 def _look_at(room: NodeRoom, request: GpuRequest) -> tuple[str, bool]:
-    """Why not, and whether it would not do either if nobody else were there."""
+    """Reason why the request does not fit, and True if it would not fit the empty node either."""
     obstacles: Counter[str] = Counter()
     best_bytes = best_ppm = fitting = able = 0
     for gpu in room.gpus.values():
@@ -140,18 +144,18 @@ def _look_at(room: NodeRoom, request: GpuRequest) -> tuple[str, bool]:
         f" {request.share_ppm // 10_000} %)",
     }
     said = [f"{count} {words.get(kind, kind)}" for kind, count in obstacles.most_common()]
-    have = f"{fitting} of {len(room.gpus)} will do"
-    why = f"needs {describe(request)}: {have}; {', '.join(said) or 'it has no more'}"
+    have = f"{fitting} of {len(room.gpus)} fit"
+    why = f"needs {describe(request)}: {have}; {', '.join(said) or 'the node has no more'}"
     return why, fitting + able < request.count
 
 
 _IN_MIG_MODE: Final = "are in MIG mode"
-_FOREIGN: Final = "are not of those that it takes"
+_FOREIGN: Final = "do not match its GPU selection"
 _FOR_EVER: Final = frozenset((_IN_MIG_MODE, _FOREIGN))
 
 
 def _obstacle(gpu: GpuRoom, request: GpuRequest) -> str:
-    """The kind of it, the same for many."""
+    """Kind of obstacle, equal for GPUs that can be counted together."""
     card = gpu.gpu
     if not gpu.gives_shares:
         return _IN_MIG_MODE if card.mig_enabled else f"are {card.health}"
@@ -160,7 +164,7 @@ def _obstacle(gpu: GpuRoom, request: GpuRequest) -> str:
     if gpu.slots < 1:
         return f"have all {card.slots} slots taken"
     if gpu.alone:
-        return "are held by pods that want no company"
+        return "are in exclusive use"
     if gpu.holders and (request.exclusive or request.idle_only):
         return "are in use"
     if gpu.memory_bytes < request.memory_on(card):
@@ -174,8 +178,8 @@ def _obstacle(gpu: GpuRoom, request: GpuRequest) -> str:
 
 
 def place_on(room: NodeRoom, containers: Sequence[ContainerAsk]) -> PodPlace | str:
-    """The pod's GPUs on the node, or why there are none for it. Containers that run together get
-    theirs one after the other; one that runs before them takes of theirs first."""
+    """The pod's GPUs on the node, or the reason why it does not fit. Containers that run together
+    get GPUs one after the other; an init container that ends before them uses theirs first."""
     trial = scratch(room) if len(containers) > 1 else room
     chosen: dict[str, tuple[Share, ...]] = {}
     for one in containers:
@@ -203,13 +207,13 @@ def place_on(room: NodeRoom, containers: Sequence[ContainerAsk]) -> PodPlace | s
 
 
 def scratch(room: NodeRoom) -> NodeRoom:
-    """That can be written on."""
+    """A copy of the node's room that may be changed."""
     gpus = {uuid: copy.copy(gpu) for uuid, gpu in room.gpus.items()}
     return NodeRoom(room.name, room.capacity, gpus)
 
 
 def move(room: NodeRoom, shares: Iterable[Share], sign: int) -> None:
-    """1: they come, -1: they leave."""
+    """Add (`sign` 1) or remove (-1) shares."""
     for share in shares:
         gpu = room.gpus.get(share.uuid)
         if gpu is not None:
@@ -221,7 +225,7 @@ def move(room: NodeRoom, shares: Iterable[Share], sign: int) -> None:
 
 
 def takes(room: NodeRoom, shares: Iterable[Share]) -> bool:
-    """Whether there is room for just these."""
+    """True if exactly these shares fit."""
     trial = scratch(room)
     for share in shares:
         gpu = trial.gpus.get(share.uuid)
@@ -236,7 +240,8 @@ def takes(room: NodeRoom, shares: Iterable[Share]) -> bool:
 
 
 def _before(room: NodeRoom, request: GpuRequest, uuids: Sequence[str]) -> tuple[Share, ...] | None:
-    """On the GPUs that the pod has later, if they do: the kubelet hands on the same devices."""
+    """GPUs of an init container: those that the pod has later if they suffice, because the kubelet
+    passes on the same devices."""
     if len(set(uuids)) >= request.count and not request.use_uuids:
         shares = choose_gpus(room, replace(request, use_uuids=tuple(uuids)), lambda _: None)
         if shares is not None:
@@ -245,7 +250,7 @@ def _before(room: NodeRoom, request: GpuRequest, uuids: Sequence[str]) -> tuple[
 
 
 def _raise(beyond: dict[str, Share], share: Share, together: Sequence[Share]) -> None:
-    """What it takes of a GPU beyond what is held there anyway."""
+    """Add the amounts of a share that exceed those of the other containers on the same GPU."""
     have = [one for one in together if one.uuid == share.uuid]
     memory = share.memory_bytes - sum(one.memory_bytes for one in have)
     time = share.share_ppm - sum(one.share_ppm for one in have)

@@ -1,9 +1,9 @@
-"""Whom a pod of higher priority displaces from a node: as few as will do, those of the lowest
-priority first, and budgets for disruption are broken only where nothing else helps.
+"""Choice of victims on a node for a pod of higher priority: as few as possible, lowest priority
+first, and disruption budgets are violated only if nothing else helps.
 
-As kube-scheduler goes about it: all that may go are taken out, and one after the other is let stay
-where there is room for both, those first whose going would break a budget, then the most important
-and the longest there.
+The method is kube-scheduler's: all candidates are removed, then each is reprieved if there is room
+for both, first those whose eviction would violate a budget, then the most important and the longest
+running.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Budget:
     namespace: str
     selector: LabelSelector
     allowed: int
-    """Disruptions that it still takes."""
+    """Disruptions that the budget still allows."""
     disrupted: frozenset[str] = frozenset()
-    """Names of pods that count as disrupted already."""
+    """Names of pods that already count as disrupted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +41,15 @@ class Holder:
 class Victims:
     pods: tuple[HeldPod, ...]
     violations: int
-    """Of budgets."""
+    """Number of budget violations."""
     broken: frozenset[str] = frozenset()
-    """UIDs of those whose going breaks one."""
+    """UIDs of the victims that violate a budget."""
     place: PodPlace | None = field(default=None, compare=False)
-    """The pod's, once they are gone."""
+    """Place of the preemptor once the victims are gone."""
 
 
-NOBODY: Final = 1 << 31
-"""Above what priorities of either sign have, so that more victims always are more."""
+PRIORITY_OFFSET: Final = 1 << 31
+"""Exceeds any priority's absolute value, so that a sum grows with the number of victims."""
 
 
 def choose(
@@ -61,10 +61,10 @@ def choose(
     guarded: Collection[str] = (),
     soon: str = "",
 ) -> Victims | None:
-    """Who has to leave the node for the pod, perhaps nobody; None: nobody's going would help.
-    `goes_anyway`: UIDs that are displaced for other reasons; `guarded`: such whose going would
-    break a budget, whatever is known of these; `soon`: who leaves later than that (RFC 3339) is
-    not waited for, empty: everybody who leaves is."""
+    """Victims on the node for the pod, empty if it fits without; None if preemption would not help.
+    `goes_anyway` are UIDs evicted for other reasons; `guarded` are those whose eviction violates a
+    budget regardless of `budgets`. Pods that terminate later than `soon` (RFC 3339) are not waited
+    for; empty: all terminating pods are."""
     there = [
         one for one in holders if not (soon and one.pod.leaves > soon) or one.pod.uid in goes_anyway
     ]
@@ -94,43 +94,44 @@ def choose(
         may_go,
         key=lambda one: (one.pod.uid not in broken, -one.pod.priority, one.pod.started),
     )
-    leaving = []
+    victims = []
     for one in order:
         move(trial, one.shares, 1)
         if isinstance(place_on(trial, ask.containers), str):
             move(trial, one.shares, -1)
-            leaving.append(one.pod)
-    broke = frozenset(one.uid for one in leaving if one.uid in broken)
+            victims.append(one.pod)
+    broke = frozenset(one.uid for one in victims if one.uid in broken)
     place = place_on(trial, ask.containers)
     assert not isinstance(place, str)
-    return Victims(tuple(leaving), len(broke), broke, place)
+    return Victims(tuple(victims), len(broke), broke, place)
 
 
 def violating(pods: Iterable[HeldPod], budgets: Sequence[Budget]) -> set[str]:
-    """UIDs of those whose going would break a budget, if all go in this order."""
-    left = [one.allowed for one in budgets]
+    """UIDs of the pods whose eviction would violate a budget, if all are evicted in this order."""
+    allowed = [one.allowed for one in budgets]
     found = set()
     for pod in pods:
         for at, budget in enumerate(budgets):
             if budget.namespace != pod.namespace or pod.name in budget.disrupted:
                 continue
             if budget.selector.matches(pod.labels or {}):
-                left[at] -= 1
-                if left[at] < 0:
+                allowed[at] -= 1
+                if allowed[at] < 0:
                     found.add(pod.uid)
     return found
 
 
 def by_node(victims: Mapping[str, Victims]) -> str:
-    """The node whose victims matter least, as kube-scheduler chooses: no budget broken, the lowest
-    priority, of all together too, the fewest, and of those that matter most the youngest."""
+    """The node whose victims matter least, in kube-scheduler's order: fewest budget violations,
+    lowest highest priority, lowest sum of priorities, fewest victims, latest start among the most
+    important victims."""
 
     def weight(name: str) -> tuple[int, int, int, int]:
         pods = victims[name].pods
         return (
             victims[name].violations,
-            max((one.priority for one in pods), default=-NOBODY),
-            sum(one.priority + NOBODY for one in pods),
+            max((one.priority for one in pods), default=-PRIORITY_OFFSET),
+            sum(one.priority + PRIORITY_OFFSET for one in pods),
             len(pods),
         )
 

@@ -1,8 +1,8 @@
 """kube-scheduler's documents to and from an extender (`k8s.io/kube-scheduler/extender/v1`).
 
-The types have no field tags, so keys are the fields' names in upper camel case; readers of Go take
-any case, and so does this. What is wrong with a question is an `Error` in an answer of status 200:
-any other status hides the reason.
+The types have no field tags, so keys are the fields' names in upper camel case; Go's reader accepts
+any case, and so does this one. An error in a request is returned as `Error` in a response of status
+200, because any other status hides the reason.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ MOST_NODES: Final = 20_000
 
 
 class BadQuestion(ValueError):
-    """What is wrong with it, for the scheduler's log."""
+    """Raised for a malformed request; the text goes into the scheduler's log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Of filter and prioritize."""
+    """Request to filter or prioritize."""
 
     pod: Mapping[str, Any]
     names: tuple[str, ...]
     nodes: Mapping[str, Mapping[str, Any]] | None = None
-    """Whole nodes, by name: from a scheduler that has no cache of ours to go by, or from an
-    autoscaler that tries out nodes that there are not. It is a dry run then."""
+    """Whole nodes by name, from a scheduler without a node cache for extenders, or from an
+    autoscaler that simulates new nodes. The request is a dry run then."""
 
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """What filter answers."""
+    """Result of filter."""
 
     names: tuple[str, ...] = ()
     failed: Mapping[str, str] = field(default_factory=dict)
     hopeless: Mapping[str, str] = field(default_factory=dict)
-    """Nobody's going would help there."""
+    """Nodes where no preemption would help, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +54,14 @@ def read_json(body: bytes) -> Mapping[str, Any]:
     try:
         found = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise BadQuestion(f"is no JSON: {str(error)[:200]}") from error
+        raise BadQuestion(f"invalid JSON: {str(error)[:200]}") from error
     if not isinstance(found, dict):
-        raise BadQuestion("is no object")
+        raise BadQuestion("expected a JSON object")
     return found
 
 
 def _field(document: Mapping[str, Any], name: str) -> Any:
-    """Whatever the case of the key."""
+    """Value of a field, ignoring the case of the key."""
     if name in document:
         return document[name]
     low = name.lower()
@@ -72,12 +72,12 @@ def _pod(document: Mapping[str, Any]) -> Mapping[str, Any]:
     pod = _field(document, "Pod")
     parts = ("metadata", "spec")
     if not isinstance(pod, dict) or not all(isinstance(pod.get(one), dict) for one in parts):
-        raise BadQuestion("Pod: is no pod")
+        raise BadQuestion("Pod: expected metadata and spec")
     return pod
 
 
 def read_question(body: bytes) -> Question:
-    """Raises BadQuestion."""
+    """Parse a filter or prioritize request. Raises BadQuestion."""
     document = read_json(body)
     pod, names, nodes = _pod(document), _field(document, "NodeNames"), _field(document, "Nodes")
     if isinstance(names, list):
@@ -99,7 +99,7 @@ def _texts(values: list[Any], what: str) -> tuple[str, ...]:
     if len(values) > MOST_NODES:
         raise BadQuestion(f"{what}: more than {MOST_NODES}")
     if not all(isinstance(one, str) for one in values):
-        raise BadQuestion(f"{what}: one is no text")
+        raise BadQuestion(f"{what}: expected strings")
     return tuple(values)
 
 
@@ -129,19 +129,21 @@ def _quoted(name: str) -> bytes:
 
 
 def read_preemption(body: bytes) -> tuple[Mapping[str, Any], dict[str, tuple[list[str], int]]]:
-    """The pod, and by node the UIDs that are to go in any case, with the budgets that breaks.
-    Raises BadQuestion."""
+    """The pod, and by node the UIDs of the victims with the number of budgets they violate. Raises
+    BadQuestion."""
     document = read_json(body)
     table = _field(document, "NodeNameToMetaVictims") or _field(document, "NodeNameToVictims")
     if not isinstance(table, dict) or len(table) > MOST_NODES:
-        raise BadQuestion(f"NodeNameToMetaVictims: is no table of at most {MOST_NODES} nodes")
+        raise BadQuestion(
+            f"NodeNameToMetaVictims: expected an object of at most {MOST_NODES} nodes"
+        )
     found = {}
     for node, victims in table.items():
         if not isinstance(victims, dict):
-            raise BadQuestion(f"NodeNameToMetaVictims: {node[:80]}: is no table")
+            raise BadQuestion(f"NodeNameToMetaVictims: {node[:80]}: expected an object")
         pods = _field(victims, "Pods") or []
         if not isinstance(pods, list):
-            raise BadQuestion(f"NodeNameToMetaVictims: {node[:80]}: Pods is no list")
+            raise BadQuestion(f"NodeNameToMetaVictims: {node[:80]}: Pods: expected a list")
         uids = [_uid(one) for one in pods]
         broken = _field(victims, "NumPDBViolations") or 0
         found[node] = (uids, broken if type(broken) is int else 0)
@@ -170,7 +172,7 @@ def write_preemption(victims: Mapping[str, tuple[list[str], int]]) -> bytes:
 
 
 def read_bind(body: bytes) -> BindQuestion:
-    """Raises BadQuestion."""
+    """Parse a bind request. Raises BadQuestion."""
     document = read_json(body)
     fields = [_field(document, one) for one in ("PodNamespace", "PodName", "PodUID", "Node")]
     if not all(isinstance(one, str) and 0 < len(one) <= 253 for one in fields):

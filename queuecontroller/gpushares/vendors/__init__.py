@@ -1,5 +1,6 @@
-"""Accelerators of other vendors, by the protocol that HAMi and their own device plugins speak: a
-plugin registers on its node, we choose and write what a pod is given, the plugin reads it."""
+"""Accelerators of other vendors, by the protocol of HAMi and the vendors' device plugins: a plugin
+registers devices on its node, the controller chooses and writes a pod's allocation, and the plugin
+reads it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Huawei Ascend: a part of a chip is one of its templates, unless HAMi's own library divides it.
 
-A chip is a row of its own (910A, 910B3, 310P, …) with its templates, by which memory is rounded
-up. A pod with the annotation `huawei.com/vnpu-mode: hami-core`, or that asks for cores, gets what
-it asks for to the MiB.
+Each chip (910A, 910B3, 310P, …) is a row with its templates, to which memory is rounded up. A pod
+with the annotation `huawei.com/vnpu-mode: hami-core`, or one that requests cores, gets exactly the
+MiB it requests.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MODE: Final = "huawei.com/vnpu-mode"
 SOFT: Final = "hami-core"
 MODES: Final = (SOFT, "template")
 PAIRED: Final = "Ascend910C"
-"""Two chips are one module, and are given together."""
+"""Chip with two dies per module, which are allocated together."""
 MODULE: Final = 2
 
 
@@ -40,19 +40,19 @@ class Template:
 
 @dataclass(frozen=True, slots=True)
 class Chip:
-    """What a row has of its own, under `chip`."""
+    """Data of a chip, in `Vendor.more` under `chip`."""
 
     memory_allocatable_mib: int
     memory_capacity_mib: int
     templates: tuple[Template, ...] = ()
-    """Smallest first."""
+    """Templates, smallest first."""
     runtime_class: str = ""
     hide: bool = False
-    """Containers that ask for none do not see any."""
+    """True if devices are hidden from containers that request none."""
 
     def fit(self, memory_mib: int) -> tuple[int, str] | None:
-        """What so much memory is rounded up to, and the template; a whole chip has no name; None:
-        more than a chip has."""
+        """Memory rounded up to a template, and the template's name (empty for a whole chip); None
+        if a chip has less."""
         for one in self.templates:
             if memory_mib <= one.memory_mib:
                 return one.memory_mib, one.name
@@ -119,7 +119,7 @@ class Ascend(Rules):
         return Part(made.device, made.index, made.type, memory, made.cores)
 
     def too_full(self, card: Card, part: Part) -> str | None:
-        # A chip registers its AI cores; who asks for cores asks for percent.
+        # A chip registers AI cores, but pods request cores in percent.
         device = card.device
         free = device.memory_mib - card.memory_mib
         if free < part.memory_mib:
@@ -147,7 +147,7 @@ class Ascend(Rules):
     def pick(
         self, vendor: Vendor, cards: Sequence[Card], ask: Ask, annotations: Mapping[str, str]
     ) -> Sequence[Card]:
-        """Those of one network where every chip says which it is in."""
+        """Chips of one network, if every chip has a network ID."""
         if ask.count > 1 and all("NetworkID" in one.device.info for one in cards):
             return closest(cards, ask.count, lambda one: str(one.device.info["NetworkID"]))
         return cards[: ask.count]
@@ -155,7 +155,7 @@ class Ascend(Rules):
     def extras(
         self, vendor: Vendor, pod: Document, given: Given, node: str, now_ns: int
     ) -> dict[str, str]:
-        """What Ascend's own device plugin reads: the template of each part, or its amounts."""
+        """Annotations of Ascend's device plugin: the template of each part, or its amounts."""
         soft = annotations_of(pod).get(MODE) == SOFT
         entries = []
         for part in (one for parts in given for one in parts):

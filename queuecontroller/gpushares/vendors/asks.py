@@ -1,4 +1,4 @@
-"""What a pod's containers ask for, in whatever resource names: the document read once."""
+"""The parsed requests of a pod's containers, independent of resource names."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ Document = Mapping[str, Any]
 
 
 class AskError(ValueError):
-    """What a pod asks cannot be: the text names the resource or annotation, and what would do."""
+    """Raised for an invalid request; the text names the resource or annotation and a valid form."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One container's, of one vendor's devices."""
+    """Request of one container for devices of one vendor."""
 
     count: int
     memory_mib: int = 0
-    """Of each; 0: `memory_percent` says it."""
+    """Memory per device; 0: `memory_percent` applies."""
     memory_percent: int = 0
     cores: int = 0
-    """Of each, in the vendor's unit; 0: no promise."""
+    """Cores per device in the vendor's unit; 0: no guarantee."""
     by: str = ""
-    """What it is asked by, where a vendor has several ways."""
+    """Kind of request, for vendors with several."""
 
 
 @dataclass(frozen=True, slots=True)
 class Container:
     name: str
     amounts: Mapping[str, object]
-    """What it asks: limits, and requests where there is no limit."""
+    """Limits, and requests where a resource has no limit."""
     before: bool = False
-    """An init container that ends before the others begin."""
+    """True for an init container that ends before the others start."""
 
     def has(self, resource: str) -> bool:
         return bool(resource) and resource in self.amounts
 
     def amount(self, resource: str, default: int = 0) -> int:
-        """Raises AskError."""
+        """Amount of a resource. Raises AskError."""
         if not self.has(resource):
             return default
         given = self.amounts[resource]
@@ -59,7 +59,7 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class PodAsk:
-    """A pod, as far as devices matter; `asks` of each container, by vendor's word."""
+    """Requests of a pod: `asks` has one entry per container, by the vendor's word."""
 
     containers: tuple[Container, ...]
     annotations: Mapping[str, str] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class PodAsk:
 
 
 def containers_of(pod: Document) -> tuple[Container, ...]:
-    """Init containers first, as allocations have them."""
+    """Containers in the order of allocations, init containers first."""
     return tuple(_containers(pod.get("spec")))
 
 
@@ -79,7 +79,7 @@ def _containers(spec: object) -> Iterator[Container]:
                 continue
             resources = one.get("resources")
             amounts: dict[str, object] = {}
-            for kind in ("requests", "limits"):  # a limit goes before a request
+            for kind in ("requests", "limits"):  # A limit takes precedence over a request.
                 given = resources.get(kind) if isinstance(resources, Mapping) else None
                 amounts |= given if isinstance(given, Mapping) else {}
             before = key == "initContainers" and one.get("restartPolicy") != "Always"
@@ -87,7 +87,7 @@ def _containers(spec: object) -> Iterator[Container]:
 
 
 def table(document: object, key: str) -> Mapping[str, Any]:
-    """Of a document whose form nobody has checked; empty: it has none there."""
+    """A mapping inside of an unvalidated document; empty if there is none."""
     found = document.get(key) if isinstance(document, Mapping) else None
     return found if isinstance(found, Mapping) else {}
 

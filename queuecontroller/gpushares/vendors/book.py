@@ -1,8 +1,8 @@
-"""What is known of other vendors' devices in a cluster: what each node has registered, which pods
-hold what of it, and what has been chosen and not been written yet.
+"""Other vendors' devices in a cluster: those registered on each node, the pods that hold parts of
+them, and allocations that are chosen but not written yet.
 
-Events in (nodes and pods as they are now), answers out. A node's cards are reckoned anew only
-after something on it has changed.
+The current nodes and pods go in, decisions come out. A node's cards are recomputed only after
+something on it has changed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NONE: Final = "no device of the kind is registered"
 class _Node:
     document: Document
     pods: dict[str, Document] = field(default_factory=dict)
-    """By UID: those that hold something there, or are about to."""
+    """Pods by UID that hold devices there or are being bound."""
     cards: Cards | None = None
     problems: tuple[str, ...] = ()
 
@@ -36,15 +36,15 @@ class ForeignBook:
     vendors: tuple[Vendor, ...]
     _nodes: dict[str, _Node] = field(default_factory=dict)
     _node_of: dict[str, str] = field(default_factory=dict)
-    """Of a pod, by UID."""
+    """Node by pod UID."""
     _waiting: dict[str, dict[str, Document]] = field(default_factory=dict)
-    """Pods of nodes that are not known yet."""
+    """Pods by UID, by the name of a node that is not known yet."""
     _assumed: dict[str, None] = field(default_factory=dict)
 
-    # -- what there is ----------------------------------------------------------------------------
+    # -- nodes and pods ---------------------------------------------------------------------------
 
     def pruned_node(self, document: Document) -> dict[str, Any] | None:
-        """As much of a node as is read here; None: nothing of it is."""
+        """The parts of a node that are read here; None if it has none."""
         head, status = document.get("metadata") or {}, document.get("status") or {}
         keys = {one.register for one in self.vendors} | {CORDON}
         keys |= {one.handshake for one in self.vendors}
@@ -65,8 +65,8 @@ class ForeignBook:
         return {"metadata": made, "status": amounts}
 
     def node(self, name: str, document: Document | None) -> bool:
-        """Pruned, or None: it has none of these devices, or is gone. Whether it may have some now
-        that it had not."""
+        """Store a pruned node; None if it was deleted or has no such devices. True if it may have
+        room that it had not before."""
         known = self._nodes.get(name)
         if document is None:
             if known is not None:
@@ -82,19 +82,19 @@ class ForeignBook:
         return self._offered(before) != self._offered(document)
 
     def _offered(self, node: Document) -> Document:
-        """Without the time in a handshake: a plugin says every half a minute that it is there."""
+        """The node without the timestamps of handshakes, which plugins rewrite every 30 seconds."""
         clocks = {one.handshake for one in self.vendors}
         given = annotations_of(node)
         words = {key: text[:7] if key in clocks else text for key, text in given.items()}
         return {**node, "metadata": {**node["metadata"], "annotations": words}}
 
     def holds(self, pod: Document) -> bool:
-        """Whether a pod has anything of them."""
+        """True if a pod holds any of these devices."""
         given = annotations_of(pod)
         return any(one.allocated in given for one in self.vendors)
 
     def pod(self, uid: str, pod: Document | None) -> None:
-        """As the API server has it; None: it is gone, or has nothing to do with these devices."""
+        """Store a pod of the API server; None if it was deleted or holds none of these devices."""
         if pod is not None:
             node = str((pod.get("spec") or {}).get("nodeName") or "")
             over = (pod.get("status") or {}).get("phase") in OVER
@@ -103,7 +103,7 @@ class ForeignBook:
                 self._put(uid, node, pod)
                 return
             if not over and uid in self._assumed:
-                return  # its binding is under way
+                return  # The pod is being bound.
         self._assumed.pop(uid, None)
         self._take_out(uid)
 
@@ -130,10 +130,10 @@ class ForeignBook:
             known.pods.pop(uid, None)
             known.cards = None
 
-    # -- questions --------------------------------------------------------------------------------
+    # -- decisions --------------------------------------------------------------------------------
 
     def asks(self, pod: Document) -> PodAsk:
-        """Raises AskError."""
+        """Parsed requests of a pod. Raises AskError."""
         return asks_of(self.vendors, pod)
 
     def cards(self, node: str) -> Cards:
@@ -141,13 +141,13 @@ class ForeignBook:
         if known is None:
             return {}
         if known.cards is None:
-            told: list[str] = []
-            known.cards = cards_of(self.vendors, known.document, known.pods.values(), told)
-            known.problems = tuple(told)
+            problems: list[str] = []
+            known.cards = cards_of(self.vendors, known.document, known.pods.values(), problems)
+            known.problems = tuple(problems)
         return known.cards
 
     def why_not(self, ask: PodAsk, node: str) -> str:
-        """Empty: there is room."""
+        """Reason why a pod does not fit on a node; empty if it does."""
         found = self._fit(ask, node)
         return found if isinstance(found, str) else ""
 
@@ -160,16 +160,17 @@ class ForeignBook:
             return str(error)
 
     def choose(self, pod: Document, node: str, now_ns: int) -> dict[str, str] | str:
-        """The annotations with which a pod is bound there, or why it cannot be. Raises AskError."""
+        """Annotations for binding a pod to a node, or the reason why it does not fit. Raises
+        AskError."""
         found = self._fit(self.asks(pod), node)
         if isinstance(found, str):
             return found
         return allocation(self.vendors, found, pod, node, now_ns)
 
-    # -- whether plugins are there ----------------------------------------------------------------
+    # -- handshakes with plugins -------------------------------------------------------------------
 
     def asked_nodes(self) -> frozenset[str]:
-        """Nodes of which a plugin may have to be asked whether it is there."""
+        """Nodes whose plugins may need a handshake."""
         keys = [one.handshake for one in self.vendors if one.handshake]
         return frozenset(
             name
@@ -179,14 +180,14 @@ class ForeignBook:
         )
 
     def handshakes(self, node: str, now_ns: int) -> dict[str, str]:
-        """What is to be written there, by annotation."""
+        """Handshake annotations to write on a node."""
         known = self._nodes.get(node)
         if known is None:
             return {}
-        said = {one.handshake: word(one, known.document, now_ns) for one in self.vendors}
-        return {key: text for key, text in said.items() if key and text}
+        words = {one.handshake: word(one, known.document, now_ns) for one in self.vendors}
+        return {key: text for key, text in words.items() if key and text}
 
-    # -- what is about to be written --------------------------------------------------------------
+    # -- pods being bound -------------------------------------------------------------------------
 
     def assume(self, uid: str, node: str, pod: Document, annotations: Mapping[str, str]) -> None:
         head = {**(pod.get("metadata") or {})}
@@ -195,7 +196,7 @@ class ForeignBook:
         self._put(uid, node, {**pod, "metadata": head})
 
     def forget(self, uid: str) -> None:
-        """It was not written."""
+        """Drop an assumed allocation whose binding failed."""
         if uid in self._assumed:
             del self._assumed[uid]
             self._take_out(uid)
@@ -203,7 +204,7 @@ class ForeignBook:
     # -- figures ----------------------------------------------------------------------------------
 
     def figures(self) -> list[tuple[str, Vendor, Card]]:
-        """Every device that is registered, by node."""
+        """All registered devices with their node."""
         by_word = {one.word: one for one in self.vendors}
         return [
             (node, by_word[word], card)
@@ -213,5 +214,5 @@ class ForeignBook:
         ]
 
     def problems(self) -> list[tuple[str, str]]:
-        """What cannot be read of nodes."""
+        """Node and error text of malformed registers and allocations."""
         return [(name, why) for name, one in self._nodes.items() for why in one.problems]

@@ -1,8 +1,9 @@
-"""HAMi's device-config.yaml, read whole: the rows of the vendors by this cluster's names, and what
-holds for NVIDIA's cards as pods are made. Long, for each section has its table here.
+"""Parser for HAMi's device-config.yaml: the vendors' rows with this cluster's names, and the
+settings for NVIDIA's cards at pod admission. The file is long because each section has its table
+here.
 
-A section of it is one table below. A key that asks for nothing here is named in a warning, a value
-that cannot be meant is an error; all of a file come together.
+Keys without effect here are reported as warnings, invalid values as errors; all errors of a file
+are collected.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from sluicecommon.settings import ConfigError, nearest
 
 POLICIES: Final = ("default", "force", "disable")
 MOST: Final = 64
-"""Chips of a section."""
+"""Chips per section."""
 
 
 @dataclass(frozen=True, slots=True)
 class Nvidia:
-    """Section `nvidia`, as far as it is about pods: the rest is the node's."""
+    """Section `nvidia`, as far as it concerns pods; the agent reads the rest."""
 
     count: str = "nvidia.com/gpu"
     memory: str = "nvidia.com/gpumem"
@@ -32,15 +33,15 @@ class Nvidia:
     cores: str = "nvidia.com/gpucores"
     priority: str = "nvidia.com/priority"
     default_memory_mib: int = 0
-    """0: all of it."""
+    """0: the whole memory."""
     default_cores: int = 0
     default_gpus: int = 1
-    """0: pods that ask for memory or cores alone are left as they are."""
+    """0: pods that request only memory or cores are left unchanged."""
     memory_factor: int = 1
     core_policy: str = "default"
     runtime_class: str = ""
     overwrite_env: bool = False
-    """Containers without a GPU are told to see none."""
+    """True if containers without a GPU get an environment variable that hides all GPUs."""
 
     @property
     def resources(self) -> tuple[str, ...]:
@@ -52,7 +53,8 @@ class DeviceConfig:
     nvidia: Nvidia = field(default_factory=Nvidia)
     vendors: tuple[Vendor, ...] = ROWS
     is_given: bool = False
-    """HAMi's own defaults hold, too: of GPUs the emptiest first."""
+    """True if a file is configured; HAMi's other defaults apply then as well, such as choosing the
+    emptiest GPU first."""
     warnings: tuple[str, ...] = ()
 
 
@@ -122,7 +124,7 @@ _KEYS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
 }
 _ALIASES: Final = {"kunlunxin": "kunlun"}
 _OLD_KEYS: Final[Mapping[str, Mapping[str, str]]] = {
-    # Before a section had two kinds of devices it named the parts.
+    # Keys from before a section had two kinds of devices; they named the parts.
     "metax": {
         "resourceCountName": "resourceVCountName",
         "resourceMemoryName": "resourceVMemoryName",
@@ -135,7 +137,7 @@ _OLD_KEYS: Final[Mapping[str, Mapping[str, str]]] = {
     },
 }
 _QUIET: Final = ("deviceSplitCount", "defaultMem", "defaultMemory", "defaultCores")
-"""Of other vendors' sections: their plugins say it themselves."""
+"""Keys of other vendors' sections that their plugins report themselves."""
 
 
 class _Reading:
@@ -162,7 +164,7 @@ class _Reading:
         return [self.mapping(f"{where}[{i}]", one) for i, one in enumerate(value[:MOST])]
 
     def resource(self, where: str, value: object) -> str:
-        """A name with a domain, empty where none is given."""
+        """A resource name with a domain; empty if none is given."""
         if value in (None, ""):
             return ""
         if isinstance(value, str) and "/" in value and len(value) <= 253:
@@ -185,7 +187,7 @@ class _Reading:
 
 
 def read_device_config(document: Mapping[str, Any], source: str) -> DeviceConfig:
-    """Raises ConfigError with all mistakes."""
+    """Parse the configuration. Raises ConfigError with all errors."""
     reading = _Reading(source)
     nvidia = Nvidia()
     for section, body in document.items():
@@ -402,7 +404,7 @@ def _chip(reading: _Reading, at: str, word: str, entry: Mapping[str, Any]) -> No
 
 
 def _one_chip(reading: _Reading, where: str, body: object) -> None:
-    """A section of one chip, named by its resource."""
+    """Parse a section that has a single chip, identified by its resource name."""
     given = reading.mapping(where, body)
     resource = reading.resource(f"{where}.resourceCountName", given.get("resourceCountName"))
     word = resource.rpartition("/")[2]
@@ -455,7 +457,8 @@ _OTHER_KEYS: Final[Mapping[str, str]] = {
 
 
 def _others(reading: _Reading, where: str, body: object) -> None:
-    """Ours, not HAMi's: any vendor whose plugin speaks the protocol without rules of its own."""
+    """Parse our extension of the file: any vendor whose plugin speaks the protocol without special
+    rules."""
     for i, entry in enumerate(reading.listed(where, body)):
         at = f"{where}[{i}]"
         word = entry.get("commonWord")
@@ -494,7 +497,7 @@ _LISTS: Final[Mapping[str, Callable[[_Reading, str, object], None]]] = {
 
 
 def _without(reading: _Reading, section: str) -> None:
-    """The file's list takes the place of the chips that are known here."""
+    """Remove the built-in chips of a section, which the file's list replaces."""
     reading.rows = {word: one for word, one in reading.rows.items() if one.section != section}
 
 

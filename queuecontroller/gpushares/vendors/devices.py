@@ -1,8 +1,8 @@
-"""Devices that other vendors' plugins have registered, and what is given of them: the texts of
-HAMi's protocol as values, and back.
+"""Devices registered by other vendors' plugins, and allocations of them: parsing and writing the
+texts of HAMi's protocol.
 
-What a plugin wrote on its node is bounded and believed in nothing but what it is about: its own
-devices. Memory is in MiB, cores in the vendor's own unit (percent, or cores of a chip).
+The size of a plugin's register is limited, and it is trusted only for the vendor's own devices.
+Memory is in MiB, cores in the vendor's unit (percent, or cores of a chip).
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from typing import Any, Final
 from sluicecommon.reader import shown
 
 MOST_DEVICES: Final = 1024
-"""Of one vendor on one node."""
+"""Devices per vendor and node."""
 LONGEST: Final = 256 << 10
-"""Characters: of all annotations of an object, Kubernetes takes so many."""
+"""Characters; the API server's limit for all annotations of an object."""
 MOST: Final = (1 << 31) - 1
 """HAMi's numbers have 32 bits."""
 NOTHING_MORE: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType({})
 _SHORT, _LONG = 7, 9
-"""Fields of a device in the older form, without and with its index and mode."""
+"""Number of fields per device in the older form, without and with index and mode."""
 
 
 class BadRegister(ValueError):
-    """What a node has in a vendor's register cannot be read: the text says why."""
+    """Raised for a malformed register; the text gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Device:
     id: str
     index: int
     slots: int
-    """Pods it takes at a time."""
+    """Maximum number of pods at a time."""
     memory_mib: int
     cores: int
     type: str
@@ -43,12 +43,12 @@ class Device:
     mode: str = ""
     healthy: bool = True
     info: Mapping[str, Any] = field(default_factory=dict)
-    """What else the vendor says, for its own rules."""
+    """Further fields for the vendor's own rules."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a container is given of one device."""
+    """Part of one device that is allocated to a container."""
 
     device: str
     index: int
@@ -60,19 +60,19 @@ class Part:
 
 
 Given = tuple[tuple[Part, ...], ...]
-"""By container, init containers first."""
+"""Parts by container, init containers first."""
 
 
 @dataclass(slots=True)
 class Card:
-    """A device, and what is given of it."""
+    """A device with the sum of its allocations."""
 
     device: Device
     slots: int = 0
     memory_mib: int = 0
     cores: int = 0
     holders: list[Mapping[str, str]] = field(default_factory=list)
-    """The annotations of each pod that has a part of it."""
+    """Annotations of each pod that has a part of the device."""
 
     def take(self, part: Part, annotations: Mapping[str, str]) -> None:
         self.slots += part.slots
@@ -88,8 +88,8 @@ class Card:
 
 
 def read_register(text: str) -> tuple[Device, ...]:
-    """Of either form: JSON as HAMi has it now, or its older one with commas and colons. Raises
-    BadRegister."""
+    """Parse a register in either form: JSON as current HAMi has it, or the older one with commas
+    and colons. Raises BadRegister."""
     if len(text) > LONGEST:
         raise BadRegister(f"{len(text)} characters are more than {LONGEST}")
     text = text.strip()
@@ -98,7 +98,7 @@ def read_register(text: str) -> tuple[Device, ...]:
 
 
 def checked(devices: Iterable[Device]) -> tuple[Device, ...]:
-    """Raises BadRegister: too many, or two of one name."""
+    """The devices as a tuple. Raises BadRegister if there are too many or duplicate IDs."""
     found: dict[str, Device] = {}
     for one in devices:
         if one.id in found:
@@ -110,7 +110,7 @@ def checked(devices: Iterable[Device]) -> tuple[Device, ...]:
 
 
 def parsed(text: str) -> Any:
-    """Raises BadRegister."""
+    """Parse JSON of limited length. Raises BadRegister."""
     if len(text) > LONGEST:
         raise BadRegister(f"{len(text)} characters are more than {LONGEST}")
     try:
@@ -120,7 +120,7 @@ def parsed(text: str) -> Any:
 
 
 def number(value: object, what: str, default: int = 0) -> int:
-    """Raises BadRegister."""
+    """Parse a number from 0 to MOST. Raises BadRegister."""
     if value is None:
         return default
     if isinstance(value, str) and value.strip().isascii() and value.strip().isdigit():
@@ -133,7 +133,7 @@ def number(value: object, what: str, default: int = 0) -> int:
 
 
 def name(value: object, what: str) -> str:
-    """One that may stand in an allocation, whose separators it must not have. Raises
+    """Check a name that an allocation can contain: it must not have the separators. Raises
     BadRegister."""
     if not isinstance(value, str) or not value or len(value) > 253 or set(value) & set(",:;\n"):
         raise BadRegister(f"{what}: {shown(value)} is no name without any of , : ;")
@@ -155,13 +155,13 @@ def _json_list(text: str) -> Iterable[Device]:
             str(one.get("type") or "")[:253],
             max(0, _numa(one.get("numa"))),
             str(one.get("mode") or "")[:253],
-            one.get("health") is True,  # left out where it is false, as Go does
+            one.get("health") is True,  # Go's writer omits the field where it is false.
             info if isinstance(info, dict) else {},
         )
 
 
 def _numa(value: object) -> int:
-    """-1, where a machine knows none."""
+    """NUMA node; -1 if the machine reports none."""
     return value if isinstance(value, int) and -1 <= value <= 1024 else 0
 
 
@@ -191,7 +191,7 @@ def _plain_list(text: str) -> Iterable[Device]:
 def write_register(
     devices: Sequence[Device], more: Mapping[str, Mapping[str, Any]] = NOTHING_MORE
 ) -> str:
-    """As JSON, without what is zero; `info` is not part of it. `more`: fields by device."""
+    """Register as JSON without zero values and `info`. `more` has further fields by device."""
     entries = []
     for one in devices:
         entry: dict[str, Any] = {
@@ -214,7 +214,7 @@ def write_register(
 
 
 def encode(given: Given) -> str:
-    """`ID,TYPE,MiB,cores:` for each part, and `;` after each container."""
+    """Allocation as text: `ID,TYPE,MiB,cores:` per part, and `;` after each container."""
     return "".join(
         "".join(f"{p.device},{p.type},{p.memory_mib},{p.cores}:" for p in parts) + ";"
         for parts in given
@@ -222,7 +222,7 @@ def encode(given: Given) -> str:
 
 
 def decode(text: str) -> Given:
-    """Raises BadRegister."""
+    """Parse an allocation. Raises BadRegister."""
     if len(text) > LONGEST:
         raise BadRegister(f"{len(text)} characters are more than {LONGEST}")
     containers = text.split(";")

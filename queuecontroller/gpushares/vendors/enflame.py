@@ -1,6 +1,6 @@
-"""Enflame's DRS: a card is cut into parts of a few sizes, as its node says which.
+"""Enflame's DRS: a card is divided into parts of a few sizes, which its node lists.
 
-A pod asks for a size (`enflame.com/drs-gcu: 3`), or for memory and cores, and gets the smallest
+A pod requests a size (`enflame.com/drs-gcu: 3`), or memory and cores, and gets the smallest part
 that has both.
 """
 
@@ -108,7 +108,7 @@ class EnflameDrs(Rules):
     ) -> tuple[Part, ...] | str:
         if cards and all(_profile(card.device, ask) is None for card in cards):
             names = sorted({one.name for card in cards for one in _known(card.device)})
-            return f"no part is of the size that is asked for: there are {', '.join(names)}"
+            return f"no part has the requested size: available are {', '.join(names)}"
         return super().choose(vendor, cards, ask, annotations)
 
     def obstacle(
@@ -188,7 +188,9 @@ def _profile(device: Device, ask: Ask) -> Profile | None:
         return next((one for one in known if one.slices == ask.cores), None)
     most = max(one.slices for one in known)
     memory = ask.memory_mib
-    if memory > 2 * max(one.memory_gib for one in known):  # nobody has so many GiB: it is MiB
+    if memory > 2 * max(
+        one.memory_gib for one in known
+    ):  # No card has that many GiB: the amount is MiB.
         memory = -(-memory // 1024)
     for one in known:
         if one.memory_gib >= memory and -(-one.slices * WHOLE // most) >= ask.cores:

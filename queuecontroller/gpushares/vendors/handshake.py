@@ -1,9 +1,9 @@
-"""The scheduler's half of HAMi's handshake: whether a vendor's plugin is still there.
+"""The scheduler's half of HAMi's handshake, which detects whether a vendor's plugin is running.
 
-A plugin says `Reported …` again and again, a scheduler writes `Requesting_TIME` over it, and who
-has not answered for a minute has its devices taken away (`Deleted_TIME`). HAMi asks all the time;
-here it is asked only where the kubelet says that nothing can be allocated any more, which it says
-when a plugin has gone. Times are those that we wrote ourselves, in UTC.
+A plugin writes `Reported …` repeatedly, a scheduler overwrites it with `Requesting_TIME`, and a
+plugin that has not replied for a minute loses its devices (`Deleted_TIME`). HAMi requests all the
+time; here a request is written only if the kubelet reports nothing as allocatable, which it does
+when a plugin has gone. Timestamps are written by the controller, in UTC.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from queuecontroller.gpushares.vendors.rules import Vendor, node_annotation
 REQUESTING: Final = "Requesting"
 DELETED: Final = "Deleted"
 PATIENCE_S: Final = 60
-"""HAMi's."""
+"""HAMi's timeout."""
 SECOND_NS: Final = 1_000_000_000
 _FORM: Final = "%Y-%m-%d %H:%M:%S"
 
@@ -27,33 +27,35 @@ def stamp(now_ns: int) -> str:
 
 
 def is_gone(vendor: Vendor, node: Document) -> bool:
-    """Its plugin was asked in vain, and the kubelet has none of its devices."""
-    return _silent(vendor, node) and _said(vendor, node).startswith(DELETED)
+    """True if the plugin did not reply in time and the kubelet has none of its devices."""
+    return _silent(vendor, node) and _current(vendor, node).startswith(DELETED)
 
 
 def word(vendor: Vendor, node: Document, now_ns: int) -> str:
-    """What is to be written as the handshake now; empty: nothing."""
+    """The handshake to write now; empty if none."""
     if not _silent(vendor, node):
         return ""
-    said = _said(vendor, node)
-    if said.startswith(DELETED):
+    current = _current(vendor, node)
+    if current.startswith(DELETED):
         return ""
-    if not said.startswith(REQUESTING):
+    if not current.startswith(REQUESTING):
         return f"{REQUESTING}_{stamp(now_ns)}"
-    asked_s = _seconds(said.partition("_")[2])
+    asked_s = _seconds(current.partition("_")[2])
     now_s = now_ns // SECOND_NS
-    if asked_s is None or asked_s > now_s + PATIENCE_S:  # somebody's, by another clock
+    if (
+        asked_s is None or asked_s > now_s + PATIENCE_S
+    ):  # Another scheduler wrote it by another clock.
         return f"{REQUESTING}_{stamp(now_ns)}"
     return f"{DELETED}_{stamp(now_ns)}" if now_s - asked_s >= PATIENCE_S else ""
 
 
-def _said(vendor: Vendor, node: Document) -> str:
+def _current(vendor: Vendor, node: Document) -> str:
     return node_annotation(node, vendor.handshake)[:100]
 
 
 def _silent(vendor: Vendor, node: Document) -> bool:
-    """The kubelet knows its resource, and has none. It does not know one whose plugin has never
-    come, as where a plugin registers by its annotation alone."""
+    """True if the kubelet knows the resource and has none allocatable. It does not know a resource
+    whose plugin never started, such as that of a plugin that registers by annotation only."""
     if not vendor.handshake or not node_annotation(node, vendor.register):
         return False
     found = (node.get("status") or {}).get("allocatable") or {}

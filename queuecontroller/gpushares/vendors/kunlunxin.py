@@ -1,8 +1,8 @@
-"""Kunlunxin: eight cards in two wings of four; several are given where links are good.
+"""Kunlunxin: eight cards in two wings of four; several cards are allocated only if they are linked.
 
-Cards 0 to 3 and 4 to 7 are linked among themselves, and each with the one at the same place of the
-other wing. 1, 2, 4 or 8 are given, others not: inside of the wing that is left the fullest by it,
-else across the wings where the links are.
+Cards 0 to 3 and 4 to 7 are linked among themselves, and each with the card at the same position of
+the other wing. Only 1, 2, 4 or 8 cards are allocated: within the wing that is fullest afterwards,
+else across the wings where links exist.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ SQUARES: Final = (
     (0, 3, 4, 7),
     (1, 2, 5, 6),
 )
-"""Four that are linked across the wings."""
+"""Sets of four cards that are linked across the wings."""
 MEMORY_MIB: Final = 98304
 SIZES_MIB: Final = (24576, 49152, MEMORY_MIB)
-"""What a part of a card may have."""
+"""Memory sizes for a part of a card."""
 
 
 class _Linked(Rules):
-    """What whole cards and parts have in common: which ones go together."""
+    """Rules for linked cards, shared by whole cards and parts."""
 
     def choose(
         self, vendor: Vendor, cards: Sequence[Card], ask: Ask, annotations: Mapping[str, str]
@@ -57,14 +57,15 @@ class _Linked(Rules):
 
 
 def together(free: frozenset[int], count: int) -> tuple[int, ...] | None:
-    """Of these free ones so many that are linked, so that what is left is of the most use."""
+    """`count` linked cards of these free ones, chosen so that the remaining ones stay useful; None
+    if there are none."""
     if count == CARDS:
         return tuple(range(CARDS)) if len(free) == CARDS else None
     wings = (
         [i for i in range(WING) if i in free],
         [i for i in range(WING, CARDS) if i in free],
     )
-    # One of the wing with an odd number of free ones, so that pairs stay pairs.
+    # A single card comes from a wing with an odd number of free cards, so that pairs remain.
     order = (1, 3, 2, 4) if count == 1 else range(count, WING + 1)
     for size in order:
         for wing in wings:
@@ -76,15 +77,15 @@ def together(free: frozenset[int], count: int) -> tuple[int, ...] | None:
                 return i, i + WING
     if count == WING:
         fits = [one for one in SQUARES if free.issuperset(one)]
-        # Best are those that leave a linked pair.
+        # Squares that leave a linked pair come first.
         fits.sort(key=lambda one: not _has_pair(free.difference(one)))
         return fits[0] if fits else None
     return None
 
 
-def _has_pair(left: frozenset[int]) -> bool:
+def _has_pair(free: frozenset[int]) -> bool:
     return any(
-        a != b and (a // WING == b // WING or abs(a - b) == WING) for a in left for b in left
+        a != b and (a // WING == b // WING or abs(a - b) == WING) for a in free for b in free
     )
 
 

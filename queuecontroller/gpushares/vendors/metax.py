@@ -1,7 +1,8 @@
-"""MetaX sGPU: shares with a policy for what a card's time is when it is short.
+"""MetaX sGPU: shares with a policy for contended compute time.
 
-All shares of a card have one policy (`best-effort`, `fixed-share`, `burst-share`), unless one has
-the card for itself. Pods of the classes online and offline share cards with their like only.
+All shares of a card have one policy (`best-effort`, `fixed-share`, `burst-share`), except for a pod
+that has the whole card. Pods of the classes online and offline share cards only with pods of these
+classes.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Sgpu(Rules):
             return ask
         given = container.amounts[vendor.memory]
         amount = container.amount(vendor.memory)
-        # Without a unit it is GiB.
+        # An amount without a unit is in GiB.
         bare = not any(c.isalpha() for c in str(given))
         memory = amount * GIB_MIB if bare else amount >> 20
         return Ask(ask.count, memory, 0 if memory else WHOLE, ask.cores)
@@ -118,7 +119,7 @@ class Sgpu(Rules):
     def pick(
         self, vendor: Vendor, cards: Sequence[Card], ask: Ask, annotations: Mapping[str, str]
     ) -> Sequence[Card]:
-        """Whole cards in one link zone; online pods where there are fewest of them."""
+        """Whole cards in one link zone; for online pods the cards with the fewest of them."""
         if annotations.get(CLASS) == ONLINE:
             return sorted(cards, key=_crowd)[: ask.count]
         if ask.cores < WHOLE or ask.count < 2:

@@ -1,7 +1,7 @@
-"""AWS Neuron: devices of a few cores each; whole devices, or cores of one.
+"""AWS Neuron: devices with a few cores each, allocated whole or by cores of one device.
 
-Which cores are taken is a mask, and the mask is what an allocation has in place of a number of
-cores. Several devices are neighbours: on Inferentia any, on Trainium 4, 8 or 16 in their places.
+The cores in use are a mask, and an allocation has the mask in place of a number of cores. Several
+devices must be neighbours: any on Inferentia; on Trainium aligned blocks of 4, 8 or 16.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from queuecontroller.gpushares.vendors.rules import (
 
 CORES: Final = "cores"
 MOST_CORES: Final = 16
-"""Of a device; there are 2 to 8."""
+"""Cores per device; real devices have 2 to 8."""
 BLOCKS: Final = (1, 4, 8, 16)
 
 

@@ -1,9 +1,9 @@
-"""The one way in: what a pod asks of any vendor, what a node has left, whether it fits, and what is
-written when it was given.
+"""Entry points for all vendors: a pod's requests, a node's free devices, the check whether a pod
+fits, and the annotations of its allocation.
 
-`fit(vendors, cards_of(vendors, node, pods), asks_of(vendors, pod))` is the answer of a filter;
-`allocation` are the annotations with which a pod is bound, and `released` gives it back by being
-left out of `pods`.
+`fit(vendors, cards_of(vendors, node, pods), asks_of(vendors, pod))` decides for a filter;
+`allocation` gives the annotations for binding a pod. An allocation is released by leaving the pod
+out of `pods`.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ BIND_PHASE: Final = "hami.io/bind-phase"
 BIND_TIME: Final = "hami.io/bind-time"
 ALLOCATING: Final = "allocating"
 Cards = Mapping[str, Sequence[Card]]
-"""A node's, by vendor's word."""
+"""A node's cards by vendor's word."""
 
 
 def asks_of(vendors: Iterable[Vendor], pod: Document) -> PodAsk:
-    """Raises AskError."""
+    """Parsed requests of a pod. Raises AskError."""
     containers = containers_of(pod)
     asks: dict[str, tuple[Ask | None, ...]] = {}
     named = {resource for one in containers for resource in one.amounts}
     for vendor in vendors:
         if named.isdisjoint((vendor.count, vendor.memory, vendor.cores)):
-            continue  # most pods, for most vendors; all rules ask by one of these
+            continue  # All rules need one of these resources, which most pods lack.
         of_each = tuple(vendor.rules.ask(vendor, one) for one in containers)
         if any(one is not None for one in of_each):
             asks[vendor.word] = of_each
@@ -59,9 +59,9 @@ def cards_of(
     pods: Iterable[Document],
     problems: list[str] | None = None,
 ) -> Cards:
-    """What a node has registered, less what those pods hold. What cannot be read counts as not
-    there, and is told in `problems`."""
-    told = [] if problems is None else problems
+    """Registered devices of a node with the allocations of these pods. Malformed registers and
+    allocations are skipped and reported in `problems`."""
+    errors = [] if problems is None else problems
     there = list(pods)
     cordoned = frozenset(listed({CORDON: node_annotation(node, CORDON)}, CORDON))
     found: dict[str, Sequence[Card]] = {}
@@ -69,17 +69,17 @@ def cards_of(
         try:
             devices = vendor.rules.devices(vendor, node)
         except BadRegister as error:
-            told.append(f"{vendor.title}: {vendor.register or vendor.count}: {error}")
+            errors.append(f"{vendor.title}: {vendor.register or vendor.count}: {error}")
             continue
         if devices and is_gone(vendor, node):
-            told.append(f"{vendor.title}: {vendor.handshake}: its plugin does not answer")
+            errors.append(f"{vendor.title}: {vendor.handshake}: its plugin does not reply")
             continue
         if not devices:
             continue
         cards = {one.id: Card(one) for one in devices if one.id not in cordoned}
         for pod in there:
             annotations = annotations_of(pod)
-            for part in held(vendor, pod, cards, told):
+            for part in held(vendor, pod, cards, errors):
                 cards[part.device].take(part, annotations)
         found[vendor.word] = tuple(cards.values())
     return found
@@ -88,8 +88,8 @@ def cards_of(
 def held(
     vendor: Vendor, pod: Document, cards: Mapping[str, Card], problems: list[str]
 ) -> list[Part]:
-    """What a pod holds of these: of each device what its containers have together, or the most
-    that one of those before them has."""
+    """A pod's parts of these devices: per device the sum over its running containers, or the
+    maximum of an init container if that is more."""
     text = annotations_of(pod).get(vendor.allocated)
     if not text:
         return []
@@ -122,8 +122,8 @@ def _peak(rules: Rules, parts: Iterable[tuple[bool, Part]]) -> list[Part]:
 
 
 def fit(vendors: Iterable[Vendor], cards: Cards, pod: PodAsk) -> dict[str, Given] | str:
-    """What a pod gets on a node, by vendor's word; a text says why there is no room. The cards are
-    as before."""
+    """A pod's allocation on a node by vendor's word, or the reason why there is no room. The cards
+    are not changed."""
     chosen: dict[str, Given] = {}
     for vendor in vendors:
         asks = pod.asks.get(vendor.word)
@@ -141,7 +141,7 @@ def _fit_one(
 ) -> Given | str:
     if not cards:
         return "no device is registered"
-    # Those that end before the others begin have the node as it is.
+    # Init containers that end first do not compete with the others for devices.
     running = [card.copy() for card in cards]
     given: list[tuple[Part, ...]] = []
     for container, ask in zip(pod.containers, asks, strict=True):
@@ -168,7 +168,7 @@ def allocation(
     node: str,
     now_ns: int,
 ) -> dict[str, str]:
-    """The annotations of a pod that was given this on a node."""
+    """Annotations of a pod with this allocation on a node."""
     seconds = str(now_ns // 1_000_000_000)
     made = {
         NODE: node,
@@ -188,8 +188,8 @@ def allocation(
 
 
 def quota_of(vendors: Iterable[Vendor], pod: PodAsk) -> dict[str, int]:
-    """By resource, what a pod takes of a namespace's quota: how many devices, and of memory and
-    cores that of each times their number, in the resource's own unit."""
+    """A pod's usage of its namespace's quota by resource name, in the resource's unit: the number
+    of devices; for memory and cores the amount per device times their number."""
     found: dict[str, int] = {}
     for vendor in vendors:
         asks = pod.asks.get(vendor.word)
@@ -205,7 +205,8 @@ def quota_of(vendors: Iterable[Vendor], pod: PodAsk) -> dict[str, int]:
 
 
 def _total(pairs: Iterable[tuple[Container, Ask | None]], amount: Callable[[Ask], int]) -> int:
-    """Of those that run together, or the most of one that ends before."""
+    """Sum over the containers that run together, or the maximum of an init container if that is
+    more."""
     running = first = 0
     for container, ask in pairs:
         if ask is not None:

@@ -1,8 +1,7 @@
-"""A vendor as a row of names and numbers, and the rules that most of them have in common: HAMi's.
+"""A vendor as a row of names and numbers, and HAMi's common rules, which most vendors follow.
 
-What a row cannot say is a class of its own that takes the place of `Rules`, in a file of its own.
-Nothing here keeps anything: a choice is made from what a node has registered and what its pods
-hold already.
+A vendor with further rules has a subclass of `Rules` in a file of its own. Rules are stateless: a
+choice is made from a node's registered devices and the allocations of its pods.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ from queuecontroller.scheduler.placement.weights import EVEN, WEIGHTS, weights
 
 GPU_POLICY: Final = "hami.io/gpu-scheduler-policy"
 CORDON: Final = "hami.io/device-cordon"
-"""Of a node: devices that get nothing new."""
+"""Annotation of a node: devices that get no new pods."""
 WHOLE: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """To a container, and to its pod, as it is made."""
+    """Changes to a container and its pod at admission."""
 
     limits: Mapping[str, int] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
@@ -44,36 +43,37 @@ class Changes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vendor:
-    """One kind of device."""
+    """A kind of device of a vendor."""
 
     section: str
-    """Of HAMi's device-config.yaml."""
+    """Section of HAMi's device-config.yaml."""
     title: str
-    """For people."""
+    """Name shown to users."""
     word: str
-    """What its devices are called in allocations."""
+    """Name of the devices in allocations."""
     count: str
-    """Resource: so many devices."""
+    """Resource name for the number of devices."""
     memory: str = ""
-    """Resource: on each, in units of `unit_mib`; empty: there is none, as with the next."""
+    """Resource name for memory per device, in units of `unit_mib`; empty: the vendor has none. The
+    same holds for the next two."""
     percent: str = ""
     cores: str = ""
     unit_mib: int = 1
     default_cores: int = 0
-    """Where a pod says none: 100 is a whole device, 0 no promise."""
+    """Cores of a pod that requests none: 100 is a whole device, 0 no guarantee."""
     register: str = ""
-    """Annotation of the node; empty: its capacity says how many there are."""
+    """Annotation of the node with the devices; empty: the node's capacity gives their number."""
     handshake: str = ""
     to_allocate: str = ""
     allocated: str = ""
-    """Annotations of the pod."""
+    """Annotation of the pod, as is `to_allocate`."""
     use_types: str = ""
     nouse_types: str = ""
     use_ids: str = ""
     nouse_ids: str = ""
-    """Annotations of the pod: lists."""
+    """Annotation of the pod with a list, as are the three above."""
     more: Mapping[str, Any] = field(default_factory=dict)
-    """What its own rules read: a chip's templates, for one."""
+    """Data for the vendor's rules, for example a chip's templates."""
     rules: Rules = field(default_factory=lambda: Rules())
 
     @property
@@ -82,33 +82,33 @@ class Vendor:
 
     @property
     def selecting(self) -> tuple[str, ...]:
-        """Annotations that pods may have."""
+        """Annotations of pods that select devices."""
         named = (self.use_types, self.nouse_types, self.use_ids, self.nouse_ids)
         return tuple(one for one in (*named, *self.rules.annotations) if one)
 
     @property
     def written(self) -> tuple[str, ...]:
-        """Annotations that say what a pod was given: written by who decides, and nobody else."""
+        """Annotations that record an allocation; only the scheduler writes them."""
         return tuple(one for one in (self.to_allocate, self.allocated) if one)
 
 
 class Rules:
-    """HAMi's own, of devices that are shared by slots, memory and cores."""
+    """HAMi's common rules for devices shared by slots, memory and cores."""
 
     annotations: tuple[str, ...] = ()
-    """That pods may have besides those of the row."""
+    """Annotations of pods in addition to those of the row."""
 
     def hides(self, vendor: Vendor) -> bool:
-        """Whether `admit` has something to say of containers that ask for none, too."""
+        """True if `admit` changes containers that request no such devices as well."""
         return False
 
     def devices(self, vendor: Vendor, node: Document) -> tuple[Device, ...]:
-        """What a node has of them, none where it has not registered any. Raises BadRegister."""
+        """Devices registered on a node; empty if none. Raises BadRegister."""
         text = node_annotation(node, vendor.register)
         return read_register(text) if text else ()
 
     def ask(self, vendor: Vendor, container: Container) -> Ask | None:
-        """Raises AskError."""
+        """The container's request; None if there is none. Raises AskError."""
         if not container.has(vendor.count):
             return None
         count = container.amount(vendor.count)
@@ -116,8 +116,8 @@ class Rules:
             return None
         if count > MOST_DEVICES:
             raise AskError(
-                f"container {container.name}: {vendor.count}: {count} are more than any node has"
-                f" ({MOST_DEVICES})"
+                f"container {container.name}: {vendor.count}: {count} exceed the limit of"
+                f" {MOST_DEVICES} per node"
             )
         memory = container.amount(vendor.memory) * vendor.unit_mib
         percent = container.amount(vendor.percent)
@@ -131,14 +131,14 @@ class Rules:
     def admit(
         self, vendor: Vendor, container: Container, annotations: Mapping[str, str]
     ) -> Changes:
-        """What is changed in a container that asks for them, as it is made. Raises AskError."""
+        """Changes at admission to a container that requests such devices. Raises AskError."""
         self.ask(vendor, container)
         return Changes()
 
     def choose(
         self, vendor: Vendor, cards: Sequence[Card], ask: Ask, annotations: Mapping[str, str]
     ) -> tuple[Part, ...] | str:
-        """For one container; a text says why there is no room."""
+        """Parts for one container, or the reason why there is no room."""
         fitting, why = self.fitting(vendor, cards, ask, annotations)
         if len(fitting) < ask.count:
             return too_few(ask.count, len(fitting), why)
@@ -148,7 +148,7 @@ class Rules:
     def fitting(
         self, vendor: Vendor, cards: Sequence[Card], ask: Ask, annotations: Mapping[str, str]
     ) -> tuple[list[Card], Counter[str]]:
-        """Those with room, best first, and what is in the way of the others."""
+        """Devices with room, best first, and the counted obstacles of the others."""
         why: Counter[str] = Counter()
         found = []
         for card in self.ordered(cards, annotations):
@@ -160,7 +160,8 @@ class Rules:
         return found, why
 
     def ordered(self, cards: Sequence[Card], annotations: Mapping[str, str]) -> list[Card]:
-        """The emptiest first, as HAMi has it where nothing is said; `binpack`: the fullest."""
+        """Devices in order of preference: the emptiest first, HAMi's default; with `binpack` the
+        fullest."""
         sign = -1 if "binpack" in policies(annotations) else 1
         weighed = weights_of(annotations)
         return sorted(cards, key=lambda card: (sign * fullness(card, weighed), card.device.index))
@@ -168,7 +169,7 @@ class Rules:
     def obstacle(
         self, vendor: Vendor, card: Card, ask: Ask, annotations: Mapping[str, str]
     ) -> str | None:
-        """Why a device takes no part of this, None: it does."""
+        """Reason why a device cannot take the part; None if it can."""
         return (
             unwanted(vendor, card.device, annotations)
             or taken(card, annotations)
@@ -184,9 +185,9 @@ class Rules:
         if free < part.cores:
             return f"has {max(0, free)} of {part.cores} cores free"
         if part.cores == WHOLE == device.cores and card.slots:
-            return "has company, and all of its cores are asked for"
+            return "is shared, and all of its cores are requested"
         if part.cores == 0 and device.cores and card.cores >= device.cores:
-            return "has promised all of its cores"
+            return "has all of its cores allocated"
         return None
 
     def part(self, vendor: Vendor, card: Card, ask: Ask, annotations: Mapping[str, str]) -> Part:
@@ -197,15 +198,15 @@ class Rules:
     def pick(
         self, vendor: Vendor, cards: Sequence[Card], ask: Ask, annotations: Mapping[str, str]
     ) -> Sequence[Card]:
-        """Of enough that fit, those it gets: here is the place for what is linked to what."""
+        """Choose among the fitting devices; overridden where links between devices matter."""
         return cards[: ask.count]
 
     def restored(self, vendor: Vendor, device: Device, part: Part) -> Part:
-        """A part as it was read from an annotation, which does not say all of it."""
+        """Complete a part that was read from an annotation, which lacks some fields."""
         return replace(part, index=device.index)
 
     def both(self, one: Part, other: Part, at_once: bool) -> Part:
-        """Two parts of one device that a pod has at a time, or one after the other."""
+        """Combine two parts of one device that a pod has at once or one after the other."""
         if at_once:
             memory, cores = one.memory_mib + other.memory_mib, one.cores + other.cores
             slots = one.slots + other.slots
@@ -217,12 +218,12 @@ class Rules:
     def extras(
         self, vendor: Vendor, pod: Document, given: Given, node: str, now_ns: int
     ) -> dict[str, str]:
-        """What this vendor's plugin reads besides the allocation."""
+        """Further annotations that the vendor's plugin reads."""
         return {}
 
 
 class Counted(Rules):
-    """Devices that a node only counts, in its capacity: names are made for them."""
+    """Devices that a node only counts in its capacity; their IDs are generated."""
 
     def devices(self, vendor: Vendor, node: Document) -> tuple[Device, ...]:
         total = capacity(node, vendor.count)
@@ -233,7 +234,7 @@ class Counted(Rules):
         raise NotImplementedError
 
 
-# -- what rules are made of -------------------------------------------------------------------
+# -- helpers for rules ------------------------------------------------------------------------
 
 
 def policies(annotations: Mapping[str, str]) -> frozenset[str]:
@@ -246,8 +247,8 @@ def listed(annotations: Mapping[str, str], key: str) -> tuple[str, ...]:
 
 
 def weights_of(annotations: Mapping[str, str]) -> tuple[int, ...]:
-    """Of slots, cores and memory. What cannot be meant is refused as the pod is made; here it
-    counts as not there."""
+    """Weights of slots, cores and memory. An invalid annotation is refused at admission and ignored
+    here."""
     try:
         return weights(annotations.get(WEIGHTS, ""))
     except ValueError:
@@ -285,12 +286,12 @@ def taken(card: Card, annotations: Mapping[str, str]) -> str | None:
     if card.device.slots <= card.slots:
         return f"has all of its {card.device.slots} slots taken"
     if card.slots and "mutex" in policies(annotations):
-        return f"has company, and {GPU_POLICY} is mutex"
+        return f"is shared, and {GPU_POLICY} is mutex"
     return None
 
 
 def too_few(wanted: int, found: int, why: Counter[str]) -> str:
-    """Reasons, counted: eight devices that are full for the same reason are one line."""
+    """Reasons with their counts, so that eight devices full for one reason take one line."""
     lines = [f"{n} {reason}" for reason, n in why.most_common(4)]
     has = f"{found} of {wanted} devices fit"
     return "; ".join([has, *lines])
@@ -309,17 +310,17 @@ def node_name(node: Document) -> str:
 
 
 def capacity(node: Document, resource: str) -> int:
-    """Raises BadRegister."""
+    """Number of a resource in a node's capacity. Raises BadRegister."""
     found = (node.get("status") or {}).get("capacity") or {}
     value = found.get(resource) if isinstance(found, Mapping) else None
     total = number(value, resource)
     if total > MOST_DEVICES * 1024:
-        raise BadRegister(f"{resource}: {total} are more than a node has")
+        raise BadRegister(f"{resource}: {total} exceed the limit per node")
     return total
 
 
 def grouped(cards: Iterable[Card], key: Callable[[Card], object]) -> dict[object, list[Card]]:
-    """In the order in which they come."""
+    """Cards by key, in their given order."""
     groups: dict[object, list[Card]] = {}
     for card in cards:
         groups.setdefault(key(card), []).append(card)
@@ -327,7 +328,7 @@ def grouped(cards: Iterable[Card], key: Callable[[Card], object]) -> dict[object
 
 
 def closest(cards: Sequence[Card], count: int, key: Callable[[Card], object]) -> list[Card]:
-    """Together in one group if one has enough, the smallest of those; else from the largest on."""
+    """Cards of the smallest group that has enough, else of several groups, the largest first."""
     groups = sorted(grouped(cards, key).values(), key=len)
     for group in groups:
         if len(group) >= count:

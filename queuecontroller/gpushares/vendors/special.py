@@ -1,5 +1,5 @@
-"""Devices with rules that are HAMi's but for one thing: which numbers they count in, what must be
-whole, what their plugins read besides."""
+"""Devices that follow HAMi's rules with one exception each: the unit of their amounts, what must be
+whole, or what their plugins read in addition."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from queuecontroller.gpushares.vendors.rules import (
 
 
 class Cambricon(Counted):
-    """Dynamic sMLU: cards and their memory are counted in the capacity of shares, in cores."""
+    """Cambricon's dynamic sMLU: the node's capacity in share cores gives the number of cards and
+    their memory."""
 
     def devices(self, vendor: Vendor, node: Document) -> tuple[Device, ...]:
         where = str((node.get("metadata") or {}).get("name") or "")
@@ -58,14 +59,15 @@ class Iluvatar(Rules):
         ask = self.ask(vendor, container)
         if ask is None:
             return Changes()
-        # The misspelt name is what its plugin reads.
+        # The vendor's plugin reads this misspelt name.
         env = {"SOL_CONTINER_NAME": container.name} if container.name else {}
         limits = {vendor.cores: ask.count * WHOLE} if ask.count > 1 else {}
         return Changes(limits, env)
 
 
 class MooreThreads(Counted):
-    """A card is 16 cores and a number of units of 512 MiB; several cards are whole ones."""
+    """Moore Threads: a card has 16 cores and units of 512 MiB; several cards are allocated
+    whole."""
 
     CORES: Final = 16
     LEGAL: Final = (2, 4, 8, 16, 32, 64, 96)
@@ -89,7 +91,7 @@ class MooreThreads(Counted):
         ask = super().ask(vendor, container)
         if ask is None:
             return None
-        # Memory and cores are those of all its cards together.
+        # The request gives memory and cores of all cards together.
         memory = ask.memory_mib // ask.count
         return Ask(ask.count, memory, 0 if memory else WHOLE, ask.cores // ask.count)
 
@@ -122,7 +124,7 @@ class MooreThreads(Counted):
 
     def too_full(self, card: Card, part: Part) -> str | None:
         if part.cores == self.CORES and card.slots:
-            return "has company, and all of its cores are asked for"
+            return "is shared, and all of its cores are requested"
         return super().too_full(card, part)
 
     def extras(
@@ -137,7 +139,7 @@ class MooreThreads(Counted):
 
 
 class Amd(Rules):
-    """Cores are percent of a card's compute units, and are promised in units."""
+    """AMD: cores are requested in percent of a card's compute units and allocated in units."""
 
     def admit(
         self, vendor: Vendor, container: Container, annotations: Mapping[str, str]
@@ -156,7 +158,7 @@ class Amd(Rules):
         units = max(1, device.cores * min(WHOLE, ask.cores) // WHOLE)
         together = device.info.get("cuPerWGP")
         if isinstance(together, int | float) and 1 < together <= device.cores:
-            step = int(together)  # RDNA's mask is by workgroup processor
+            step = int(together)  # RDNA's mask has workgroup processors.
             units = -(-units // step) * step
         return Part(
             device.id, device.index, device.type or vendor.word, memory, min(units, device.cores)
@@ -173,8 +175,8 @@ class Amd(Rules):
 
 
 class Whole(Rules):
-    """Registered devices that are given whole, or in turns by the number of their slots; memory is
-    not counted."""
+    """Registered devices that are allocated whole, or shared up to the number of their slots.
+    Memory is not counted."""
 
     def part(self, vendor: Vendor, card: Card, ask: Ask, annotations: Mapping[str, str]) -> Part:
         return Part(card.device.id, card.device.index, vendor.word, 0, 0)
@@ -184,7 +186,7 @@ class Whole(Rules):
 
 
 class Vastai(Whole):
-    """Where dies are handed out, those of one card are kept together."""
+    """Vastai: where dies are allocated, those of one card are kept together."""
 
     def pick(
         self, vendor: Vendor, cards: Sequence[Card], ask: Ask, annotations: Mapping[str, str]
@@ -197,7 +199,7 @@ class Vastai(Whole):
         self, vendor: Vendor, cards: Sequence[Card], ask: Ask, annotations: Mapping[str, str]
     ) -> tuple[Part, ...] | str:
         if "mutex" in policies(annotations) and _by_die(cards):
-            # A card is alone only where none of its dies is taken.
+            # A card is exclusive only if none of its dies is in use.
             busy = {_aic(card) for card in cards if card.slots}
             cards = [card for card in cards if _aic(card) not in busy]
         return super().choose(vendor, cards, ask, annotations)
@@ -212,7 +214,7 @@ def _aic(card: Card) -> object:
 
 
 class MetaxGpu(Counted):
-    """Whole cards, counted; nodes say themselves how good their links are for how many."""
+    """MetaX: whole, counted cards; nodes publish how well their cards are linked."""
 
     MEMORY_MIB: Final = 65536
 
@@ -221,7 +223,7 @@ class MetaxGpu(Counted):
 
 
 class EnflameGcu(Counted):
-    """Whole cards, counted; HAMi gives them 100 for memory and for cores."""
+    """Enflame GCU: whole, counted cards; HAMi gives them 100 for memory and for cores."""
 
     def device(self, vendor: Vendor, where: str, i: int, total: int, node: Document) -> Device:
         return Device(f"{where}-GCU-{i}", i, 1, 100, WHOLE, vendor.word)
@@ -232,7 +234,7 @@ class EnflameGcu(Counted):
 
 
 class EnflameShared(Counted):
-    """The older way: parts of a card in percent, rounded up to the node's number of parts."""
+    """Enflame's older way: parts of a card in percent, rounded up to the node's number of parts."""
 
     annotations = ()
     COUNT: Final = "enflame.com/gcu-count"
@@ -266,7 +268,8 @@ class EnflameShared(Counted):
 
 
 def metax_losses(node: Document, count: int, spread: bool) -> int:
-    """How well so many MetaX GPUs of a node would be linked, the more the better; 0: not said."""
+    """Link quality of `count` MetaX GPUs of a node, more is better; 0 if the node does not publish
+    it."""
     key = "scores" if spread else "losses"
     text = node_annotation(node, f"metax-tech.com/gpu.topology.{key}")
     try:

@@ -1,5 +1,5 @@
-"""The vendors, a row each: what their resources and annotations are called, and by which rules
-their devices are given. Names are HAMi's defaults (v2.10); `config` reads a cluster's own."""
+"""The table of vendors: names of their resources and annotations, and the rules for their devices.
+Names are the defaults of HAMi v2.10; `config` reads a cluster's own."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _allocated(word: str) -> str:
 
 
 def ascend(word: str, chip: Chip, resource: str = "", memory: str = "", cores: str = "") -> Vendor:
-    """One chip."""
+    """The row of one Ascend chip."""
     resource = resource or f"huawei.com/{word}"
     return Vendor(
         section="vnpus",

@@ -1,4 +1,4 @@
-"""Who may what: pure values and one table; where identities come from is the adapters' business."""
+"""Authorization: pure values and one table of rights. Adapters establish the identities."""
 
 from queuecontroller.state.access.identity import Caller, Role
 from queuecontroller.state.access.lists import Names, RoleLists

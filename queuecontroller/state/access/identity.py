@@ -1,8 +1,8 @@
-"""Who is at the other end of a call, in roles.
+"""Identity of a caller, as a set of roles.
 
-A role comes from somebody whom the caller does not control: the authority that signed its
-certificate, Kubernetes' TokenReview, the kernel at the other end of a Unix socket. Who has none is
-nobody, and nobody may nothing.
+A role comes from a party that the caller does not control: the authority that signed its
+certificate, Kubernetes' TokenReview, or the kernel for a Unix socket. A caller without a role has
+no rights.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import cache
 from typing import Final
 
 EVERY: Final = "*"
-"""As a node's name: any node. Root on the controller's own machine has it."""
+"""Name that matches any node. Root on the controller's own machine has it."""
 
 
 class Role(StrEnum):
@@ -21,18 +21,18 @@ class Role(StrEnum):
     NODE = "node"
     ADMIN = "admin"
     CHECK = "check"
-    """The controller of an admission check: a program that says whether a workload may start."""
+    """Controller of an admission check, which decides whether a workload may start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
     user: str = ""
-    """The name it submits under; empty: it is no user."""
+    """Name under which it submits; empty if it is not a user."""
     admin: bool = False
     nodes: frozenset[str] = frozenset()
     checks: frozenset[str] = frozenset()
     shown: str = "nobody"
-    """For messages: who it is by its certificate, token or uid, also without a role."""
+    """Name for messages from the certificate, token or uid; present without a role as well."""
 
     @property
     def roles(self) -> frozenset[Role]:
@@ -40,7 +40,7 @@ class Caller:
 
     @property
     def key(self) -> str:
-        """One for each identity: what limits are counted by."""
+        """One key per identity, for limits per caller."""
         if self.user:
             return f"user {self.user}"
         if self.nodes:
@@ -58,4 +58,4 @@ def _roles(admin: bool, node: bool, check: bool, user: bool) -> frozenset[Role]:
 
 
 OPERATOR: Final = Caller(admin=True, shown="the operator")
-"""Whoever holds the database itself: tools on the controller's own files, and tests."""
+"""Caller with direct access to the database: offline tools on the controller's files, and tests."""

@@ -1,8 +1,8 @@
-"""From what a certificate, a token or the kernel says to roles, by the lists of the settings.
+"""Mapping of certificates, tokens and kernel credentials to roles, by the lists of the settings.
 
-An authority gives roles by itself with URIs as alternative names: `sluice:user:ann`,
-`sluice:node:gpu-1`, `sluice:admin:carol`, `sluice:check:budget`. Authorities that cannot write such
-names are helped by lists. An empty list means nobody.
+An authority assigns roles with URIs as alternative names: `sluice:user:ann`, `sluice:node:gpu-1`,
+`sluice:admin:carol`, `sluice:check:budget`. The lists serve authorities that cannot write such
+names. An empty list matches no name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LONGEST_NAME: Final = 253
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Names, and beginnings of names where the setting has a `*` at the end."""
+    """Exact names, and prefixes where the setting has a `*` at the end."""
 
     exact: frozenset[str] = frozenset()
     beginnings: tuple[str, ...] = ()
@@ -42,7 +42,7 @@ class Names:
 
 
 def parse_checks(text: str) -> Mapping[str, Names]:
-    """`budget=budget-bot, licence=licence-*`: who speaks for which admission check. Raises
+    """Parse `budget=budget-bot, licence=licence-*`: the callers for each admission check. Raises
     ValueError naming the part."""
     found: dict[str, list[str]] = {}
     for part in text.split(","):
@@ -57,7 +57,7 @@ def parse_checks(text: str) -> Mapping[str, Names]:
 
 @dataclass(frozen=True, slots=True)
 class RoleLists:
-    """Of certificates ([tls]) or of tokens ([kubernetes])."""
+    """Lists of role names for certificates ([tls]) or tokens ([kubernetes])."""
 
     users: Names = Names()
     nodes: Names = Names()
@@ -65,7 +65,7 @@ class RoleLists:
     checks: Mapping[str, Names] = field(default_factory=dict)
 
     def of_certificate(self, common_name: str, names: Iterable[str], uris: Iterable[str]) -> Caller:
-        """`names`: the certificate's alternative names that are no URIs."""
+        """Roles by a certificate. `names` are its alternative names that are not URIs."""
         every = [one for one in dict.fromkeys((common_name, *names)) if _usable(one)]
         given = _roles_in(uris)
         users = [*given[Role.USER], *(one for one in every if one in self.users)]
@@ -74,7 +74,7 @@ class RoleLists:
         checks = {*given[Role.CHECK], *self._checks_of(every)}
         shown = next(iter((*every, *users, *admins, *sorted(nodes), *sorted(checks))), "no name")
         return Caller(
-            # An admin submits under its own name, too.
+            # An admin submits under its own name as well.
             user=next(iter((*users, *admins)), ""),
             admin=bool(admins),
             nodes=frozenset(nodes),
@@ -83,8 +83,8 @@ class RoleLists:
         )
 
     def of_token(self, name: str, groups: Iterable[str], node: str) -> Caller:
-        """`name` and `groups` by TokenReview; `node` is its claim of the node that the token's pod
-        runs on. Groups are listed as `group:NAME`."""
+        """Roles by a TokenReview with `name` and `groups`; `node` is its claim of the node on which
+        the token's pod runs. The lists have groups as `group:NAME`."""
         every = [one for one in (name, *(f"group:{group}" for group in groups)) if _usable(one)]
         admin = any(one in self.admins for one in every)
         speaks_for_nodes = name in self.nodes
@@ -101,10 +101,12 @@ class RoleLists:
         )
 
     def _checks_of(self, names: Iterable[str]) -> set[str]:
-        return {check for check, who in self.checks.items() for name in names if name in who}
+        return {
+            check for check, allowed in self.checks.items() for name in names if name in allowed
+        }
 
     def empty(self) -> list[str]:
-        """The lists that give nobody a role, for the log."""
+        """Names of the empty lists, for the log."""
         lists: dict[str, object] = {
             "users": self.users,
             "nodes": self.nodes,
@@ -115,8 +117,8 @@ class RoleLists:
 
 
 def of_kernel(uid: int, name: str, owner_uid: int) -> Caller:
-    """By the credentials of a Unix socket. Root, and who the controller runs as, may read and write
-    the database anyway: they are admin, and the daemon of the machine, under any node's name."""
+    """Roles by the credentials of a Unix socket. Root and the controller's own user can read and
+    write the database anyway: they are admin, and may act as any node's daemon."""
     trusted = uid in (0, owner_uid)
     return Caller(
         user=name,
@@ -137,5 +139,5 @@ def _roles_in(uris: Iterable[str]) -> dict[Role, list[str]]:
 
 
 def _usable(name: str) -> bool:
-    """What may stand for somebody in a log line and in a list that has commas."""
+    """True if the name is safe in a log line and in a comma-separated list."""
     return 0 < len(name) <= LONGEST_NAME and name.isprintable() and "," not in name

@@ -1,7 +1,7 @@
-"""The table of rights: what each role may do, and with whose things.
+"""The table of rights: the actions that each role may take, and on whose objects.
 
-It is the only place that says so. docs/security.md shows it, and a test calls every method as every
-role with own and others' objects and compares.
+No other code decides this. docs/security.md shows the table, and a test calls every method in every
+role with the caller's own and others' objects and compares.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from queuecontroller.state.access.identity import Caller, Role
 class Reach(StrEnum):
     NO = "no"
     OWN = "own"
-    """A user: what it submitted. A node: what was submitted or placed there. A check: itself."""
+    """Own objects. User: what it submitted. Node: what was submitted or placed there. Check:
+    itself."""
     ALL = "all"
 
 
 class Act(StrEnum):
-    """What a call does; one call may do several."""
+    """Action of a call; one call may take several."""
 
     SESSION = "speak for a node"
     SUBMIT = "submit a workload"
@@ -51,10 +52,10 @@ def _row(user: Reach, node: Reach, check: Reach, admin: Reach) -> Mapping[Role, 
 
 TABLE: Final[Mapping[Act, Mapping[Role, Reach]]] = MappingProxyType(
     {
-        # No right of an admin: who may end every job need not be able to invent one's end.
+        # Admins lack this right: ending any job does not require forging a node's reports.
         Act.SESSION: _row(_NO, _OWN, _NO, _NO),
         Act.SUBMIT: _row(_OWN, _OWN, _NO, _ALL),
-        # A node names the user by its own kernel; see docs/security.md for what that is worth.
+        # A node names the user by its own kernel; docs/security.md has the trust this needs.
         Act.SUBMIT_AS: _row(_NO, _OWN, _NO, _ALL),
         Act.CHANGE_WORKLOAD: _row(_OWN, _OWN, _NO, _ALL),
         Act.SET_PRIORITY: _row(_NO, _NO, _NO, _ALL),
@@ -99,45 +100,46 @@ METHODS: Final[Mapping[str, tuple[Act, ...]]] = MappingProxyType(
         "Queues/OpenPage": (Act.LIST,),
     }
 )
-"""What each method may come to do, by what is in the request."""
+"""Actions that each method may take, depending on the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Whose the thing is."""
+    """Owners of the object of an action."""
 
     user: str = ""
     nodes: frozenset[str] = frozenset()
     check: str = ""
 
 
-NOBODYS: Final = Target()
+UNOWNED: Final = Target()
 
 
 class Denied(Exception):
-    """The text says who may not do what, and what would be needed."""
+    """Raised if a caller lacks a right; the text names the caller, the action and the roles that
+    may take it."""
 
 
 def may(caller: Caller, act: Act, target: Target | None = None) -> bool:
-    """`target` None: nobody's thing in particular, as for a list."""
+    """True if the caller may act on the target; None is no particular object, as for a list."""
     reaches = TABLE[act]
     for role in caller.roles:
         reach = reaches[role]
-        if reach is Reach.ALL or (reach is Reach.OWN and _owns(caller, role, target or NOBODYS)):
+        if reach is Reach.ALL or (reach is Reach.OWN and _owns(caller, role, target or UNOWNED)):
             return True
     return False
 
 
-def _owns(caller: Caller, role: Role, whose: Target) -> bool:
+def _owns(caller: Caller, role: Role, owners: Target) -> bool:
     if role is Role.USER:
-        return bool(caller.user) and caller.user == whose.user
+        return bool(caller.user) and caller.user == owners.user
     if role is Role.NODE:
-        return any(caller.is_node(name) for name in whose.nodes)
-    return role is Role.CHECK and whose.check in caller.checks
+        return any(caller.is_node(name) for name in owners.nodes)
+    return role is Role.CHECK and owners.check in caller.checks
 
 
 def check(caller: Caller, act: Act, target: Target | None = None, what: str = "") -> None:
-    """`what` names the thing for people. Raises Denied."""
+    """Check a right; `what` names the object for the error text. Raises Denied."""
     if may(caller, act, target):
         return
     if not caller.roles:

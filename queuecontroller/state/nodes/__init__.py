@@ -1,1 +1,1 @@
-"""The nodes: their sessions, what they were told, and the room on them."""
+"""Nodes: their sessions, their decisions, and the free GPUs on them."""

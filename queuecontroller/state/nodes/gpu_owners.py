@@ -1,7 +1,6 @@
-"""Whose a GPU is: a UUID belongs to the node that reported it first, until that node is lost or
-forgotten. The second one keeps the GPU in its report, but as one that takes no work, so that a
-cloned or lying node gives nothing twice.
-"""
+"""Ownership of GPUs: a UUID belongs to the node that reported it first, until that node is lost or
+deleted. A second node keeps the GPU in its report, but without work, so that a cloned or lying node
+allocates nothing twice."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from typing import Final
 from queuecontroller.scheduler.placement.capacity import NodeCapacity
 
 DUPLICATE: Final = "duplicate"
-"""As a GPU's health."""
+"""Health of a GPU that another node owns."""
 
 
 class GpuOwners:
@@ -19,13 +18,13 @@ class GpuOwners:
         self._owner: dict[str, str] = {}
         self._reported: dict[str, tuple[str, ...]] = {}
         self.refused: dict[str, frozenset[str]] = {}
-        """By node: what it reports although another has it."""
+        """UUIDs by node that it reports although another node owns them."""
 
     def take(self, node: str, capacity: NodeCapacity) -> NodeCapacity:
-        """The capacity with others' GPUs marked."""
+        """The capacity with other nodes' GPUs marked as duplicate."""
         uuids = tuple(gpu.uuid for gpu in capacity.gpus)
         if uuids == self._reported.get(node) and node not in self.refused:
-            return capacity  # as the report before: the usual case
+            return capacity  # The usual case: the report has the same GPUs as the one before.
         self.release(node)
         self._reported[node] = uuids
         others = frozenset(uuid for uuid in uuids if self._owner.setdefault(uuid, node) != node)

@@ -1,5 +1,5 @@
-"""Room on the nodes that report: the placement model, kept up to date with what they report and
-with what they were told, as the engine and the rest of the service see it."""
+"""Free GPUs on the nodes: the placement model, kept up to date with reports and decisions, for the
+engine and the rest of the service."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from queuecontroller.state.records import (
 
 NEVER_NS: Final = 1 << 62
 AVOID_NS: Final = 30_000_000_000
-"""How long a node that refused a workload is not asked again for it, ns: longer than a report
-takes to show why."""
+"""Nanoseconds for which a node that refused a workload is avoided for it: longer than it takes a
+report to show the reason."""
 
 
 class NodesRoom(StockRoom):
@@ -48,21 +48,21 @@ class NodesRoom(StockRoom):
         self._nodes = nodes
         self._find_record = find
         self._avoid: dict[WorkloadKey, dict[str, int]] = {}
-        """Until when a node is not asked for a workload."""
+        """Time until which a node is avoided for a workload, ns."""
         self._capacities: dict[str, NodeCapacity] = {}
         self._reporting: set[str] = set()
-        """Nodes that have reported, and are not given up since."""
+        """Nodes that have reported and were not lost since."""
         self._held: dict[PodKey, tuple[str, tuple[Share, ...]]] = {}
         self._resting: dict[WorkloadKey, int] = {}
-        """Priorities of those that are paused with their memory where it was."""
+        """Priorities of paused workloads that keep their GPU memory."""
         self.pods = PodLedger(self.stock)
-        """Of what Kubernetes' pods hold, and of what the queue keeps for its own there."""
+        """Allocations of Kubernetes' pods, and reservations of the queue."""
         self._cordons: dict[str, Cordon] = {}
         self._stale: set[str] = set()
-        """Nodes to be looked at again although they report the same."""
+        """Nodes to process again although their report is unchanged."""
         self._looked = -1
         self._expires_ns = 0
-        """When the first lease ends of the nodes that count, if none of them reports."""
+        """End of the earliest lease of a ready node, unless it reports before."""
         self._gauge = Gauge()
         self.listener: Callable[[], None] | None = None
         """Called whenever changes on the nodes have been taken in; see `Book.listen_to_room`."""
@@ -70,7 +70,7 @@ class NodesRoom(StockRoom):
     # -- following the nodes ----------------------------------------------------------------------
 
     def follow(self, now_ns: int) -> None:
-        """Takes in what has changed on the nodes since."""
+        """Take in the nodes' changes since the last call."""
         self.forget_look()
         if self._nodes.version != self._looked or now_ns >= self._expires_ns:
             self._looked = self._nodes.version
@@ -96,7 +96,7 @@ class NodesRoom(StockRoom):
                 self.stock.report(name, cordoned(without_pods(capacity), cordon))
         for name in self._reporting - reported.keys():
             node = self._nodes.nodes.get(name)
-            if node is None or node.record.lost:  # one that is away keeps what it runs
+            if node is None or node.record.lost:  # A node that is away keeps its work.
                 self.pods.forget_node(name)
                 self._reporting.discard(name)
         self._stale.clear()
@@ -104,8 +104,8 @@ class NodesRoom(StockRoom):
         self._capacities = reported
 
     def cordon(self, name: str, cordon: Cordon) -> bool:
-        """What of a node gets nothing new from now on, as the cluster's administrators say; whether
-        that is news."""
+        """Set the parts of a node that get no new work, as the administrators mark them. True if
+        changed."""
         if cordon == self._cordons.get(name, NO_CORDON):
             return False
         self._cordons[name] = cordon
@@ -136,7 +136,7 @@ class NodesRoom(StockRoom):
             self.stock.hold(key, *now, key.workload)
             self._held[key] = now
         if was_kept and before is None:
-            self.stock.freed = freed  # it has what was kept for it: nothing became free
+            self.stock.freed = freed  # It took over its own reservation: nothing became free.
 
     def _note_rest(self, key: WorkloadKey) -> None:
         pods = self._nodes.of_workload(key).values()
@@ -149,7 +149,7 @@ class NodesRoom(StockRoom):
         self._avoid.setdefault(key, {})[node] = now_ns + AVOID_NS
 
     def forgive(self, now_ns: int) -> bool:
-        """Whether a node may be asked again from now on."""
+        """End expired avoidance of nodes. True if any ended."""
         over = [
             (key, node)
             for key, nodes in self._avoid.items()
@@ -164,7 +164,7 @@ class NodesRoom(StockRoom):
             self.stock.note_freed()
         return bool(over)
 
-    # -- what the engine asks for -----------------------------------------------------------------
+    # -- the engine's port -------------------------------------------------------------------------
 
     def shape(self, workload: Workload) -> Hashable:
         record = self._find_record(workload.key)
@@ -224,7 +224,7 @@ class NodesRoom(StockRoom):
                 if before:
                     held = before.get(name)
                     if held is None or held.desired is Desired.STOP:
-                        return Wish(wrong="what ran before has not stopped yet")
+                        return Wish(wrong="its previous pods have not stopped yet")
                     pod = pod.where_it_was(held.node, shares_of(held, resting=False))
                 pods.append(pod)
         return Wish(tuple(pods), topology_of(pod_sets[one.name] for one in given))
@@ -232,7 +232,7 @@ class NodesRoom(StockRoom):
     # -- for the rest of the service --------------------------------------------------------------
 
     def place(self, record: WorkloadRecord, now_ns: int) -> list[Chosen] | str:
-        """Where its pods go that have their quota; the reason when they have to wait."""
+        """Places for the pods of a workload with quota; the reason if they have to wait."""
         self.follow(now_ns)
         admission = record.workload.admission
         assert admission is not None
@@ -246,11 +246,12 @@ class NodesRoom(StockRoom):
         return verdict.refusal or self.kept(record.key) or []
 
     def fragmentation(self) -> dict[str, Fragmentation]:
-        """By size of request, see `placement.fragmentation`; as of the last decision."""
+        """Fragmentation by size of request as of the last decision; see
+        `placement.fragmentation`."""
         return self._gauge.measure(self.stock)
 
     def oust(self, key: WorkloadKey, preemptor: WorkloadKey, now_ns: int) -> None:
-        """Stops paused work whose memory somebody more important needs."""
+        """Stop paused work whose GPU memory a workload of higher priority needs."""
         reason = f"its memory is needed by {preemptor}, of a higher priority"
         for one in list(self._nodes.of_workload(key).values()):
             if rests(one):
@@ -259,14 +260,14 @@ class NodesRoom(StockRoom):
 
 class Cordon(NamedTuple):
     whole: bool = False
-    """The node."""
+    """True if the whole node is cordoned."""
     gpus: frozenset[str] = frozenset()
-    """GPUs of it, by UUID."""
+    """UUIDs of cordoned GPUs."""
 
 
 NO_CORDON: Final = Cordon()
 CORDONED: Final = "cordoned"
-"""In the place of a GPU's health."""
+"""Health of a cordoned GPU."""
 
 
 def cordoned(capacity: NodeCapacity, cordon: Cordon) -> NodeCapacity:
@@ -286,7 +287,8 @@ def _running(pod: PodGpus) -> Running:
 
 
 def without_pods(capacity: NodeCapacity) -> NodeCapacity:
-    """What its pods hold is held in their names, and counts no more as in use outside."""
+    """The capacity without its pods, whose shares the stock holds; they no longer count as outside
+    use."""
     of: dict[str, list[int]] = {}
     for pod in capacity.pods:
         for share in pod.shares:
@@ -310,7 +312,8 @@ def without_pods(capacity: NodeCapacity) -> NodeCapacity:
 
 
 def shares_of(one: Assignment, resting: bool | None = None) -> tuple[Share, ...]:
-    """A paused pod keeps its memory and its slot, but no share of the time, and has company."""
+    """Shares of an assignment. A paused pod keeps its memory and slot, but no time share and no
+    exclusive use."""
     paused = rests(one) if resting is None else resting
     promised = one.ask.policy is not SharePolicy.ELASTIC and not paused
     alone = one.ask.policy is SharePolicy.EXCLUSIVE and not paused
@@ -328,7 +331,7 @@ def shares_of(one: Assignment, resting: bool | None = None) -> tuple[Share, ...]
 
 
 def gpu_shares(one: Chosen, share_ppm: int) -> tuple[GpuShare, ...]:
-    """As nodes are told: an elastic share's weight too."""
+    """Shares as sent to nodes, which include an elastic share's weight."""
     return tuple(
         GpuShare(
             share.uuid,

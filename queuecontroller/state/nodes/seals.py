@@ -1,14 +1,14 @@
-"""What the controller hands to nodes and may have to believe again one day, under a seal.
+"""Seals on data that the controller hands to nodes and may read back one day.
 
-A node keeps two things for a controller that forgets: how far it has followed (cluster, term and
-revision, the *fence*) and a row for each piece of its work. Both come back when the node connects,
-and both decide much: a fence beyond ours says that the database is an old copy or that another
-controller took over, a row may be taken over as work that runs. So neither is believed without its
-seal, an HMAC-SHA256 with a key that only the controller has, beside its database. A sealed thing
-is bound to one node and says nothing about any other.
+A node keeps two things for a controller that loses its database: how far it has followed (cluster,
+term and revision, the *fence*) and a row for each piece of its work. Both return when the node
+connects, and both decide much: a fence beyond the controller's means that the database is an old
+copy or that another controller took over, and a row may be adopted as running work. Neither is
+trusted without its seal, an HMAC-SHA256 with a key that only the controller has, beside its
+database. A seal is bound to one node.
 
-What a seal does not give: freshness. A node can keep an old one and show it again; `Nodes` takes a
-row only if it is newer than the copy of the database that forgot it.
+A seal does not prove freshness: a node can keep an old one and present it again. `Nodes` adopts a
+row only if it is newer than the copy of the database that lost it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 MOST: Final = 1 << 60
-"""Terms, revisions and epochs stay below, so that SQLite and every language's int64 hold them."""
+"""Upper bound of terms, revisions and epochs, so that SQLite and int64 hold them."""
 _FORM: Final = "s1"
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), sort_keys=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """How far a node has followed, in the controller's own words."""
+    """How far a node has followed, as recorded by the controller."""
 
     cluster_id: str
     node: str
@@ -37,7 +37,7 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One piece of work as the controller had it when it told the node."""
+    """A piece of work as the controller had it when it sent the decision."""
 
     fence: Fence
     body: Mapping[str, Any]
@@ -45,7 +45,7 @@ class Row:
 
 class Seals:
     def __init__(self, key: bytes = b"") -> None:
-        """Without a key everything is sealed with nothing, and nothing is believed."""
+        """Without a key every seal is invalid."""
         self.key = key
 
     def fence(self, fence: Fence) -> str:
@@ -55,7 +55,7 @@ class Seals:
         return self._close("row", {**_fields(fence), "row": body})
 
     def open_fence(self, text: str) -> Fence | None:
-        """None: it is not ours."""
+        """The fence; None if its seal is invalid."""
         return _fence(self._open("fence", text))
 
     def open_row(self, text: str) -> Row | None:
@@ -75,7 +75,7 @@ class Seals:
             return {}
         if not hmac.compare_digest(mac.encode(), self._mac(kind, text).encode()):
             return {}
-        found = json.loads(text)  # our own text: nobody else could have sealed it
+        found = json.loads(text)  # The seal is valid, so the text is the controller's own.
         return found if isinstance(found, dict) else {}
 
     def _mac(self, kind: str, text: str) -> str:

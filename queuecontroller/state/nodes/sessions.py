@@ -1,9 +1,9 @@
-"""Nodes: who is connected, what they have, and what each of them has been told to do.
+"""Nodes: connections, capacities, and the decisions sent to each of them.
 
-Safety rests on three numbers, none of them a clock of ours: the term (which controller), the epoch
+Safety rests on three numbers and no clock of the controller: the term (which controller), the epoch
 (which session of the node), the revision (which decision about a pod). A node that is away keeps
-what it runs, and its shares stay taken; only `lost_policy = requeue` gives its work to others, and
-then the node itself pauses that work when its lease ends.
+its work, and its shares stay allocated; only `lost_policy = requeue` gives its work to other nodes,
+and then the node itself pauses that work when its lease ends.
 """
 
 from __future__ import annotations
@@ -27,27 +27,28 @@ from queuecontroller.state.records import (
 )
 
 REVISION_GAP: Final = 1_000_000
-"""How far past a node's memory a restored database jumps: other nodes may have seen more."""
+"""Revisions that a restored database skips past the largest that a node reports, as other nodes may
+have seen more."""
 EPOCH_GAP: Final = 1_000_000
-"""How far a node's word may move its own epoch: a database that was lost begins at 0."""
+"""Limit for a node's raise of its own epoch: a lost database begins at 0."""
 SECOND_NS: Final = 1_000_000_000
 
 
 class StaleEpoch(Exception):
-    """The message belongs to an earlier session of the node: it has to connect again."""
+    """Raised for a message of an earlier session of the node, which has to reconnect."""
 
 
 class Superseded(Exception):
-    """Another controller has taken over: this one must decide nothing more."""
+    """Raised if another controller has taken over: this one must decide nothing more."""
 
 
 class Unproven(Exception):
-    """A node claims to have obeyed a later controller, or more decisions, and cannot show it."""
+    """Raised if a node claims a later controller or more decisions without proof."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """One piece of work as a node says it has it."""
+    """A piece of work as a node reports it."""
 
     workload: WorkloadKey
     pod: str
@@ -59,9 +60,9 @@ class Held:
     exit_status: int = 0
     gpus: tuple[GpuShare, ...] = ()
     record: str = ""
-    """The controller's own row of the workload, as it was sent with the decision."""
+    """The controller's sealed row of the workload, as sent with the decision."""
     started: bool = True
-    """It ran there at some time."""
+    """True if the work ran there at some time."""
 
     @property
     def key(self) -> PodKey:
@@ -81,16 +82,16 @@ class Hello:
     waiting: frozenset[WorkloadKey] = frozenset()
     capacity: NodeCapacity = NOTHING
     proof: str = ""
-    """The newest sealed fence it was given."""
+    """The newest sealed fence that it received."""
 
 
 MOST_DETECTIONS: Final = 32
-"""Kept of a node, in memory alone: its own journal has all of them."""
+"""Detections kept per node in memory; the node's own journal has all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """What a node noticed of use of its GPUs around us, or did about it; its own words."""
+    """Use of a GPU outside of grants that a node detected, or its reaction, in the node's words."""
 
     number: int
     at_s: int
@@ -107,17 +108,18 @@ class Node:
     record: NodeRecord
     capacity: NodeCapacity = NOTHING
     connected: bool = False
-    """Has connected since this controller started."""
+    """True once it has connected since this controller started."""
     version: str = ""
     sequence: int = 0
     lease_until_ns: int = 0
     usage: dict[tuple[WorkloadKey, int], tuple[int, float | None]] = field(default_factory=dict)
     """Measured memory and GPU time ratio, by workload and attempt."""
     detections: dict[int, Detection] = field(default_factory=dict)
-    """By number, the newest last."""
+    """Detections by number, the newest last."""
 
     def heard(self, told: Iterable[Detection]) -> None:
-        """The same may come twice, and a session tells again what the last one did."""
+        """Store detections; duplicates are ignored, since a new session repeats those of the last
+        one."""
         for one in told:
             self.detections.setdefault(one.number, one)
         while len(self.detections) > MOST_DETECTIONS:
@@ -129,12 +131,12 @@ class Node:
 
 
 def rests(one: Assignment) -> bool:
-    """Paused, and meant to be."""
+    """True if the work is paused by decision."""
     return one.state is PodState.PAUSED and one.desired in (Desired.PAUSE, Desired.CHECKPOINT)
 
 
 def is_away(one: Assignment) -> bool:
-    """Paused, and its memory on its node's host: it has nothing on its GPUs."""
+    """True if the work is paused with its memory on the node's host: it occupies no GPU."""
     return one.state is PodState.PAUSED and one.desired is Desired.CHECKPOINT
 
 
@@ -148,25 +150,26 @@ class Nodes:
         self._by_node: dict[str, dict[PodKey, Assignment]] = {}
         self._by_workload: dict[WorkloadKey, dict[str, Assignment]] = {}
         self.moved: dict[PodKey, None] = {}
-        """Pods whose assignments changed, in order; for whoever takes them from here."""
+        """Pods with changed assignments, in order, until a consumer takes them."""
         self.version = 0
-        """Grows with every change of what the nodes say of themselves."""
+        """Counter that grows with every change of a node's report."""
         self.regressions_total = 0
-        """Times a node remembered more than the database did."""
+        """Number of times a node remembered more than the database."""
         self.stale_total = 0
-        """Messages of earlier sessions, refused."""
+        """Number of refused messages of earlier sessions."""
         self.unproven_total = 0
-        """Times a node claimed to have seen more than we know, without proof: one of the two is
-        broken, or lies."""
+        """Number of times a node claimed to have seen more than the controller, without proof: one
+        of the two is broken or lies."""
         self.duplicates_total = 0
-        """GPUs that a node reported although another node has them."""
+        """Number of GPUs reported by a node although another node owns them."""
         self.seals = Seals()
         self._owners = GpuOwners()
 
     def restore(
         self, nodes: Iterable[NodeRecord], assignments: Iterable[Assignment], now_ns: int
     ) -> None:
-        """Each node gets a whole lease to come back: we were away, not they."""
+        """Load nodes and assignments. Each node gets a whole lease to reconnect, since the
+        controller was away."""
         for record in nodes:
             self.nodes[record.name] = Node(record, lease_until_ns=now_ns + self._lease_ns)
         for one in assignments:
@@ -178,7 +181,7 @@ class Nodes:
         return self._by_node.get(node, {}).values()
 
     def of_workload(self, key: WorkloadKey) -> dict[str, Assignment]:
-        """By pod."""
+        """Assignments of a workload by pod."""
         return self._by_workload.get(key, {})
 
     def decisions_after(self, node: str, revision: int) -> list[Assignment]:
@@ -186,14 +189,14 @@ class Nodes:
         return sorted(found, key=lambda one: one.revision)
 
     def decide(self, one: Assignment, now_ns: int) -> Assignment:
-        """A new decision for the pod's node; replaces the one before."""
+        """Replace the pod's assignment by a new decision for its node."""
         one = replace(one, revision=self._journal.next_revision(), changed_ns=now_ns)
         self._put(one, tell=True)
         return one
 
     def tell(self, one: Assignment, desired: Desired, reason: str, now_ns: int) -> Assignment:
         if one.desired is desired or one.desired is Desired.STOP:
-            return one  # nothing undoes a stop: the processes are being killed
+            return one  # A stop is final: the processes are being killed.
         return self.decide(replace(one, desired=desired, reason=reason), now_ns)
 
     def forget(self, key: PodKey) -> None:
@@ -219,7 +222,7 @@ class Nodes:
         return one
 
     def adopt(self, one: Assignment) -> None:
-        """Work a node has and the database had forgotten."""
+        """Take over work that a node has and the database had lost."""
         self._put(replace(one, revision=self._journal.next_revision()), tell=True)
 
     def _put(self, one: Assignment, tell: bool) -> None:
@@ -239,7 +242,7 @@ class Nodes:
     # -- sessions ---------------------------------------------------------------------------------
 
     def connect(self, hello: Hello, now_ns: int) -> Node:
-        """A new session. Raises Superseded, Unproven."""
+        """Open a session. Raises Superseded, Unproven."""
         journal = self._journal
         node = self.nodes.get(hello.node)
         known = node is not None and node.connected
@@ -250,15 +253,15 @@ class Nodes:
             if seen is None or not self._is_ahead(seen.term, seen.revision, known):
                 self.unproven_total += 1
                 raise Unproven(
-                    f"node {hello.node} says that it has obeyed term {hello.seen_term} and revision"
+                    f"node {hello.node} claims to have followed term {hello.seen_term} and revision"
                     f" {hello.seen_revision}, this controller has {journal.term} and"
-                    f" {journal.revision}, and it shows no seal of this controller for it. If the"
+                    f" {journal.revision}, and the node has no valid seal as proof. If the"
                     " database is an old copy, start once with `sluice-queue serve --restored`"
                 )
             if known:
                 raise Superseded(
-                    f"node {hello.node} has obeyed term {seen.term}, this controller has"
-                    f" {journal.term}: another one took over"
+                    f"node {hello.node} has followed term {seen.term}, this controller has"
+                    f" {journal.term}: another controller took over"
                 )
             why = f"the node remembers term {seen.term} and revision {seen.revision}"
             self.note_restored(f"Node/{hello.node}", why, seen.term, seen.revision, now_ns)
@@ -280,19 +283,19 @@ class Nodes:
         return node
 
     def is_foreign(self, hello: Hello) -> bool:
-        """It last obeyed a controller with another database."""
+        """True if the node last followed a controller with another database."""
         return bool(hello.cluster_id) and hello.cluster_id != self._journal.cluster_id
 
     def _is_ahead(self, term: int, revision: int, known: bool) -> bool:
-        """Whether somebody who has seen these has seen more than this database."""
+        """True if a node that has seen these has seen more than this database."""
         journal = self._journal
-        # A term begins with its process: before the first contact nobody can have seen it.
+        # A term begins with its process, so no node knows it before the first contact.
         return revision > journal.revision or (
             term > journal.term if known else term >= journal.term
         )
 
     def _proven(self, hello: Hello) -> Fence | None:
-        """The most that the node can show under our seal. Nodes of the release before have no
+        """The highest fence that the node proves by seals. Nodes of the previous release have no
         proof of their own, but the rows of their work."""
         sealed = [self.seals.open_fence(hello.proof)]
         sealed += [row.fence for one in hello.held if (row := self.seals.open_row(one.record))]
@@ -312,7 +315,7 @@ class Nodes:
         )
 
     def note_restored(self, subject: str, why: str, term: int, revision: int, now_ns: int) -> None:
-        """The database is an old copy: goes past what was seen."""
+        """Skip past the seen term and revision: the database is an old copy."""
         journal = self._journal
         self.regressions_total += 1
         journal.term = max(journal.term, term) + 1
@@ -320,12 +323,12 @@ class Nodes:
         journal.note(
             "Restored",
             subject,
-            f"{why}: the database is an old copy; what nodes bring of what it lacks is taken over",
+            f"{why}: the database is an old copy; missing work is adopted from the nodes",
             now_ns,
         )
 
     def fence(self, node: str, revision: int) -> str:
-        """Sealed: what this node has been told of."""
+        """Sealed fence of the decisions sent to this node."""
         journal = self._journal
         return self.seals.fence(Fence(journal.cluster_id, node, journal.term, revision))
 
@@ -334,7 +337,7 @@ class Nodes:
         return self.seals.row(Fence(journal.cluster_id, one.node, journal.term, one.revision), body)
 
     def adoptable(self, node: str, held: Held) -> Row | None:
-        """The row, if it is one that we gave this node and have forgotten since."""
+        """The row, if this controller sent it to this node and the database lost it."""
         row = self.seals.open_row(held.record)
         if row is None or row.fence.node != node:
             return None
@@ -348,12 +351,12 @@ class Nodes:
         for uuid in sorted(self._owners.refused.get(name, frozenset()) - before):
             self.duplicates_total += 1
             owner = self._owners.owner(uuid)
-            what = f"reports GPU {uuid}, which is {owner}'s: it takes no work here"
+            what = f"reports GPU {uuid}, which node {owner} owns: no work is placed on it here"
             self._journal.note("DuplicateGpu", f"Node/{name}", what, now_ns)
         return capacity
 
     def session(self, name: str, epoch: int) -> Node:
-        """The node, if this is its session. Raises StaleEpoch."""
+        """The node of the current session. Raises StaleEpoch."""
         node = self.nodes.get(name)
         if node is None or not node.connected or node.record.epoch != epoch:
             self.stale_total += 1
@@ -366,7 +369,7 @@ class Nodes:
     ) -> tuple[Node, bool]:
         """Renews the lease; True when more or less can be placed. Raises StaleEpoch."""
         node = self.session(name, epoch)
-        if sequence <= node.sequence:  # late or twice: it says nothing about now
+        if sequence <= node.sequence:  # A late or repeated report is outdated.
             return node, False
         self.version += 1
         was_ready = self.ready(node, now_ns)
@@ -383,13 +386,13 @@ class Nodes:
         return node.connected and not node.record.lost and now_ns < node.lease_until_ns
 
     def expire(self, now_ns: int) -> list[Node]:
-        """Nodes given up on just now: no report for the lease and the grace after it."""
+        """Mark nodes without a report for the lease and its grace as lost, and return them."""
         lost = []
         for node in self.nodes.values():
             if node.record.lost or now_ns < node.lease_until_ns + self._lost_ns:
                 continue
             if not node.connected and not self._by_node.get(node.name):
-                continue  # nothing to lose; it is shown as away
+                continue  # It has no work, and is shown as away.
             node.record = replace(node.record, lost=True, epoch=node.record.epoch + 1)
             node.connected = False
             self._owners.release(node.name)
@@ -405,7 +408,7 @@ class Nodes:
         return [node for node in self.nodes.values() if self.ready(node, now_ns)]
 
     def drop(self, name: str, blocked: Callable[[int], str]) -> None:
-        """Forgets a node that is gone for good. Raises ValueError while it has work."""
+        """Delete a node. Raises ValueError while it has work."""
         if self._by_node.get(name):
             raise ValueError(blocked(len(self._by_node[name])))
         del self.nodes[name]

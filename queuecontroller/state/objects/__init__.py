@@ -1,1 +1,1 @@
-"""What users apply and submit: read, checked, kept as given."""
+"""Objects that users apply and submit: parsed, validated, stored as given."""

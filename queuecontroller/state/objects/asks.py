@@ -1,5 +1,5 @@
-"""What the pods of a workload ask of GPUs: read from their requests and annotations, told in words,
-and as placement takes it."""
+"""GPU requests of a workload's pods: parsed from requests and annotations, described in words, and
+converted for placement."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ from sluicecommon.plain import read_plain, write_plain
 MIB: Final = 1 << 20
 GPU: Final = "nvidia.com/gpu"
 GPU_MEMORY: Final = "nvidia.com/gpumem"
-"""MiB on each GPU, as HAMi counts it."""
+"""MiB per GPU, HAMi's unit."""
 GPU_MEMORY_PERCENT: Final = "nvidia.com/gpumem-percentage"
 GPU_CORES: Final = "nvidia.com/gpucores"
-"""Percent of each GPU's time, as HAMi counts it."""
+"""Percent of each GPU's time, HAMi's unit."""
 
 
 ASKED: Final = "sluice.dev/asked"
-"""On a pod template that is played: what it asks of GPUs, as the service knows it. Nobody but
-`simulate` looks at it, so it is no way around quota."""
+"""Annotation of a simulated pod template: its GPU request as stored by the service. Only `simulate`
+reads it, so it cannot bypass quota."""
 
 
 def asked_of(ask: GpuAsk, node: str) -> str:
-    """The value of ASKED; `node`: where alone it may run, empty for anywhere."""
+    """Value of ASKED. `node` is the only node where the pod may run, empty for any."""
     return json.dumps({"ask": write_plain(ask), "node": node}, separators=(",", ":"))
 
 
 def read_asked(pod_set: PodSet) -> tuple[GpuAsk | None, str]:
-    """What a pod that is played asks, and its node. Raises AskError."""
+    """GPU request and node of a simulated pod. Raises AskError."""
     text = pod_set.annotations.get(ASKED)
     if text is None:
         return ask_of(pod_set), ""
@@ -51,13 +51,13 @@ def read_asked(pod_set: PodSet) -> tuple[GpuAsk | None, str]:
         given = json.loads(text)
         return read_plain(GpuAsk, given["ask"]), str(given["node"])
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise AskError(f"{ASKED}: {str(error)[:200]}: leave it away") from None
+        raise AskError(f"{ASKED}: {str(error)[:200]}: remove it") from None
 
 
 def ask_of(pod_set: PodSet) -> GpuAsk | None:
-    """What a pod's containers request, in HAMi's and NVIDIA's resource names; None without a GPU.
+    """GPU request of a pod's containers, in HAMi's and NVIDIA's resource names; None without a GPU.
     Raises AskError."""
-    annotated(pod_set.annotations)  # wrong ones are told when the workload comes, not later
+    annotated(pod_set.annotations)  # Errors are reported at submission.
     policy = _policy(pod_set.annotations)
     gpus = sum(one.get(GPU, 0) for one in pod_set.containers)
     mig = _instances(pod_set)
@@ -77,7 +77,7 @@ def ask_of(pod_set: PodSet) -> GpuAsk | None:
 
     memory, percent, cores = most(GPU_MEMORY), most(GPU_MEMORY_PERCENT), most(GPU_CORES)
     if policy is None and cores is not None:
-        # HAMi's meanings: 0 is no cap, the whole is the GPU for itself.
+        # HAMi's meanings: 0 is no cap, 100 is the GPU exclusively.
         policy = SharePolicy.ELASTIC if cores == 0 else None
         policy = SharePolicy.EXCLUSIVE if cores >= 100 else policy
     if policy is SharePolicy.EXCLUSIVE:
@@ -113,7 +113,7 @@ def _policy(annotations: Mapping[str, str]) -> SharePolicy | None:
 
 
 def request_of(ask: GpuAsk, annotations: Mapping[str, str]) -> GpuRequest:
-    """Raises AnnotationError."""
+    """The request for placement. Raises AnnotationError."""
     request = GpuRequest(
         gpus=ask.gpus,
         memory_bytes=ask.memory_bytes,
@@ -137,7 +137,7 @@ def pod_of(
     node: str = "",
     avoid: frozenset[str] = frozenset(),
 ) -> PodToPlace:
-    """One pod of a pod set that was given these flavors: a node must carry their labels. Raises
+    """A pod of a pod set with these flavors; its node must have their labels. Raises
     AnnotationError."""
     given = list(flavors)
     labels = {k: v for flavor in given for k, v in flavor.node_labels.items()}
@@ -153,7 +153,7 @@ def pod_of(
 
 
 def topology_of(pod_sets: Iterable[PodSet]) -> Topology:
-    """Pods of one workload stay together as their pod sets say."""
+    """The topology of a workload's pod sets."""
     preferred: dict[str, None] = {}
     for one in pod_sets:
         if one.required_topology:
@@ -168,7 +168,7 @@ def describe(ask: GpuAsk) -> str:
 
 
 def requests_of(ask: GpuAsk) -> Mapping[str, int]:
-    """The same ask in resource names, for the quota; parts are rounded up."""
+    """The request in resource names for the quota; fractions are rounded up."""
     if ask.mig:
         return {resource_of(name): count for name, count in sorted(Counter(ask.mig).items())}
     requests = {GPU: len(ask.gpu_uuids) or ask.gpus, GPU_CORES: -(-ask.share_ppm // 10_000)}

@@ -1,7 +1,7 @@
-"""What of a manifest counts as its submitter's word, and what is somebody else's to say.
+"""Fields of a manifest that its submitter may set, and those that need another right.
 
-The rights are those of the table in `queuecontroller.state.access`; here is what in a manifest
-needs which. Raises Denied, or Refused for what nobody may.
+The rights are those of the table in `queuecontroller.state.access`; this module maps a manifest's
+fields to them. Raises Denied, or Refused for what no role may do.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from queuecontroller.state.records import WorkloadRecord
 
 
 def owned(record: WorkloadRecord, placed_on: frozenset[str] = frozenset()) -> Target:
-    """Whose a workload is; `placed_on` are nodes that have it."""
+    """Owners of a workload; `placed_on` are the nodes that have it."""
     nodes = placed_on | ({record.node} if record.node else frozenset())
     return Target(record.user, nodes)
 
 
 def only_checks(caller: Caller, before: WorkloadRecord | None, document: Mapping[str, Any]) -> bool:
-    """Whether it is a controller of admission checks that says what they found, and may change
-    nothing else in the workload."""
+    """True if the caller is a controller of admission checks that sets their results, and may
+    change nothing else in the workload."""
     return (
         before is not None
         and bool(document.get("status"))
@@ -86,8 +86,8 @@ def as_said(
 def checks_said(
     document: Mapping[str, Any], before: WorkloadRecord | None, caller: Caller, what: str
 ) -> tuple[AdmissionCheckStatus, ...]:
-    """The workload's admission checks with what the document says of them, each change by whom it
-    may come from."""
+    """The workload's admission checks with the document's changes, each authorized. Raises
+    Denied."""
     said = {one.name: one for one in read_workload(document).admission_checks}
     found = {
         one.name: one for one in (before.workload.admission_checks if before is not None else ())

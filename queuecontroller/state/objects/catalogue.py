@@ -1,7 +1,7 @@
-"""The applied objects: read, checked, kept as given, and put into the engine.
+"""Catalogue of applied objects: parsed, validated, stored as given, and passed to the engine.
 
-An object is kept as its JSON, so that a newer version of the controller reads all of it again. What
-cannot be read is refused whole, with every mistake in it.
+An object is stored as its JSON, so that a newer controller parses it again in full. A malformed
+object is refused as a whole, with all errors.
 """
 
 from __future__ import annotations
@@ -41,11 +41,12 @@ from sluicecommon.reader import ManifestError, Problem, Reader
 ON_PREEMPTION: Final = "sluice.dev/on-preemption"
 """Annotation of a ClusterQueue, a Job or a Workload: `stop` or `pause`."""
 USERS: Final = "sluice.dev/users"
-"""Annotation of a LocalQueue: who may submit through `sluice run`, names separated by commas."""
+"""Annotation of a LocalQueue: the users that may submit through `sluice run`, separated by
+commas."""
 
 T = TypeVar("T")
 MOST_KNOWN: Final = 10_000
-"""Answers kept; what is asked about comes from users."""
+"""Cached results; the keys come from users."""
 NAMESPACED: Final = ("LocalQueue", "LimitRange")
 OBJECT_KINDS: Final = CLUSTER_WIDE + NAMESPACED
 WORKLOAD_KINDS: Final = frozenset({"Workload"}) | SUBMITTED
@@ -66,7 +67,7 @@ class Identity:
 
 
 def identify(document: Mapping[str, Any]) -> Identity:
-    """Raises ManifestError for what cannot be named."""
+    """Kind, namespace and name of a document. Raises ManifestError if they are missing."""
     kind = document.get("kind")
     if not isinstance(kind, str) or not kind:
         raise ManifestError([Problem("kind", "is required")])
@@ -103,11 +104,11 @@ class Catalogue:
         self.records: dict[ObjectId, ObjectRecord] = {}
         self._parsed: dict[ObjectId, Any] = {}
         self._known: dict[Any, Any] = {}
-        """Answers to questions, until an object changes: each submission asks several."""
+        """Cached results until an object changes: each submission needs several."""
         self.version = 0
-        """Another whenever an object was put or dropped."""
+        """Counter that changes whenever an object is stored or deleted."""
 
-    # -- reading one ------------------------------------------------------------------------------
+    # -- parsing ----------------------------------------------------------------------------------
 
     def read(self, document: Mapping[str, Any]) -> tuple[Identity, Any]:
         """The object as the engine's value. Raises ManifestError."""
@@ -117,8 +118,8 @@ class Catalogue:
     # -- changing ---------------------------------------------------------------------------------
 
     def put(self, record: ObjectRecord, engine: Scheduler) -> bool:
-        """Takes an object in; False when it is the same as before. Call `settle` of the engine
-        after the last one. Raises ManifestError."""
+        """Store an object; False if it is unchanged. Call `settle` of the engine after the last
+        one. Raises ManifestError."""
         identity = (record.kind, record.namespace, record.name)
         before = self.records.get(identity)
         if before is not None and before.body == record.body:
@@ -131,7 +132,7 @@ class Catalogue:
         self.version += 1
         self._feed(record.kind, record.namespace, record.name, parsed, engine)
         if record.kind == "ClusterQueue" and self.annotation(identity, ON_PREEMPTION) != pauses:
-            engine.cache.touch(record.name)  # whether its memory comes free decides who has room
+            engine.cache.touch(record.name)  # Preempted memory may become free.
         return True
 
     def drop(self, identity: ObjectId, engine: Scheduler) -> ObjectRecord:
@@ -178,8 +179,8 @@ class Catalogue:
         ]
 
     def follow(self, nodes: Sequence[NodeCapacity], engine: Scheduler) -> bool:
-        """Sets every `nominalQuota: auto` to what these nodes report; True when one changed. Call
-        `settle` of the engine then."""
+        """Set every `nominalQuota: auto` to these nodes' reports; True if one changed. Then call
+        `settle` of the engine."""
         changed = False
         labels = {
             name: one.node_labels
@@ -199,13 +200,13 @@ class Catalogue:
             changed = True
         return changed
 
-    # -- questions --------------------------------------------------------------------------------
+    # -- look-ups ---------------------------------------------------------------------------------
 
     def of_kind(self, kind: str) -> Iterable[ObjectRecord]:
         return (record for (found, _, _), record in self.records.items() if found == kind)
 
     def remember(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What `make` gave for this key, as long as no object changes."""
+        """Result of `make` for this key, cached until an object changes."""
         known: T | None = self._known.get(key)
         if known is None:
             if len(self._known) >= MOST_KNOWN:
@@ -214,7 +215,7 @@ class Catalogue:
         return known
 
     def covered(self, cluster_queue: str) -> frozenset[str] | None:
-        """Resources the queue counts; None when it does not exist yet."""
+        """Resources that the queue counts; None if it does not exist yet."""
         key = ("covered", cluster_queue)
         known: frozenset[str] | None = self._known.get(key)
         queue = self.cluster_queue(cluster_queue) if known is None else None
@@ -237,7 +238,7 @@ class Catalogue:
 
     @property
     def configuration(self) -> Configuration:
-        """The one there is; the last applied, should there be several."""
+        """The Configuration; the last one applied if there are several."""
         known: Configuration | None = self._known.get("configuration")
         if known is None:
             found = [p for (kind, _, _), p in self._parsed.items() if kind == "Configuration"]
@@ -281,7 +282,7 @@ class Catalogue:
 
 
 def read_on_preemption(document: Mapping[str, Any], path: str) -> OnPreemption | None:
-    """Raises ManifestError for a value that is neither."""
+    """The annotation's value. Raises ManifestError if it is invalid."""
     reader = Reader(document, path).child("metadata").child("annotations")
     choice = reader.choice(ON_PREEMPTION, OnPreemption, OnPreemption.STOP, {})
     if reader.problems:

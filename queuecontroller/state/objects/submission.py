@@ -1,5 +1,5 @@
-"""What users submit, as workload records: Kueue Workloads, Jobs and Pods by manifest, and the
-processes that wait under `sluice run --queue`."""
+"""Submissions as workload records: Kueue Workloads, Jobs and Pods by manifest, and processes that
+wait under `sluice run --queue`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sluicecommon.reader import ManifestError, Problem
 
 
 class Refused(Exception):
-    """The answer is no; `kind` is what a caller may act on."""
+    """Raised for a refused request; callers act on `kind`."""
 
     def __init__(self, kind: str, reason: str) -> None:
         super().__init__(reason)
@@ -30,7 +30,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """One process, or one pod, that asks for a share."""
+    """A process or a pod that requests a share."""
 
     namespace: str
     queue: str
@@ -48,8 +48,8 @@ class Submission:
 def records_of(
     document: Mapping[str, Any], who: Identity, catalogue: Catalogue, most: int
 ) -> list[WorkloadRecord] | None:
-    """The workloads one manifest stands for, none when it names no queue; None if they are more
-    than `most`. Raises ManifestError."""
+    """The workloads of a manifest, empty if it names no queue; None if there are more than `most`.
+    Raises ManifestError."""
     change = catalogue.transformations
     on_preemption = read_on_preemption(document, str(who))
     if who.kind == "Workload":
@@ -60,7 +60,7 @@ def records_of(
             priority = catalogue.priorities().of(name, name)
             workload = replace(workload, priority=priority)
         found = [workload]
-    elif copies_of(document) > most:  # else they would all be made first
+    elif copies_of(document) > most:  # Checked before they are created.
         return None
     else:
         found = workloads_of(document, str(who), change, catalogue.priorities())
@@ -92,7 +92,7 @@ def _asks(workload: Workload, path: str) -> dict[str, GpuAsk]:
 
 
 def record_of(submission: Submission, uid: str, catalogue: Catalogue) -> WorkloadRecord:
-    """Raises Refused."""
+    """The record of a submission. Raises Refused."""
     asked = submission
     name = asked.name or f"run-{uid[:13]}"
     for what, wrong in (
@@ -115,7 +115,7 @@ def record_of(submission: Submission, uid: str, catalogue: Catalogue) -> Workloa
         raise Refused(
             "not_found", f"no WorkloadPriorityClass {asked.priority_class} (known: {known})"
         )
-    asks, pod_sets = catalogue.remember(  # in memory once, however many ask for the same
+    asks, pod_sets = catalogue.remember(  # Equal requests share one value.
         ("pod sets", asked.ask, local.cluster_queue),
         lambda: ({"main": asked.ask}, (_pod_set(asked.ask, local.cluster_queue, catalogue),)),
     )
@@ -144,13 +144,13 @@ def _pod_set(ask: GpuAsk, cluster_queue: str, catalogue: Catalogue) -> PodSet:
     requests = catalogue.transformations.of_container(requests_of(ask))
     covered = catalogue.covered(cluster_queue)
     if covered is not None:
-        # `sluice run` has no way to say which of its figures a queue counts; the queue has.
+        # `sluice run` requests all resources; the queue decides which of them it counts.
         requests = {name: amount for name, amount in requests.items() if name in covered}
     return PodSet("main", 1, requests)
 
 
 def check_user(user: str, namespace: str, queue: str, catalogue: Catalogue) -> None:
-    """The fence of a LocalQueue, on every door into it. Raises Refused."""
+    """Check a LocalQueue's list of users, for every way to submit. Raises Refused."""
     users = catalogue.annotation(("LocalQueue", namespace, queue), USERS)
     if users is None:
         return
@@ -158,8 +158,8 @@ def check_user(user: str, namespace: str, queue: str, catalogue: Catalogue) -> N
     if user not in allowed:
         raise Refused(
             "denied",
-            f"{user or 'nobody'} may not use LocalQueue {namespace}/{queue}; it is for"
-            f" {', '.join(allowed) or 'nobody'}",
+            f"{user or 'an unnamed user'} may not use LocalQueue {namespace}/{queue}; allowed"
+            f" users: {', '.join(allowed) or 'none'}",
         )
 
 

@@ -1,1 +1,1 @@
-"""Workloads on their way from submission to their end."""
+"""Workloads from submission to their end."""

@@ -1,4 +1,4 @@
-"""Conditions of a workload in Kueue's names, and what follows from them: its phase."""
+"""Conditions of a workload by Kueue's names, and the phase that follows from them."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def with_condition(
     now_ns: int,
     **changes: Any,
 ) -> Workload:
-    """The time changes with the status only, as Kubernetes has it. `changes` of the workload come
-    along: each copy of one takes time."""
+    """Set a condition; its time changes only with its status, as in Kubernetes. `changes` are
+    further fields of the workload, set in the same copy to save time."""
     before = workload.condition(kind)
     changed_ns = before.changed_ns if before and before.status == status else now_ns
     made = Condition(kind, status, reason, message, changed_ns)
@@ -36,7 +36,7 @@ def with_condition(
 
 
 def reserved(workload: Workload, queue: str, now_ns: int, **changes: Any) -> Workload:
-    """`changes`: see `with_condition`."""
+    """Set QuotaReserved; see `with_condition` for `changes`."""
     text = f"Quota reserved in ClusterQueue {queue}"
     workload = with_condition(
         workload, QUOTA_RESERVED, True, QUOTA_RESERVED, text, now_ns, **changes
@@ -70,8 +70,8 @@ def evicting(
 
 
 def back_in_line(workload: Workload, reason: str, message: str, now_ns: int) -> Workload:
-    """Evicted and stopped: it holds nothing any more. What it ran for counts where it may not run
-    longer than some time; one that is deactivated begins anew."""
+    """Return an evicted, stopped workload to the queue, without quota. Its run time counts towards
+    a maximum execution time; a deactivated workload starts from zero."""
     admitted, ran_s = workload.condition(ADMITTED), 0
     if workload.active and workload.max_execution_s is not None:
         ran_s = workload.past_execution_s
@@ -90,7 +90,7 @@ def finished(workload: Workload, reason: str, message: str, now_ns: int) -> Work
 
 
 def phase(workload: Workload, paused: bool = False) -> str:
-    """One word for people."""
+    """The workload's phase in one word."""
     if workload.is_true(FINISHED):
         return "Finished"
     if workload.admission is not None:

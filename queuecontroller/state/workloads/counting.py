@@ -1,5 +1,4 @@
-"""What becomes of workloads, counted as Kueue counts it: at the same moments, from the same
-times."""
+"""Metrics of workloads, counted as Kueue counts them: at the same moments, from the same times."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ class Counting:
     def __init__(self, figures: Figures) -> None:
         self._figures = figures
         self._queued_ns: dict[WorkloadKey, int] = {}
-        """Of those that hold quota: since when they had waited for it."""
+        """Start of the wait for quota, ns, of workloads that hold it."""
         self._evicted: dict[WorkloadKey, set[tuple[str, str]]] = {}
         self.evicted_before: Callable[[WorkloadKey], Collection[tuple[str, str]]] = lambda _: ()
         """Reasons and causes of evictions that a workload's stored status lists."""
@@ -32,7 +31,7 @@ class Counting:
         self._evicted.pop(key, None)
 
     def reserved(self, before: Workload, queue: str, now_ns: int) -> None:
-        """`before`: as it waited."""
+        """Count a quota reservation; `before` is the pending workload."""
         again = before.condition(REQUEUED)
         since_ns = again.changed_ns if again is not None else before.created_ns or now_ns
         self._queued_ns[before.key] = since_ns
@@ -41,7 +40,7 @@ class Counting:
         self._figures.reserve_wait.add(place, (now_ns - since_ns) / SECOND_NS)
 
     def admitted(self, workload: Workload, queue: str, above: Iterable[str], now_ns: int) -> None:
-        """`above`: the cohorts that its ClusterQueue is in."""
+        """Count an admission; `above` are the cohorts of its ClusterQueue."""
         figures, place = self._figures, place_of(workload, queue)
         figures.admission(place, self._waited_s(workload, now_ns), now_ns)
         for cohort in above:
@@ -51,7 +50,7 @@ class Counting:
             figures.checks_wait.add(place, (now_ns - reserved.changed_ns) / SECOND_NS)
 
     def changed(self, before: Workload, after: Workload, now_ns: int) -> None:
-        """Its pods may be ready for the first time."""
+        """Count the first time that the workload's pods are ready."""
         ready, admitted = after.condition(PODS_READY), after.condition(ADMITTED)
         if ready is None or not ready.status or before.is_true(PODS_READY):
             return
@@ -67,7 +66,7 @@ class Counting:
         return (now_ns - since_ns) / SECOND_NS
 
     def evicted(self, workload: Workload, queue: str, reason: str, cause: str, now_ns: int) -> None:
-        """`workload`: as it was before."""
+        """Count an eviction; `workload` is as it was before."""
         figures, place = self._figures, place_of(workload, queue)
         told = reason_and_cause(Condition(EVICTED, True, reason, cause=cause))
         figures.evicted.add(place, *told)
@@ -80,7 +79,7 @@ class Counting:
             figures.ready_evicted.add((now_ns - ready.changed_ns) / SECOND_NS, queue, *told)
 
     def stopped(self, workload: Workload, now_ns: int) -> None:
-        """It was evicted, and its quota is free."""
+        """Count the end of an eviction, when the quota is free."""
         evicted = workload.condition(EVICTED)
         if evicted is not None and workload.admission is not None:
             queue = workload.admission.cluster_queue

@@ -1,11 +1,12 @@
-"""Workloads on their way: submitted, reserved, admitted with a placement, running, evicted, over.
+"""Life cycle of workloads: submitted, quota reserved, admitted with a placement, running, evicted,
+finished.
 
-Quota first, then the admission checks, then a placement; only then is a node told. Whoever is
-evicted keeps the quota until each of its nodes has said that the work stopped, so nothing is ever
-given twice. Every change goes through `_save`, which writes it to the journal.
+Quota comes first, then the admission checks, then a placement; only then is a node notified. An
+evicted workload keeps its quota until each of its nodes has reported that the work stopped, so
+nothing is allocated twice. Every change goes through `_save`, which writes it to the journal.
 
-Longer than a file should be: it is one state machine, and coming, starting and leaving change the
-same records; apart, each part would have to trust the others with them.
+The file is long because it is one state machine: submission, start and end change the same records,
+and separate parts would have to trust each other with them.
 """
 
 from __future__ import annotations
@@ -74,15 +75,15 @@ _MAKING_WAY: Final = {
     OnPreemption.CHECKPOINT: Desired.CHECKPOINT,
 }
 MOST_TURNS: Final = 3
-"""Two workloads preempt each other so often before somebody is told. The engine lets the one that
-made way three times take nothing back, so more than six would be a defect."""
+"""Mutual preemptions of two workloads before an event is recorded. The engine protects a workload
+after three, so more than six would be a defect."""
 BACKOFF: Final = PodsReadySettings(backoff_base_s=2, backoff_max_s=300)
-"""After a refusal by a node: a GPU that was just taken is often free soon."""
+"""Back-off after a refusal by a node, whose GPUs may be free again soon."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Why a workload has not started, as of the last look."""
+    """The reason why a workload has not started, as last evaluated."""
 
     reason: str
     message: str
@@ -102,8 +103,8 @@ class Workloads:
         preempted_rests_ns: int = 0,
         follow: Callable[[int], None] | None = None,
     ) -> None:
-        """Without a room quota alone decides, and somebody else (Kubernetes) places. `follow`:
-        takes in what is known of the nodes by now; to be called before it counts."""
+        """Without a room, quota alone decides, and Kubernetes places pods. `follow` takes in the
+        nodes' current state; it is called before each cycle."""
         self._journal = journal
         self._catalogue = catalogue
         self.engine = engine
@@ -115,22 +116,22 @@ class Workloads:
         self._preempted_rests_ns = preempted_rests_ns
         self.records: dict[WorkloadKey, WorkloadRecord] = {}
         self.by_user: Counter[str] = Counter()
-        """How many of them are whose."""
+        """Number of workloads by user."""
         self.by_node: dict[str, dict[WorkloadKey, None]] = {}
-        """Those that a process on the node waits for, or is; not the finished ones."""
+        """Unfinished workloads by the node of their process."""
         self.finished: dict[WorkloadKey, int] = {}
-        """Since when, ns; the oldest first."""
+        """Time of finishing, ns; the oldest first."""
         self.waiting: dict[WorkloadKey, Waiting] = {}
         self.figures = Figures()
         self.counting = Counting(self.figures)
         self._elsewhere: RunningElsewhere | None = None
-        """What runs workloads besides the nodes; None: nothing does."""
+        """Runner of workloads outside of the nodes; None if there is none."""
         self.preemptor_of: dict[WorkloadKey, WorkloadKey] = {}
-        """By who was preempted last, until it is gone or is given quota again."""
+        """Preemptor by its last victim, until the victim is deleted or gets quota again."""
         self._unplaced: dict[WorkloadKey, None] = {}
-        """Quota reserved, no placement yet; oldest first."""
+        """Workloads with quota and without a placement, oldest first."""
         self._timed: set[WorkloadKey] = set()
-        """Who may have to stop when time passes."""
+        """Workloads that may have to be evicted as time passes."""
 
     def run_elsewhere(self, elsewhere: RunningElsewhere) -> None:
         """Connect what runs workloads besides the nodes. A workload's quota is then kept until that
@@ -140,10 +141,10 @@ class Workloads:
 
     @property
     def unplaced(self) -> int:
-        """Workloads whose quota is reserved and that no node can take now."""
+        """Number of workloads with quota that no node can take at present."""
         return len(self._unplaced)
 
-    # -- coming and going -------------------------------------------------------------------------
+    # -- submission and removal -------------------------------------------------------------------
 
     def restore(self, record: WorkloadRecord, now_ns: int) -> None:
         self.by_user[record.user] += record.key not in self.records
@@ -156,7 +157,7 @@ class Workloads:
             self._unplaced[record.key] = None
 
     def forget(self, key: WorkloadKey, now_ns: int) -> None:
-        """Lets go of it without a word: it is to be restored as somebody else has it."""
+        """Drop a workload without recording it, before it is restored from another source."""
         record = self.records.pop(key)
         self.finished.pop(key, None)
         self.preemptor_of.pop(key, None)
@@ -169,7 +170,7 @@ class Workloads:
         self.engine.delete(key, now_ns)
 
     def resume(self, now_ns: int) -> None:
-        """To be called when all are restored: goes on where the process ended."""
+        """Resume pending steps once all workloads are restored."""
         self.finished = dict(sorted(self.finished.items(), key=itemgetter(1)))
         for key, record in list(self.records.items()):
             workload = record.workload
@@ -178,21 +179,21 @@ class Workloads:
                 self.complete_eviction(key, now_ns)
 
     def submit(self, record: WorkloadRecord, now_ns: int, workload: Workload) -> WorkloadRecord:
-        """The record with this workload in it."""
+        """Store a new record with this workload."""
         self.by_user[record.user] += 1
         record = self._save(record, now_ns, workload=workload)
         self.engine.submit(record.workload, now_ns)
         return record
 
     def remove(self, key: WorkloadKey, reason: str, now_ns: int) -> None:
-        """Deletes it; what runs is stopped first."""
+        """Delete a workload; its work is stopped first."""
         record = self.records[key]
         if self._nodes.of_workload(key):
             if not record.deleting:
                 record = self._save(record, now_ns, deleting=True)
             if record.workload.admission is not None:
                 self.evict(key, "Deleted", reason, None, now_ns, Desired.STOP)
-            else:  # paused, and in line again
+            else:  # It is paused and queued again.
                 self._tell(key, Desired.STOP, reason, now_ns)
                 self.engine.delete(key, now_ns)
             return
@@ -219,7 +220,7 @@ class Workloads:
             self._drop(key, now_ns)
 
     def _save(self, record: WorkloadRecord, now_ns: int, **changes: Any) -> WorkloadRecord:
-        """`changes` of the record come with its new revision: each copy of one takes time."""
+        """Store a record; `changes` are set in the same copy as its new revision, to save time."""
         record = replace(record, revision=self._journal.next_revision(), **changes)
         self.records[record.key] = record
         self._journal.put_workload(record)
@@ -285,8 +286,8 @@ class Workloads:
             self._journal.touch_workload(key)
 
     def why_not(self, key: WorkloadKey) -> Waiting | None:
-        """Why it waits: what was found when it was looked at, or another of its shape; None: nobody
-        has looked yet."""
+        """Reason why a workload is pending, evaluated for it or for another of its shape; None if
+        it was not evaluated yet."""
         found = self.waiting.get(key)
         if found is None and (why := self.engine.why_like_others(key)) is not None:
             return Waiting(*why)
@@ -312,7 +313,7 @@ class Workloads:
         self.advance(key, now_ns)
 
     def _checks(self, workload: Workload, admission: Admission) -> tuple[AdmissionCheckStatus, ...]:
-        """The checks its queue asks for with these flavors, pending unless known."""
+        """The checks that its queue requires for these flavors, pending unless known."""
         queue = self._catalogue.cluster_queue(admission.cluster_queue)
         if queue is None:
             return workload.admission_checks
@@ -327,8 +328,8 @@ class Workloads:
     # -- from reserved to admitted ----------------------------------------------------------------
 
     def advance(self, key: WorkloadKey, now_ns: int) -> bool:
-        """Admits a workload whose quota is reserved, once its checks are ready and it has a
-        placement; True when it did."""
+        """Admit a workload with quota once its checks are ready and it has a placement; True if it
+        was admitted."""
         record = self.records[key]
         workload = record.workload
         if workload.admission is None or workload.is_true(EVICTED) or workload.is_true(ADMITTED):
@@ -348,7 +349,7 @@ class Workloads:
         queue = workload.admission.cluster_queue
         self._save(record, now_ns, workload=conditions.admitted(workload, now_ns))
         self.engine.admitted(key, now_ns)
-        where = ", ".join(sorted({one.node for one in placed})) or "no GPU asked for"
+        where = ", ".join(sorted({one.node for one in placed})) or "no GPU requested"
         self._journal.note("Admitted", _subject(key), f"by {queue}; {where}", now_ns)
         for one in placed:
             self._decide_run(self.records[key], one, now_ns)
@@ -388,7 +389,7 @@ class Workloads:
         )
 
     def place_waiting(self, now_ns: int) -> None:
-        """Tries all that wait for a placement again: something was freed, or reported."""
+        """Retry all workloads without a placement after something was freed or reported."""
         for key in list(self._unplaced):
             self.advance(key, now_ns)
 
@@ -421,7 +422,7 @@ class Workloads:
         self.evict(key, reason, message, str(decision.reason), now_ns, desired, rest)
 
     def _makes_way(self, record: WorkloadRecord, cluster_queue: str) -> Desired:
-        """What becomes of its processes when it has to."""
+        """The state for a preempted workload's processes."""
         return _MAKING_WAY[record.on_preemption or self._catalogue.on_preemption(cluster_queue)]
 
     def evict(
@@ -436,13 +437,14 @@ class Workloads:
         deactivates: bool = False,
         cause: str = "",
     ) -> None:
-        """Makes it stop; its quota is given back once no pod of it runs any more.
+        """Evict a workload; its quota is released once none of its pods runs any more.
 
-        `reason` and `message` are those of its condition Evicted; `preempted_for`, the reason of
-        Preempted, None where nobody preempts it. `desired`: whether its processes are stopped or
-        only paused. `requeue`: its back-off from now on; None leaves it as it is. `deactivates`:
-        it is not queued again until somebody activates it. `cause`: more about `reason`. Without
-        effect on one that holds no quota; one that is evicted already is told once more."""
+        `reason` and `message` are those of its condition Evicted; `preempted_for` is the reason of
+        Preempted, None if it is not preempted. `desired` decides if its processes are stopped or
+        paused. `requeue` is its new back-off; None keeps the old one. `deactivates` excludes it
+        from the queue until it is activated. `cause` refines `reason`. A workload without quota is
+        unchanged; nodes of an evicted one are notified again.
+        """
         record = self.records[key]
         workload = record.workload
         if workload.admission is None:
@@ -469,7 +471,7 @@ class Workloads:
             self._nodes.tell(one, desired, reason, now_ns)
 
     def complete_eviction(self, key: WorkloadKey, now_ns: int) -> None:
-        """Gives the quota back once no pod of it runs any more."""
+        """Release the quota once none of the workload's pods runs any more."""
         record = self.records.get(key)
         if record is None or not record.workload.is_true(EVICTED):
             return
@@ -496,7 +498,7 @@ class Workloads:
         self.engine.submit(record.workload, now_ns)
 
     def pod_over(self, key: WorkloadKey, finished: bool, message: str, now_ns: int) -> None:
-        """A pod's work has ended on its node and its assignment is gone."""
+        """Handle the end of a pod's work on its node; its assignment is deleted already."""
         record = self.records.get(key)
         if record is None:
             return
@@ -504,20 +506,22 @@ class Workloads:
         workload = record.workload
         if workload.is_true(EVICTED) or record.deleting:
             if finished and not left and not record.deleting:
-                self.finish(key, "JobFinished", message, now_ns)  # it was done before it heard
+                self.finish(
+                    key, "JobFinished", message, now_ns
+                )  # It finished before it was stopped.
             elif record.node and not left and workload.admission is None:
-                # Paused and in line again, and now its process is gone: nobody is left to start.
+                # Its process exited while it was paused and queued again.
                 self.finish(key, STOPPED, message, now_ns)
             elif record.node and not left and not record.deleting:
                 self.complete_eviction(key, now_ns)
-                self.finish(key, STOPPED, message, now_ns)  # its one process was killed
+                self.finish(key, STOPPED, message, now_ns)  # Its only process was killed.
             else:
                 self.complete_eviction(key, now_ns)
         elif not left:
             self.finish(key, "JobFinished" if finished else STOPPED, message, now_ns)
 
     def never_started(self, key: WorkloadKey, node: str, message: str, now_ns: int) -> None:
-        """The node gave a pod up before anything ran: whoever waits for it goes on waiting."""
+        """Handle a node's refusal of a pod before it started: its process keeps waiting."""
         record = self.records.get(key)
         if record is None:
             return
@@ -534,8 +538,8 @@ class Workloads:
         now_ns: int,
         paused: bool = False,
     ) -> None:
-        """The node could not start a pod, or let a paused one go on; the workload stops everywhere,
-        or stays paused, and waits its turn."""
+        """Handle a node's failure to start or resume a pod: the workload is stopped, or stays
+        paused, everywhere, and is requeued."""
         record, desired = self.records[key], Desired.STOP
         if paused:
             admission = record.workload.admission
@@ -550,7 +554,7 @@ class Workloads:
     # -- time and changes -------------------------------------------------------------------------
 
     def look(self, keys: Iterable[WorkloadKey], now_ns: int) -> None:
-        """Evicts who has to stop by now, on its own account or its queues'."""
+        """Evict workloads that are due, on their own account or their queues'."""
         for key in list(keys):
             record = self.records.get(key)
             if record is None or record.workload.admission is None:
@@ -587,7 +591,7 @@ class Workloads:
             self.place_waiting(now_ns)
 
     def change(self, key: WorkloadKey, workload: Workload, now_ns: int) -> WorkloadRecord:
-        """Takes a new version of the engine's part and looks at what follows."""
+        """Store a changed workload and apply the consequences."""
         before = self.records[key].workload
         self.counting.changed(before, workload, now_ns)
         record = self._save(self.records[key], now_ns, workload=workload)
@@ -596,13 +600,13 @@ class Workloads:
         else:
             holds = workload.reclaimable_pods, workload.admission
             if holds != (before.reclaimable_pods, before.admission):
-                self.engine.submit(workload, now_ns)  # it holds another amount from now on
+                self.engine.submit(workload, now_ns)  # Its usage has changed.
             self.look([key], now_ns)
             self.advance(key, now_ns)
         return record
 
     def mark_ready(self, key: WorkloadKey, now_ns: int) -> None:
-        """PodsReady once every pod runs."""
+        """Set PodsReady once every pod runs."""
         record = self.records[key]
         pods = self._nodes.of_workload(key).values()
         workload = record.workload
@@ -616,7 +620,7 @@ class Workloads:
 
 
 def attempt_of(result: CycleResult) -> str:
-    """Kueue's word for what came of it."""
+    """The cycle's result in Kueue's word."""
     return "success" if result.reserved or result.preempted else "inadmissible"
 
 

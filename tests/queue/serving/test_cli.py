@@ -206,7 +206,8 @@ def test_a_port_that_is_taken_is_named_with_its_setting(
     done = serve(database, "--socket", controller.socket)
     assert done.returncode == 69
     assert (
-        f"critical server.socket: {controller.socket}: another process is listening there" in done.stderr
+        f"critical server.socket: {controller.socket}: another process is listening there"
+        in done.stderr
     )
     done = serve(database, "--metrics-listen", f"127.0.0.1:{controller.metrics_port}")
     assert done.returncode == 69

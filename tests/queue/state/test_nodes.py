@@ -254,7 +254,7 @@ def test_a_controller_that_slept_through_its_successor_stops() -> None:
     world.connect()
     later = Fence("cluster", "n1", world.book.journal.term + 1, world.book.journal.revision)
     proof = world.book.nodes.seals.fence(later)
-    with pytest.raises(Superseded, match="another one took over"):
+    with pytest.raises(Superseded, match="another controller took over"):
         world.connect(seen=(later.term, later.revision), proof=proof)
 
 

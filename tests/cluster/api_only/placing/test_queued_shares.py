@@ -321,4 +321,4 @@ def test_the_places_of_a_job_cannot_be_written_by_whoever_makes_it(lab: Lab, emp
     document["spec"]["template"]["metadata"] = {"annotations": {PLACEMENT: json.dumps(place)}}
     lab.plane.api.create("jobs", "default", document)
     said = lab.wait_for_reason("forger")
-    assert "says what a pod was given" in said
+    assert "records an allocation" in said

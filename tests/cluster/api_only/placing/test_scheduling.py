@@ -195,7 +195,7 @@ def test_why_a_pod_is_not_placed_is_said_in_amounts(lab: Lab) -> None:
     with pytest.raises(ApiError, match="'best' is none of binpack, spread"):  # as it is made
         lab.create("wrong", gpumem=1000, annotations={"hami.io/gpu-scheduler-policy": "best"})
     lab.create("foreign", gpumem=1000, annotations={"nvidia.com/use-gputype": "B200"})
-    assert "are not of those that it takes" in wait_refused(lab.plane, "foreign")
+    assert "do not match its GPU selection" in wait_refused(lab.plane, "foreign")
 
 
 def test_what_is_cordoned_takes_nothing_new(lab: Lab) -> None:
@@ -217,7 +217,7 @@ def test_what_frees_room_lets_the_next_in(lab: Lab) -> None:
     for n in range(12):
         wait_bound(lab.plane, f"whole-{n}")
     lab.create("late", gpumem=1000)
-    assert "held by pods that want no company" in wait_refused(lab.plane, "late")
+    assert "are in exclusive use" in wait_refused(lab.plane, "late")
     lab.plane.api.call("DELETE", f"{PODS}/whole-3?gracePeriodSeconds=0")
     wait_bound(lab.plane, "late", 120)
 

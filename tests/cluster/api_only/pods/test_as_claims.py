@@ -130,9 +130,9 @@ def condition_of(plane: ControlPlane, name: str) -> str:
         (pod("part", {GPU: 1, "nvidia.com/gpumem-percentage": 50}), "cannot be said in a claim"),
         (
             pod("chosen", {GPU: 1, MEM: 1}, **{"nvidia.com/use-gputype": "H100"}),
-            "is not said to claims",
+            "is not supported with claims",
         ),
-        (pod("many", {GPU: 33, MEM: 1}), "33 are more than the 32 of a claim"),
+        (pod("many", {GPU: 33, MEM: 1}), "33 exceed the limit of 32 per claim"),
     ],
     ids=["a percentage", "a kind of card", "too many"],
 )

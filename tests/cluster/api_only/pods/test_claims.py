@@ -196,7 +196,7 @@ def test_what_cannot_be_counted_waits_with_the_reason_until_it_can(queue: Contro
     allocated(queue, "early")
     apply(queue, template("large", "90Gi"))
     queue.api.create("jobs", "default", claiming("large", "large"))
-    why(queue, "large", "no device that is meant can give so much")
+    why(queue, "large", "no matching device has enough capacity")
     second = 'device.attributes["sluice.dev"].index == 1'
     apply(queue, template("second", "2Gi", selector=second))
     queue.api.create("jobs", "default", claiming("chosen", "second"))

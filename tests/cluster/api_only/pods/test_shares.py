@@ -98,7 +98,7 @@ def test_a_pod_in_mode_mig_asks_for_an_instance_that_a_node_has(plane: ControlPl
     made: Any = plane.api.call("POST", f"{PODS}?dryRun=All", document)
     assert made["spec"]["schedulerName"] == "default-scheduler"
     said = plane.api.warnings("POST", f"{PODS}?dryRun=All", document)
-    assert any("asks for nvidia.com/mig-3g.40gb: 1" in one for one in said)
+    assert any("requests nvidia.com/mig-3g.40gb: 1" in one for one in said)
 
 
 def test_misspellings_are_told_by_kubectl(plane: ControlPlane) -> None:
@@ -177,7 +177,7 @@ def test_forty_at_once_get_no_more_than_the_quota(plane: ControlPlane) -> None:
         said = list(pool.map(lambda i: one(f"pod-{i}", 500), range(40)))
     assert said.count("") == 10, "each takes 2 x 500"
     refused = next(one for one in said if one)
-    assert f"exceeding resource quota shares: {MEM}: 1000 are asked for, 10000 of 10000" in refused
+    assert f"exceeding resource quota shares: {MEM}: 1000 are requested, 10000 of 10000" in refused
     there = plane.api.get(path)["items"]
     assert len(there) == 10
     for gone in there[:3]:

@@ -147,7 +147,7 @@ def test_quota_holds_for_them_too(lab: Lab) -> None:
         try:
             plane.api.call("POST", f"{PODS}?dryRun=All", document)
         except OSError as error:
-            return "hygon.com/dcumem: 16000 are asked for, 16000 of 20000 are used" in str(error)
+            return "hygon.com/dcumem: 16000 are requested, 16000 of 20000 are used" in str(error)
         return False
 
     until("a second is refused", refused, 30)

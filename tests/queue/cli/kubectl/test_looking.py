@@ -67,7 +67,10 @@ def test_of_a_service_of_its_own_the_pod_gives_the_url(capsys: pytest.CaptureFix
 
 @pytest.mark.parametrize(
     ("services", "said"),
-    [([], "no Service of a queue"), ([("a", "x"), ("b", "y")], "more than one queue controller: a/x, b/y")],
+    [
+        ([], "no Service of a queue"),
+        ([("a", "x"), ("b", "y")], "more than one queue controller: a/x, b/y"),
+    ],
 )
 def test_which_one_is_meant_must_be_clear(services: list[tuple[str, str]], said: str) -> None:
     with pytest.raises(Usage, match=said):

@@ -118,7 +118,10 @@ def test_a_trace_waits_is_preempted_and_ends(
         (line(0, "x", runs_s=float("nan")), "runs_s: NaN is not a time"),
         (line(0, "x", gpus=-1), "requests: nvidia.com/gpu: -1 is not a quantity of 0 or more"),
         (line(0, "x", requests={"": 1}), "requests: : 1 is not a quantity of 0 or more"),
-        (line(0, "x", count=1 << 31), "count: 2147483648 is not a whole number from 1 to 2147483647"),
+        (
+            line(0, "x", count=1 << 31),
+            "count: 2147483648 is not a whole number from 1 to 2147483647",
+        ),
         (line(0, "x", queue="a/b/c"), "queue: 'a/b/c' is not NAMESPACE/QUEUE"),
         (line(0, "x", queue=7), "queue: 7 is not a string"),
         (line(0, "a/b"), "name: 'a/b' has a /"),

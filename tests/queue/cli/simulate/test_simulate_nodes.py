@@ -193,7 +193,10 @@ def test_nodes_that_say_too_little_are_told_and_quota_decides(play: Any) -> None
         ),
         ('{"at_s": 0, "node": "n", "gpus": [], "label": {}}', "did you mean labels?"),
         ('{"at_s": 0, "node": "n", "gone": "yes"}', "gone: must be true or false"),
-        ('{"at_s": 0, "node": "n", "gone": true, "gpus": []}', "a node with gone takes no other field"),
+        (
+            '{"at_s": 0, "node": "n", "gone": true, "gpus": []}',
+            "a node with gone takes no other field",
+        ),
         ('{"at_s": -1, "node": "n", "gpus": []}', "at_s"),
         ('{"at_s": 0, "node": 7, "gpus": []}', "node"),
         ('{"at_s": 0, "node": "n", "gpus": [{"memory": "8Gi", "count": 1e9}]}', "gpus[0].count"),

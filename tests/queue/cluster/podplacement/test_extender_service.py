@@ -227,7 +227,7 @@ def test_who_comes_to_lead_knows_what_was_bound_before_the_watch_tells() -> None
 def test_what_cannot_be_read_is_an_error_in_the_answer() -> None:
     async def test(world: ObjectCache) -> None:
         assert json.loads(await answered(world.desk, "filter", b"{")) == {
-            "Error": "is no JSON: Expecting property name enclosed in double quotes: line 1 column"
+            "Error": "invalid JSON: Expecting property name enclosed in double quotes: line 1 column"
             " 2 (char 1)"
         }
         assert json.loads(await answered(world.desk, "prioritize", b"{")) == []

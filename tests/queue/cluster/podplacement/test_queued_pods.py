@@ -77,7 +77,7 @@ def test_pods_that_another_scheduler_places_are_not_ours() -> None:
 def test_pods_that_would_be_refused_have_no_place_and_it_is_said_why() -> None:
     wrong = workload(schedulerName="sluice-scheduler", annotations={"sluice.dev/placement": "{}"})
     wrong["spec"]["podSets"][0]["template"]["spec"]["containers"] = [container("main", 1, {})]
-    assert "says what a pod was given" in asks(wrong)["main"].wrong
+    assert "records an allocation" in asks(wrong)["main"].wrong
 
 
 def test_a_pod_that_is_queued_itself_was_changed_already() -> None:

@@ -82,9 +82,12 @@ def test_every_container_has_its_own_beside_claims_that_are_there() -> None:
 @pytest.mark.parametrize(
     ("document", "said"),
     [
-        (pod({GPU: "1", PERCENT: "50"}), "cannot be said in a claim: ask for nvidia.com/gpumem"),
-        (pod({GPU: "33", MEM: "1"}), "33 are more than the 32"),
-        (pod({GPU: "1", MEM: "10G"}), "is no card's memory"),
+        (
+            pod({GPU: "1", PERCENT: "50"}),
+            "cannot be expressed in a claim: request nvidia.com/gpumem",
+        ),
+        (pod({GPU: "33", MEM: "1"}), "33 exceed the limit of 32"),
+        (pod({GPU: "1", MEM: "10G"}), "is out of range"),
         (
             pod({GPU: "1", MEM: "1"}, resourceClaims=[{"name": "sluice-0"}]),
             "names that begin with sluice- are taken",

@@ -70,7 +70,7 @@ def test_a_pod_in_mode_mig_asks_for_the_smallest_profile_that_has_so_much(
     assert limits_of(verdict.pod) == gets
     assert "schedulerName" not in verdict.pod["spec"], "any scheduler knows of it"
     assert not verdict.asks
-    assert any("asks for nvidia.com/mig-" in one for one in verdict.warnings)
+    assert any("requests nvidia.com/mig-" in one for one in verdict.warnings)
 
 
 def test_a_pod_in_mode_mig_without_an_instance_for_it_waits_and_is_told() -> None:
@@ -84,7 +84,7 @@ def test_a_pod_in_mode_mig_without_an_instance_for_it_waits_and_is_told() -> Non
 
 
 def test_what_mode_mig_cannot_mean_is_refused_and_others_modes_are_shares() -> None:
-    assert "ask for nvidia.com/gpumem" in refused({GPU: 1, PCT: 50}, rules=CUT, **MODE)
+    assert "request nvidia.com/gpumem" in refused({GPU: 1, PCT: 50}, rules=CUT, **MODE)
     privileged = {"securityContext": {"privileged": True}}
     document = pod({GPU: 1, MEM: 1000}, **MODE)
     document["spec"]["containers"][0] |= privileged
@@ -125,7 +125,7 @@ def test_defaults_are_the_files() -> None:
     rules = configured(default_memory_mib=5000, default_cores=20, default_gpus=2)
     assert limits_of(made({GPU: 1}, rules=rules)) == {GPU: 1, MEM: "5000", CORES: "20"}
     assert limits_of(made({CORES: 10}, rules=rules))[GPU] == "2"
-    assert "is asked for without nvidia.com/gpu" in refused(
+    assert "is requested without nvidia.com/gpu" in refused(
         {MEM: 1}, rules=configured(default_gpus=0)
     )
 
@@ -187,7 +187,7 @@ def test_who_comes_from_kai_says_whose_pods_are_ours() -> None:
     kai = {"schedulerName": "kai-scheduler"}
     verdict = admit(RULES, pod({"cpu": 1}, spec=kai, **{"gpu-fraction": "0.5"}), "u", "t")
     assert verdict.pod["spec"]["schedulerName"] == "kai-scheduler"
-    assert "kai-scheduler is left as it is; shares.replaced_schedulers" in verdict.warnings[0]
+    assert "kai-scheduler is kept; add it to shares.replaced_schedulers" in verdict.warnings[0]
     rules = replace(RULES, replaced=frozenset({"default-scheduler", "kai-scheduler"}))
     after = made({"cpu": 1}, rules=rules, spec=kai, **{"gpu-fraction": "0.5"})
     assert after["spec"]["schedulerName"] == "sluice-scheduler"
@@ -211,7 +211,7 @@ def test_a_privileged_container_is_refused_beside_devices_only() -> None:
 
 def test_a_node_of_ones_own_choice_is_refused() -> None:
     why = refused({GPU: 1}, spec={"nodeName": "n1"})
-    assert why.startswith("spec.nodeName: the node is chosen by who knows")
+    assert why.startswith("spec.nodeName: the scheduler chooses the node")
     assert made({"cpu": 1}, spec={"nodeName": "n1"})["spec"]["nodeName"] == "n1"
 
 
@@ -231,14 +231,14 @@ def test_a_node_of_ones_own_choice_is_refused() -> None:
         ({"cpu": 1}, {"gpu-fraction": "NaN"}, "is not above 0"),
         ({"cpu": 1}, {"gpu-fraction": "0.5", "gpu-memory": "1"}, "together with gpu-memory"),
         ({"cpu": 1}, {"gpu-memory": "2Gi"}, "gpu-memory: '2Gi' is no whole number"),
-        ({GPU: 1}, {"gpu-fraction": "0.5"}, "container c0 asks for nvidia.com/gpu besides"),
+        ({GPU: 1}, {"gpu-fraction": "0.5"}, "container c0 requests nvidia.com/gpu as well"),
         ({"cpu": 1}, {"gpu-fraction-num-devices": "2"}, "means nothing without gpu-fraction"),
         (
             {"cpu": 1},
             {"gpu-fraction": "0.5", "gpu-fraction-container-name": "c9"},
             "'c9' is no container of the pod: c0",
         ),
-        ({"volcano.sh/vgpu-number": 1, GPU: 1}, {}, "is asked for together with nvidia.com/gpu"),
+        ({"volcano.sh/vgpu-number": 1, GPU: 1}, {}, "is requested together with nvidia.com/gpu"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_by_its_name(
@@ -341,7 +341,7 @@ def test_volcanos_resources_are_renamed() -> None:
 )
 def test_a_misspelt_annotation_is_told_with_the_nearest(key: str, near: str) -> None:
     (warning,) = admit(RULES, pod({"cpu": 1}, **{key: "x"}), "u", "t").warnings
-    assert f"annotation {key} means nothing here" in warning
+    assert f"annotation {key} is unknown here" in warning
     assert warning.endswith(f"did you mean {near}?") == bool(near)
 
 
@@ -363,7 +363,7 @@ def test_annotations_of_others_are_nobodys_mistake(key: str) -> None:
 )
 def test_a_misspelt_resource_is_told_with_the_nearest(resource: str, near: str) -> None:
     warnings = admit(RULES, pod({GPU: 1, resource: 1}), "u", "t").warnings
-    assert any(f"resource {resource} is nobody's here" in one and near in one for one in warnings)
+    assert any(f"resource {resource} is unknown here" in one and near in one for one in warnings)
 
 
 def test_a_mig_resource_is_no_misspelling() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queuecontroller.gpushares.admission import Quotas, counted, use_of
-from queuecontroller.gpushares.admission.quota import HEARD_WITHIN_NS, PodUse
+from queuecontroller.gpushares.admission.quota import WATCH_DELAY_NS, PodUse
 from queuecontroller.gpushares.vendors.config import DeviceConfig
 from tests.queue.gpushares.admission.pods import pod
 
@@ -58,7 +58,7 @@ def test_what_goes_over_is_told_with_its_amounts() -> None:
     book = quotas()
     assert book.let_in(use(6000, ticket="a"), 0) == ""
     assert book.let_in(use(5000, ticket="b"), 0) == (
-        "exceeding resource quota q: nvidia.com/gpumem: 5000 are asked for, 6000 of 10000 are used"
+        "exceeding resource quota q: nvidia.com/gpumem: 5000 are requested, 6000 of 10000 are used"
     )
     assert book.let_in(use(4000, ticket="c"), 0) == ""
 
@@ -91,8 +91,8 @@ def test_who_is_let_in_counts_until_heard_of_and_then_once() -> None:
 def test_who_is_never_heard_of_counts_no_more_after_a_while() -> None:
     book = quotas()
     book.let_in(use(10000, ticket="a"), 0)
-    assert book.let_in(use(1, ticket="b"), HEARD_WITHIN_NS - 1)
-    assert not book.let_in(use(1, ticket="b"), HEARD_WITHIN_NS)
+    assert book.let_in(use(1, ticket="b"), WATCH_DELAY_NS - 1)
+    assert not book.let_in(use(1, ticket="b"), WATCH_DELAY_NS)
 
 
 def test_a_question_that_changes_nothing_takes_nothing() -> None:
@@ -157,7 +157,7 @@ def test_a_quota_that_goes_or_changes_counts_no_more() -> None:
 def test_vendors_resources_are_counted_too() -> None:
     book = quotas(quota(hard={"limits.hygon.com/dcumem": 1000}))
     asked = pod({"hygon.com/dcunum": 2, "hygon.com/dcumem": 600})
-    assert "hygon.com/dcumem: 1200 are asked for" in book.let_in(use_of(DEVICES, asked, "team"), 0)
+    assert "hygon.com/dcumem: 1200 are requested" in book.let_in(use_of(DEVICES, asked, "team"), 0)
 
 
 STEP = st.one_of(

@@ -167,15 +167,15 @@ def test_a_counter_counts_the_most_that_a_device_that_is_meant_consumes() -> Non
         (template(deviceClassName="other"), "DeviceClass 'other' is in no mapping"),
         (template(adminAccess=True), "adminAccess: is not queued"),
         (template(allocationMode="All"), "'All' has no number"),
-        (template(count=7), "2 published devices are meant, 7 are asked for"),
+        (template(count=7), "2 published devices match, 7 are requested"),
         (template(count=0), "0 is not from 1"),
         (
             template(capacity={"requests": {"memory": "90Gi"}}),
-            "no device that is meant can give so much",
+            "no matching device has enough capacity",
         ),
         (
             template(selectors=[{"cel": {"expression": "device.attributes['sluice.dev'].x == 1"}}]),
-            "the selectors cannot be answered: there is no x",
+            "the selectors cannot be evaluated: there is no x",
         ),
         (
             {"spec": {"spec": {"devices": {"requests": [{"name": "a", "firstAvailable": [{}]}]}}}},
@@ -206,7 +206,7 @@ def test_a_pool_that_is_not_complete_is_not_there_yet() -> None:
         count(template(), slices=half)
     newer = [*SLICES, slice_of(card("gpu-0", "20Gi"), generation=2)]
     asked = template(capacity={"requests": {"memory": "30Gi"}})
-    with pytest.raises(ManifestError, match="can give so much"):
+    with pytest.raises(ManifestError, match="has enough capacity"):
         count(asked, slices=newer)
 
 

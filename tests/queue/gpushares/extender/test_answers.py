@@ -66,13 +66,13 @@ def test_a_verdict_is_kept_until_its_node_changes() -> None:
     ("asked", "said"),
     [
         (pod(gpumem=90_000), "most free on one: 81920 of 90000 MiB"),
-        (pod(gpumem=60_000), "needs 1 GPU with 60000 MiB: 0 of 2 will do; 2 lack memory"),
+        (pod(gpumem=60_000), "needs 1 GPU with 60000 MiB: 0 of 2 fit; 2 lack memory"),
         (pod(gpumem=1000, gpucores=80), "2 lack time (most free on one: 40 of 80 %)"),
-        (pod(count=3, gpumem=1000), "needs 3 GPUs with 1000 MiB: 2 of 2 will do; it has no more"),
-        (pod(gpucores=100), "and no company: 0 of 2 will do; 2 are in use"),
+        (pod(count=3, gpumem=1000), "needs 3 GPUs with 1000 MiB: 2 of 2 fit; the node has no more"),
+        (pod(gpucores=100), "exclusively: 0 of 2 fit; 2 are in use"),
         (
             pod(gpumem=1, annotations={"nvidia.com/use-gputype": "A100"}),
-            "2 are not of those that it takes",
+            "2 do not match its GPU selection",
         ),
     ],
     ids=["never", "memory", "time", "too few", "alone", "model"],
@@ -228,7 +228,7 @@ def test_cards_are_picked_by_number_and_mode(annotations: dict[str, str], on: se
     passed = one.filter(asked, ["n"])
     assert not passed.names
     why = {**passed.failed, **passed.hopeless}["n"]
-    assert ("are not of those that it takes" in why) == (len(on) < 4)
+    assert ("do not match its GPU selection" in why) == (len(on) < 4)
 
 
 @pytest.mark.parametrize(
