@@ -127,7 +127,7 @@ class Workloads:
         self._elsewhere: RunningElsewhere | None = None
         """Runner of workloads outside of the nodes; None if there is none."""
         self.preemptor_of: dict[WorkloadKey, WorkloadKey] = {}
-        """Preemptor by its last victim, until the victim is deleted or gets quota again."""
+        """Last preemptor by victim, until the victim is deleted or gets quota again."""
         self._unplaced: dict[WorkloadKey, None] = {}
         """Workloads with quota and without a placement, oldest first."""
         self._timed: set[WorkloadKey] = set()
