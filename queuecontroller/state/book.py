@@ -99,15 +99,14 @@ class Book:
         ground: Ground | None = None,
         sharing: Sharing | None = None,
     ) -> None:
-        """Where it does not place, quota alone decides and somebody else (Kubernetes) places;
-        with a `ground` by topologies, where a flavor has one, and with `sharing` by shares of GPUs,
-        where pods ask for some. `new_uid` is given, randomness being I/O."""
+        """If `places` is false, quota alone decides, and Kubernetes places the pods; topologies
+        need a `ground`, GPU shares need `sharing`. `new_uid` is an argument: randomness is I/O."""
         self.settings = settings
         self.journal = Journal()
         self.catalogue = Catalogue()
         self.nodes = Nodes(self.journal, settings.lease_s, settings.lost_after_s)
         self.nodes_room = NodesRoom(self.catalogue, self.nodes, self._record)
-        """What nodes have free, whether or not workloads are placed there."""
+        """Free GPUs of the nodes, also where workloads are not placed here."""
         self.room = self.nodes_room if places else None
         self.shares = (
             SharesOfQueued(

@@ -21,7 +21,7 @@ from tests.fuzz.shares import claims
 from tests.fuzz.shares import readers as shares
 from tests.kit.places import BUILD, REPO
 
-HERE = REPO / "tests" / "fuzz"
+HERE = REPO / "tests" / "fuzz" / "native"
 
 
 @dataclass(frozen=True)

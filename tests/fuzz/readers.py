@@ -1,6 +1,6 @@
 """Every reader of the node's in Python of what somebody else wrote, and what it may raise; queue_readers.py has the queue's.
 
-C readers are targets of libFuzzer (fuzz_*.c), manifests and traces of the queue have tests/queue/manifests/test_reading_fuzz.py too.
+C readers are targets of libFuzzer (native/fuzz_*.c), manifests and traces of the queue have tests/queue/manifests/test_reading_fuzz.py too.
 docs/security.md lists every reader, under Untrusted input.
 """
 

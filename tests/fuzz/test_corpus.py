@@ -14,16 +14,16 @@ from tests.kit.places import MESON, REPO
 
 def replayer(target: str) -> Path:
     done = subprocess.run(
-        ["ninja", "-C", MESON, "--quiet", f"tests/fuzz/replay_{target}"],
+        ["ninja", "-C", MESON, "--quiet", f"tests/fuzz/native/replay_{target}"],
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    return MESON / "tests" / "fuzz" / f"replay_{target}"
+    return MESON / "tests" / "fuzz" / "native" / f"replay_{target}"
 
 
 def test_the_targets_are_the_files_here() -> None:
-    here = REPO / "tests" / "fuzz"
+    here = REPO / "tests" / "fuzz" / "native"
     files = {path.stem.removeprefix("fuzz_") for path in here.glob("fuzz_*.c")}
     assert files == set(TARGETS) == set(seeds.MADE) == corpus.targets()
 

@@ -136,11 +136,11 @@ def test_it_is_counted_under_kueues_name(world: World) -> None:
     shell = Shell(world.book, world.store, _Standing(world.now_ns))
     text = render(shell, "1").decode()
     figure = (
-        'kueue_local_queue_admission_fair_sharing_usage{cluster_queue="all",name="q",'
-        'namespace="team-%s",replica_role="standalone"} %s\n'
+        'kueue_local_queue_admission_fair_sharing_usage{name="q",namespace="team-%s",'
+        'cluster_queue="all",replica_role="standalone"} %s\n'
     )
     # Two penalties of 1 - 2**-0.5 = 0.2929, the first a second old, times the weight 2.
-    assert figure % ("b", "0.0") in text
+    assert figure % ("b", "0") in text
     (value,) = (
         float(line.rsplit(" ", 1)[1])
         for line in text.splitlines()
