@@ -72,7 +72,7 @@ def test_over_the_loopback_there_is_nothing_but_the_verbs() -> None:
 
 def test_who_does_not_lead_and_knows_nobody_says_so_over_the_loopback_too() -> None:
     ((status, text),) = asked(("/scheduler/other", b"1"))
-    assert (status, b"does not lead" in text) == (200, True)
+    assert (status, b"is not the leader" in text) == (200, True)
 
 
 def test_elsewhere_a_name_is_asked_for() -> None:
