@@ -469,7 +469,7 @@ def test_a_term_that_is_none_is_told_in_one_line(tmp_path: Path, value: str) -> 
     store = SqliteStore(path)
     store._db.execute("UPDATE meta SET value = ? WHERE name = 'term'", (value,))
     store.close()
-    with pytest.raises(StoreUnusable, match="put a backup in its place"):
+    with pytest.raises(StoreUnusable, match="restore a backup"):
         SqliteStore(path)
 
 
@@ -484,5 +484,5 @@ def test_the_key_stays_when_the_database_goes(tmp_path: Path) -> None:
     again.close()
     assert (tmp_path / "queue.sqlite.key").stat().st_mode & 0o777 == 0o600
     (tmp_path / "queue.sqlite.key").write_text("short")
-    with pytest.raises(StoreUnusable, match="holds no key"):
+    with pytest.raises(StoreUnusable, match="does not contain a key"):
         SqliteStore(path)

@@ -96,7 +96,7 @@ def test_an_address_on_the_loopback_is_taken(address: str) -> None:
         ({**CALLERS, "listen": "10.0.0.1:9449"}, "not on the loopback"),
         ({**CALLERS, "listen": "localhost:9449"}, "extender.listen"),
         ({**CALLERS, "listen": "127.0.0.1"}, "not ADDRESS:PORT"),
-        ({"listen": "127.0.0.1:9449"}, "needs extender.callers"),
+        ({"listen": "127.0.0.1:9449"}, "requires extender.callers"),
     ],
 )
 def test_any_other_address_is_refused(extender: dict[str, object], wrong: str) -> None:
