@@ -1,6 +1,6 @@
-"""HAMi's own documents as they are found: ConfigMaps with texts in them, the bare files, pods.
+"""Recognizes HAMi's own documents: ConfigMaps with embedded texts, the bare files, pods.
 
-What a document is, is told by what it holds; what its keys mean is for whoever reads it.
+The kind of a document is recognized by its content; its keys are interpreted by its readers.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class HamiPart:
 
 
 def split(source: str, document: object, parse: Callable[[str], object]) -> list[HamiPart]:
-    """What a document holds: a ConfigMap with texts in it, one of the bare files, or pods. `parse`
-    reads a text of YAML or JSON and raises ValueError. Raises ConfigError."""
+    """The parts of a document: a ConfigMap with embedded texts, one of the bare files, or pods.
+    `parse` reads a text of YAML or JSON and raises ValueError. Raises ConfigError."""
     if not isinstance(document, Mapping):
         raise ConfigError([f"{source}: holds no configuration of HAMi's: {short(document)}"])
     kind = document.get("kind")
@@ -103,7 +103,7 @@ def _split_config_map(
 
 
 def pod_spec(document: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Of a Pod, or of anything that makes pods from a template."""
+    """The pod spec of a Pod, or of an object with a pod template."""
     own = document.get("spec")
     if not isinstance(own, Mapping):
         return None

@@ -1,11 +1,11 @@
-"""What is there of one kind, kept up to date: which request comes next, and what its bytes change.
+"""A reflector: keeps the objects of one kind current, and decides which request comes next.
 
-No I/O: the shell (`following`) makes the request that `next` says, hands in what comes of it, and
-does what is returned. What it knows is never thrown away for trouble: while the API server is
-away, the last that was known stands, and a list that comes later says what has gone meanwhile.
+No I/O: the shell (`following`) makes the request in `next`, passes in the answer, and applies the
+returned changes. Objects are never dropped because of an error: while the API server does not
+answer, the last state stands, and a later list reports deletions.
 
-A streaming list is asked for first (`sendInitialEvents`): the API server then never holds a whole
-list in memory for us. One that does not know it answers 400 or 422, and is read in pages.
+A streaming list is requested first (`sendInitialEvents`), so that the API server need not hold a
+whole list in memory. A server without it answers 400 or 422, and is listed in pages.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """GET, and hand in each piece as it comes."""
+    """GET, and pass in each piece when it arrives."""
 
     parameters: Parameters
     silence_s: float
@@ -58,7 +58,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Changed(Generic[T]):
-    """New, or different from what was told before."""
+    """A new object, or one that differs from the last reported state."""
 
     item: Item[T]
 
@@ -70,7 +70,7 @@ class Removed:
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """All that is there has been told, and what is gone too."""
+    """A list is complete: all objects and all deletions have been reported."""
 
 
 Change = Changed[T] | Removed | Synced
@@ -86,31 +86,32 @@ class Reflector(Generic[T]):
         """`selectors`: fieldSelector, labelSelector. `jitter`: 0.5 to 1.5, drawn for each pause and
         watch, lest a thousand nodes come back at once."""
         self.synced = False
-        """A whole list has been told at some time; stays while there is trouble."""
+        """True once a whole list has been reported; stays true during errors."""
         self.trouble = "not asked yet"
-        """Why what is known may be old; empty: it is not."""
+        """The error for which the state may be outdated; empty if it is current."""
         self.denied = False
-        """The trouble is that we are not allowed to; no repetition changes that."""
+        """True if the error is a lack of rights, so that retrying is useless."""
         self.missing = False
-        """The trouble is that there is no such kind, or not for the moment."""
+        """True if the error is that the kind does not exist at present."""
         self.lists_total = 0
         self._decoder = decoder
         self._selectors = selectors
         self._jitter = jitter
         self._lines = Lines()
         self._versions: dict[str, str] = {}
-        """Of all that was told, by key."""
+        """resourceVersion of every reported object, by key."""
         self._listed: set[str] | None = None
-        """Keys of the list that is being read; None: none is."""
+        """Keys of the list that is being read; None outside a list."""
         self._version = ""
-        """Where the watch goes on."""
+        """resourceVersion from which the watch continues."""
         self._streams = True
         self._stream_failures = 0
         self._exactly = False
-        """The next list in pages has to come from etcd: the cache is behind what we know."""
+        """True if the next list in pages must come from etcd, since the server's cache is
+        behind."""
         self._failures = 0
         self._heard = False
-        """The watch that is open has said something."""
+        """True once the open watch has sent an event."""
         self._after: Fetch | Watch | None = None
         self.next: Fetch | Watch | Pause = self._list()
 
@@ -119,10 +120,10 @@ class Reflector(Generic[T]):
 
     @property
     def version(self) -> int:
-        """Of the collection, as far as all of it has been told; 0: not known."""
+        """resourceVersion of the collection up to which all is reported; 0 if not known."""
         return int(self._version) if self._version.isascii() and self._version.isdigit() else 0
 
-    # --- what came of the request -------------------------------------------------------------
+    # --- answers ------------------------------------------------------------------------------
 
     def paused(self) -> None:
         """The pause is over."""
@@ -144,7 +145,7 @@ class Reflector(Generic[T]):
         return changes + self._list_ends()
 
     def opened(self) -> None:
-        """The server has taken the Watch, and may have nothing to say for long."""
+        """The server accepted the watch; the first event may come much later."""
         if self._listed is None:
             self.trouble, self.denied, self.missing = "", False, False
 

@@ -267,7 +267,7 @@ def test_a_damaged_database_is_not_replaced(tmp_path: Path) -> None:
     path = tmp_path / "queue.sqlite"
     SqliteStore(path).close()
     path.write_bytes(b"no database" * 1000)
-    with pytest.raises(StoreUnusable, match="put a backup in its place"):
+    with pytest.raises(StoreUnusable, match="restore a backup"):
         SqliteStore(path)
     assert path.read_bytes().startswith(b"no database")
 

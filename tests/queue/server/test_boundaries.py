@@ -347,7 +347,7 @@ def test_damage_in_the_schema_itself_is_told(tmp_path: Path) -> None:
         db.execute("PRAGMA writable_schema = ON")
         db.execute("UPDATE sqlite_master SET name = CAST(x'ff41fe' AS TEXT) WHERE name = 'nodes'")
     db.close()
-    with pytest.raises((StoreUnusable, StoreLost), match=r"put a backup|nodes"):
+    with pytest.raises((StoreUnusable, StoreLost), match=r"restore a backup|nodes"):
         SqliteStore(path).load()
 
 

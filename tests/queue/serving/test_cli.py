@@ -66,7 +66,10 @@ def run(*words: str | Path, stdout: str = "", **more: str) -> subprocess.Complet
             ["get", "nodes", "--server", "a:1", "--ca", "/dev/null"],
             "--ca: /dev/null: does not contain a PEM CERTIFICATE",
         ),
-        (["get", "nodes", "--key", "/none"], "--certificate and --key, or --token-file, need --ca"),
+        (
+            ["get", "nodes", "--key", "/none"],
+            "--certificate and --key, or --token-file, require --ca",
+        ),
     ],
 )
 def test_wrong_words_are_told_with_their_flag(words: list[str], said: str) -> None:

@@ -72,7 +72,7 @@ def test_over_the_loopback_there_is_nothing_but_the_verbs() -> None:
 
 def test_who_does_not_lead_and_knows_nobody_says_so_over_the_loopback_too() -> None:
     ((status, text),) = asked(("/scheduler/other", b"1"))
-    assert (status, b"does not lead" in text) == (200, True)
+    assert (status, b"is not the leader" in text) == (200, True)
 
 
 def test_elsewhere_a_name_is_asked_for() -> None:
@@ -96,7 +96,7 @@ def test_an_address_on_the_loopback_is_taken(address: str) -> None:
         ({**CALLERS, "listen": "10.0.0.1:9449"}, "not on the loopback"),
         ({**CALLERS, "listen": "localhost:9449"}, "extender.listen"),
         ({**CALLERS, "listen": "127.0.0.1"}, "not ADDRESS:PORT"),
-        ({"listen": "127.0.0.1:9449"}, "needs extender.callers"),
+        ({"listen": "127.0.0.1:9449"}, "requires extender.callers"),
     ],
 )
 def test_any_other_address_is_refused(extender: dict[str, object], wrong: str) -> None:
