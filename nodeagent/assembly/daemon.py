@@ -53,7 +53,7 @@ from nodeagent.ports.clock import Clock
 from nodeagent.ports.gpus import GpuReading, Nvml
 from nodeagent.ports.processes import Processes
 from nodeagent.ports.registration import Registrar
-from nodeagent.ports.views import Finding, Samples
+from nodeagent.ports.views import EventKind, Finding, Samples
 from nodeagent.settings.daemon import Settings
 from nodeagent.shell.api.service import Service
 from nodeagent.shell.api.views import Figures, Views
@@ -316,7 +316,7 @@ def make_gpus(loaded: Loaded, journal: Journal) -> Gpus:
     def tell_health(change: HealthChange) -> None:
         known = gpus.readings.get(change.uuid)
         level, text, evidence = health_event(change, known.index if known else None)
-        journal.tell("gpu", level, text, evidence=evidence)
+        journal.tell(EventKind.GPU, level, text, evidence=evidence)
 
     gpus.on_news.append(journal.tell)
     gpus.on_health.append(tell_health)

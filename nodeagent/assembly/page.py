@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from nodeagent.adapters.api.server import OpenPage, no_page
 from nodeagent.assembly.ground import Ground
 from nodeagent.ports.clients import NodeService
+from nodeagent.ports.views import EventKind
 from nodeagent.settings.daemon import split_address
 from nodeagent.shell.journal import Journal
 from sluicecommon.page.settings import PageSettings
@@ -37,7 +38,7 @@ def make_page(
             service,
             journal.after,
             ground.operator_uids,
-            lambda said, uid: journal.tell("act", "info", said, uid=uid),
+            lambda said, uid: journal.tell(EventKind.ACT, "info", said, uid=uid),
             secrets.token_hex(6),
         )
 

@@ -13,6 +13,7 @@ from nodeagent.core.gpus.mig_geometry import GeometryError, parse_geometry
 from nodeagent.core.grants import quantities
 from nodeagent.core.watch.detection import Rule
 from nodeagent.ports.clients import MemoryAsk
+from nodeagent.ports.views import EventKind
 from nodeagent.units import MAX_DEVICES, MAX_PRIORITY, Ppm
 
 K = TypeVar("K", bound=StrEnum)
@@ -24,7 +25,7 @@ LONGEST_S: Final = 365 * 86_400.0
 LARGEST_ROW: Final = (1 << 63) - 1
 """Of SQLite."""
 MOST_ROUNDS: Final = 10**9
-EVENT_KINDS: Final = tuple(sorted([*Rule, "act", "device", "driver", "gpu"]))
+EVENT_KINDS: Final = tuple(sorted([*Rule, *EventKind]))
 
 
 def memory(text: str) -> MemoryAsk:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from nodeagent.ports.gpus import GpuReading
 from nodeagent.ports.ledger import ContainerRef
@@ -196,6 +197,23 @@ class Finding:
     remedy: str = ""
 
 
+class EventKind(StrEnum):
+    """Kinds of events beside the detection rules, each of which is a kind as well."""
+
+    ACT = "act"
+    """A response to a detection, its end, or a command of an operator."""
+    CHECKPOINT = "checkpoint"
+    """A grant's memory was moved to the host or back, or could not be."""
+    DEVICE = "device"
+    """The kernel reported a change of GPU devices or of their driver."""
+    DRIVER = "driver"
+    """GPUs cannot be read, are read again, or have another driver than before."""
+    GPU = "gpu"
+    """Health of a GPU or change of its MIG geometry."""
+    WALL = "wall"
+    """A memory limit of the driver's was not built, or could not be lowered."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeEvent:
     """An event of the node."""
@@ -204,7 +222,7 @@ class NodeEvent:
     """Counts up from 1 while the daemon runs."""
     at_unix_s: float
     kind: str
-    """A detection rule, act, gpu, driver or device."""
+    """A detection rule or an EventKind."""
     level: str
     """info, warning or critical."""
     text: str

@@ -10,8 +10,9 @@ from collections import deque
 from collections.abc import AsyncGenerator, Mapping
 from typing import Final
 
+from nodeagent.core.watch.detection import Rule
 from nodeagent.ports.clock import Clock
-from nodeagent.ports.views import NodeEvent
+from nodeagent.ports.views import EventKind, NodeEvent
 from nodeagent.units import NS_PER_S, GrantId
 
 log = logging.getLogger(__name__)
@@ -32,7 +33,7 @@ class Journal:
 
     def tell(
         self,
-        kind: str,
+        kind: Rule | EventKind,
         level: str,
         text: str,
         *,

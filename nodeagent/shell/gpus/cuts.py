@@ -32,6 +32,7 @@ from nodeagent.ports.mig import (
     MigUnavailable,
     Span,
 )
+from nodeagent.ports.views import EventKind
 from nodeagent.shell.gpus.holders import Holders
 from nodeagent.shell.gpus.readings import Gpus
 from nodeagent.shell.grants.keeper import Keeper
@@ -112,7 +113,7 @@ class Cuts:
         for row in self.rows.values():
             if row.state is not CutState.MADE:
                 self._journal.tell(
-                    "gpu",
+                    EventKind.GPU,
                     "info",
                     f"an instance {row.place} of {row.card} was {row.state} for {row.who} when the"
                     " daemon ended: the card says what came of it",
@@ -359,7 +360,9 @@ class Cuts:
         row = self.rows.get((state.gpu, room.place))
         shown = geometry(now) if now is not None else "not known"
         told = f"GPU {state.index} ({state.gpu}): {geometry(state)} -> {shown}, for {who}"
-        self._journal.tell("gpu", "warning" if error else "info", f"{told}: {error}".rstrip(": "))
+        self._journal.tell(
+            EventKind.GPU, "warning" if error else "info", f"{told}: {error}".rstrip(": ")
+        )
         if error or row is None or row.uuid is None:
             raise NoRoom(f"GPU {state.index}: {error or f'{room.place} is not there after all'}")
         self.made_total += 1

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from nodeagent.ports.views import EventKind
 from nodeagent.ports.watch import DeviceChange
 from nodeagent.shell.journal import Journal
 
@@ -28,7 +29,7 @@ class Devices:
             if change.action == "lost"
             else f"{change.action} {change.kind} {change.name}{driver}"
         )
-        self._journal.tell("device", "warning", text)
+        self._journal.tell(EventKind.DEVICE, "warning", text)
         if self._timer is not None:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(QUIET_S, self._refresh)

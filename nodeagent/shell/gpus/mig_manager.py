@@ -30,6 +30,7 @@ from nodeagent.ports.mig import (
     MigUnavailable,
     MigView,
 )
+from nodeagent.ports.views import EventKind
 from nodeagent.ports.watch import AuditLog, AuditRow
 from nodeagent.shell.gpus.cuts import Cuts
 from nodeagent.shell.gpus.holders import Holders
@@ -96,7 +97,7 @@ class MigManager:
                 continue
             wanted = json.loads(row.evidence).get("wanted", "")
             self._journal.tell(
-                "gpu",
+                EventKind.GPU,
                 "critical",
                 f"the change of {row.subject} to {wanted} was interrupted, nobody knows how far it"
                 " came: see `sluice mig show`, then set it again",
@@ -219,7 +220,9 @@ class MigManager:
         told = f"GPU {state.index} ({state.gpu}): {geometry(state)} -> {after}, by uid {peer.uid}"
         failure = _failure(outcome, text) if outcome.error else ""
         self._journal.tell(
-            "gpu", "warning" if failure else "info", f"{told}{f': {failure}' if failure else ''}"
+            EventKind.GPU,
+            "warning" if failure else "info",
+            f"{told}{f': {failure}' if failure else ''}",
         )
         if self._cuts is not None and outcome.after != outcome.before:
             await self._cuts.forget(state.gpu)  # what is there now is the operator's

@@ -20,6 +20,7 @@ from nodeagent.core.gpus.health_policy import HealthPolicy
 from nodeagent.core.gpus.mig import units
 from nodeagent.core.grants.placement import GpuCapacity
 from nodeagent.ports.gpus import GpuReading, NodeReading
+from nodeagent.ports.views import EventKind
 from nodeagent.units import MIB, Bytes, GpuUuid
 
 log = logging.getLogger(__name__)
@@ -72,8 +73,8 @@ class Gpus:
         self.last_xid: dict[GpuUuid, int] = {}
         self.read_at_ns: int | None = None
         """CLOCK_MONOTONIC of the last good pass."""
-        self.on_news: list[Callable[[str, str, str], object]] = []
-        """Called with (gpu or driver, level, text) for what people should know of."""
+        self.on_news: list[Callable[[EventKind, str, str], object]] = []
+        """Called with kind, level and text of an event for `sluice events`."""
         self.on_driver: list[Callable[[], None]] = []
         """Called when another driver is there than before."""
         self.on_read: list[Callable[[], None]] = []
@@ -88,15 +89,15 @@ class Gpus:
     def take(self, reading: NodeReading, now_ns: int, unix_s: float = 0.0) -> None:
         """`now_ns` is CLOCK_MONOTONIC, `unix_s` for people."""
         if reading.error != self.error and reading.error is not None:
-            self._news("driver", "warning", f"the GPUs cannot be read: {reading.error}")
+            self._news(EventKind.DRIVER, "warning", f"the GPUs cannot be read: {reading.error}")
         elif reading.error is None and self.error is not None and self.read_at_ns is not None:
-            self._news("driver", "info", "the GPUs are read again")
+            self._news(EventKind.DRIVER, "info", "the GPUs are read again")
         self.error = reading.error
         if reading.error is None:
             self.read_at_ns = now_ns
             if self.driver_version not in (None, reading.driver_version):
                 told = f"the driver was {self.driver_version} and is {reading.driver_version} now"
-                self._news("driver", "warning", told)
+                self._news(EventKind.DRIVER, "warning", told)
                 for replaced in self.on_driver:
                     replaced()
             self.driver_version = reading.driver_version
@@ -105,7 +106,7 @@ class Gpus:
         for gpu, code in reading.xid_events:
             self.xids.setdefault(gpu, Counter())[code] += 1
             self.last_xid[gpu] = code
-            self._news("gpu", "warning", f"GPU {gpu} reports XID {code}")
+            self._news(EventKind.GPU, "warning", f"GPU {gpu} reports XID {code}")
         seen = {card.uuid: card for card in reading.gpus}
         for uuid in self.readings.keys() | seen.keys():
             now: GpuReading | None = seen.get(uuid)
@@ -139,7 +140,7 @@ class Gpus:
         """A card, or an instance of one."""
         return not self._withheld.isdisjoint({uuid, self._card_of.get(uuid, uuid)})
 
-    def _news(self, kind: str, level: str, text: str) -> None:
+    def _news(self, kind: EventKind, level: str, text: str) -> None:
         if not self.on_news:
             log.warning("%s", text)
         for call in self.on_news:

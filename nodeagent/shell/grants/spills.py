@@ -30,7 +30,7 @@ from nodeagent.ports.driver.checkpoint import (
 from nodeagent.ports.gpus import GpuReading
 from nodeagent.ports.ledger import GrantState, Spill
 from nodeagent.ports.processes import Process
-from nodeagent.ports.views import Finding
+from nodeagent.ports.views import EventKind, Finding
 from nodeagent.settings.daemon import CheckpointSettings
 from nodeagent.shell.grants.keeper import Keeper
 from nodeagent.shell.grants.spill_bounds import HostBounds
@@ -293,7 +293,10 @@ class SpillManager:
             if late and record.state is GrantState.ACTIVE and self.overdue(grant):
                 text = f"on the host for longer than checkpoint.longest_s ({longest_s:g} s)"
                 self._journal.tell(
-                    "checkpoint", "warning", f"grant {grant}: {text}", once=f"overdue {grant}"
+                    EventKind.CHECKPOINT,
+                    "warning",
+                    f"grant {grant}: {text}",
+                    once=f"overdue {grant}",
                 )
 
     # --- may it? ------------------------------------------------------------------------------
@@ -374,7 +377,7 @@ class SpillManager:
         self.results[result] += 1
         held = self._keeper.grant(grant)
         self._journal.tell(
-            "checkpoint",
+            EventKind.CHECKPOINT,
             LEVELS.get(result, "warning"),
             f"grant {grant}: {text}",
             uid=held.record.owner.uid if held is not None else None,

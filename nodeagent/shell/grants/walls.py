@@ -36,7 +36,7 @@ from nodeagent.ports.driver.walls import (
 )
 from nodeagent.ports.ledger import GrantState, LedgerFull
 from nodeagent.ports.processes import Process
-from nodeagent.ports.views import Finding
+from nodeagent.ports.views import EventKind, Finding
 from nodeagent.settings.daemon import WallSettings
 from nodeagent.shell.grants.reading import Tenant
 from nodeagent.shell.journal import Journal
@@ -168,7 +168,9 @@ class WallManager:
             )
         if any(gpu not in self._missing for gpu in self._asked) and grant not in self._told:
             self._told.add(grant)
-            self._journal.tell("wall", "warning", f"grant {grant}: no wall of the driver's: {why}")
+            self._journal.tell(
+                EventKind.WALL, "warning", f"grant {grant}: no wall of the driver's: {why}"
+            )
 
     async def _build(self, held: Held, cgroup: str, ours: bool) -> None:
         headroom = self._settings.headroom_mib * MIB
@@ -259,7 +261,7 @@ class WallManager:
         lower = still_to_lower(row, reading)
         if lower is None:
             self._journal.tell(
-                "wall",
+                EventKind.WALL,
                 "warning",
                 f"{row.around} may guarantee {row.gpu} memory that nobody has any more: up to"
                 f" {row.most_bytes} bytes of a container that is gone; `nvidia-smi memory-limits"

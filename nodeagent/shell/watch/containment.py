@@ -25,6 +25,7 @@ from nodeagent.ports.clock import Clock
 from nodeagent.ports.ledger import LedgerFull
 from nodeagent.ports.processes import Processes
 from nodeagent.ports.telemetry import KernelWatch, KernelWatchUnavailable, WatchState
+from nodeagent.ports.views import EventKind
 from nodeagent.ports.watch import AuditRow, Hold, NotPossible, Restrainer, Targets, WatchLedger
 from nodeagent.shell.grants.keeper import Keeper
 from nodeagent.shell.journal import Journal
@@ -113,7 +114,7 @@ class Containment:
         self.acts[name.replace(" ", "_")] += 1
         why = f": {because}" if because else ""
         self._journal.tell(
-            "act",
+            EventKind.ACT,
             "critical" if act.step is Step.KILL else "warning",
             f"{name}: {subject}, because of {act.alarm.rule}{outcome}{why}",
             uid=subject.uid,
@@ -208,7 +209,9 @@ class Containment:
             except (LedgerFull, NotPossible) as error:
                 log.error("opens of GPU devices by cgroup %d stay refused: %s", number, error)
                 continue
-            self._journal.tell("act", "warning", f"undo deny_opens: cgroup {number}: {because}")
+            self._journal.tell(
+                EventKind.ACT, "warning", f"undo deny_opens: cgroup {number}: {because}"
+            )
 
     def _row(self, act: Act, because: str) -> AuditRow:
         subject = act.alarm.subject

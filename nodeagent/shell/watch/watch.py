@@ -402,7 +402,7 @@ class Watch:
         self.detections[str(alarm.rule)] += 1
         whom = subject.grant or f"{subject.uid}:{subject.program}"
         self._journal.tell(
-            str(alarm.rule),
+            alarm.rule,
             "warning" if level is Level.OBSERVE else "critical",
             f"{subject} {spec.meaning}; confidence {spec.confidence}, policy {level}",
             once=f"{alarm.rule}:{whom}",

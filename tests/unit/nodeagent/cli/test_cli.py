@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from nodeagent.cli.main import main, make_parser
+from nodeagent.core.watch.detection import Rule
+from nodeagent.ports.views import EventKind
 from tests.kit.places import SLUICE
 
 BAD = {
@@ -40,6 +42,11 @@ def test_a_wrong_value_is_told_with_its_flag(
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith(f"sluice run: error: argument {flag}: ")
     assert "invalid" not in last, "our own words say what is right, argparse's do not"
+
+
+@pytest.mark.parametrize("kind", [*EventKind, *Rule])
+def test_events_are_filtered_by_every_kind_that_the_daemon_records(kind: str) -> None:
+    assert make_parser().parse_args(["events", "--kind", kind]).kind == kind
 
 
 @pytest.mark.parametrize(
