@@ -1,7 +1,7 @@
-"""One leader's time beside a Kueue that runs itself: Workloads that hold quota are told whether the
-shares of GPUs that they ask for are there, and where.
+"""Session of a leader beside a running Kueue: answers the placement check of Workloads with quota,
+by the GPU shares that they request.
 
-The nodes have their sessions with the same book as in the other modes; nothing is queued in it.
+Nodes have their sessions with a book as in the other modes; nothing is queued in it.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.resources import PODS, Resource
 
 KINDS: Final = (FLAVORS, CHECKS, WORKLOADS)
-"""What is watched, besides pods."""
+"""Watched kinds besides pods."""
 PLACED_PODS: Final = (("labelSelector", PLACED_FOR),)
 WIDTH: Final = 8
 REPORTS: Final = 2.5
-"""So many reports of a node after its pod was seen running the pod's grant is in them: one may have
-been on its way, and one may be lost."""
+"""Report intervals until a running pod's grant is certainly in its node's reports: one report may
+have been in flight, and one may be lost."""
 LOOK_S: Final = 1.0
-"""How often it is looked at what the nodes have reported."""
+"""Seconds between two reads of the nodes' reports."""
 log = logging.getLogger(__name__)
 WorkItem = tuple[Resource, str]
 
@@ -55,7 +55,7 @@ class Beside:
         self._may_write = leadership.may_write
         self._settled_s = plan.report_s * REPORTS
         self._first_s = plan.book.lease_s
-        """So long after its begin every node that is there has found this leader."""
+        """Seconds after the start until every node has found this leader."""
         self._began_s = 0.0
         book = Book(plan.book, False, plan.new_uid)
         store = NullStore(leadership.term, leadership.cluster_id)
@@ -67,13 +67,13 @@ class Beside:
         self._status_writer = CheckStatusWriter(
             client, followed.cache, self.recorder, self.shell.now_ns, self._stored
         )
-        self.work_queue: WorkQueue[WorkItem] = WorkQueue("check of", self._tend, WIDTH)
+        self.work_queue: WorkQueue[WorkItem] = WorkQueue("check of", self._reconcile, WIDTH)
         self._runs: dict[str, tuple[str, float]] = {}
-        """Pods that run: their UID, and since when we have seen it."""
+        """Running pods: their UID, and when they were first seen running, in s."""
         self._workload_of: dict[str, str] = {}
         """Keys of Workloads by their UID."""
         self._uid_of: dict[str, str] = {}
-        """And the other way."""
+        """UIDs of Workloads by their key."""
         self._pods_of: dict[str, dict[str, None]] = {}
         """Keys of pods by the UID of the Workload that they are placed for."""
         self._of_pod: dict[str, str] = {}
@@ -95,8 +95,8 @@ class Beside:
         return self._status_writer.writes_total
 
     async def run(self) -> None:
-        """Until cancelled. Raises Defect."""
-        self.shell.told = _heard
+        """Answer until cancelled. Raises Defect."""
+        self.shell.told = _ignore
         self.shell.start()
         self._began, self._began_s = True, monotonic()
         for kind in (PODS, *KINDS):
@@ -120,8 +120,8 @@ class Beside:
             await asyncio.sleep(LOOK_S)
 
     def _follow(self) -> None:
-        """Who waits for the first report of a node is looked at when it comes; all others ask
-        again by themselves, when Kueue has given them quota again."""
+        """Take in the nodes' reports, and queue Workloads that wait for one. For all others Kueue
+        asks again by itself, once they have quota again."""
         ready = self.shell.book.nodes.each_ready(self.shell.now_ns())
         if not self.placer.follow({one.name: one.capacity for one in ready}):
             return
@@ -131,8 +131,10 @@ class Beside:
                 self.work_queue.add((WORKLOADS, key_of(workload)), urgent=False)
 
     def _unsettled_s(self) -> float:
-        """For how much longer nodes may be on their way to this leader; 0: none is. A node that is
-        away is on its way until it is given up."""
+        """Seconds for which nodes may still be connecting to this leader; 0: none is.
+
+        A disconnected node counts as connecting until it is given up.
+        """
         book = self.shell.book
         now_ns = self.shell.now_ns()
         away = any(
@@ -142,7 +144,7 @@ class Beside:
         left_s = self._began_s + self._first_s - monotonic()
         return max(left_s, LOOK_S if away else 0.0)
 
-    # -- what is heard ----------------------------------------------------------------------------
+    # -- changes ----------------------------------------------------------------------------------
 
     def changed(self, kind: Resource, key: str, document: Document | None) -> None:
         """Take in a change of an object, None: its deletion. The cache has it already."""
@@ -199,7 +201,7 @@ class Beside:
             self.work_queue.add((WORKLOADS, key))
 
     def _named(self, workload: Document) -> str:
-        """The check of ours that it waits for; empty: none."""
+        """Return the name of its placement check; "" if it has none."""
         for name in checks_of(workload):
             check = self._cache.get(CHECKS, name)
             if check is not None and (check.get("spec") or {}).get("controllerName") == CONTROLLER:
@@ -208,8 +210,8 @@ class Beside:
 
     # -- one Workload, or one check ---------------------------------------------------------------
 
-    async def _tend(self, errand: WorkItem) -> None:
-        kind, key = errand
+    async def _reconcile(self, item: WorkItem) -> None:
+        kind, key = item
         document = self._cache.get(kind, key)
         if document is None or not self._may_write():
             return
@@ -227,12 +229,12 @@ class Beside:
         if answer is not None and answer.state is State.PENDING and unsettled_s > 0:
             again_s = unsettled_s
         if again_s is not None:
-            self.work_queue.add_after(errand, again_s)
+            self.work_queue.add_after(item, again_s)
         if answer is not None:
             await self._status_writer.write_answers(document, {name: answer})
 
     def _seen(self, uid: str) -> tuple[Counter[tuple[str, str]], float | None]:
-        """Pods that the nodes report, and in how many seconds there may be more of them."""
+        """Count the pods that nodes report; returns the seconds until there may be more, too."""
         seen: Counter[tuple[str, str]] = Counter()
         again_s: float | None = None
         for key in self._pods_of.get(uid, ()):
@@ -255,16 +257,16 @@ class Beside:
 
 
 def _runs(pod: Document) -> bool:
-    """Its containers have been started, and hold what they were granted."""
+    """Return True if the pod's containers have started, so that they hold their grants."""
     return (pod.get("status") or {}).get("phase") == "Running" and not is_leaving(pod)
 
 
 def _why_not(check: Document) -> str:
-    """Why the check cannot be answered; empty: it can."""
+    """Return why the check cannot be answered; "" if it can."""
     if (check.get("spec") or {}).get("parameters"):
         return f"spec.parameters: {CONTROLLER} takes none: make an AdmissionCheck without them"
     return ""
 
 
-def _heard(touched: set[ObjectId]) -> None:
-    """Nothing is queued here: there is nobody to tell."""
+def _ignore(touched: set[ObjectId]) -> None:
+    """Do nothing: no workload is queued in this book."""

@@ -1,7 +1,7 @@
-"""The queue as a controller of a cluster: hears of everything, and decides while it leads.
+"""The queue as a controller of a cluster: follows all objects, and decides while it leads.
 
-Every replica follows the objects, so whoever comes to lead knows them all already; only the leader
-has a book. A leader that lost its lease forgets its book and follows on.
+Every replica has the objects in its cache, so a new leader can decide at once; only the leader has
+a book. A leader that lost its lease drops its book and keeps following.
 """
 
 from __future__ import annotations
@@ -74,16 +74,16 @@ from sluicecommon.kubernetes.resources import NODES, PODS, Resource
 
 log = logging.getLogger(__name__)
 SERVED_S: Final = 30.0
-"""How often it is asked whether the kinds of more frameworks are served by now."""
+"""Seconds between two checks of whether more frameworks' kinds are served."""
 SYNC_S: Final = 0.05
 VANISHED_S: Final = 2.0
 POD_SELECTORS: Final[tuple[Parameters, ...]] = (
     MANAGED_PODS,
     (("labelSelector", f"{ELASTIC_PODS}=true"),),
 )
-"""Of all pods in a cluster these are the ones that are held one by one."""
-_HELD: Final = (MANAGED, ELASTIC_PODS)
-"""The same by their labels."""
+"""Selectors of the pods that are gated one by one."""
+_GATED: Final = (MANAGED, ELASTIC_PODS)
+"""Labels of these pods."""
 
 
 class Controller:
@@ -95,35 +95,36 @@ class Controller:
         self._elector = Elector(plan.identity, plan.lease_s)
         self._holder = Holder(writing, self._elector, plan.namespace, plan.own_url)
         self._uids: dict[tuple[Resource, str], str] = {}
-        """Of what the watches told: another by the same name may be known already."""
+        """UIDs as the watches reported them: the cache may have a newer object of that name."""
         self._followers: dict[tuple[Resource, Parameters], Follower[Any]] = {}
         self._following: dict[tuple[Resource, Parameters], asyncio.Task[None]] = {}
         self._group: asyncio.TaskGroup | None = None
         self._session: Session | Beside | None = None
         self._leads_on: Callable[[], bool] = lambda: False
-        """Without a gap since the session began: in one, what it would have done was not done."""
+        """True if the lease was held without a gap since the session began: in a gap, changes would
+        have been missed."""
         self._deciding: asyncio.Task[None] | None = None
         self._gpu_pods = GpuPods()
         self._budgets = Budgets()
         self._pods: Views | None = None
-        """Who looks at every pod; None: nobody does, and those who look at some have watches."""
+        """Consumers of the watch of all pods; None: pods are watched by selectors."""
         self._last_ok_s = monotonic()
         self._trouble = "starting"
         self._around = NodeContext(self._cache, self._room_changed)
         self._found = False
-        """It is known which frameworks' kinds are served."""
+        """True once it is known which frameworks' kinds are served."""
 
-    # -- how it is --------------------------------------------------------------------------------
+    # -- state ------------------------------------------------------------------------------------
 
     @property
     def why_not_ready(self) -> str:
-        """Empty when it decides, or could at once."""
+        """Reason of a failed readiness probe; "" when it decides, or could at once."""
         followers = self._followers.items()
-        unheard = [one.kind for (one, _), each in followers if not each.reflector.synced]
+        unlisted = [one.kind for (one, _), each in followers if not each.reflector.synced]
         if self._plan.sharing is not None and not self._plan.sharing.is_synced:
-            unheard.append("ResourceQuota, Node")
-        if unheard:
-            return f"not heard of yet: {', '.join(unheard)}"
+            unlisted.append("ResourceQuota, Node")
+        if unlisted:
+            return f"not listed yet: {', '.join(unlisted)}"
         return self._trouble
 
     def silent_loops(self, seconds: float) -> list[str]:
@@ -133,12 +134,12 @@ class Controller:
 
     @property
     def shell(self) -> Shell | None:
-        """Of the book, while it leads."""
+        """Shell of the book; None while this replica does not lead."""
         return self._session.shell if self._session is not None else None
 
     @property
     def leader(self) -> str:
-        """Who leads, as far as is known."""
+        """Identity of the leader, as far as is known."""
         return self._elector.holder
 
     @property
@@ -147,13 +148,13 @@ class Controller:
 
     @property
     def leader_url(self) -> str:
-        """Where who leads is found; empty: not known."""
+        """URL of the leader; "" if it is not known."""
         return self._holder.leader_url
 
     def answer_scheduler(self, verb: str, body: bytes) -> bytes | Coroutine[Any, Any, bytes] | None:
-        """None: somebody else leads."""
-        desk = self._session.extender if isinstance(self._session, Session) else None
-        return desk.answer(verb, body) if desk is not None else None
+        """Answer a scheduler's request; None: this replica does not lead."""
+        extender = self._session.extender if isinstance(self._session, Session) else None
+        return extender.answer(verb, body) if extender is not None else None
 
     @property
     def cache(self) -> ObjectCache:
@@ -170,7 +171,7 @@ class Controller:
     # -- the loops --------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until cancelled; raises what is a defect."""
+        """Follow and lead until cancelled; raises errors that are defects."""
         try:
             async with asyncio.TaskGroup() as group:
                 self._group = group
@@ -211,32 +212,32 @@ class Controller:
         reflector: Reflector[Any] = Reflector(
             Decoder(read), selectors, jitter=lambda: random.uniform(0.5, 1.5)
         )
-        heard = changed or partial(self._changed, kind)
-        follower = Follower(self._watching, kind, reflector, heard)
+        handler = changed or partial(self._changed, kind)
+        follower = Follower(self._watching, kind, reflector, handler)
         self._followers[kind, selectors] = follower
         self._following[kind, selectors] = self._group.create_task(follower.run())
 
     def _follow_every_pod(self, sharing: SharePods) -> None:
-        """All are looked at as they are made: those who want some hear of them by the way."""
+        """Watch all pods once; each consumer has a filtered view of them."""
         views = [View(sharing.seen, sharing.pod_changed)]
         if self._plan.policy.has_pods:
-            views.append(View(pruned, partial(self._changed, PODS), self._is_held))
+            views.append(View(pruned, partial(self._changed, PODS), self._is_queued))
         if (given := self._plan.extender) is not None:
             views.append(View(partial(seen, names=given.names), self._gpu_pods.changed))
             self._follow(BUDGETS, (), read_budget, self._budgets.changed)
         self._pods = Views(*views)
-        self._follow(PODS, (), self._pods.read, self._pods.told)
+        self._follow(PODS, (), self._pods.read, self._pods.notify)
         if given is not None:
             self._follow_nodes()
 
-    def _is_held(self, pod: Document) -> bool:
+    def _is_queued(self, pod: Document) -> bool:
         labels = labels_of(pod)
-        if any(labels.get(name) == "true" for name in _HELD):
+        if any(labels.get(name) == "true" for name in _GATED):
             return True
         return labels.get(PLACED_PODS) == "true" and (NODES, ()) in self._followers
 
     def _follow_nodes(self) -> None:
-        """And pods on them: once there is a topology, or a scheduler asks."""
+        """Follow nodes and the pods on them, once there is a Topology or an extender."""
         if (NODES, ()) in self._followers:
             return
         log.info("following nodes and the pods on them")
@@ -248,12 +249,12 @@ class Controller:
             return
         more = [View(slim_pod, self._pod_changed, is_on_a_node)]
         if not self._plan.policy.has_pods:
-            more.append(View(pruned, partial(self._changed, PODS), self._is_held))
+            more.append(View(pruned, partial(self._changed, PODS), self._is_queued))
         self._pods.add(*more)
         self._restart_watch(PODS)
 
     def _restart_watch(self, kind: Resource) -> None:
-        """The watch that is open is given up, and everything told once more."""
+        """Close the open watch and list all objects again."""
         assert self._group is not None
         self._following[kind, ()].cancel()
         follower = self._followers[kind, ()]
@@ -276,7 +277,7 @@ class Controller:
                 if isinstance(session, Session):
                     session.node_changed(key, None)
             case Synced():
-                self._heard_nodes()
+                self._nodes_synced()
 
     def _pod_changed(self, change: Change[Document]) -> None:
         match change:
@@ -285,9 +286,9 @@ class Controller:
             case Removed(key):
                 self._around.pod(key, None)
             case Synced():
-                self._heard_nodes()
+                self._nodes_synced()
 
-    def _heard_nodes(self) -> None:
+    def _nodes_synced(self) -> None:
         pods = ON_NODES if self._pods is None else ()
         each = [self._followers.get(one) for one in ((NODES, ()), (PODS, pods))]
         if all(one is not None and one.reflector.synced for one in each):
@@ -308,7 +309,7 @@ class Controller:
                 if self._cache.take(kind, item.value) and session is not None:
                     session.changed(kind, item.key, item.value)
             case Removed(key):
-                # Of pods that two watches tell of the second says nothing new.
+                # Two watches may report one deletion; the second is ignored.
                 uid = self._uids.pop((kind, key), "")
                 if uid and self._cache.drop(kind, key, uid) and session is not None:
                     session.changed(kind, key, None)
@@ -316,8 +317,8 @@ class Controller:
                 self._compare(kind)
 
     def _compare(self, kind: Resource) -> None:
-        """What the answer to a write told of, and a list that is newer does not have, came and went
-        while nobody watched."""
+        """Drop objects that only an answer to a write reported and that a newer list lacks: they
+        were created and deleted without a watch."""
         follower = self._followers.get((kind, ()))
         if follower is None:
             return
@@ -335,7 +336,7 @@ class Controller:
             self._session.changed(kind, key, None)
 
     async def _find_frameworks(self) -> None:
-        """Follows jobs of the kinds that are served, also of those that come later."""
+        """Follow jobs of all kinds that are served, also of kinds that are installed later."""
         while True:
             for group, version in {(one.group, one.version) for one in self._wanted()}:
                 path = f"/apis/{group}/{version}" if group else f"/api/{version}"
@@ -358,8 +359,8 @@ class Controller:
             await asyncio.sleep(SERVED_S)
 
     async def _detect_removed_crds(self) -> None:
-        """Of Kueue's kinds: what stands on objects that went with their definition would be kept
-        for ever, and the other definitions with it."""
+        """Drop the objects of a kind of Kueue's whose CRD was deleted: otherwise finalizers of
+        objects that they refer to would stay for ever, and block deleting the other CRDs."""
         while True:
             await asyncio.sleep(VANISHED_S)
             for (kind, _), follower in list(self._followers.items()):
@@ -371,9 +372,15 @@ class Controller:
                     await self._watching.get(CRDS, f"{kind.plural}.{kind.group}")
                 except ApiRefused as refused:
                     if refused.not_found and follower.reflector.missing:
-                        log.warning("%s.%s: the definition is gone", kind.plural, kind.group)
+                        log.warning(
+                            "%s.%s: the CRD was deleted, its objects are dropped",
+                            kind.plural,
+                            kind.group,
+                        )
                         follower.vanished()
-                        for one in self._cache.all_of(kind):  # known by answers to writes only
+                        for one in self._cache.all_of(
+                            kind
+                        ):  # Those that only answers to writes reported.
                             self._forget(kind, one)
                 except ApiAway as error:
                     log.warning("%s", error)
@@ -403,7 +410,7 @@ class Controller:
                 async with asyncio.timeout(self._plan.lease_s / 3):
                     await self._holder.step()
             except (ApiAway, TimeoutError) as error:
-                log.warning("lease %s: %s", LEASE, str(error) or "no answer in time")
+                log.warning("lease %s: %s", LEASE, str(error) or "timed out")
             except ApiRefused as refused:
                 if not refused.conflict:
                     self._trouble = f"lease {LEASE}: {refused}"
@@ -413,11 +420,11 @@ class Controller:
                 continue
             if self._session is None and elector.leads(monotonic()):
                 self._step_up()
-            self._end_with_it()
+            self._raise_if_failed()
             await asyncio.sleep(elector.retry_s * random.uniform(0.9, 1.1))
 
-    def _end_with_it(self) -> None:
-        """A defect of a session is one of ours."""
+    def _raise_if_failed(self) -> None:
+        """Raise the error that has ended the session, if any."""
         deciding = self._deciding
         if deciding is not None and deciding.done() and not deciding.cancelled():
             deciding.result()

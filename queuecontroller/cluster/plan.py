@@ -1,4 +1,4 @@
-"""What a controller is to do, as its process was told."""
+"""The plan of a controller, as its process was configured, and what a session gets besides it."""
 
 from __future__ import annotations
 
@@ -18,40 +18,42 @@ from sluicecommon.kubernetes.resources import Resource
 
 @dataclass(frozen=True, slots=True)
 class Plan:
+    """Settings of a controller. Features that are off are fields of it, too."""
+
     book: BookSettings
     identity: str
-    """Of this process alone."""
+    """Identity of this process in the Lease."""
     namespace: str
-    """Where the Lease is."""
+    """Namespace of the Lease."""
     lease_s: float
     new_uid: Callable[[], str]
     clock: Clock
     policy: Policy = field(default_factory=Policy)
     document: Document | None = None
-    """Kueue's Configuration, as far as the book reads it."""
+    """Kueue's Configuration, the part that the book reads; None: it has none."""
     counts_claims: bool = False
-    """It maps classes of devices to quotas."""
+    """True if the Configuration maps DeviceClasses to quotas."""
     sharing: SharePods | None = None
-    """None: nobody asks about pods as they are made."""
+    """Admission of pods that request GPU shares; None: there is no webhook for pods."""
     extender: Defaults | None = None
-    """None: no scheduler asks, and pods that are not the queue's are not followed."""
+    """Defaults of the scheduler extender; None: it is off, and only queued pods are followed."""
     displaces: bool = True
-    """Pods that lack nothing but shares displace others, where a scheduler asks."""
+    """True if pods that lack only GPU shares may preempt others, with the extender."""
     register_nodes: bool = True
-    """Nodes carry HAMi's register of what they have, for other tools."""
+    """True if HAMi's register of GPUs is written on nodes, for other tools."""
     own_url: str = ""
-    """Where other replicas find this one."""
+    """URL at which other replicas reach this one."""
     beside: bool = False
-    """Kueue itself runs in the cluster: Workloads are only told whether there is room for them."""
+    """True beside Kueue, which assigns quota: only the placement check is answered."""
     records_all_events: bool = False
-    """All of Kueue's, also those that say what conditions say anyway."""
+    """True if all of Kueue's events are recorded, even if conditions say the same."""
     report_s: float = 5.0
-    """How often nodes report."""
+    """Seconds between two reports of a node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """What a replica follows whether it leads or not; a session reads it."""
+    """Caches that each replica follows, leader or not; a session reads them."""
 
     cache: ObjectCache
     nodes: NodeContext

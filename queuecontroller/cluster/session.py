@@ -1,7 +1,8 @@
-"""One leader's time: a book made of what the API server has, and what carries out its decisions.
+"""Session of a leader: a book built from the API server's objects, and what carries out its
+decisions.
 
-It begins with lists that are complete and ends with the lease; the next begins anew from the
-objects, so nothing has to be handed over.
+It begins with complete lists and ends with the lease. The next leader starts from the objects
+again, so nothing is handed over.
 """
 
 from __future__ import annotations
@@ -45,22 +46,22 @@ from sluicecommon.kubernetes.resources import NODES, PODS, STATEFUL_SETS, Resour
 
 log = logging.getLogger(__name__)
 CLAIMS_S: Final = 0.5
-"""Between two counts of the claims of all that wait."""
+"""Seconds between two counts of the claims of all pending Workloads."""
 REVISION_BITS: Final = 32
-"""Decisions of one term: four billion, in numbers below 2**60."""
+"""Bits of a revision within a term: four billion decisions, in numbers below 2**60."""
 
 
 class Defect(Exception):
-    """Ours: the process ends, and another takes over."""
+    """The book failed: the process ends, and another replica takes over."""
 
 
 class NullStore:
-    """The store of a book whose rows are objects in the API server: `WorkloadWriter` writes them,
-    each by itself, and what could not be written is undone."""
+    """Store that keeps nothing: a session's state is in the API server's objects. `WorkloadWriter`
+    writes each by itself, and undoes a decision that it could not write."""
 
     def __init__(self, term: int, cluster_id: str) -> None:
-        """Nodes keep what they have obeyed: terms begin at 1, and decisions of a later term have
-        higher numbers, so that whoever follows this leader is never taken for a predecessor."""
+        """Terms begin at 1, and decisions of a later term have higher numbers: nodes remember the
+        last decision they obeyed, and ignore those of an earlier leader."""
         self._term = term + 1
         self._cluster_id = cluster_id
 
@@ -68,20 +69,20 @@ class NullStore:
         return Snapshot(self._cluster_id, self._term, self._term << REVISION_BITS)
 
     def stage(self, change: Change) -> None:
-        """Nothing is kept."""
+        """Keep nothing."""
 
     def sync(self) -> None:
-        """As above."""
+        """Do nothing: nothing is staged."""
 
     def events(self, subject: str, limit: int) -> list[Event]:
         return []
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
 
 class Session:
-    """The time of one leader, from complete lists to the end of its lease."""
+    """One uninterrupted time as leader, from complete lists to the end of the lease."""
 
     def __init__(
         self, plan: Plan, client: ApiClient, followed: Followed, leadership: Leadership
@@ -149,10 +150,10 @@ class Session:
         self.recorder.record(pod, PODS, event)
 
     async def run(self) -> None:
-        """Until cancelled. Raises Defect."""
-        self.shell.told = self._told
+        """Decide until cancelled. Raises Defect."""
+        self.shell.told = self._touched
         self.shell.start()
-        self.reconcilers.add_all()  # before: whose eviction is complete depends on what runs
+        self.reconcilers.add_all()  # First: an eviction is complete only if nothing runs.
         if (given := self._plan.document) is not None:
             self.shell.step(
                 "configure", lambda book, now_ns: book.apply([dict(given)], False, now_ns)
@@ -180,7 +181,7 @@ class Session:
             group.create_task(self._count_claims())
 
     async def _count_claims(self) -> None:
-        """Anew, whenever what they count by has changed; not for each slice of many nodes."""
+        """Count claims again when device objects have changed, at most once in CLAIMS_S."""
         while True:
             await self._claims_changed.wait()
             self._claims_changed.clear()
@@ -194,14 +195,14 @@ class Session:
         for name, cordon in sharing.cordons.items():
             room.cordon(name, cordon)
 
-        def told(name: str, cordon: Cordon) -> None:
+        def cordoned(name: str, cordon: Cordon) -> None:
             if room.cordon(name, cordon):
                 self.room_changed()
 
-        sharing.on_cordon = told
+        sharing.on_cordon = cordoned
 
     async def _watch_nodes(self) -> None:
-        """Who fails, and what then becomes of those who were given places there."""
+        """Detect failed nodes, and replace or evict the workloads placed there."""
         for node in self._cache.all_of(NODES):
             self.node_changed(key_of(node), node)
         while True:
@@ -216,7 +217,7 @@ class Session:
         self._failing.seen(name, node, monotonic())
 
     def room_changed(self) -> None:
-        """On the nodes: who waits for some is looked at."""
+        """Evaluate pending workloads again: free resources on nodes have changed."""
         if self._began:
             self.shell.step("nodes", lambda book, now_ns: None)
 
@@ -229,7 +230,7 @@ class Session:
         if status != EXIT_OK:
             raise Defect(self.shell.why_not_ready)
 
-    # -- what is heard ----------------------------------------------------------------------------
+    # -- changes ----------------------------------------------------------------------------------
 
     def changed(self, kind: Resource, key: str, document: Document | None) -> None:
         """Take in a change of an object, None: its deletion. The cache has it already."""
@@ -287,26 +288,26 @@ class Session:
     def _claim_changed(self, key: str, document: Document | None) -> None:
         self._claims_changed.set()
 
-    def _told(self, touched: set[ObjectId]) -> None:
+    def _touched(self, touched: set[ObjectId]) -> None:
         keys = [WorkloadKey(f"{one[1]}/{one[2]}") for one in touched if one[0] == "Workload"]
         self.workloads.touched(keys)
         for key in keys:
             self.queues.add(self.queues.status.touched(key))
-        if len(keys) < len(touched):  # an object: others may name it
+        if len(keys) < len(touched):  # An object has changed: others may refer to it.
             self.queues.add_all()
             self.workloads.objects_changed()
 
-    def _tell_preemptor(self, target: Document) -> None:
+    def _record_preemption(self, target: Document) -> None:
         mine = self.shell.book.workloads.preemptor_of.get(WorkloadKey(key_of(target)))
         preemptor = self._cache.get(WORKLOADS, mine) if mine is not None else None
         if preemptor is not None:
             self.recorder.record(preemptor, WORKLOADS, of_preemptor(target))
 
     def _workload_stored(self, before: Document, after: Document) -> None:
-        for told in of_workload(before, after):
-            self.recorder.record(after, WORKLOADS, told)
-            if told.reason == PREEMPTED:
-                self._tell_preemptor(before)
+        for event in of_workload(before, after):
+            self.recorder.record(after, WORKLOADS, event)
+            if event.reason == PREEMPTED:
+                self._record_preemption(before)
         self.reconcilers.workload_changed(key_of(after), after)
         self._nodes.workload(key_of(after))
         self.provisioner.workload_changed(key_of(after), after)

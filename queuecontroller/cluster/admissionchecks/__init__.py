@@ -1,1 +1,1 @@
-"""AdmissionChecks that are answered here."""
+"""AdmissionChecks of this controller: provisioning requests, and placement beside Kueue."""

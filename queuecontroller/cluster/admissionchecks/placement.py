@@ -1,9 +1,9 @@
-"""The AdmissionCheck `sluice.dev/placement`: whether the shares of GPUs that a Workload asks for
-are there, and where. For clusters in which Kueue itself gives quota. No I/O.
+"""The AdmissionCheck `sluice.dev/placement`: finds nodes with the GPU shares that a Workload
+requests. For clusters in which Kueue itself assigns quota. No I/O.
 
-Who is answered Ready is promised its shares: nobody else gets them. A promise lasts as long as the
-Workload holds quota, but for pods whose grants the nodes report by now: those count there. It is
-not stored; a Ready answer says on which node and GPUs, and whoever leads next promises that again.
+A Ready answer reserves the shares. The reservation lasts as long as the Workload holds quota,
+except for pods whose grants the nodes report: those are counted on the node. It is not stored: a
+Ready answer names nodes and GPUs, and the next leader makes the reservation again from it.
 """
 
 from __future__ import annotations
@@ -40,34 +40,34 @@ from sluicecommon.reader import ManifestError
 
 CONTROLLER: Final = "sluice.dev/placement"
 PLACED_FOR: Final = "sluice.dev/placed-for"
-"""Label of pods: the UID of the Workload that was promised their shares."""
+"""Label of pods: the UID of the Workload that their shares are reserved for."""
 POD_SET: Final = "sluice.dev/pod-set"
-"""Label of pods: which of its pod sets they are of."""
+"""Label of pods: their pod set in that Workload."""
 HOSTNAME: Final = "kubernetes.io/hostname"
 FIRST_S: Final = 10
-"""After the first Retry; twice that after each further one. Shares come free by the second, and
-Kueue's own queueing comes on top."""
+"""Seconds to requeue after the first Retry; doubled with each further one. Shares come free every
+second, and Kueue's own queueing adds to it."""
 LONGEST_S: Final = 300
 MOST_PODS: Final = 4096
-"""Of one Workload: a second of the one loop that answers everybody."""
+"""Per Workload; more would block the loop that answers all Workloads for over a second."""
 NO_NODES: Final = "No node has reported its GPUs yet"
 NOT_ALL: Final = "Not every node may have reported its GPUs yet"
 NEVER: Final = "Too large for every node that it may use, were they empty"
 _NOT_NEEDED: Final = "No shares of GPUs are asked for"
 
 Seen = Mapping[tuple[str, str], int]
-"""Pods whose grants the nodes report by now, by pod set and node."""
+"""Number of pods whose grants the nodes report, by pod set and node."""
 
 
 @dataclass(slots=True)
-class _Promise:
+class _Reservation:
     chosen: list[Chosen]
     held: dict[str, Chosen] = field(default_factory=dict)
-    """Of it, what the nodes do not report yet; by pod."""
+    """Reservations of pods that the nodes do not report yet; by pod."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Wish:
+class _Requested:
     pods: tuple[PodToPlace, ...]
     topology: Topology
 
@@ -76,14 +76,13 @@ class Placer:
     def __init__(self) -> None:
         self.stock = Stock()
         self._empty: Stock | None = None
-        """The same nodes with nothing on them; None: not made since a node came, went or changed
-        its GPUs."""
+        """The same nodes without any grants; None: to be built again, since nodes have changed."""
         self._capacities: dict[str, NodeCapacity] = {}
-        self._promises: dict[str, _Promise] = {}
-        """By the Workload's UID."""
+        self._reservations: dict[str, _Reservation] = {}
+        """Reservations by the Workload's UID."""
 
     def follow(self, nodes: Mapping[str, NodeCapacity]) -> bool:
-        """What the nodes that may be given work report now; whether anything has changed."""
+        """Take in the reports of all usable nodes; returns True if anything has changed."""
         before = self.stock.changes
         for name in self._capacities.keys() - nodes.keys():
             self.stock.forget(name)
@@ -97,17 +96,19 @@ class Placer:
         return True
 
     def knows(self, uid: str) -> bool:
-        """Whether something is promised to it."""
-        return uid in self._promises
+        """Return True if shares are reserved for this Workload."""
+        return uid in self._reservations
 
     def forget(self, uid: str) -> None:
-        promise = self._promises.pop(uid, None)
-        for pod in promise.held if promise is not None else ():
+        reservation = self._reservations.pop(uid, None)
+        for pod in reservation.held if reservation is not None else ():
             self.stock.release((uid, pod))
 
     def waits(self, workload: Document, check: str) -> bool:
-        """Whether what nodes report may change its answer, or what is promised to it: others are
-        asked again by Kueue, once they have quota again."""
+        """Return True if reports of nodes may change the answer or the reservation.
+
+        For other Workloads Kueue asks again by itself, once they have quota again.
+        """
         asked = checks_of(workload).get(check)
         state = state_of(asked) if asked is not None else State.REJECTED
         if state == State.READY:
@@ -122,8 +123,10 @@ class Placer:
         seen: Seen,
         settled: bool = True,
     ) -> Answer | None:
-        """What to answer; None: nothing new. Keeps the Workload's promise up to date. `settled`:
-        every node that is there has had the time to report; before that nobody is sent away."""
+        """Answer a check and update the Workload's reservation; None: the check stays as it is.
+
+        `settled`: every node has had the time to report; until then no Workload gets a Retry.
+        """
         uid = str(workload["metadata"]["uid"])
         asked = checks_of(workload).get(check)
         over = has_condition(workload, "Finished") or has_condition(workload, "Evicted")
@@ -133,35 +136,37 @@ class Placer:
             self.forget(uid)
             return None
         if state not in (State.PENDING, State.READY):
-            self.forget(uid)  # Kueue takes its quota for that
+            self.forget(uid)  # Kueue takes its quota away.
             return None
         try:
-            read, wish = _wish_of(workload, flavors)
+            read, requested = _requested_of(workload, flavors)
         except (ManifestError, AskError) as error:
             self.forget(uid)
             return Answer(State.REJECTED, str(error)) if state == State.PENDING else None
         if state == State.READY:
-            self._keep(uid, asked, read, wish, seen)
+            self._keep(uid, asked, read, requested, seen)
             return None
         self.forget(uid)
-        if not wish.pods:
+        if not requested.pods:
             return Answer(State.READY, _NOT_NEEDED)
         if not self.stock.nodes:
             return Answer(State.PENDING, NO_NODES)
-        found = place(self.stock, wish.pods, wish.topology)
+        found = place(self.stock, requested.pods, requested.topology)
         if isinstance(found, NoPlace):
             if not settled:
                 return Answer(State.PENDING, f"{NOT_ALL}: {found.reason}")
-            if never := self._never(wish.pods):
+            if never := self._never(requested.pods):
                 return Answer(State.REJECTED, f"{NEVER}: {never}")
             pause_s = min(FIRST_S << min(tries_of(asked), 10), LONGEST_S)
             return Answer(State.RETRY, found.reason, again_s=pause_s)
-        self._promise(uid, found)
+        self._reserve(uid, found)
         return Answer(State.READY, _where(found), tuple(_updates(uid, read, found)))
 
     def _never(self, pods: Sequence[PodToPlace]) -> str:
-        """Why one of them fits on no node, whoever leaves; empty: that is not so. Who may use none
-        of the nodes waits for one that may come; so do more pods than there is room for."""
+        """Return why one of the pods fits on no node even if it were empty; "" if each fits on one.
+
+        Pods that may use none of the nodes wait for a new node, and so do more pods than fit.
+        """
         if self._empty is None:
             self._empty = Stock()
             for name, capacity in self._capacities.items():
@@ -175,37 +180,37 @@ class Placer:
                     return found.reason
         return ""
 
-    def _promise(self, uid: str, chosen: list[Chosen]) -> None:
-        promise = self._promises[uid] = _Promise(chosen)
+    def _reserve(self, uid: str, chosen: list[Chosen]) -> None:
+        reservation = self._reservations[uid] = _Reservation(chosen)
         for one in chosen:
             self.stock.hold((uid, one.pod), one.node, one.shares, uid)
-            promise.held[one.pod] = one
+            reservation.held[one.pod] = one
 
     def _keep(
-        self, uid: str, asked: Mapping[str, Any], read: Workload, wish: _Wish, seen: Seen
+        self, uid: str, asked: Mapping[str, Any], read: Workload, requested: _Requested, seen: Seen
     ) -> None:
-        """Of a Ready answer, what the nodes do not report themselves."""
-        if uid not in self._promises and wish.pods:
-            pinned = _pinned(wish.pods, asked)
-            found = place(self.stock, pinned, wish.topology)
+        """Keep the reservation of a Ready answer for the pods that the nodes do not report."""
+        if uid not in self._reservations and requested.pods:
+            pinned = _pinned(requested.pods, asked)
+            found = place(self.stock, pinned, requested.topology)
             if isinstance(found, NoPlace):
-                return  # its pods are on their nodes already, or these do not report yet
-            self._promise(uid, found)
-        promise = self._promises.get(uid)
-        if promise is None:
+                return  # Its pods run already, or their nodes do not report yet.
+            self._reserve(uid, found)
+        reservation = self._reservations.get(uid)
+        if reservation is None:
             return
-        left = {one.pod: one for one in _left(promise.chosen, read, seen)}
-        for pod in [one for one in promise.held if one not in left]:
+        left = {one.pod: one for one in _left(reservation.chosen, read, seen)}
+        for pod in [one for one in reservation.held if one not in left]:
             self.stock.release((uid, pod))
-            del promise.held[pod]
+            del reservation.held[pod]
         for pod, one in left.items():
-            if pod not in promise.held:
+            if pod not in reservation.held:
                 self.stock.hold((uid, pod), one.node, one.shares, uid)
-                promise.held[pod] = one
+                reservation.held[pod] = one
 
 
 def _emptied(capacity: NodeCapacity) -> NodeCapacity:
-    """As it would be with nobody on it, and nothing wrong with it."""
+    """Return the capacity as it would be without grants and with healthy GPUs."""
     gpus = tuple(
         replace(
             one,
@@ -221,16 +226,18 @@ def _emptied(capacity: NodeCapacity) -> NodeCapacity:
 
 
 def _offers(capacity: NodeCapacity, pod: PodToPlace) -> bool:
-    """Whether one of its GPUs is of the kind that the pod takes."""
+    """Return True if one of the GPUs is of a kind that the pod accepts."""
     request = pod.request
     return any(
         request.wants(one) is None and one.mig_enabled == bool(request.mig) for one in capacity.gpus
     )
 
 
-def _wish_of(workload: Document, flavors: Mapping[str, Document]) -> tuple[Workload, _Wish]:
-    """Raises ManifestError, AskError."""
-    read = read_workload({**workload, "status": _without_words(workload)})
+def _requested_of(
+    workload: Document, flavors: Mapping[str, Document]
+) -> tuple[Workload, _Requested]:
+    """Read a Workload's pods that request GPUs. Raises ManifestError, AskError."""
+    read = read_workload({**workload, "status": _counted_status(workload)})
     assert read.admission is not None
     given = {one.name: one for one in read.admission.pod_sets}
     pods: list[PodToPlace] = []
@@ -250,13 +257,13 @@ def _wish_of(workload: Document, flavors: Mapping[str, Document]) -> tuple[Workl
         ]
         pods += [pod_of(_pod(one.name, at), ask, one, mine) for at in range(assigned.count)]
     topology = topology_of(asking)
-    if not topology.required:  # one node can be told to the scheduler; several cannot
+    if not topology.required:  # A node selector can name one node, not several.
         topology = replace(topology, preferred=(HOSTNAME, *topology.preferred))
-    return read, _Wish(tuple(pods), topology)
+    return read, _Requested(tuple(pods), topology)
 
 
-def _without_words(workload: Document) -> dict[str, Any]:
-    """Of the status what counts: its admission, and the pods that are done."""
+def _counted_status(workload: Document) -> dict[str, Any]:
+    """Return the parts of the status that count: the admission and the reclaimable pods."""
     status = workload.get("status") or {}
     return {name: status[name] for name in ("admission", "reclaimablePods") if name in status}
 
@@ -274,8 +281,10 @@ def _pod_set(pod: str) -> str:
 
 
 def _left(chosen: Iterable[Chosen], read: Workload, seen: Seen) -> list[Chosen]:
-    """What was promised less the pods that are done, and those that the nodes report: first where
-    they are, then wherever one of them should have been."""
+    """Return the reservations left after pods that are done and pods that the nodes report.
+
+    A reported pod cancels a reservation on its own node first, else one on any node.
+    """
     every = list(chosen)
     for name, count in read.reclaimable_pods.items():
         for one in [each for each in every if _pod_set(each.pod) == name][:count]:
@@ -293,7 +302,7 @@ def _left(chosen: Iterable[Chosen], read: Workload, seen: Seen) -> list[Chosen]:
 
 
 def _pinned(pods: Sequence[PodToPlace], asked: Mapping[str, Any]) -> list[PodToPlace]:
-    """As the answer said it."""
+    """Return the pods fixed to the node and GPUs that the Ready answer named."""
     said = {one.get("name"): one for one in asked.get("podSetUpdates") or ()}
     made = []
     for pod in pods:
@@ -308,7 +317,7 @@ def _pinned(pods: Sequence[PodToPlace], asked: Mapping[str, Any]) -> list[PodToP
 
 
 def _where(chosen: Sequence[Chosen]) -> str:
-    """For people."""
+    """Describe the placement for the check's message."""
     by_node = Counter(one.node for one in chosen)
     if len(chosen) == 1:
         gpus = ", ".join(share.uuid for share in chosen[0].shares)
@@ -317,8 +326,11 @@ def _where(chosen: Sequence[Chosen]) -> str:
 
 
 def _updates(uid: str, read: Workload, chosen: Sequence[Chosen]) -> list[dict[str, Any]]:
-    """One for each pod set that was placed. A node selector can name one node alone: pods of a set
-    that need several are spread by the scheduler."""
+    """Return the podSetUpdates, one for each pod set that was placed.
+
+    A node selector can name only one node: pods of a set that needs several are spread by the
+    scheduler.
+    """
     made = []
     for pod_set in read.pod_sets:
         mine = [one for one in chosen if _pod_set(one.pod) == pod_set.name]

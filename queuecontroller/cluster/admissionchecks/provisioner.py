@@ -1,8 +1,8 @@
-"""Carries out what `provisioning` decides: answers checks, makes requests with their templates, and
-deletes those that nobody waits for.
+"""Carries out the decisions of `provisioning`: answers checks, creates requests with their
+templates, and deletes the ones that are not needed any more.
 
-Templates are made first and owned by the Workload, so that none is left over when the request
-cannot be made; then they are the request's, and go with it.
+Templates are created first, owned by the Workload, so that none is left over if creating the
+request fails; afterwards the request owns them, and they are deleted with it.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ CONFIGS: Final = of_kueue("ProvisioningRequestConfig")
 WIDTH: Final = 4
 CONFLICT: Final = 409
 LOOK_S: Final = 30.0
-"""How often it is asked whether requests are served by now."""
+"""Seconds between two checks of whether ProvisioningRequests are served."""
 _NOT_SERVED: Final = (
     f"the API server does not serve {REQUESTS.plural} of {REQUESTS.api_version}: install the"
     " cluster autoscaler's definitions"
 )
 WorkItem = tuple[Resource, str]
-"""A Workload to be answered, or an AdmissionCheck whose condition is to be told."""
+"""A Workload to be answered, or an AdmissionCheck whose condition is to be written."""
 
 
 class Provisioner:
@@ -57,27 +57,27 @@ class Provisioner:
         is_followed: Callable[[Resource], bool],
         stored: Callable[[Document, Document], None],
     ) -> None:
-        """`is_followed`: whether all of a kind is known; `stored` hears of each Workload that was
-        written: before, and as it is now."""
+        """`is_followed` returns True if all objects of a kind are in the cache; `stored` is called
+        after each write of a Workload, with it as it was and as it is now."""
         self._shell = shell
         self._mirror = mirror
         self._cache = mirror.cache
         self._client = client
         self._may_write = may_write
         self._is_followed = is_followed
-        self._told_of = stored
+        self._workload_stored = stored
         self._status_writer = CheckStatusWriter(
             client, mirror.cache, recorder, shell.now_ns, self._stored
         )
-        self.work_queue: WorkQueue[WorkItem] = WorkQueue("check of", self._tend, WIDTH)
+        self.work_queue: WorkQueue[WorkItem] = WorkQueue("check of", self._reconcile, WIDTH)
         self._owned: dict[str, dict[str, None]] = {}
-        """By Workload: keys of its requests."""
+        """Keys of each Workload's requests."""
         self._owner: dict[str, str] = {}
-        """By request: its Workload."""
+        """Key of each request's Workload."""
         self._handed_over: set[str] = set()
         """UIDs of requests that own their templates."""
 
-    # -- what is heard ----------------------------------------------------------------------------
+    # -- changes ----------------------------------------------------------------------------------
 
     def add_all(self) -> None:
         for request in self._cache.all_of(REQUESTS):
@@ -105,7 +105,7 @@ class Provisioner:
                 self._ask_check(key_of(check))
 
     def _note(self, key: str, request: Document | None) -> str:
-        """The Workload that it belongs to; empty: none."""
+        """Record a request; returns the key of its Workload, or "" without one."""
         owner = self._owner.get(key, "")
         if request is None:
             self._owner.pop(key, None)
@@ -126,7 +126,7 @@ class Provisioner:
             self._shell.step(
                 "checked", lambda book, now_ns: self._mirror.workload(key, found, now_ns)
             )
-        self._told_of(before, found)
+        self._workload_stored(before, found)
         self.work_queue.add((WORKLOADS, key))
 
     def _mine(self) -> list[Document]:
@@ -148,15 +148,15 @@ class Provisioner:
 
     # -- one Workload, or one check ---------------------------------------------------------------
 
-    async def _tend(self, errand: WorkItem) -> None:
-        kind, key = errand
+    async def _reconcile(self, item: WorkItem) -> None:
+        kind, key = item
         if not self._may_write():
             return
         document = self._cache.get(kind, key)
         if document is None:
             return
         if kind == CHECKS:
-            await self._tell_check(document)
+            await self._write_active(document)
         elif self._is_followed(REQUESTS):
             await self._answer(key, document)
 
@@ -165,10 +165,10 @@ class Provisioner:
         try:
             infos = pod_set_infos(_without_updates(workload), self._flavors())
         except ManifestError:
-            return  # its job is told
+            return  # The job reconciler records an event.
         decision = decide(workload, configs, self._requests(key, workload), infos)
         if await self._status_writer.write_answers(workload, decision.answers):
-            return  # what it is now is asked for
+            return  # The Workload as stored now is queued again.
         for one in decision.ends:
             await self._delete(one)
         for making in decision.makes:
@@ -177,7 +177,7 @@ class Provisioner:
             await self._hand_over(one)
 
     def _requests(self, key: str, workload: Document) -> list[Document]:
-        """Those of this Workload, and not of another that had its name before."""
+        """Return the requests of this Workload, not of an earlier one with the same name."""
         found = (self._cache.get(REQUESTS, one) for one in self._owned.get(key, ()))
         uid = workload["metadata"]["uid"]
         return [
@@ -210,16 +210,18 @@ class Provisioner:
                 await self._create_template(template, namespace)
                 made = pruned(await self._client.create(REQUESTS, making.request, namespace))
         except ApiRefused as refused:
-            if refused.status != CONFLICT:  # it is there from before, and on its way out
-                await self._say_failed(workload, making, refused)
+            if (
+                refused.status != CONFLICT
+            ):  # An earlier request of this name is still being deleted.
+                await self._record_failure(workload, making, refused)
             raise
         name = making.request["metadata"]["name"]
         self._cache.take(REQUESTS, made)
         self._note(f"{namespace}/{name}", made)
-        told = KubernetesEvent(
+        event = KubernetesEvent(
             PROVISIONING_REQUEST_CREATED, f'Created ProvisioningRequest: "{name}"'
         )
-        self._status_writer.record(workload, told)
+        self._status_writer.record(workload, event)
 
     async def _create_template(self, template: Mapping[str, Any], namespace: str) -> None:
         try:
@@ -227,14 +229,16 @@ class Provisioner:
         except ApiRefused as refused:
             if refused.status != CONFLICT:
                 raise
-            # Of a time before: one of another content goes, and is made anew.
+            # A template left from an earlier attempt is replaced if its content differs.
             name = template["metadata"]["name"]
             found = await self._client.get(POD_TEMPLATES, name, namespace)
             if not covers(found.get("template"), template["template"]):
                 await self._client.delete(POD_TEMPLATES, name, namespace, found["metadata"]["uid"])
                 raise
 
-    async def _say_failed(self, workload: Document, making: Making, refused: ApiRefused) -> None:
+    async def _record_failure(
+        self, workload: Document, making: Making, refused: ApiRefused
+    ) -> None:
         text = f"ProvisioningRequest {making.request['metadata']['name']}: {refused}"
         self._status_writer.record(workload, KubernetesEvent(FAILED_CREATE, text, warning=True))
         check = checks_of(workload).get(making.check) or {}
@@ -244,7 +248,7 @@ class Provisioner:
             )
 
     async def _hand_over(self, request: Document) -> None:
-        """Its templates go with it."""
+        """Make the request own its templates, so that they are deleted with it."""
         head = request["metadata"]
         if head["uid"] in self._handed_over:
             return
@@ -270,8 +274,8 @@ class Provisioner:
 
     # -- the check itself -------------------------------------------------------------------------
 
-    async def _tell_check(self, check: Document) -> None:
-        """Whether it is active: its ClusterQueues admit nobody while it is not."""
+    async def _write_active(self, check: Document) -> None:
+        """Write the condition Active; while it is False, its ClusterQueues admit no workloads."""
         if (check.get("spec") or {}).get("controllerName") != CONTROLLER:
             return
         if not self._is_followed(REQUESTS):
@@ -280,6 +284,6 @@ class Provisioner:
 
 
 def _without_updates(workload: Document) -> Document:
-    """What the checks gave is for its pods, not for where nodes are to come."""
+    """Return the Workload without podSetUpdates: they do not count for where nodes are created."""
     status = {**(workload.get("status") or {}), "admissionChecks": []}
     return {**workload, "status": status}

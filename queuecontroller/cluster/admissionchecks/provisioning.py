@@ -1,10 +1,10 @@
-"""The AdmissionCheck `kueue.x-k8s.io/provisioning-request`: what to answer a Workload, and what to
-ask the autoscaler for. No I/O.
+"""The AdmissionCheck `kueue.x-k8s.io/provisioning-request`: decides the answer to a Workload, and
+the requests to the autoscaler. No I/O.
 
 Each attempt is a ProvisioningRequest of its own. One that failed, or whose booking ran out before
 the Workload was admitted, makes the check ask for a retry, which evicts; when quota is reserved
 again, after the back-off, the next attempt is made. Past the limit the check rejects. Requests that
-nobody waits for any more are deleted.
+no Workload needs any more are deleted.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ NOT_NEEDED: Final = "the provisioning request is not needed"
 @dataclass(frozen=True, slots=True)
 class Decision:
     answers: Mapping[str, Answer]
-    """By check; what is not in it is left as it is."""
+    """Answers by check; checks without one stay as they are."""
     makes: tuple[Making, ...] = ()
     ends: tuple[Document, ...] = ()
     """Requests to be deleted."""
 
 
 def config_of(check: Document, configs: Mapping[str, Document]) -> tuple[Config | None, str]:
-    """What the parameters of an AdmissionCheck name; else why it cannot be used."""
+    """Return the config that an AdmissionCheck's parameters name, or None and the error."""
     named = (check.get("spec") or {}).get("parameters") or {}
     if not named:
         return None, f"spec.parameters: is missing: name a {CONFIG_KIND} of {GROUP}"
@@ -82,8 +82,11 @@ def decide(
     owned: Sequence[Document],
     infos: Sequence[PodSetInfo],
 ) -> Decision:
-    """`configs`: of each check that is answered here, None where it is not active; `owned`: the
-    Workload's requests; `infos`: what its flavors give its pods."""
+    """Decide the answers to a Workload's checks, and which requests to create and delete.
+
+    `configs`: the config of each check of this controller, None for an inactive one; `owned`: the
+    Workload's requests; `infos`: scheduling settings that its flavors give its pods.
+    """
     status = workload.get("status") or {}
     over = has_condition(workload, "Finished") or has_condition(workload, "Evicted")
     if over or is_leaving(workload) or not status.get("admission"):
@@ -110,10 +113,10 @@ def decide(
             if state_of(check) == State.PENDING:
                 makes.append(making(workload, name, tries_of(check) + 1, config, infos))
         elif not is_ready and (newest <= tries_of(check) or not is_as_configured(request, config)):
-            # It is of a try before, or asks for what nobody wants any more.
+            # It is of an earlier attempt, or the config has changed since.
             if state_of(check) == State.PENDING:
                 number = tries_of(check) + 1
-                if number not in mine:  # else there is none of that name before that is gone
+                if number not in mine:  # that one has to be deleted before its name is free
                     makes.append(making(workload, name, number, config, infos))
         else:
             kept.add(_uid(request))
@@ -136,11 +139,11 @@ def _uid(document: Document) -> str:
 def _answer(
     workload: Document, check: Mapping[str, Any], request: Document, attempt: int, config: Config
 ) -> Answer | None:
-    """By what the autoscaler says; None: as it is."""
+    """Return the answer to the request's conditions; None if the check stays as it is."""
     state = state_of(check)
     admitted = has_condition(workload, "Admitted")
     if state in (State.RETRY, State.REJECTED):
-        return None  # it is evicted for that
+        return None  # The Workload is being evicted for it.
     if has(request, "Failed"):
         return _again(check, attempt, config, "the request failed", _said(request, "Failed"))
     if has(request, "CapacityRevoked"):
@@ -155,7 +158,7 @@ def _answer(
         return Answer(State.READY, said, tuple(_updates(workload, request, config)))
     if state == State.READY:
         return None
-    # Its time of arrival is told there, as long as it is not true yet.
+    # The message of Provisioned holds the estimated time until it becomes true.
     eta = _said(request, "Provisioned") if has(request, "Accepted") else ""
     return Answer(State.PENDING, eta or UNANSWERED)
 
@@ -172,8 +175,7 @@ def _said(request: Document, condition: str) -> str:
 
 
 def _updates(workload: Document, request: Document, config: Config) -> list[dict[str, Any]]:
-    """All pods that were asked for say that they use the request; those that were asked for
-    together, too."""
+    """Return podSetUpdates that make all pods of the request consume it, merged pod sets too."""
     details = (request.get("status") or {}).get("provisioningClassDetails") or {}
     selector = {
         label: str(details[detail]) for label, detail in config.node_selector if detail in details

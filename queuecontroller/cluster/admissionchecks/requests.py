@@ -1,5 +1,5 @@
-"""ProvisioningRequests and the PodTemplates that they name, as documents: what is asked of the
-autoscaler for a Workload (autoscaling.x-k8s.io/v1, `cluster-autoscaler`). No I/O.
+"""ProvisioningRequests and the PodTemplates that they name, as documents: the request to the
+cluster autoscaler for a Workload (autoscaling.x-k8s.io/v1). No I/O.
 
 Names are Kueue's, WORKLOAD-CHECK-ATTEMPT and ppt-REQUEST-PODSET, as long as they fit.
 """
@@ -22,14 +22,14 @@ REQUESTS: Final = Resource(
 POD_TEMPLATES: Final = Resource("", "v1", "podtemplates", "PodTemplate")
 CONSUMES: Final = "autoscaling.x-k8s.io/consume-provisioning-request"
 CLASS: Final = "autoscaling.x-k8s.io/provisioning-class-name"
-"""Annotations of pods by which the autoscaler knows whom it made the nodes for."""
+"""Annotations by which the autoscaler matches pods to the request it made nodes for."""
 PARAMETERS: Final = "provreq.kueue.x-k8s.io/"
 """Prefix of a Workload's annotations that are parameters of its requests."""
 LONGEST_PARAMETER: Final = 255
 MOST_PARAMETERS: Final = 100
 LONGEST_NAME: Final = 253
 LONGEST_STEM: Final = 240
-"""Of a request's name: a number comes behind it."""
+"""Longest name of a request without the number that follows it."""
 _MANAGED: Final = {"kueue.x-k8s.io/managed": "true"}
 _ALIKE: Final = ("resources", "nodeSelector", "tolerations", "affinity", "resourceClaims")
 """Fields of a pod's spec, besides its containers' requests, by which nodes are chosen for it."""
@@ -39,24 +39,24 @@ SIMILAR: Final = "IdenticalWorkloadSchedulingRequirements"
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A ProvisioningRequestConfig."""
+    """The fields of a ProvisioningRequestConfig."""
 
     name: str
     class_name: str
     parameters: Mapping[str, str]
     managed_resources: frozenset[str]
-    """Only pods that ask for one of these are asked for; empty: all."""
+    """Only pods that request one of these resources are provisioned for; empty: all pods."""
     limit_count: int
     base_s: int
     max_s: int
     node_selector: tuple[tuple[str, str], ...]
-    """Label, and the detail of the answer that has its value."""
+    """Each label with the provisioning class detail that gives its value."""
     merge: str
-    """IDENTICAL, SIMILAR, or empty: every pod set is asked for by itself."""
+    """IDENTICAL, SIMILAR, or empty: each pod set has an entry of its own."""
 
 
 def read_config(document: Document) -> Config:
-    """Raises ManifestError."""
+    """Read a ProvisioningRequestConfig. Raises ManifestError."""
     name = str(document["metadata"]["name"])
     return read(lambda reader: _config(reader, name), document, f"ProvisioningRequestConfig {name}")
 
@@ -84,7 +84,7 @@ def _config(reader: Reader, name: str) -> Config:
 
 @dataclass(frozen=True, slots=True)
 class Making:
-    """A request with its templates, to be made for a check."""
+    """A request to create for a check, with its templates."""
 
     check: str
     request: dict[str, Any]
@@ -96,7 +96,7 @@ def stem_of(workload: str, check: str) -> str:
 
 
 def attempt_of(request: Document, stem: str) -> int | None:
-    """From 1; None: it is not one of these."""
+    """Return the number of the attempt, from 1; None if the name has another stem."""
     name = str(request["metadata"]["name"])
     number = name[len(stem) :] if name.startswith(stem) else ""
     return int(number) if number.isascii() and number.isdigit() and len(number) < 10 else None
@@ -118,8 +118,10 @@ def has(request: Document, condition: str) -> bool:
 
 
 def is_as_configured(request: Document, config: Config) -> bool:
-    """Whether it asks for what the config now says; parameters of the Workload's own come
-    besides."""
+    """Return True if the request has the class and parameters of the config as it is now.
+
+    It may have further parameters: the Workload's own.
+    """
     spec = request.get("spec") or {}
     given = spec.get("parameters") or {}
     return spec.get("provisioningClassName") == config.class_name and all(
@@ -128,7 +130,7 @@ def is_as_configured(request: Document, config: Config) -> bool:
 
 
 def pod_sets_needed(workload: Document, config: Config) -> list[tuple[Mapping[str, Any], int]]:
-    """With how many pods each, by what the admission gave."""
+    """Return the pod sets to provision for, each with the number of pods in the admission."""
     status = workload.get("status") or {}
     given = {
         one.get("name", "main"): one.get("count")
@@ -163,7 +165,7 @@ def _containers(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 def making(
     workload: Document, check: str, attempt: int, config: Config, infos: Sequence[PodSetInfo]
 ) -> Making:
-    """`infos`: what the flavors give the pods of each pod set."""
+    """Make the request of one attempt. `infos`: settings that the flavors give each pod set."""
     head = workload["metadata"]
     name = f"{stem_of(head['name'], check)}{attempt}"
     given = {one.name: one for one in infos}
@@ -225,7 +227,7 @@ def _own_parameters(workload: Document) -> dict[str, str]:
 
 
 def _placed(pod_set: Mapping[str, Any], info: PodSetInfo | None) -> dict[str, Any]:
-    """The template as its pods will be: on the flavors' nodes, with every request said."""
+    """Return the template as its pods will be: on the flavors' nodes, with explicit requests."""
     template = dict(pod_set.get("template") or {})
     spec = dict(template.get("spec") or {})
     for part in ("initContainers", "containers"):
@@ -241,7 +243,7 @@ def _placed(pod_set: Mapping[str, Any], info: PodSetInfo | None) -> dict[str, An
 
 
 def _with_requests(container: Mapping[str, Any]) -> dict[str, Any]:
-    """What has only a limit asks for that much."""
+    """Return the container with its limits as defaults of its requests, as Kubernetes does."""
     resources = container.get("resources") or {}
     limits = resources.get("limits")
     if not limits:

@@ -1,4 +1,4 @@
-"""What a Workload's status says of its AdmissionChecks, and how an answer gets there: no I/O."""
+"""The states of AdmissionChecks in a Workload's status, and the patch with an answer: no I/O."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """To one check of one Workload."""
+    """Answer to one check of one Workload."""
 
     state: State
     message: str = ""
     updates: tuple[Mapping[str, Any], ...] = ()
-    """podSetUpdates."""
+    """The check's podSetUpdates."""
     again_s: int | None = None
-    """requeueAfterSeconds, of a Retry."""
+    """requeueAfterSeconds of a Retry."""
 
 
 def checks_of(workload: Document) -> dict[str, Mapping[str, Any]]:
-    """By name, in the order of the status; what is no check is left out."""
+    """Return the checks by name, in the order of the status; malformed ones are left out."""
     found = (workload.get("status") or {}).get("admissionChecks") or ()
     return {one["name"]: one for one in found if isinstance(one, Mapping) and one.get("name")}
 
@@ -44,7 +44,7 @@ def state_of(check: Mapping[str, Any]) -> str:
 
 
 def tries_of(check: Mapping[str, Any]) -> int:
-    """How often it has asked for a retry so far."""
+    """Number of retries the check has asked for so far."""
     found = check.get(_COUNTED)
     return found if isinstance(found, int) and found > 0 else 0
 
@@ -52,8 +52,11 @@ def tries_of(check: Mapping[str, Any]) -> int:
 def with_answers(
     workload: Document, answers: Mapping[str, Answer], now: str
 ) -> list[dict[str, Any]] | None:
-    """All checks as a merge patch has them; None: they say that already. Checks that the Workload
-    does not have are not added: its queue asks for them, or does not. `now` in RFC 3339."""
+    """Return all checks for a merge patch; None if nothing changes.
+
+    Checks that the Workload does not have are not added: its ClusterQueue determines them. `now`
+    is in RFC 3339.
+    """
     known = checks_of(workload)
     made = {name: _answered(known[name], answers.get(name), now) for name in known}
     return list(made.values()) if any(made[one] != known[one] for one in known) else None

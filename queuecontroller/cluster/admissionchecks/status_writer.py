@@ -1,4 +1,4 @@
-"""Writes answers to checks, and whether a check is active: conditional on the version looked at."""
+"""Writes answers to checks and the Active condition of AdmissionChecks, with optimistic locking."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class CheckStatusWriter:
         now_ns: Callable[[], int],
         stored: Callable[[Document, Document, bool], None],
     ) -> None:
-        """`stored` hears of each Workload that was written: before, as it is now, and whether that
-        is news."""
+        """`stored` is called after each write of a Workload: with it as it was, as it is now, and
+        True if the cache did not have that version yet."""
         self._client = client
         self._cache = cache
         self._recorder = recorder
@@ -42,7 +42,7 @@ class CheckStatusWriter:
         self.writes_total = 0
 
     async def write_answers(self, workload: Document, answers: Mapping[str, Answer]) -> bool:
-        """False: it is said already. Raises ApiAway, ApiRefused."""
+        """Write answers; returns False if they stand there already. Raises ApiAway, ApiRefused."""
         made = with_answers(workload, answers, stamp(self._now_ns()))
         if made is None:
             return False
@@ -52,16 +52,18 @@ class CheckStatusWriter:
         for name, answer in answers.items():
             was = before[name].get("state") if name in before else answer.state
             if was != answer.state:
-                self.record(found, _told(name, str(was), answer))
+                self.record(found, _state_changed(name, str(was), answer))
         self._stored(workload, found, is_news)
         return True
 
-    def record(self, workload: Document, told: KubernetesEvent) -> None:
-        self._recorder.record(workload, WORKLOADS, told)
+    def record(self, workload: Document, event: KubernetesEvent) -> None:
+        self._recorder.record(workload, WORKLOADS, event)
 
     async def write_active(self, check: Document, why_not: str) -> None:
-        """Whether it is active: its ClusterQueues admit nobody while it is not. Raises ApiAway,
-        ApiRefused."""
+        """Write the condition Active; while it is False, its ClusterQueues admit no workloads.
+
+        `why_not` is empty for an active check. Raises ApiAway, ApiRefused.
+        """
         wanted = {
             "type": ACTIVE,
             "status": "False" if why_not else "True",
@@ -83,7 +85,7 @@ class CheckStatusWriter:
     async def patch(
         self, kind: Resource, document: Document, patch: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """What the API server made of it. Raises ApiAway, ApiRefused."""
+        """Patch an object; returns it as stored. Raises ApiAway, ApiRefused."""
         namespace, name = split_key(key_of(document))
         self.writes_total += 1
         answer = await self._client.merge_patch(
@@ -97,7 +99,7 @@ class CheckStatusWriter:
         return pruned(answer)
 
 
-def _told(name: str, was: str, answer: Answer) -> KubernetesEvent:
+def _state_changed(name: str, was: str, answer: Answer) -> KubernetesEvent:
     text = f"Admission check {name} updated state from {was} to {answer.state}"
     said = f" with message: {answer.message}" if answer.message else ""
     return KubernetesEvent(CHECK_UPDATED, text + said)

@@ -1,1 +1,1 @@
-"""What the API server has, and what it means for the queue: no I/O."""
+"""Cache of the API server's objects, and the queue's view of them: no I/O."""

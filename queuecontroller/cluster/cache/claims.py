@@ -1,4 +1,4 @@
-"""What is known of claims: their templates, the classes of devices, and what drivers publish."""
+"""View of the cache for counting claims: ResourceClaimTemplates, DeviceClasses, ResourceSlices."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class KnownClaims:
         self._classes = classes
         self._devices: dict[str, Sequence[Published]] = {}
         self.revision = 0
-        """Changes with all that claims count by."""
+        """Grows with each change of the objects that claims are counted by."""
 
     def changed(self) -> None:
         self.revision += 1
         self._devices.clear()
 
     def known(self) -> Known | None:
-        """None: no class is counted."""
+        """Return what claims are counted by; None if no DeviceClass is mapped to a quota."""
         classes = self._classes()
         if not classes:
             return None
@@ -50,7 +50,7 @@ class KnownClaims:
 
 
 def has_claims(workload: Document) -> bool:
-    """Whether pods of it come with claims."""
+    """Return True if a pod set of the Workload has resource claims."""
     return any(_claims(one) for one in (workload.get("spec") or {}).get("podSets") or ())
 
 

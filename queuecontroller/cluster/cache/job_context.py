@@ -1,5 +1,5 @@
-"""What counts for a job besides itself, out of what the API server has: its namespace's default
-queue, and what it belongs to. Any replica can tell."""
+"""Context of a job, from the cache of any replica: its namespace's default queue, and its
+owners."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from sluicecommon.kubernetes.resources import NAMESPACES, STATEFUL_SETS, Resourc
 from sluicecommon.reader import ManifestError
 
 DEEPEST: Final = 8
-"""Owners of owners."""
+"""Levels of owners that are followed."""
 
 
 def resource_of(framework: Framework) -> Resource:
@@ -40,16 +40,16 @@ FRAMEWORKS: Final[Mapping[Resource, Framework]] = {resource_of(one): one for one
 KINDS: Final[Mapping[Resource, Framework]] = {
     kind: one for kind, one in FRAMEWORKS.items() if one.holding is Holding.SUSPEND
 }
-"""Jobs that are held by a field of their own."""
+"""Kinds of job that have a field to suspend them."""
 SETS: Final = resource_of(SET)
-"""LeaderWorkerSets."""
+"""Kind of LeaderWorkerSets."""
 FOLLOWED: Final = (*KINDS, SETS, STATEFUL_SETS)
-"""What is watched where it is served. Of Deployments their pods are all that counts."""
+"""Kinds that are watched if they are served. Deployments are queued by their pods alone."""
 _BY_NAME: Final = {(kind.group, kind.kind): kind for kind in FRAMEWORKS}
 
 
 def kind_of(owner: Mapping[str, Any]) -> Resource | None:
-    """Of an owner reference, or of an object; None: of no framework of ours."""
+    """Return the kind of an owner reference or object; None if no framework has it."""
     group, _, _ = str(owner.get("apiVersion") or "").rpartition("/")
     return _BY_NAME.get((group, str(owner.get("kind") or "")))
 
@@ -98,12 +98,12 @@ def _runtime(cache: ObjectCache, document: Document, namespace: str) -> Document
 
 
 def set_of_pod(cache: ObjectCache, pod: Document, namespace: str) -> Document | None:
-    """The StatefulSet that a pod is of."""
+    """Return the StatefulSet that controls a pod."""
     return _set_named(cache, controller_of(pod), namespace)
 
 
 def set_of_group(cache: ObjectCache, workload: Document) -> Document | None:
-    """The StatefulSet whose pods a Workload is of, as long as that wants any."""
+    """Return the StatefulSet whose pods a Workload is for, unless it is scaled to zero."""
     namespace = workload["metadata"].get("namespace") or ""
     for owner in workload["metadata"].get("ownerReferences") or ():
         found = _set_named(cache, owner, namespace)
@@ -120,7 +120,7 @@ def _set_named(cache: ObjectCache, owner: Mapping[str, Any], namespace: str) -> 
 
 
 def _size_of(stateful_set: Document | None) -> int | None:
-    """Its own word: that of its template may be an older one."""
+    """Return spec.replicas; its pods' labels may give an older size."""
     replicas = ((stateful_set or {}).get("spec") or {}).get("replicas")
     return replicas if isinstance(replicas, int) else None
 
@@ -136,7 +136,7 @@ def _reference(document: Document) -> dict[str, str]:
 
 
 def above(cache: ObjectCache, document: Document, namespace: str) -> Iterator[Document]:
-    """Its controller, that one's, and so on, as far as they are known."""
+    """Yield the controller, its controller, and so on, as far as the cache has them."""
     for _ in range(DEEPEST):
         owner = controller_of(document)
         kind = kind_of(owner)

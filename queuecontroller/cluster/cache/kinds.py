@@ -1,5 +1,4 @@
-"""What is watched besides jobs: Kueue's objects, and those of Kubernetes' own that count for
-queueing."""
+"""Watched kinds besides jobs: Kueue's objects, and objects of Kubernetes that affect queueing."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ OBJECTS: Final = (
     Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False),
     Resource("", "v1", "limitranges", "LimitRange"),
 )
-"""What the book keeps as objects, those that others name first."""
+"""Kinds that the book keeps as objects; a kind comes after those that it refers to."""
 LEASES: Final = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 CRDS: Final = Resource(
     "apiextensions.k8s.io",
@@ -54,14 +53,14 @@ RUNTIMES: Final = (
         namespaced=False,
     ),
 )
-"""What TrainJobs refer to: their pods are there."""
+"""Training runtimes, which hold the pod templates of TrainJobs."""
 BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
 MANAGED: Final = "kueue.x-k8s.io/managed"
-"""Label of pods that are held one by one."""
+"""Label of pods that are queued by a scheduling gate of their own."""
 MANAGED_PODS: Final = (("labelSelector", f"{MANAGED}=true"),)
 ELASTIC_PODS: Final = "sluice.dev/elastic"
-"""Label of pods of an elastic Job, which are held one by one."""
+"""Label of the pods of an elastic Job, which are gated one by one."""
 PLACED_PODS: Final = TOPOLOGY_LABEL
-"""Label of pods whose workload was given domains of a topology."""
+"""Label of pods whose Workload was assigned topology domains."""
 IN_USE: Final = "kueue.x-k8s.io/resource-in-use"
-"""The finalizer of what others stand on."""
+"""Finalizer of objects that others use."""

@@ -1,9 +1,9 @@
-"""Kueue's objects, as the API server has them, put into the book.
+"""Mirrors Kueue's objects from the cache into the book.
 
-An object that cannot be read stops nothing: it is refused with the reader's words, which its status
-then says, and what was known of it before stays in force. What a Workload's status says of its
-quota is believed when the Workload is first seen, and when it was changed by a hand that is not
-ours; otherwise the book knows better, since what it decided may not be written yet.
+An invalid object stops nothing: its status gets the reader's message, and its last valid version
+stays in force. The quota in a Workload's status is taken over when the Workload is first seen, and
+when another writer changed it; otherwise the book is right, since its decisions may not be written
+yet.
 """
 
 from __future__ import annotations
@@ -46,16 +46,17 @@ from sluicecommon.reader import ManifestError, Problem, read_or_refused
 MOST_ALIKE: Final = 1024
 log = logging.getLogger(__name__)
 NOT_COUNTED: Final = -1
-_TOLD: Final = (QUOTA_RESERVED, ADMITTED, EVICTED, FINISHED)
-"""Conditions that say who holds quota."""
+_QUOTA_CONDITIONS: Final = (QUOTA_RESERVED, ADMITTED, EVICTED, FINISHED)
+"""Conditions that tell whether a workload holds quota."""
 _KEPT: Final = ("apiVersion", "kind", "spec", "value", "globalDefault")
 _OTHERS: Final = ("pod_sets", "queue_name", "priority", "priority_class", "active")
 _OTHERS_TOO: Final = ("max_execution_s", "admission_checks", "reclaimable_pods", "replaces")
-"""Fields of a Workload that others may change while it waits or runs."""
+"""Fields of a Workload that other writers may change while it is pending or runs."""
 
 
-def wishes(document: Document) -> dict[str, Any]:
-    """An object without what is no wish of a user's: its status, and what the API server adds."""
+def specified(document: Document) -> dict[str, Any]:
+    """Return the parts of an object that a user specifies: no status, nothing the API server
+    adds."""
     found = {name: document[name] for name in _KEPT if name in document}
     head: dict[str, Any] = {"name": document["metadata"]["name"]}
     for name in ("namespace", "labels"):
@@ -66,7 +67,7 @@ def wishes(document: Document) -> dict[str, Any]:
         head["annotations"] = ours
     if document.get("kind") == "ClusterQueue" and is_leaving(document):
         spec = found.get("spec") or {}
-        if spec.get("stopPolicy", "None") == "None":  # nobody new comes in, nobody is thrown out
+        if spec.get("stopPolicy", "None") == "None":  # Nothing is admitted, nothing is evicted.
             found["spec"] = {**spec, "stopPolicy": "Hold"}
     return {**found, "metadata": head}
 
@@ -77,10 +78,10 @@ class _Seen:
     transformations: Transformations
     workload: Workload
     claims: int | None
-    """What its claims were counted by; None: it has none."""
+    """Revision of KnownClaims that its claims were counted at; None: it has no claims."""
 
     def has_spec_of(self, document: Document, transformations: Transformations) -> bool:
-        """By the API server's word: it counts the changes of a spec."""
+        """Return True if the API server gives the document the same generation of the spec."""
         mine, other = self.document["metadata"], document["metadata"]
         generation = other.get("generation")
         return (
@@ -97,22 +98,22 @@ class Mirror:
         self.cache = cache
         self.claims = KnownClaims(cache, lambda: book.catalogue.configuration.device_classes)
         self.refused: dict[ObjectId, str] = {}
-        """What the reader said of objects that it could not take."""
+        """Errors of invalid objects."""
         self.misread: dict[WorkloadKey, str] = {}
-        """The same of Workloads."""
+        """Errors of invalid Workloads."""
         self._seen: dict[WorkloadKey, _Seen] = {}
-        """As last read from the API."""
+        """Workloads as last read from the API."""
         self.expected: dict[WorkloadKey, Workload] = {}
-        """As our write that is under way will make it."""
+        """Workloads as the writes in flight will make them."""
         self._alike: dict[bytes, Workload] = {}
-        """One of each that differ in their specs, by these: jobs come in hundreds that differ in
-        their names alone, and to read a spec is the most of reading one."""
+        """One Workload for each distinct spec, by its hash: hundreds of jobs differ in their names
+        alone, and most of the time to read a Workload goes into its spec."""
         self._alike_under: Transformations | None = None
 
     # -- objects ----------------------------------------------------------------------------------
 
     def begin(self, now_ns: int) -> None:
-        """Takes over all that is there."""
+        """Put all objects of the cache into the book."""
         read = []
         for kind in OBJECTS:
             for document in self.cache.all_of(kind):
@@ -148,8 +149,8 @@ class Mirror:
         return wanted
 
     def _checked(self, kind: Resource, document: Document) -> dict[str, Any]:
-        """Raises ManifestError."""
-        wanted = wishes(document)
+        """Return an object as the book applies it. Raises ManifestError."""
+        wanted = specified(document)
         wanted.setdefault("apiVersion", kind.api_version)
         wanted.setdefault("kind", kind.kind)
         if wrong := [Problem(where, what) for where, what in wrong_names(wanted)]:
@@ -174,7 +175,7 @@ class Mirror:
             self.misread[mine] = str(error)
             note_defect(error, f"Workload {mine}")
             if has_claims(document) and _waits(every.get(mine)):
-                # What it counted for before is no more what its claims would take.
+                # Its earlier usage is no longer what its claims would use.
                 self._seen.pop(mine, None)
                 self.book.workloads.forget(mine, now_ns)
             self.book.journal.touch_workload(mine)
@@ -185,29 +186,32 @@ class Mirror:
         self._seen[mine] = _Seen(document, self.book.catalogue.transformations, read, claims)
         record = every.get(mine)
         if record is not None and before is not None and before.uid == read.uid:
-            if not self._by_another_hand(mine, before, read, record):
+            if not self._changed_by_others(mine, before, read, record):
                 self._revise(record, before, read, now_ns)
             elif read.admission in (None, record.workload.admission):
                 self._take_over(mine, read, now_ns)
-            else:  # quota is given here alone: it is taken back
+            else:  # Only the book assigns quota: the write is undone.
                 self.book.journal.touch_workload(mine)
         else:
             self._take_over(mine, read, now_ns)
 
     def count_claims_again(self, now_ns: int) -> None:
-        """Of who holds no quota: who holds some was counted when it was given."""
+        """Count the claims of Workloads without quota again; with quota, their usage is fixed."""
         self.claims.changed()
         for document in self.cache.all_of(WORKLOADS):
             if has_claims(document) and not holds_quota(document):
                 self.workload(key_of(document), document, now_ns)
 
     def read(self, document: Document) -> Workload:
-        """Raises ManifestError."""
+        """Read a Workload. Raises ManifestError."""
         return self._read(document)[0]
 
     def _read(self, document: Document) -> tuple[Workload, int | None]:
-        """With what its claims were counted by. Those of who holds quota are not counted anew: its
-        templates may be gone by now, and the quota is in its status."""
+        """Read a Workload; returns the revision that its claims were counted at, too.
+
+        Claims of a Workload with quota are not counted again: its templates may be deleted by
+        now, and its status has the quota.
+        """
         catalogue = self.book.catalogue
         path = f"Workload/{key_of(document)}"
         seen = self._seen.get(WorkloadKey(key_of(document)))
@@ -221,8 +225,8 @@ class Mirror:
             workload = read_workload_again(document, path, seen.workload)
             claims = seen.claims
         elif claims is None:
-            workload = self._read_anew(document, path, catalogue.transformations)
-        else:  # not by its spec alone
+            workload = self._read_spec(document, path, catalogue.transformations)
+        else:  # Its claims count, not its spec alone.
             known = None if given else self.claims.known()
             workload = read_workload(document, path, catalogue.transformations, known)
             claims = NOT_COUNTED if given else claims
@@ -231,14 +235,14 @@ class Mirror:
             workload = replace(workload, priority=catalogue.priorities().of(name, name))
         return workload, claims
 
-    def _read_anew(self, document: Document, path: str, change: Transformations) -> Workload:
+    def _read_spec(self, document: Document, path: str, change: Transformations) -> Workload:
         if self._alike_under is not change or len(self._alike) > MOST_ALIKE:
             self._alike.clear()
             self._alike_under = change
         try:
-            # In this version the same value is always the same bytes.
+            # In marshal version 2 equal values always have equal bytes.
             said = marshal.dumps((document.get("apiVersion"), document.get("spec")), 2)
-        except ValueError:  # too deep, which the reader tells in words
+        except ValueError:  # Too deeply nested; the reader raises the error for it.
             return read_workload(document, path, change)
         alike = self._alike.get(key := blake2b(said, digest_size=16).digest())
         if alike is not None:
@@ -247,21 +251,23 @@ class Mirror:
         return workload
 
     def as_read(self, document: Document) -> Workload:
-        """What `workload` read of it, or would. Raises ManifestError."""
+        """Return the document as `workload` reads it. Raises ManifestError."""
         seen = self._seen.get(WorkloadKey(key_of(document)))
         return (
             seen.workload if seen is not None and seen.document is document else self.read(document)
         )
 
-    def _by_another_hand(
+    def _changed_by_others(
         self, key: WorkloadKey, before: Workload, read: Workload, record: WorkloadRecord
     ) -> bool:
-        """Whether somebody else has said who holds quota."""
-        said = _says(read)
-        if said == _says(before):
+        """Return True if another writer changed what the status says about quota."""
+        said = _quota_state(read)
+        if said == _quota_state(before):
             return False
         expected = self.expected.get(key)
-        return said != _says(record.workload) and (expected is None or said != _says(expected))
+        return said != _quota_state(record.workload) and (
+            expected is None or said != _quota_state(expected)
+        )
 
     def _take_over(self, key: WorkloadKey, read: Workload, now_ns: int) -> None:
         record = WorkloadRecord(workload=read)
@@ -272,8 +278,10 @@ class Mirror:
         self.book.journal.touch_workload(key)
 
     def take_over_again(self, key: WorkloadKey, now_ns: int, not_before_ns: int = 0) -> None:
-        """What was decided about it could not be written: as the API server has it, and in line
-        again, but not before that time."""
+        """Take a Workload over from the API server after a decision about it could not be written.
+
+        It is queued again, not before `not_before_ns`.
+        """
         document = self.cache.get(WORKLOADS, key)
         if document is None:
             self.workload(key, None, now_ns)
@@ -290,7 +298,7 @@ class Mirror:
     def _revise(
         self, record: WorkloadRecord, before: Workload, read: Workload, now_ns: int
     ) -> None:
-        """What others have changed since, and no more: the rest is the book's to say."""
+        """Apply what other writers changed, and nothing else: the book decides the rest."""
         changed: dict[str, Any] = {
             name: getattr(read, name)
             for name in (*_OTHERS, *_OTHERS_TOO)
@@ -301,14 +309,14 @@ class Mirror:
             return
         if "pod_sets" in changed and record.workload.admission is not None:
             changed["admission"] = _shrunk(record.workload.admission, changed["pod_sets"])
-        if changed.get("active"):  # it is to try again, with a clean record
+        if changed.get("active"):  # A reactivated workload starts without its earlier retries.
             changed["requeue_state"] = RequeueState()
             changed["past_execution_s"] = 0
         workload = replace(record.workload, **changed)
         self.book.workloads.change(record.key, workload, now_ns)
 
     def queue_of(self, document: Document) -> Mapping[str, Any]:
-        """The ClusterQueue's document that stands behind a Workload; empty where none does."""
+        """Return the document of a Workload's ClusterQueue; empty if there is none."""
         name = (document.get("spec") or {}).get("queueName") or ""
         local = self.book.catalogue.local_queue(document["metadata"].get("namespace") or "", name)
         found = self.cache.get(CLUSTER_QUEUES, local.cluster_queue) if local is not None else None
@@ -316,14 +324,18 @@ class Mirror:
 
 
 def note_defect(error: ManifestError, what: str) -> None:
-    """Where it is one of ours, and not of who wrote the document."""
+    """Log and count an error that is a defect of this program, not of the document."""
     if error.__cause__ is not None:
         DEFECTS.add("reading")
-        log.error("%s: a defect, please report it; others go on", what, exc_info=error.__cause__)
+        log.error(
+            "%s: internal error, please report it; other objects are not affected",
+            what,
+            exc_info=error.__cause__,
+        )
 
 
 def _shrunk(admission: Admission, pod_sets: Iterable[PodSet]) -> Admission:
-    """What is left of it when an elastic job has let pods go; growing takes a Workload anew."""
+    """Return the admission of an elastic job that was scaled down; scaling up takes a new slice."""
     wanted = {one.name: one.count for one in pod_sets}
     return replace(
         admission, pod_sets=tuple(_fewer(one, wanted.get(one.name)) for one in admission.pod_sets)
@@ -346,5 +358,5 @@ def _waits(record: WorkloadRecord | None) -> bool:
     return record is not None and record.workload.admission is None
 
 
-def _says(workload: Workload) -> tuple[object, ...]:
-    return (workload.admission, *(workload.is_true(kind) for kind in _TOLD))
+def _quota_state(workload: Workload) -> tuple[object, ...]:
+    return (workload.admission, *(workload.is_true(kind) for kind in _QUOTA_CONDITIONS))

@@ -1,7 +1,7 @@
-"""Nodes and the pods on them, as placement by topology sees them.
+"""Nodes and the pods on them, as topology-aware placement needs them.
 
-A node's heartbeats change nothing here, and of a pod little is kept: which node, what it asks for,
-and whether a workload was given its place.
+Heartbeats of nodes change nothing here. A pod is kept as its node, its requests, and the workload
+that counts for it, if that was assigned its place.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from sluicecommon.reader import Reader
 ON_NODES: Final = (
     ("fieldSelector", "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"),
 )
-"""Pods that take something of a node."""
+"""Field selector of pods that use resources of a node."""
 
 
 def is_on_a_node(pod: Mapping[str, Any]) -> bool:
-    """The same of a pod that is at hand."""
+    """Return True for a pod that ON_NODES selects."""
     on = bool((pod.get("spec") or {}).get("nodeName"))
     return on and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
 
@@ -77,15 +77,15 @@ def is_ready(node: Document) -> bool:
 
 
 class NodeContext:
-    """Keeps a ground up to date."""
+    """Keeps the Ground of topology-aware placement up to date."""
 
     def __init__(self, cache: ObjectCache, changed: Callable[[], None]) -> None:
-        """`changed` hears when room may have come or gone."""
+        """`changed` is called when free resources may have changed."""
         self.ground = Ground()
         self._cache = cache
         self._changed = changed
         self._waiting: dict[str, dict[str, Document]] = {}
-        """Pods that say they are a workload's, by it: whether they are may change."""
+        """Pods by the workload that their annotation names; it may or may not count for them."""
         self._of_pod: dict[str, str] = {}
 
     def node(self, name: str, document: Document | None) -> None:
@@ -97,7 +97,7 @@ class NodeContext:
             self._changed()
 
     def pod(self, key: str, document: Document | None) -> None:
-        """Of all that are on nodes."""
+        """Take in a pod on a node; None: it is gone from there."""
         workload = self._of_pod.pop(key, "")
         if workload:
             self._waiting[workload].pop(key, None)
@@ -115,12 +115,12 @@ class NodeContext:
         self._count(key, document, workload if name else "")
 
     def workload(self, key: str) -> None:
-        """It was given places, or has them no more."""
+        """Count a workload's pods again: it was assigned places, or has lost them."""
         for pod, document in list(self._waiting.get(key, {}).items()):
             self._count(pod, document, key)
 
     def _count(self, key: str, document: Document, workload: str) -> None:
-        """What a workload was given its pods are not counted for again."""
+        """Count a pod, unless its workload's assigned places count for it already."""
         if workload and self._has_places(workload, labels_of(document).get(POD_SET)):
             changed = self.ground.drop_pod(key)
         else:

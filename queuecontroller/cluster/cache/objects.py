@@ -1,7 +1,7 @@
-"""What the API server has, as far as we have heard: the newest document of each object.
+"""Cache of the API server's objects: the newest document of each that was received.
 
-It is heard of twice, by the watch and by the answers to our own writes, in any order. Numbers of
-versions decide which is newer: those of one kind grow (Kubernetes compares them itself since 1.35,
+An object is received twice, from the watch and in the answer to a write, in any order. The resource
+version decides which is newer: those of one kind grow (Kubernetes compares them itself since 1.35,
 and they have been etcd's revision all along).
 """
 
@@ -17,28 +17,28 @@ from sluicecommon.kubernetes.resources import Resource
 
 Document = Mapping[str, Any]
 LONGEST_WORD: Final = 32
-"""Shorter than a UID, of which no two are the same."""
+"""Longest text that is interned, in characters; shorter than a UID: UIDs never repeat."""
 MOST_GONE: Final = 10_000
-"""Remembered; answers are on their way for seconds."""
+"""UIDs of deleted objects that are kept; answers to writes arrive within seconds."""
 
 
 def pruned(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what nobody here reads and is often the most of it, and with one copy of each word
-    that all objects say: ten thousand Workloads would have as many of each field's name."""
+    """Return the document without managedFields, which is often most of it, and with interned
+    texts: otherwise ten thousand Workloads would hold as many copies of each field's name."""
     head = {name: value for name, value in document["metadata"].items() if name != "managedFields"}
-    found: dict[str, Any] = _sharing_words({**document, "metadata": head})
+    found: dict[str, Any] = _interned({**document, "metadata": head})
     return found
 
 
-def _sharing_words(value: Any) -> Any:
-    """A copy. Interned words are let go with the last object that says them."""
+def _interned(value: Any) -> Any:
+    """Return a copy. Interned texts are freed with the last object that has them."""
     kind = type(value)
     if kind is dict:
-        return {intern(name): _sharing_words(one) for name, one in value.items()}
+        return {intern(name): _interned(one) for name, one in value.items()}
     if kind is str:
         return intern(value) if len(value) <= LONGEST_WORD else value
     if kind is list:
-        return [_sharing_words(one) for one in value]
+        return [_interned(one) for one in value]
     return value
 
 
@@ -54,7 +54,7 @@ def key_of(document: Document) -> str:
 
 
 def split_key(key: str) -> tuple[str, str]:
-    """Namespace and name."""
+    """Split a key into namespace and name."""
     namespace, _, name = key.rpartition("/")
     return namespace, name
 
@@ -72,7 +72,7 @@ def labels_of(document: Document) -> Mapping[str, str]:
 
 
 def condition_of(document: Document, name: str) -> Mapping[str, Any]:
-    """Empty where there is none."""
+    """Return the condition of this type; empty if there is none."""
     for one in (document.get("status") or {}).get("conditions") or ():
         if one.get("type") == name:
             found: Mapping[str, Any] = one
@@ -85,7 +85,7 @@ def has_condition(document: Document, name: str) -> bool:
 
 
 def seconds_of(stamp: object) -> float | None:
-    """Since the epoch, of a time as Kubernetes writes it; None: it is none."""
+    """Parse a time as Kubernetes writes it, in seconds since the epoch; None if malformed."""
     try:
         moment = datetime.fromisoformat(stamp) if isinstance(stamp, str) else None
     except ValueError:
@@ -94,7 +94,7 @@ def seconds_of(stamp: object) -> float | None:
 
 
 def controller_of(document: Document) -> Mapping[str, Any]:
-    """The owner that controls it; empty where there is none."""
+    """Return the owner reference of the controller; empty if there is none."""
     for one in document["metadata"].get("ownerReferences") or ():
         if one.get("controller"):
             found: Mapping[str, Any] = one
@@ -103,7 +103,7 @@ def controller_of(document: Document) -> Mapping[str, Any]:
 
 
 def covers(there: Any, mine: Any) -> bool:
-    """Whether all of ours is there; the API server fills in more."""
+    """Return True if `there` has all of `mine`; the API server adds defaults."""
     if isinstance(mine, Mapping):
         return isinstance(there, Mapping) and all(
             name in there and covers(there[name], value) for name, value in mine.items()
@@ -118,11 +118,10 @@ class ObjectCache:
         self.policy = policy or Policy()
         self._of: dict[Resource, dict[str, Document]] = {}
         self._gone: dict[str, None] = {}
-        """UIDs of what is gone, the newest last: an answer that was on its way must not bring it
-        back."""
+        """UIDs of deleted objects, the newest last: a late answer must not bring one back."""
 
     def take(self, kind: Resource, document: Document) -> bool:
-        """False when it is no news."""
+        """Store a document; returns False if it is not newer than the stored one."""
         mine = self._of.setdefault(kind, {})
         key = key_of(document)
         before = mine.get(key)
@@ -134,7 +133,7 @@ class ObjectCache:
         return True
 
     def drop(self, kind: Resource, key: str, uid: str) -> bool:
-        """That object is gone; False where it is not the one that is known by that name."""
+        """Remove a deleted object; returns False if another object has its name."""
         self._gone[uid] = None
         if len(self._gone) > MOST_GONE:
             del self._gone[next(iter(self._gone))]

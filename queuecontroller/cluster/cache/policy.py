@@ -1,5 +1,5 @@
-"""Which jobs are queued at all, and how long what is over is kept: what Kueue's Configuration says
-of integrations, namespaces and retention."""
+"""Policy from Kueue's Configuration: integrations, namespaces and retention; it decides which jobs
+are queued and how long finished objects are kept."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from queuecontroller.scheduler.model.selectors import LabelSelector, Requirement
 EXCEPT: Final = LabelSelector(
     (Requirement("kubernetes.io/metadata.name", "NotIn", ("kube-system", "kueue-system")),)
 )
-"""Kueue's managedJobsNamespaceSelector where none is given."""
+"""Kueue's default managedJobsNamespaceSelector."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Kueue's objectRetentionPolicies.workloads, in seconds; None: for ever."""
+    """Kueue's objectRetentionPolicies.workloads, in seconds; None: kept for ever."""
 
     after_finished_s: float | None = None
-    """From a Workload's end until it is deleted; its job stays."""
+    """Time from a Workload's end until it is deleted; its job stays."""
     after_deactivated_s: float | None = None
-    """From an eviction that deactivated a Workload, for another reason than a user's word, until
-    its job is deleted, and the Workload with it."""
+    """Time from an eviction that deactivated a Workload, other than by its user, until its job is
+    deleted together with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
     without_queue: bool = False
-    """Jobs that name no queue wait, too, until they name one."""
+    """True if jobs without a queue name are suspended as well (manageJobsWithoutQueueName)."""
     namespaces: LabelSelector = EXCEPT
-    """Where that is so."""
+    """Namespaces in which that applies."""
     frameworks: frozenset[str] | None = None
-    """Those that are queued; None: all of ours."""
+    """Names of the frameworks that are queued; None: all."""
     external: tuple[External, ...] = field(default=())
-    """Kinds whose own controllers make Workloads: what they own follows them."""
+    """Kinds whose own controllers create Workloads; objects that they own are not queued."""
     labels_to_copy: tuple[str, ...] = ()
-    """From jobs to their Workloads."""
+    """Labels copied from jobs to their Workloads."""
     retention: Retention = Retention()
 
     def has(self, framework: Framework) -> bool:
@@ -46,12 +46,12 @@ class Policy:
 
     @property
     def has_pods(self) -> bool:
-        """Whether pods are held one by one for any framework."""
+        """True if pods are gated one by one for any framework."""
         names = ("pod", "deployment", "statefulset", "leaderworkerset.x-k8s.io/leaderworkerset")
         return self.frameworks is None or any(one in self.frameworks for one in names)
 
     def wants(self, framework: Framework) -> bool:
-        """As `has`; pods are held for whoever makes them."""
+        """Return True if `has` does, or if the framework's pods are gated."""
         return self.has(framework) or (framework.holding is Holding.GATE and self.has_pods)
 
     def is_external(self, owner: Mapping[str, Any]) -> bool:

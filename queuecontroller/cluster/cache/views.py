@@ -1,8 +1,7 @@
-"""One watch of a kind for all who look at its objects.
+"""One watch of a kind for several consumers, each with a filtered view of it.
 
-What is heard is decoded once, and each reader keeps of it what it wants. Of a pod in a cluster
-there are up to four who look: each with a watch of its own would cost the API server, and us, the
-same bytes as often.
+An object is decoded once, and each consumer keeps the part that it needs. Pods have up to four
+consumers: with a watch for each, the API server and the controller would transfer them four times.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ _NOT_WANTED: Final = object()
 @dataclass(slots=True, eq=False)
 class View:
     read: Callable[[Document], Any]
-    told: Callable[[Change[Any]], None]
-    """Hears of what is wanted as from a watch of its own: what is wanted no more is Removed."""
+    notify: Callable[[Change[Any]], None]
+    """Called as by a watch of its own; an object that no longer passes the filter is Removed."""
     wants: Callable[[Document], bool] | None = None
-    """None: every object."""
+    """The filter; None: every object passes."""
     _keys: set[str] = field(default_factory=set)
-    """Of those that were wanted, where not all are."""
+    """Keys of the objects that passed the filter, if there is one."""
 
     def of(self, document: Document) -> Any:
         wanted = self.wants is None or self.wants(document)
@@ -37,31 +36,31 @@ class View:
             return
         if self.wants is not None:
             self._keys.add(key)
-        self.told(Changed(replace(change.item, value=value)))
+        self.notify(Changed(replace(change.item, value=value)))
 
     def removed(self, change: Removed) -> None:
         if self.wants is None:
-            self.told(change)
+            self.notify(change)
         elif change.key in self._keys:
             self._keys.discard(change.key)
-            self.told(change)
+            self.notify(change)
 
 
 class Views:
-    """`read` is for the watch's decoder, `told` for its follower."""
+    """The views of one watch; `read` is for its decoder, `notify` for its follower."""
 
     def __init__(self, *views: View) -> None:
         self._views = views
 
     def add(self, *views: View) -> None:
-        """They hear of what comes from now on: the watch has to tell everything anew."""
+        """Add views. They get changes from now on, so the watch has to be restarted."""
         self._views += views
 
     def read(self, document: Document) -> tuple[Any, ...]:
-        """For each view, in order; one that was added since has none."""
+        """Return the part of each view, in order; a view that is added later has none."""
         return tuple(one.of(document) for one in self._views)
 
-    def told(self, change: Change[tuple[Any, ...]]) -> None:
+    def notify(self, change: Change[tuple[Any, ...]]) -> None:
         for at, view in enumerate(self._views):
             match change:
                 case Changed(item):
@@ -70,4 +69,4 @@ class Views:
                 case Removed():
                     view.removed(change)
                 case _:
-                    view.told(change)
+                    view.notify(change)

@@ -1,4 +1,4 @@
-"""Takes and keeps the Lease in the API server, as `lease` says, and gives it back."""
+"""Acquires, renews and releases the Lease in the API server, as `lease` decides."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
 
 LEASE: Final = "sluice-queue"
 LEADER_URL: Final = "sluice.dev/leader-url"
-"""Annotation of the Lease: where the other replicas find who leads."""
+"""Annotation of the Lease: the URL at which other replicas reach the leader."""
 GIVEN_BACK_S: Final = 2.0
 
 
@@ -24,18 +24,18 @@ class Holder:
     def __init__(
         self, client: ApiClient, elector: Elector, namespace: str, own_url: str = ""
     ) -> None:
-        """`own_url`: where other replicas find this one, while it leads."""
+        """`own_url`: URL at which other replicas reach this one while it leads."""
         self._client = client
         self._elector = elector
         self._namespace = namespace
         self._own_url = own_url
         self.uid = ""
-        """Of the Lease that was last written."""
+        """UID of the Lease that was last written."""
         self.leader_url = ""
-        """Where who leads is found; empty: not known."""
+        """URL of the leader; "" if it is not known."""
 
     async def step(self) -> None:
-        """One look at it, and what follows of it. Raises ApiAway, ApiRefused."""
+        """Read the Lease, and write it if `lease` decides so. Raises ApiAway, ApiRefused."""
         lease: dict[str, Any] | None
         try:
             lease = await self._client.get(LEASES, LEASE, self._namespace)
@@ -53,7 +53,7 @@ class Holder:
             self._elector.written(write, asked_s, monotonic())
 
     async def give_back(self) -> None:
-        """The next leader need not wait for the end of the lease."""
+        """Release the lease, so the next leader need not wait for its end."""
         elector = self._elector
         if not elector.leads(monotonic()):
             return

@@ -1,12 +1,12 @@
-"""Who leads: a Lease in the API server, taken and kept by conditional writes.
+"""Leader election by a Lease in the API server that is acquired and renewed by conditional writes.
 
-Pure: a document and a monotonic time go in, what to write comes out. The holder counts its time
-from the moment before it asked for the renewal that was granted, by its own clock, and stops well
-before it is over; the others count from the moment they first saw the renewal, by theirs. So clocks
-need not agree, only run at about the same speed.
+No I/O: it takes a document and a monotonic time, and returns what to write. The holder's lease
+counts from the moment before it sent a granted renewal, by its own clock, and it stops well before
+the end; other replicas count from the moment they first saw the renewal, by theirs. So clocks need
+not agree, only run at about the same speed.
 
-A holder whose time was over for a moment has left things undone in it. It leads again in a new
-term, whoever held the lease meanwhile, and so begins anew from the objects.
+A holder whose lease ran out for a moment has missed changes. It leads again only in a new term,
+even if no other replica held the lease meanwhile, and starts from the objects again.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 MARGIN: Final = 2 / 3
-"""The part of its lease for which a holder that cannot renew still writes. What it has sent by then
-is refused or stored before the lease ends."""
+"""Fraction of the lease in which a holder that cannot renew still writes. Requests sent by then are
+refused or stored before the lease ends."""
 RENEWALS: Final = 5
-"""How often it renews in one lease."""
+"""Renewals per lease duration."""
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """The Lease as it is to be stored; where there is one, over exactly this version."""
+    """A Lease to write; if one exists, only over this resource version."""
 
     spec: Mapping[str, Any]
     resource_version: str = ""
     is_renewal: bool = False
-    """Of a lease that was held when it was looked at."""
+    """True for a renewal of a lease that was held when it was read."""
 
 
 class Elector:
@@ -37,7 +37,7 @@ class Elector:
         self.identity = identity
         self.lease_s = lease_s
         self.term = 0
-        """How often the lease has changed hands, of the time we hold it."""
+        """Number of transitions of the lease as of the time it was acquired here."""
         self._held_until_s: float | None = None
         self._seen: tuple[object, object] = (None, None)
         self._seen_s = 0.0
@@ -48,15 +48,18 @@ class Elector:
 
     @property
     def holder(self) -> str:
-        """Who else held it when it was last looked at; empty: nobody, or we."""
+        """Identity of the other replica that held the lease when it was last read; "" if none
+        did."""
         return str(self._seen[0] or "")
 
     def leads(self, now_s: float) -> bool:
         return self._held_until_s is not None and now_s < self._held_until_s
 
     def look(self, lease: Mapping[str, Any] | None, now_s: float, stamp: str) -> Write | None:
-        """What to write now that the Lease is this; None: somebody else leads. `stamp` is the wall
-        clock's time, for people to read."""
+        """Return what to write after reading the Lease; None: another replica leads.
+
+        `stamp` is the wall clock time, which is only shown.
+        """
         if lease is None:
             return Write(self._spec(None, 0, stamp))
         spec = lease.get("spec") or {}
@@ -86,8 +89,8 @@ class Elector:
         }
 
     def written(self, write: Write, asked_s: float, now_s: float) -> None:
-        """It was stored; `asked_s` is when it was asked for. A renewal that comes too late renews
-        nothing."""
+        """Record that a write was stored; `asked_s` is when it was sent. A late renewal has no
+        effect."""
         if write.is_renewal and not self.leads(now_s):
             return
         self.term = int(write.spec["leaseTransitions"])
@@ -97,5 +100,5 @@ class Elector:
         self._held_until_s = None
 
     def released(self) -> Mapping[str, Any]:
-        """The spec with which it is given back: the next need not wait."""
+        """Return the spec that releases the lease, so the next leader need not wait."""
         return {"holderIdentity": "", "leaseDurationSeconds": 1}

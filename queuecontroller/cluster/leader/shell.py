@@ -1,7 +1,7 @@
-"""What nodes talk to in a cluster: the book of whoever leads, while this replica does.
+"""The shell that nodes call in a cluster: the current session's, while this replica leads.
 
-A replica that only follows has no book. It refuses nodes, who then find another by the Service;
-streams of a leader that lost its lease end, so that nobody listens to a book that decides no more.
+A follower has no book. It refuses nodes, which then reach another replica by the Service. Streams
+of a leader that lost its lease end, so that no node follows a book that decides nothing any more.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ T = TypeVar("T")
 
 
 class LeaderShell:
-    """As much of a Shell as calls of nodes take, whichever session it is of."""
+    """The part of a Shell that nodes call, of whichever session leads."""
 
     def __init__(self, shell: Callable[[], Shell | None], leader: Callable[[], str]) -> None:
-        """`leader`: who leads as far as we know; for messages."""
+        """`leader` returns the identity of the leader, as far as known, for messages."""
         self._shell = shell
         self._leader = leader
 
@@ -34,7 +34,7 @@ class LeaderShell:
 
     @property
     def book(self) -> Book:
-        """Raises Superseded, as all below."""
+        """The book. Raises Superseded when this replica does not lead, as do all methods below."""
         return self._acting().book
 
     def step(self, label: str, call: Callable[[Book, int], T]) -> T:
@@ -72,4 +72,4 @@ class LeaderShell:
             raise Superseded(self._refusal())
 
     def _refusal(self) -> str:
-        return f"this replica does not lead ({self._leader() or 'nobody'} does): connect again"
+        return f"this replica does not lead ({self._leader() or 'no replica'} does): connect again"

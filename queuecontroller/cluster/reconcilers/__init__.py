@@ -1,1 +1,1 @@
-"""Holds, starts, stops and forgets what users submit, as their Workloads say."""
+"""Reconcilers: suspend, start and stop jobs and pods as their Workloads require."""

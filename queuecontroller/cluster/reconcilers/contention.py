@@ -1,6 +1,6 @@
-"""Somebody who undoes what we write, each time and at once: a GitOps tool that lets a job run again
-which has to wait, another controller of the same objects. Two that do not give way to each other
-would fill the API server with their quarrel, so we give way for longer and longer."""
+"""Back-off from another controller that reverts our writes at once, such as a GitOps tool that
+keeps unsuspending a job. Two controllers that never back off would load the API server without end,
+so the pause before each further suspension grows."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections.abc import Hashable
 from typing import Final
 
 FREE: Final = 5
-"""Stops in a row that nobody wonders at."""
+"""Suspensions in a row without a pause."""
 QUIET_S: Final = 60.0
-"""After which a row is over."""
+"""Seconds without a suspension that end a row."""
 LONGEST_S: Final = 60.0
 
 
 class Contention:
     def __init__(self) -> None:
         self._known: dict[Hashable, tuple[int, float]] = {}
-        """Stops in a row, and until when it is left alone after the last."""
+        """Suspensions in a row, and when the pause after the last ends, in s."""
 
     def rest_s(self, one: Hashable, now_s: float) -> float:
-        """How long it is to be left alone from now on; 0: it may be stopped, which is counted."""
+        """Return the seconds left of the pause; 0 counts a suspension, which is allowed now."""
         row, until_s = self._known.get(one, (0, now_s))
         if until_s > now_s:
             return until_s - now_s

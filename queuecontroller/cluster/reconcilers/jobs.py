@@ -1,7 +1,8 @@
-"""Jobs that are held by a field of their own: carries out what `jobs.reconcile` finds to be done.
+"""Reconciler of jobs with a field to suspend them: carries out the actions of
+`frameworks.reconcile`.
 
-A job is let run only by what the API server has stored: its Workload says Admitted, and the book
-has not changed its mind since.
+A job is started only by what the API server has stored: its Workload is Admitted there, and the
+book has not revoked that since.
 """
 
 from __future__ import annotations
@@ -59,14 +60,14 @@ GATE: Final = (ELASTIC_GATE,)
 
 
 class Jobs:
-    def __init__(self, workload_actions: WorkloadActions, ask: Callable[[Unit], None]) -> None:
+    def __init__(self, workload_actions: WorkloadActions, add: Callable[[Unit], None]) -> None:
         self._actions = workload_actions
-        self._ask = ask
+        self._add = add
         self._contest = Contention()
         self._cache = workload_actions.cache
 
     def runs(self, unit: Unit) -> bool:
-        """Whether it has pods, or may make some."""
+        """Return True if the job has pods, or may create some."""
         document = self._cache.get(*unit.reference)
         if document is None:
             return False
@@ -74,7 +75,7 @@ class Jobs:
         return not is_suspended(framework, document) or is_active(framework, document)
 
     async def reconcile(self, unit: Unit, workloads: Iterable[Document]) -> bool:
-        """`workloads` that name it as their owner. True: it is to be looked at again."""
+        """Reconcile a job with the Workloads that it owns; returns True to be queued again."""
         document = self._cache.get(*unit.reference)
         mine: list[Document] = []
         for workload in workloads:
@@ -88,11 +89,11 @@ class Jobs:
             self._contest.forget(unit)
             return False
         if not mine:
-            mine = await self._elsewhere(unit, document)
+            mine = await self._find_workload(unit, document)
         return await self._carry_out(unit, document, mine)
 
-    async def _elsewhere(self, unit: Unit, document: Document) -> list[Document]:
-        """A Workload of it that nobody has told us of."""
+    async def _find_workload(self, unit: Unit, document: Document) -> list[Document]:
+        """Return its Workload that the watch has not reported yet, or a prebuilt one."""
         namespace, _ = split_key(unit.key)
         framework = KINDS[unit.resource]
         if name := prebuilt_of(document):
@@ -107,13 +108,13 @@ class Jobs:
             name = workload_name(framework, document, longest=around.longest_name)
         except ManifestError:
             return []
-        # Before it is stopped for want of one.
+        # Read before the job is suspended for lack of a Workload.
         found = await self._actions.find(namespace, name)
         uid = document["metadata"].get("uid")
         return [found] if found and controller_of(found).get("uid") == uid else []
 
     async def _is_there(self, unit: Unit, uid: object) -> bool:
-        """Asked of the API server: the watch of jobs may be behind that of Workloads."""
+        """Ask the API server for the job: its watch may be behind that of Workloads."""
         found = await self._actions.look(*unit.reference)
         if found is None:
             return False
@@ -145,7 +146,7 @@ class Jobs:
         around = self._actions.around(document)
         if is_elastic(document):
             return reconcile_slices(framework, document, workloads, around)
-        mine = max(workloads, key=_weight) if workloads else None
+        mine = max(workloads, key=_precedence) if workloads else None
         return [(mine, act) for act in reconcile(framework, document, mine, around)]
 
     async def _do(
@@ -178,11 +179,11 @@ class Jobs:
     ) -> bool:
         rest_s = self._contest.rest_s(unit, monotonic())
         if rest_s:
-            asyncio.get_running_loop().call_later(rest_s, self._ask, unit)
+            asyncio.get_running_loop().call_later(rest_s, self._add, unit)
             return False
         changed = await self._patch(unit, document, patch)
         if self._contest.is_contested(unit, monotonic()):
-            text = f"somebody else lets it run again each time it is stopped: {why}"
+            text = f"another controller keeps unsuspending this job: {why}"
             self._actions.record(
                 document, unit.resource, KubernetesEvent(CONTESTED, text, warning=True)
             )
@@ -200,7 +201,7 @@ class Jobs:
     async def _start(self, unit: Unit, document: Document, workload: Document) -> bool:
         workload_actions, key = self._actions, key_of(workload)
         if not workload_actions.may_run(workload):
-            return False  # it was taken from it meanwhile, which will be written
+            return False  # The admission was revoked meanwhile; that is written next.
         workload_actions.starting.add(key)
         changed = False
         try:
@@ -228,8 +229,10 @@ class Jobs:
         return changed
 
     def _infos(self, unit: Unit, document: Document, workload: Document) -> list[PodSetInfo]:
-        """Pods of an elastic Job are held one by one: those that it makes later wait for a slice
-        that counts them."""
+        """Return what the admission gives each pod set.
+
+        Pods of an elastic Job get a gate each: pods created later wait for a slice that has them.
+        """
         if not (is_elastic(document) and KINDS[unit.resource].kind == "Job"):
             return self._actions.infos(workload)
         return [
@@ -238,8 +241,7 @@ class Jobs:
         ]
 
 
-def _weight(workload: Document) -> tuple[bool, bool, int]:
-    """Of several Workloads of one job the one that is not over counts, then the one that is
-    admitted, then the newer."""
+def _precedence(workload: Document) -> tuple[bool, bool, int]:
+    """Sort key of several Workloads of a job: not finished first, then admitted, then newer."""
     over = has_condition(workload, FINISHED)
     return not over, has_condition(workload, ADMITTED), version_of(workload)

@@ -1,8 +1,8 @@
-"""Whom a Workload belongs to, and that it is looked at whenever either has changed.
+"""Maps Workloads to the units that own them; a change of either queues the unit.
 
-What users submit is held, started, stopped and forgotten one unit at a time (units.py), several
-units at once. While a write that lets something run is under way, and until what was stopped has
-no pods any more, its quota stays with it.
+Each unit (units.py) is reconciled by one task at a time, several units at once. A Workload keeps
+its quota while a write that starts its unit is in flight, and until a stopped unit has no pods any
+more.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from queuecontroller.cluster.cache.objects import (
 )
 from queuecontroller.cluster.reconcilers.jobs import Jobs
 from queuecontroller.cluster.reconcilers.pods import Pods
-from queuecontroller.cluster.reconcilers.topology_gates import Placing
+from queuecontroller.cluster.reconcilers.topology_gates import TopologyGates
 from queuecontroller.cluster.reconcilers.units import (
     Unit,
     UnitKind,
@@ -47,6 +47,8 @@ WIDTH: Final = 12
 
 
 class Reconcilers:
+    """The reconcilers of jobs and pods behind one work queue."""
+
     def __init__(
         self,
         shell: Shell,
@@ -63,21 +65,21 @@ class Reconcilers:
         self.work_queue: WorkQueue[Unit] = WorkQueue("job", self._reconcile, WIDTH)
         self._jobs = Jobs(self.workload_actions, self.work_queue.add)
         self._pods = Pods(self.workload_actions, self.work_queue.add)
-        self._placing = Placing(self.workload_actions)
+        self._gates = TopologyGates(self.workload_actions)
         self._unit_of: dict[str, Unit] = {}
-        """By Workload: whom it belongs to."""
+        """The unit that each Workload belongs to."""
         self._of_unit: dict[Unit, dict[str, None]] = {}
         self._set_of: dict[str, Unit] = {}
-        """By Workload: the LeaderWorkerSet that it was made for."""
-        self._made_for: dict[str, Unit] = {}
-        """Workloads that are to be made by others, for units that wait for them."""
+        """The LeaderWorkerSet that each Workload was created for."""
+        self._prebuilt_for: dict[str, Unit] = {}
+        """Prebuilt Workloads that do not exist yet, and the units that wait for them."""
         shell.book.run_elsewhere(self)
 
     @property
     def writes_total(self) -> int:
         return self.workload_actions.writes_total
 
-    # -- what is heard ----------------------------------------------------------------------------
+    # -- changes ----------------------------------------------------------------------------------
 
     def add_all(self) -> None:
         for pod in self._cache.all_of(PODS):
@@ -90,9 +92,9 @@ class Reconcilers:
 
     def pod_changed(self, key: str, document: Document | None) -> None:
         for unit in self._pods.changed(key, document):
-            self._ask(unit)
-        for unit in self._placing.changed(key, document):
-            self._ask(unit)
+            self._add(unit)
+        for unit in self._gates.changed(key, document):
+            self._add(unit)
 
     def stateful_set_changed(self, key: str, document: Document | None) -> None:
         """Queue the group of the StatefulSet's pods, whose size it gives."""
@@ -109,7 +111,7 @@ class Reconcilers:
             for job in self._cache.all_of(kind):
                 self.work_queue.add(unit_of(kind, key_of(job)), urgent=False)
 
-    def _ask(self, unit: Unit) -> None:
+    def _add(self, unit: Unit) -> None:
         self.work_queue.add(unit)
         if unit.kind is UnitKind.GROUP and (above := self._set_of.get(unit.key)) is not None:
             self.work_queue.add(above)
@@ -121,11 +123,11 @@ class Reconcilers:
             self._of_unit[before].pop(key, None)
             if not self._of_unit[before]:
                 del self._of_unit[before]
-            self._ask(before)
-        if document is not None and (waits := self._made_for.pop(key, None)) is not None:
+            self._add(before)
+        if document is not None and (waits := self._prebuilt_for.pop(key, None)) is not None:
             self.work_queue.add(waits)
         self._note_set(key, document)
-        if self._placing.has(placed_unit(key)):
+        if self._gates.has(placed_unit(key)):
             self.work_queue.add(placed_unit(key))
         if unit is not None:
             self._unit_of[key] = unit
@@ -134,9 +136,9 @@ class Reconcilers:
         else:
             self._unit_of.pop(key, None)
             if document is not None:
-                self._tend_alone(key, document)
+                self._add_orphan(key, document)
             elif self._pods.of(group := group_unit(key)):
-                self._ask(group)  # the name is theirs now
+                self._add(group)  # The group may use the name now.
 
     def _note_set(self, key: str, document: Document | None) -> None:
         before = self._set_of.get(key)
@@ -149,8 +151,8 @@ class Reconcilers:
             self._of_unit[before].pop(key, None)
             self.work_queue.add(before)
 
-    def _tend_alone(self, key: str, workload: Document) -> None:
-        """Of nobody we know: it is let go once it is deleted."""
+    def _add_orphan(self, key: str, workload: Document) -> None:
+        """Queue a Workload without a known owner that is being deleted."""
         if is_leaving(workload) and not controller_of(workload):
             self.work_queue.add(unit_of(WORKLOADS, key))
 
@@ -163,13 +165,13 @@ class Reconcilers:
         }
 
     def runs(self, key: WorkloadKey) -> bool:
-        """Whether something may be running on a Workload's quota, or is about to."""
+        """Return True if something may use a Workload's quota, or is about to."""
         if key in self.workload_actions.starting:
             return True
         unit = self._unit_of.get(key)
         if unit is None:
             workload = self._cache.get(WORKLOADS, key)
-            # Whoever made it stops its pods, and says so by taking its admission from it.
+            # Its creator stops its pods, and then removes its admission.
             return workload is not None and bool(controller_of(workload))
         if unit.kind in (UnitKind.POD, UnitKind.GROUP):
             return self._pods.runs(unit)
@@ -185,14 +187,14 @@ class Reconcilers:
             case UnitKind.JOB:
                 again = await self._reconcile_job(unit)
             case UnitKind.POD | UnitKind.GROUP:
-                self._wait_for_made(unit)
+                self._note_prebuilt(unit)
                 again = await self._pods.reconcile(unit, self._workloads_of(unit))
             case UnitKind.SET:
                 again = await self._pods.reconcile_set(unit, self._workloads_of(unit))
             case UnitKind.PLACED:
-                again = await self._placing.reconcile(unit)
+                again = await self._gates.reconcile(unit)
             case UnitKind.WORKLOAD:
-                again = await self._let_go(unit.key)
+                again = await self._release_orphan(unit.key)
             case _:
                 assert_never(unit.kind)
         if again:
@@ -200,27 +202,27 @@ class Reconcilers:
 
     async def _reconcile_job(self, unit: Unit) -> bool:
         workloads = self._workloads_of(unit)
-        self._wait_for_made(unit)
+        self._note_prebuilt(unit)
         again = await self._jobs.reconcile(unit, workloads)
         job = self._cache.get(*unit.reference)
         if job is not None and is_elastic(job):
-            await self._pods.let_go_elastic(unit, workloads)
+            await self._pods.ungate_elastic(unit, workloads)
         return again
 
     def _workloads_of(self, unit: Unit) -> list[Document]:
         found = (self._cache.get(WORKLOADS, key) for key in list(self._of_unit.get(unit, ())))
         return [one for one in found if one is not None]
 
-    def _wait_for_made(self, unit: Unit) -> None:
+    def _note_prebuilt(self, unit: Unit) -> None:
         document = (
             self._cache.get(*unit.reference) if unit.kind in (UnitKind.JOB, UnitKind.POD) else None
         )
         if document is None and unit.kind is UnitKind.GROUP:
             document = next(iter(self._pods.of(unit)), None)
         if document is not None and (name := prebuilt_of(document)):
-            self._made_for[f"{split_key(unit.key)[0]}/{name}"] = unit
+            self._prebuilt_for[f"{split_key(unit.key)[0]}/{name}"] = unit
 
-    async def _let_go(self, key: str) -> bool:
+    async def _release_orphan(self, key: str) -> bool:
         """Release a Workload without an owner that is being deleted. Returns False: it is done."""
         workload = self._cache.get(WORKLOADS, key)
         if workload is not None and is_leaving(workload):

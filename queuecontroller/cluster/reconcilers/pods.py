@@ -1,9 +1,9 @@
-"""Pods that are queued themselves, alone or as groups, and LeaderWorkerSets, whose groups have
-their Workloads before their pods: carries out what `jobs.pods` and `jobs.serving` find is to be
-done.
+"""Reconciler of queued pods, single or in groups, and of LeaderWorkerSets, whose groups have
+Workloads before they have pods: carries out the actions of `frameworks.pods` and
+`frameworks.serving`.
 
-The pods of a group are let go together, but each by a write of its own: one that could not be
-written is seen again with its gate, and let go then.
+The pods of a group start together, but each by its own write: a pod whose write failed still has
+its gate, and is started by the next reconciliation.
 """
 
 from __future__ import annotations
@@ -83,26 +83,26 @@ from sluicecommon.reader import ManifestError
 
 T = TypeVar("T")
 AT_ONCE: Final = 8
-"""Writes to the pods of one group that are under way together."""
-MOST_ASKED: Final = 10
+"""Concurrent writes to the pods of one group."""
+MOST_READ: Final = 10
 
 
 class _Taken(Exception):
-    """A name that is another's."""
+    """The group's name is taken by a Workload that is not the group's."""
 
 
 class Pods:
-    def __init__(self, workload_actions: WorkloadActions, ask: Callable[[Unit], None]) -> None:
+    def __init__(self, workload_actions: WorkloadActions, add: Callable[[Unit], None]) -> None:
         self._actions = workload_actions
-        self._ask = ask
+        self._add = add
         self._cache = workload_actions.cache
         self._unit_of: dict[str, Unit] = {}
         self._of_unit: dict[Unit, dict[str, None]] = {}
 
-    # -- which there are --------------------------------------------------------------------------
+    # -- units ------------------------------------------------------------------------------------
 
     def changed(self, key: str, pod: Document | None) -> Iterator[Unit]:
-        """The units that have to be looked at for it."""
+        """Record a pod; yields the units to reconcile for it."""
         before = self._unit_of.pop(key, None)
         if before is not None:
             self._of_unit[before].pop(key)
@@ -125,13 +125,13 @@ class Pods:
         return list(self._of_unit)
 
     def runs(self, unit: Unit) -> bool:
-        """Whether one of them may be running."""
+        """Return True if one of the unit's pods may be running."""
         return any(not is_suspended(POD, one) and not finished(POD, one) for one in self.of(unit))
 
     # -- one pod, or one group --------------------------------------------------------------------
 
     async def reconcile(self, unit: Unit, workloads: Sequence[Document]) -> bool:
-        """True: it is to be looked at again."""
+        """Reconcile a pod or a group; returns True to be queued again."""
         pods = self.of(unit)
         if not pods:
             return await self._without_pods(unit, workloads)
@@ -172,12 +172,12 @@ class Pods:
         elif workloads:
             return workloads[0]
         known = self._cache.get(WORKLOADS, f"{namespace}/{name}")
-        if known is not None and unit.kind is UnitKind.GROUP and _is_anothers(known, pods[0]):
+        if known is not None and unit.kind is UnitKind.GROUP and _is_foreign(known, pods[0]):
             raise _Taken(name)
         if known is None and self.runs(unit):
             without = reconcile_pods(pods, None, self._actions.around(pods[0]))
             if any(isinstance(one, DeletePod) for one in without):
-                # Before they are stopped for want of one: the watch of Workloads may be behind.
+                # Read before pods are deleted for lack of one: the watch may be behind.
                 return await self._actions.find(namespace, name)
         return known
 
@@ -197,18 +197,18 @@ class Pods:
         return False
 
     async def _set_without_pods(self, workload: Document) -> None:
-        """Of a group whose pods are not made yet, or made anew: its set keeps it."""
+        """Reconcile a group whose pods are not created yet, or are replaced: its set keeps it."""
         if has_condition(workload, EVICTED) and has_condition(workload, QUOTA_RESERVED):
             await self._actions.do(ReleaseQuota(), workload)
         elif is_leaving(workload):
             await self._actions.delete(workload)
 
     async def _is_any_left(self, unit: Unit, workload: Document) -> bool:
-        """Asked of the API server: the watch of pods may be behind that of Workloads."""
+        """Ask the API server for pods: their watch may be behind that of Workloads."""
         namespace, name = split_key(unit.key)
         if unit.kind is UnitKind.GROUP and len(name) <= LONGEST_LABEL:
             return await self._actions.is_any(PODS, namespace, f"{GROUP_NAME}={name}")
-        for owner in list(owners_of(workload))[:MOST_ASKED]:
+        for owner in list(owners_of(workload))[:MOST_READ]:
             found = await self._actions.look(PODS, f"{namespace}/{owner.get('name')}")
             if found is not None and found["metadata"].get("uid") == owner.get("uid"):
                 return True
@@ -249,13 +249,13 @@ class Pods:
                         raise
                     return
                 if is_leaving(found) and not found["metadata"].get("finalizers"):
-                    return  # gone with that
+                    return  # Removing the finalizer has deleted it.
             case DeletePod(_, why, reason):
                 if reason:
                     await self._actions.mark(pod, TERMINATION_TARGET, reason, why)
                 await self._actions.remove(PODS, pod)
-                told = STOPPED if reason else EXCESS_POD_DELETED
-                self._actions.record(pod, PODS, KubernetesEvent(told, why))
+                event_reason = STOPPED if reason else EXCESS_POD_DELETED
+                self._actions.record(pod, PODS, KubernetesEvent(event_reason, why))
 
     async def _start(
         self,
@@ -266,7 +266,7 @@ class Pods:
     ) -> None:
         workload_actions, key = self._actions, key_of(workload)
         if not workload_actions.may_run(workload):
-            return  # it was taken from it meanwhile, which will be written
+            return  # The admission was revoked meanwhile; that is written next.
         first = by_name[actions[0].pod]
         workload_actions.starting.add(key)
         try:
@@ -276,7 +276,7 @@ class Pods:
             selectors = _places(workload, actions, by_name, unit.kind is UnitKind.POD)
             for some in _batched(actions, AT_ONCE):
                 await _all_of(
-                    self._let_go(by_name[one.pod], infos[one.role], selectors.get(one.pod))
+                    self._ungate(by_name[one.pod], infos[one.role], selectors.get(one.pod))
                     for one in some
                 )
                 for _ in some:
@@ -298,10 +298,10 @@ class Pods:
             first, PODS, KubernetesEvent(STARTED, f"Admitted by clusterQueue {queue}")
         )
 
-    async def _let_go(
+    async def _ungate(
         self, pod: Document, info: PodSetInfo, selector: Mapping[str, str] | None
     ) -> None:
-        """With its place: it waits for nothing more."""
+        """Remove a pod's gates, with its topology domain as node selector."""
         info = replace(info, node_selector={**info.node_selector, **(selector or {})}, gates=())
         patch = start_pod_patch(pod, info)
         if patch:
@@ -309,16 +309,16 @@ class Pods:
 
     # -- elastic Jobs -----------------------------------------------------------------------------
 
-    async def let_go_elastic(self, unit: Unit, workloads: Iterable[Document]) -> None:
-        """As many pods of a Job as its admitted slice counts, the oldest first."""
+    async def ungate_elastic(self, unit: Unit, workloads: Iterable[Document]) -> None:
+        """Ungate as many pods of a Job as its admitted slice has, the oldest first."""
         pods = self.of(unit)
         room: dict[str, int] = {}
-        let_in: Document = {}
+        admitted: Document = {}
         for workload in workloads:
             if has_condition(workload, ADMITTED) and not has_condition(workload, FINISHED):
                 if has_condition(workload, EVICTED) or not self._actions.may_run(workload):
                     continue
-                let_in = workload
+                admitted = workload
                 given = ((workload.get("status") or {}).get("admission") or {}).get(
                     "podSetAssignments"
                 )
@@ -336,12 +336,12 @@ class Pods:
             if room.get(name, 0) > 0 and not is_leaving(pod):
                 room[name] -= 1
                 await self._actions.patch(PODS, pod, elastic_pod_patch(pod))
-                self._actions.count_gate(let_in, ELASTIC_GATE, False)
+                self._actions.count_gate(admitted, ELASTIC_GATE, False)
 
     # -- LeaderWorkerSets -------------------------------------------------------------------------
 
     async def reconcile_set(self, unit: Unit, workloads: Sequence[Document]) -> bool:
-        """True: it is to be looked at again."""
+        """Reconcile a LeaderWorkerSet; returns True to be queued again."""
         document = self._cache.get(*unit.reference)
         if document is None:
             document = await self._actions.look(*unit.reference)
@@ -350,7 +350,7 @@ class Pods:
                 return True
         uid = document["metadata"].get("uid") if document is not None else None
         mine = [one for one in workloads if any(o.get("uid") == uid for o in owners_of(one))]
-        theirs = [one for one in workloads if one not in mine]  # of one by that name before
+        theirs = [one for one in workloads if one not in mine]  # of an earlier set with this name
         around = self._actions.around(document) if document is not None else None
         actions = [*reconcile_set(None, theirs)]
         if document is not None and around is not None:
@@ -359,7 +359,7 @@ class Pods:
             if isinstance(action, DeleteWorkload):
                 assert workload is not None
                 if self.runs(group_unit(key_of(workload))):
-                    continue  # until its pods are gone, its quota is in use
+                    continue  # Its quota is in use until its pods are gone.
             assert not isinstance(action, StartPod)
             await self._actions.do(action, workload, SETS, document)  # type: ignore[arg-type]
         if document is None:
@@ -368,16 +368,16 @@ class Pods:
             try:
                 patch = join_group_patch(document, pod)
             except ManifestError:
-                return False  # which the set was told
+                return False  # The set has an event for it.
             if patch:
                 found = await self._actions.patch(PODS, pod, patch)
                 for one in self.changed(key_of(found), found):
-                    self._ask(one)
+                    self._add(one)
         return False
 
 
-def _is_anothers(workload: Document, pod: Document) -> bool:
-    """Not made for pods, nor for who makes them, nor named by them."""
+def _is_foreign(workload: Document, pod: Document) -> bool:
+    """Return True if the Workload has no pod or pods' owner as owner, and is not prebuilt."""
     kinds = {str(one.get("kind")) for one in owners_of(workload)}
     return not prebuilt_of(pod) and not kinds & {"Pod", STATEFUL_SETS.kind, SETS.kind}
 
@@ -385,7 +385,7 @@ def _is_anothers(workload: Document, pod: Document) -> bool:
 def _places(
     workload: Document, starts: Sequence[StartPod], by_name: Mapping[str, Document], alone: bool
 ) -> dict[str, Mapping[str, str]]:
-    """Of pods that are let go: the domains they go to, where their workload was given some."""
+    """Return the node selectors of pods that start, if their Workload has topology domains."""
     found: dict[str, Mapping[str, str]] = {}
     going = {one.pod for one in starts}
     for given, request in assigned(workload):
@@ -410,20 +410,20 @@ def _batched(these: Iterable[T], size: int) -> Iterator[list[T]]:
 
 
 async def _all_of(these: Iterable[Awaitable[Any]]) -> None:
-    """All are done before the first that failed is told."""
+    """Wait for all, then raise the first error."""
     for one in await asyncio.gather(*these, return_exceptions=True):
         if isinstance(one, BaseException):
             raise one
 
 
 def _is_held(pod: Document) -> bool:
-    """Others only wait for their places."""
+    """Return True for a pod that is queued; others only wait for topology domains."""
     labels = labels_of(pod)
     return labels.get(MANAGED) == "true" or labels.get(ELASTIC_PODS) == "true"
 
 
 def _elastic_owner(pod: Document) -> Unit | None:
-    """The Job of a pod that its slices hold."""
+    """Return the elastic Job of a pod."""
     if labels_of(pod).get(ELASTIC_PODS) != "true":
         return None
     owner = controller_of(pod)

@@ -1,8 +1,8 @@
-"""Deletes what is over, after the times that Kueue's Configuration gives it (its
-objectRetentionPolicies); without them everything stays.
+"""Deletes finished and deactivated Workloads after the times in Kueue's Configuration
+(objectRetentionPolicies); without these, all are kept.
 
-A Workload that has ended goes by itself; the job of one that was deactivated for what became of it
-goes as a whole, as in Kueue. What a user deactivated stays.
+A finished Workload is deleted alone; a Workload that was deactivated by the queue is deleted
+together with its job, as in Kueue. A Workload that its user deactivated is kept.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from sluicecommon.kubernetes.resources import PODS
 
 WIDTH: Final = 2
 _LONGEST_S: Final = 86_400.0
-"""Between two looks, whatever the clock does."""
+"""Longest time between two checks, in case the clock is changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
     at_s: float
-    """Since the epoch."""
+    """Seconds since the epoch."""
     with_job: bool
-    """The job goes, and its Workload with it."""
+    """True if the job is deleted, and its Workload with it."""
 
 
 def due_of(workload: Document, retention: Retention) -> Due | None:
-    """When it is to be deleted; None: not at all, as it is now."""
+    """Return when a Workload is to be deleted; None: not in its present state."""
     if is_leaving(workload):
         return None
     if has_condition(workload, FINISHED):
@@ -76,13 +76,13 @@ class RetentionSweeper:
         may_write: Callable[[], bool],
         now_s: Callable[[], float],
     ) -> None:
-        """`now_s`: since the epoch."""
+        """`now_s` returns seconds since the epoch."""
         self._actions = workload_actions
         self._cache = workload_actions.cache
         self._may_write = may_write
         self._now_s = now_s
         self._retention = workload_actions.cache.policy.retention
-        self.work_queue: WorkQueue[str] = WorkQueue("old Workload", self._look, WIDTH)
+        self.work_queue: WorkQueue[str] = WorkQueue("old Workload", self._sweep, WIDTH)
 
     def add_all(self) -> None:
         for document in self._cache.all_of(WORKLOADS):
@@ -95,7 +95,7 @@ class RetentionSweeper:
         if due is not None:
             self.work_queue.add_after(key, min(_LONGEST_S, max(0.0, due.at_s - self._now_s())))
 
-    async def _look(self, key: str) -> None:
+    async def _sweep(self, key: str) -> None:
         workload = self._cache.get(WORKLOADS, key)
         due = due_of(workload, self._retention) if workload is not None else None
         if workload is None or due is None or not self._may_write():
@@ -117,12 +117,12 @@ class RetentionSweeper:
             self.changed(key, self._cache.get(WORKLOADS, key))
 
     async def _delete_job(self, workload: Document) -> None:
-        """Or the pods that it is made of. One of nobody stays."""
+        """Delete the job or the pods of a Workload. A Workload without an owner is kept."""
         for unit in _owners(workload):
             document = self._cache.get(*unit.reference)
             if document is None or is_leaving(document):
                 continue
-            # Of a Job the API server's own default would leave the pods.
+            # The API server's default propagation for a Job would orphan its pods.
             await self._actions.remove(unit.resource, document, "Background")
             text = "Deleted job: deactivation retention period expired"
             self._actions.record(document, unit.resource, KubernetesEvent(DELETED, text))

@@ -1,8 +1,7 @@
-"""Pods whose workload was given domains of a topology: each waits behind a gate of its own until it
-has one, and goes there by its node selector.
+"""Reconciler of pods whose Workload was assigned topology domains: each has a gate until it gets a
+domain, and then a node selector for it.
 
-Their job makes them, and makes them anew; whatever there is of them is looked at together, by
-workload.
+Their job creates and replaces them; all pods of a Workload are reconciled together.
 """
 
 from __future__ import annotations
@@ -37,7 +36,9 @@ from sluicecommon.kubernetes.resources import PODS
 AT_ONCE: Final = 8
 
 
-class Placing:
+class TopologyGates:
+    """Ungates pods once they have a topology domain."""
+
     def __init__(self, workload_actions: WorkloadActions) -> None:
         self._actions = workload_actions
         self._cache = workload_actions.cache
@@ -69,7 +70,7 @@ class Placing:
         return [one for one in found if one is not None]
 
     async def reconcile(self, unit: Unit) -> bool:
-        """True: it is to be looked at again."""
+        """Assign domains to a Workload's gated pods; returns True to be queued again."""
         workload = self._cache.get(WORKLOADS, unit.key)
         if workload is None or not self._actions.may_run(workload):
             return False
@@ -87,10 +88,10 @@ class Placing:
             todo += [(by_name[name], selector) for name, selector in found.items()]
         for at in range(0, len(todo), AT_ONCE):
             some = todo[at : at + AT_ONCE]
-            await asyncio.gather(*(self._let_go(pod, selector, workload) for pod, selector in some))
+            await asyncio.gather(*(self._ungate(pod, selector, workload) for pod, selector in some))
         return bool(todo)
 
-    async def _let_go(self, pod: Document, selector: Mapping[str, str], workload: Document) -> None:
+    async def _ungate(self, pod: Document, selector: Mapping[str, str], workload: Document) -> None:
         try:
             await self._actions.patch(PODS, pod, let_go_patch(pod, selector))
             is_group = bool(group_of(pod))
@@ -104,7 +105,7 @@ class Placing:
 
 
 def assigned(workload: Document) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    """Its pod sets that were given domains: the assignment, and what tells its pods apart."""
+    """Yield the assignment and the topology request of each pod set with topology domains."""
     admission = (workload.get("status") or {}).get("admission") or {}
     sets = {
         one.get("name", "main"): one for one in (workload.get("spec") or {}).get("podSets") or ()

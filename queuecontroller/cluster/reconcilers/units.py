@@ -1,4 +1,4 @@
-"""What is tended as one: a job, a pod that is alone, a group of pods, or a set of such groups."""
+"""Units of reconciliation: a job, a single pod, a group of pods, or a LeaderWorkerSet."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class UnitKind(StrEnum):
 
 
 class Unit(NamedTuple):
-    """What is reconciled as one, and queued as one item."""
+    """One item of the reconcilers' work queue."""
 
     kind: UnitKind
     resource: Resource
@@ -69,17 +69,18 @@ def placed_unit(key: str) -> Unit:
 
 
 def of_pod(pod: Document) -> Unit:
+    """Return the unit that a pod belongs to."""
     namespace = pod["metadata"]["namespace"]
     if group := group_of(pod):
         return group_unit(f"{namespace}/{group}")
     name = labels_of(pod).get(SET_NAME)
     if name and annotations_of(pod).get(SUSPENDING_PARENT) == SET.name:
-        return unit_of(SETS, f"{namespace}/{name}")  # which will tell it its group
+        return unit_of(SETS, f"{namespace}/{name}")  # The set's reconciler gives the pod its group.
     return unit_of(PODS, key_of(pod))
 
 
 def of_workload(workload: Document) -> Unit | None:
-    """None: of nobody that we know."""
+    """Return the unit that a Workload belongs to; None if its owner is not known here."""
     if annotations_of(workload).get(IS_GROUP) == "true" or any(
         one.get("kind") == "Pod" and not one.get("controller") for one in owners_of(workload)
     ):
@@ -92,7 +93,7 @@ def of_workload(workload: Document) -> Unit | None:
 
 
 def set_of(workload: Document) -> Unit | None:
-    """The LeaderWorkerSet that a group's Workload was made for."""
+    """Return the LeaderWorkerSet that a group's Workload was created for."""
     for one in owners_of(workload):
         if one.get("kind") == SETS.kind and kind_of(one) == SETS:
             return unit_of(SETS, f"{workload['metadata']['namespace']}/{one.get('name')}")

@@ -1,5 +1,5 @@
-"""What tending does alike for jobs and pods: makes, changes and deletes Workloads, and tells the
-book what became of them."""
+"""Actions shared by the job and pod reconcilers: create, change and delete Workloads, and step the
+book accordingly."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ from sluicecommon.kubernetes.resources import PODS, Resource
 T = TypeVar("T")
 INVALID: Final = 422
 NEVER: Final = (400, 413, INVALID)
-"""The same again is refused again."""
+"""HTTP statuses of requests that would be refused again."""
 MANAGER: Final = "sluice-queue"
-"""Of fields that others have a part of."""
+"""Field manager of server-side applies."""
 
 WorkloadAction = (
     CreateWorkload
@@ -88,6 +88,8 @@ WorkloadAction = (
 
 
 class WorkloadActions:
+    """Workload writes shared by the job and pod reconcilers."""
+
     def __init__(
         self,
         shell: Shell,
@@ -96,7 +98,7 @@ class WorkloadActions:
         recorder: EventRecorder,
         taken: Callable[[str, Document], None],
     ) -> None:
-        """`taken` hears of each Workload that came with an answer: its key, and as it is now."""
+        """`taken` is called with each Workload that an answer had: its key, and as it is now."""
         self._shell = shell
         self._mirror = mirror
         self._client = client
@@ -104,9 +106,9 @@ class WorkloadActions:
         self.cache = mirror.cache
         self.recorder = recorder
         self.starting: set[str] = set()
-        """Workloads of which something is being let run."""
+        """Keys of Workloads whose job or pods are being started."""
         self._refused: dict[tuple[Resource, str], str] = {}
-        """Versions of jobs of which no Workload can be made: told once."""
+        """Last error recorded for each job without a Workload, with the job's generation."""
         self.writes_total = 0
 
     async def do(
@@ -192,14 +194,14 @@ class WorkloadActions:
             self.figures.creation_latency.add(made_s - job_s, kind)
 
     def count_gate(self, workload: Document, gate: str, is_group: bool) -> None:
-        """A gate of one of its pods was lifted."""
+        """Measure the time from admission to the removal of a pod's gate."""
         since_s = seconds_of(condition_of(workload, ADMITTED).get("lastTransitionTime"))
         if since_s is None:
             return
         queue = ((workload.get("status") or {}).get("admission") or {}).get("clusterQueue") or ""
         latency_s = self._shell.now_ns() / SECOND_NS - since_s
-        told = "true" if is_group else "false"
-        self.figures.gate_removal.add(latency_s, gate, str(queue), told)
+        group = "true" if is_group else "false"
+        self.figures.gate_removal.add(latency_s, gate, str(queue), group)
 
     @property
     def figures(self) -> Figures:
@@ -233,7 +235,7 @@ class WorkloadActions:
     def take(self, found: Document) -> None:
         key = key_of(found)
         if is_leaving(found) and not found["metadata"].get("finalizers"):
-            return  # gone with that: the watch will say so
+            return  # Deleted by that write: the watch reports it.
         if self.cache.take(WORKLOADS, found):
             self.step("workload", lambda book, now_ns: self._mirror.workload(key, found, now_ns))
         self._taken(key, found)
@@ -252,14 +254,14 @@ class WorkloadActions:
             await self._client.delete(WORKLOADS, head["name"], head["namespace"], head["uid"])
 
     async def find(self, namespace: str, name: str) -> Document | None:
-        """Asked of the API server: the watch of Workloads may be behind that of their jobs."""
+        """Read a Workload from the API server: its watch may be behind that of jobs."""
         found = await self.look(WORKLOADS, f"{namespace}/{name}")
         if found is not None:
             self.take(found)
         return found
 
     async def look(self, kind: Resource, key: str) -> Document | None:
-        """As the API server has it now; None: it is not there."""
+        """Read an object from the API server; None if it does not exist."""
         namespace, name = split_key(key)
         try:
             return pruned(await self._client.get(kind, name, namespace))
@@ -269,7 +271,7 @@ class WorkloadActions:
             raise
 
     async def is_any(self, kind: Resource, namespace: str, selector: str) -> bool:
-        """Whether the API server has one with such labels now."""
+        """Return True if the API server has an object with such labels."""
         parameters = (("labelSelector", selector), ("limit", "1"))
         page = await self._client.list_page(kind, parameters, namespace)
         return b'"items":[]' not in page.replace(b" ", b"")
@@ -279,7 +281,7 @@ class WorkloadActions:
     async def patch(
         self, kind: Resource, document: Document, patch: Mapping[str, Any], part: str = ""
     ) -> Document:
-        """What the API server made of it."""
+        """Patch an object; returns it as stored."""
         head = document["metadata"]
         self.writes_total += 1
         found = pruned(
@@ -296,7 +298,7 @@ class WorkloadActions:
         return found
 
     async def mark(self, pod: Document, condition: str, reason: str, message: str) -> None:
-        """A condition of a pod's, that lives on beside its others. Raises ApiAway, ApiRefused."""
+        """Add a condition to a pod by server-side apply. Raises ApiAway, ApiRefused."""
         head = pod["metadata"]
         name = {key: head[key] for key in ("name", "namespace", "uid")}
         made = {
@@ -318,11 +320,13 @@ class WorkloadActions:
                 PODS, head["name"], document, MANAGER, head["namespace"], "status"
             )
         except ApiRefused as refused:
-            if not refused.not_found and not refused.conflict:  # another by the same name
+            if (
+                not refused.not_found and not refused.conflict
+            ):  # A conflict: the name is another object's.
                 raise
 
     async def remove(self, kind: Resource, document: Document, propagation: str = "") -> None:
-        """`propagation`: see `ApiClient.delete`."""
+        """Delete an object. `propagation`: see `ApiClient.delete`."""
         head = document["metadata"]
         self.writes_total += 1
         try:
@@ -330,15 +334,17 @@ class WorkloadActions:
                 kind, head["name"], head["namespace"], head["uid"], propagation
             )
         except ApiRefused as refused:
-            if not refused.not_found and not refused.conflict:  # another by the same name
+            if (
+                not refused.not_found and not refused.conflict
+            ):  # A conflict: the name is another object's.
                 raise
 
     async def look_again(self, kind: Resource, key: str) -> bool:
-        """Somebody changed it meanwhile: as it is now. False: it is as it was known."""
+        """Read an object after a conflict; returns False if the cache had its newest version."""
         known = self.cache.get(kind, key)
         found = await self.look(kind, key) if known is not None else None
         if found is None or known is None or version_of(found) <= version_of(known):
-            return False  # where it is gone, the watch will say so
+            return False  # If it is gone, the watch reports it.
         if kind == WORKLOADS:
             self.take(found)
         else:
@@ -347,16 +353,17 @@ class WorkloadActions:
 
     # -- events -----------------------------------------------------------------------------------
 
-    def record(self, document: Document, kind: Resource, told: KubernetesEvent) -> None:
-        self.recorder.record(document, kind, told)
+    def record(self, document: Document, kind: Resource, event: KubernetesEvent) -> None:
+        self.recorder.record(document, kind, event)
 
     def refuse(
         self, kind: Resource, document: Document, why: str, reason: str = WORKLOAD_NOT_COMPOSED
     ) -> None:
+        """Record an error event on a job, once for each generation of it."""
         key = kind, key_of(document)
-        told = f"{document['metadata'].get('generation')} {why}"
-        if self._refused.get(key) != told:
-            self._refused[key] = told
+        error = f"{document['metadata'].get('generation')} {why}"
+        if self._refused.get(key) != error:
+            self._refused[key] = error
             self.record(document, kind, KubernetesEvent(reason, why, warning=True))
 
     def forget(self, kind: Resource, key: str) -> None:
@@ -368,14 +375,14 @@ class WorkloadActions:
         return self._shell.step(label, call)
 
     def may_run(self, workload: Document) -> bool:
-        """Whether the book has not changed its mind about what the API says is admitted."""
+        """Return True unless the book has revoked the admission that the API server has."""
         record = self._shell.book.workloads.records.get(WorkloadKey(key_of(workload)))
         return (
             record is not None and holds(record.workload) and not record.workload.is_true(EVICTED)
         )
 
     def infos(self, workload: Document, gates: tuple[str, ...] = ()) -> list[PodSetInfo]:
-        """What its admission gives each pod set. Raises ManifestError."""
+        """Return what the admission gives each pod set. Raises ManifestError."""
         flavors = {one["metadata"]["name"]: one for one in self.cache.all_of(FLAVORS)}
         return pod_set_infos(workload, flavors, gates=gates)
 
@@ -430,7 +437,7 @@ class WorkloadActions:
         workload = with_condition(record.workload, kind, status, reason, text, self._shell.now_ns())
         self.step("condition", lambda book, now_ns: book.workloads.change(mine, workload, now_ns))
 
-    # -- what is around a job ---------------------------------------------------------------------
+    # -- the context of a job ---------------------------------------------------------------------
 
     def around(self, document: Document) -> Setting:
         namespace = document["metadata"].get("namespace") or ""

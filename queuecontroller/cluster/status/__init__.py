@@ -1,1 +1,1 @@
-"""What the objects' status and events say: no I/O."""
+"""Status, events and visibility API: built from the book, no I/O."""

@@ -1,8 +1,8 @@
-"""Events for people: what `kubectl describe` shows at the end, with Kueue's reasons and words.
+"""Kubernetes events, as `kubectl describe` shows them, with Kueue's reasons and messages.
 
-Each costs the API server a write, so there is one where something became of an object; those that
-say what its conditions say anyway are told to who asks for all of Kueue's. They are told after what
-they tell of is stored.
+Each costs the API server a write, so events that only repeat an object's conditions are recorded
+only if all of Kueue's are configured. An event is recorded after the change that it is about is
+stored.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ class KubernetesEvent:
     message: str
     warning: bool = False
     detail: bool = False
-    """Kueue tells it, too, and the object's conditions say as much."""
+    """True for an event of Kueue's that only repeats the object's conditions."""
 
 
 def of_workload(before: Document, after: Document) -> Iterator[KubernetesEvent]:
-    """What became of a Workload with one write of ours."""
+    """Yield the events of one write of a Workload's status."""
 
     def became(kind: str) -> bool:
         return has_condition(after, kind) and not has_condition(before, kind)
 
     queue = ((after.get("status") or {}).get("admission") or {}).get("clusterQueue", "")
-    # Its job is told that it was started, which is what people look at.
+    # The job gets the event that it was started, which is what users read.
     of_a_job, admitted = bool(controller_of(after)), became(ADMITTED)
     if became(QUOTA_RESERVED):
         text = f"Quota reserved in ClusterQueue {queue}"
@@ -85,7 +85,7 @@ def _of_eviction(after: Document) -> Iterator[KubernetesEvent]:
 
 
 def of_preemptor(target: Document) -> KubernetesEvent:
-    """What who preempted it is told."""
+    """Return the event recorded on the preemptor."""
     head = target["metadata"]
     queue = ((target.get("status") or {}).get("admission") or {}).get("clusterQueue", "")
     name = f"{head.get('namespace')}/{head['name']}"
@@ -98,7 +98,7 @@ def of_preemptor(target: Document) -> KubernetesEvent:
 def event_of(
     about: Document, api_version: str, kind: str, told: KubernetesEvent, now: str, name: str
 ) -> dict[str, Any]:
-    """`now` in RFC 3339; `name` makes it one of a kind."""
+    """Return the Event object. `now` is in RFC 3339; `name` makes its name unique."""
     head: Mapping[str, Any] = about["metadata"]
     namespace = head.get("namespace") or "default"
     return {

@@ -1,7 +1,7 @@
-"""What the status of a ClusterQueue, a LocalQueue and a Cohort says, from the book.
+"""Status of ClusterQueues, LocalQueues and Cohorts, from the book.
 
-Who waits and who holds quota is counted by LocalQueue as it changes, so that telling of one queue
-does not look at every workload.
+Pending workloads and those with quota are counted by LocalQueue as they change, so that the status
+of one queue does not take a pass over all workloads.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class QueueStatus:
         self._local_of: dict[WorkloadKey, str] = {}
         self._in_local: dict[str, dict[WorkloadKey, None]] = {}
         self._cluster_of: dict[WorkloadKey, str] = {}
-        """Where quota is held: its LocalQueue may be gone before the workload is."""
+        """LocalQueue of each workload with quota, which may be deleted before the workload."""
 
     def touched(self, key: WorkloadKey) -> Iterable[ObjectId]:
-        """A workload has changed: the queues whose status may say something else."""
+        """Return the queues whose status may change with a workload."""
         record = self._book.workloads.records.get(key)
         before = self._local_of.pop(key, "")
         if before:
@@ -118,7 +118,7 @@ class QueueStatus:
         return found
 
     def _waiting_outside(self, name: str) -> int:
-        """Who waits for the ClusterQueue, but not in its line: its LocalQueue is stopped."""
+        """Count workloads pending for the ClusterQueue whose LocalQueue is stopped."""
         count = 0
         for local, keys in self._in_local.items():
             namespace, queue = split_key(local)
@@ -137,7 +137,7 @@ class QueueStatus:
     def _usage(
         self, frs: Iterable[Fr], held: Usage, nominal: Mapping[Fr, int] | None
     ) -> list[dict[str, Any]]:
-        """By flavor and resource; with `nominal` also what of it is borrowed."""
+        """Return usage by flavor and resource; with `nominal`, the borrowed part as well."""
         numbers = self._book.engine.cache.numbers
         flavors: dict[str, list[dict[str, Any]]] = {}
         for fr in dict.fromkeys([*frs, *held]):
@@ -151,7 +151,7 @@ class QueueStatus:
         return [{"name": name, "resources": found} for name, found in flavors.items()]
 
     def _why_closed(self, document: Document, name: str) -> tuple[str, str]:
-        """Reason and message of Active=False; no reason: it is open."""
+        """Return reason and message of Active=False; both "" if it is active."""
         refused = self._mirror.refused.get(("ClusterQueue", "", name))
         if refused is not None:
             return MISCONFIGURED, f"{_NOT_IN}: {refused}"
@@ -229,7 +229,7 @@ class QueueStatus:
 
 
 def active(document: Document, reason: str, message: str, now_ns: int) -> list[dict[str, Any]]:
-    """All conditions of a queue, with this one; without a reason it is open."""
+    """Return a queue's conditions with Active, which is True if `reason` is empty."""
     kind = document.get("kind")
     if not reason:
         submit = "Can submit new workloads to localQueue"
@@ -251,11 +251,11 @@ def active(document: Document, reason: str, message: str, now_ns: int) -> list[d
 
 
 def differing(document: Document, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a status, what is not there already."""
+    """Return the fields of a status that differ from the stored ones."""
     known = document.get("status") or {}
     return {name: value for name, value in wanted.items() if known.get(name) != value}
 
 
 def _counts(workload: Workload) -> bool:
-    """It waits, or holds quota."""
+    """Return True if the workload is pending or holds quota."""
     return not workload.is_true(FINISHED) and (workload.active or workload.admission is not None)

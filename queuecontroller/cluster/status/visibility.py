@@ -27,13 +27,13 @@ from queuecontroller.state.status import Views
 
 GROUP: Final = "visibility.kueue.x-k8s.io"
 VERSIONS: Final = ("v1beta2", "v1beta1")
-"""The preferred one first."""
+"""Served versions, the preferred one first."""
 ROOT: Final = f"/apis/{GROUP}"
 PART: Final = "pendingworkloads"
 DEFAULT_LIMIT: Final = 1000
-"""Kueue's."""
+"""Kueue's default."""
 MOST: Final = 10_000
-"""An item has some 500 bytes."""
+"""Largest limit of a request; an item has some 500 bytes."""
 _KINDS: Final = {"clusterqueues": ("ClusterQueue", False), "localqueues": ("LocalQueue", True)}
 _COLUMNS: Final = (
     ("Name", "string", "name"),
@@ -47,7 +47,7 @@ _COLUMNS: Final = (
 
 
 class Wrong(Exception):
-    """What is answered instead, as an HTTP status, Kubernetes' reason and words."""
+    """An error answer: HTTP status, Kubernetes' reason, and message."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(message)
@@ -76,7 +76,7 @@ class Question:
 
     @property
     def attributes(self) -> dict[str, str]:
-        """What it takes a right to, in a SubjectAccessReview's words."""
+        """Return the resource attributes for a SubjectAccessReview."""
         made = {
             "group": GROUP,
             "version": self.version,
@@ -89,8 +89,10 @@ class Question:
 
 
 def question(path: str, query: str) -> Question | str:
-    """A question of a path and a query as they came, or the version whose resources are asked for.
-    Raises Wrong."""
+    """Parse a path and query as received; returns a version if only its resources are listed.
+
+    Raises Wrong.
+    """
     parts = path.removeprefix(ROOT).strip("/").split("/") if path.startswith(f"{ROOT}/") else [""]
     version, rest = parts[0], [unquote(one) for one in parts[1:]]
     if version not in VERSIONS:
@@ -127,7 +129,7 @@ def _whole(given: Mapping[str, list[str]], name: str, default: int) -> int:
 
 
 def resources(version: str) -> dict[str, Any]:
-    """What discovery tells of a version."""
+    """Return the discovery document of a version."""
     listed = []
     for plural, (kind, namespaced) in _KINDS.items():
         for name, shown in ((plural, kind), (f"{plural}/{PART}", "PendingWorkloadsSummary")):
@@ -150,7 +152,7 @@ def resources(version: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Somebody in line."""
+    """A pending workload."""
 
     document: Document
     priority: int
@@ -162,7 +164,7 @@ class Waiting:
 def answer(
     asked: Question, cache: ObjectCache, book: Book | None, views: Views | None, now_ns: int
 ) -> dict[str, Any]:
-    """The summary. `book` and `views`: of whoever leads. Raises Wrong."""
+    """Return the summary. `book` and `views`: the leader's. Raises Wrong."""
     queue, local = _queue(asked, cache)
     in_line = _by_book(book, queue, cache) if book is not None else _by_objects(cache, queue)
     last = asked.offset + asked.limit
@@ -193,7 +195,7 @@ def answer(
 
 
 def _queue(asked: Question, cache: ObjectCache) -> tuple[str, str]:
-    """The ClusterQueue whose line it is, and the LocalQueue that counts, if it is one's."""
+    """Return the ClusterQueue, and the LocalQueue if the question is about one."""
     if asked.plural == "clusterqueues":
         if cache.get(CLUSTER_QUEUES, asked.name) is None:
             raise _missing("clusterqueues", asked.name)
@@ -286,7 +288,7 @@ def _item(waiting: Waiting, position: int, in_local: int) -> dict[str, Any]:
 
 
 def table(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """The same for `kubectl get`, which asks for rows."""
+    """Return the summary as a Table, which `kubectl get` requests."""
     return {
         "kind": "Table",
         "apiVersion": "meta.k8s.io/v1",
@@ -322,7 +324,7 @@ def _partial(item: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def wants_table(accept: Iterable[str]) -> bool:
-    """By the Accept headers: the first kind that can be had counts."""
+    """Return True if the first supported type in the Accept headers is a Table."""
     for one in ",".join(accept).split(","):
         words = {word.strip() for word in one.split(";")}
         if "application/json" in words or "*/*" in words:
@@ -331,7 +333,7 @@ def wants_table(accept: Iterable[str]) -> bool:
 
 
 def services(ca_bundle: str, service: str, namespace: str) -> Sequence[dict[str, Any]]:
-    """The APIServices: whom the API server asks."""
+    """Return the APIServices, which register this server at the API server."""
     return [
         {
             "apiVersion": "apiregistration.k8s.io/v1",

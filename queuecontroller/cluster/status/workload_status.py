@@ -37,14 +37,14 @@ OURS: Final = (
     *(QUOTA_RESERVED, ADMITTED, PODS_READY, FINISHED, EVICTED, PREEMPTED, REQUEUED),
     WAITING_FOR_PODS,
 )
-"""Conditions that nobody else writes, but who finishes a job of an external framework."""
+"""Conditions that no other writer changes, except Finished of an external framework's job."""
 LONGEST: Final = 1024
-"""Characters of a message; Kueue cuts there, too."""
+"""Longest message in characters, as in Kueue."""
 UNANSWERED: Final = "The check has not answered yet"
 
 
 def stamp(at_ns: int) -> str:
-    """To the second, as Kubernetes has it."""
+    """Format a time to the second, as Kubernetes does."""
     moment = datetime.fromtimestamp(at_ns // 1_000_000_000, UTC)
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
@@ -60,8 +60,10 @@ def patch_of(
     waits: Condition | None,
     now_ns: int,
 ) -> dict[str, Any]:
-    """The status to merge, empty: it says all already. `seen` is the document as it was read,
-    `waits` why it does not hold quota."""
+    """Return the patch of a status; empty if nothing changes.
+
+    `seen` is the document as it was read, `waits` the condition of a pending workload.
+    """
     status = document.get("status") or {}
     found: dict[str, Any] = {}
     if workload.admission != seen.admission:
@@ -87,7 +89,7 @@ def patch_of(
 def _conditions(
     document: Document, workload: Workload, waits: Condition | None
 ) -> list[dict[str, Any]] | None:
-    """None: as they are."""
+    """Return the conditions to write; None if they stay."""
     before = (document.get("status") or {}).get("conditions") or ()
     made: dict[str, dict[str, Any]] = {one["type"]: dict(one) for one in before}
     wanted = {one.type: one for one in workload.conditions if one.type in OURS}
@@ -158,7 +160,7 @@ def _topology(given: TopologyAssignment) -> dict[str, Any]:
 
 
 def _stats(status: Mapping[str, Any], workload: Workload) -> dict[str, Any]:
-    """With one eviction more."""
+    """Return the scheduling statistics with one more eviction."""
     evicted = workload.condition(EVICTED)
     reason, cause = reason_and_cause(evicted) if evicted is not None else ("", "")
     key = {"reason": reason, "underlyingCause": cause}
@@ -190,7 +192,7 @@ def _checks(status: Mapping[str, Any], workload: Workload, now_ns: int) -> list[
             "message": one.message or UNANSWERED,
             "lastTransitionTime": stamp(now_ns),
         }
-        if before is not None and before.get("state") == "Retry":  # how often, for its back-off
+        if before is not None and before.get("state") == "Retry":  # Counted for its back-off.
             shown["retryCount"] = (before.get("retryCount") or 0) + 1
         made.append(shown)
     return made

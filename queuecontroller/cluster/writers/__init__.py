@@ -1,1 +1,1 @@
-"""Writes to the API server what the book decided."""
+"""Writers of the book's decisions to the API server, and the work queue that they share."""

@@ -1,4 +1,4 @@
-"""Writes events, as well as it can: what cannot be told now is dropped, never waited for."""
+"""Records events, best effort: an event that cannot be written is dropped, never waited for."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class EventRecorder:
         new_name: Callable[[], str],
         records_all: bool = False,
     ) -> None:
-        """`records_all`: details, too."""
+        """`records_all`: events that only repeat conditions are recorded, too."""
         self._records_all = records_all
         self._client = client
         self._may_write = may_write
@@ -40,11 +40,11 @@ class EventRecorder:
         self.recorded_total = 0
         self.dropped_total = 0
 
-    def record(self, about: Document, kind: Resource, told: KubernetesEvent) -> None:
-        if told.detail and not self._records_all:
+    def record(self, about: Document, kind: Resource, event: KubernetesEvent) -> None:
+        if event.detail and not self._records_all:
             return
         self.dropped_total += len(self._waiting) == MOST_WAITING
-        self._waiting.append((about, kind, told))
+        self._waiting.append((about, kind, event))
         self._news.set()
 
     async def run(self) -> None:
@@ -58,14 +58,14 @@ class EventRecorder:
                 self._news.clear()
                 await self._news.wait()
                 continue
-            about, kind, told = self._waiting.popleft()
+            about, kind, recorded = self._waiting.popleft()
             if not self._may_write():
                 continue
             now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-            event = event_of(about, kind.api_version, kind.kind, told, now, self._new_name())
+            event = event_of(about, kind.api_version, kind.kind, recorded, now, self._new_name())
             try:
                 await self._client.create(EVENTS, event, event["metadata"]["namespace"])
                 self.recorded_total += 1
             except (ApiAway, ApiRefused) as error:
                 self.dropped_total += 1
-                log.debug("event %s: %s", told.reason, error)
+                log.debug("event %s dropped: %s", recorded.reason, error)

@@ -1,4 +1,4 @@
-"""Keeps the status of queues and cohorts, and the finalizers of what others stand on.
+"""Writes the status of queues and cohorts, and the finalizers of objects that are in use.
 
 However much changes, each object is written at most once a second.
 """
@@ -29,11 +29,11 @@ from sluicecommon.kubernetes.resources import Resource
 
 WIDTH: Final = 2
 COALESCED_S: Final = 1.0
-TOLD: Final = {one.kind: one for one in (CLUSTER_QUEUES, LOCAL_QUEUES, COHORTS)}
-"""Kinds with a status of ours."""
+WITH_STATUS: Final = {one.kind: one for one in (CLUSTER_QUEUES, LOCAL_QUEUES, COHORTS)}
+"""Kinds whose status is written here."""
 HELD: Final = {one.kind: one for one in (CLUSTER_QUEUES, FLAVORS, CHECKS, TOPOLOGIES)}
-"""Kinds that are kept until nobody uses them."""
-KEPT: Final = TOLD | HELD
+"""Kinds that are kept by a finalizer while they are used."""
+KEPT: Final = WITH_STATUS | HELD
 
 
 class QueueWriter:
@@ -67,7 +67,7 @@ class QueueWriter:
         if document is None or not self._may_write():
             return
         try:
-            if kind in TOLD and not is_leaving(document):
+            if kind in WITH_STATUS and not is_leaving(document):
                 wanted = self.status.status(document, self._shell.now_ns())
                 patch = differing(document, wanted)
                 if patch:
@@ -100,7 +100,7 @@ class QueueWriter:
         return found
 
     def _finalizers(self, kind: str, name: str, document: Document) -> list[str] | None:
-        """As they should be; None: as they are."""
+        """Return the finalizers to write; None if they stay."""
         found = list(document["metadata"].get("finalizers") or ())
         if not is_leaving(document):
             return None if IN_USE in found else [*found, IN_USE]

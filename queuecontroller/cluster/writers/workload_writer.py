@@ -1,9 +1,9 @@
-"""Writes what the book decided about Workloads: assumed already, heard of only once it is stored.
+"""Writes the book's decisions about Workloads. The book assumes them; they take effect once stored.
 
-A write says which version of the object was decided upon. When the API server refuses it, because
-somebody changed the object or because a rule forbids it, what was assumed is undone: the Workload
-is taken as the API server has it, and stands in line again. Quota that comes free is written before
-what is given of it: nobody who adds up the API's objects finds more given than there is.
+A write names the resource version that was decided upon. When the API server refuses it, because
+the object has changed or a policy forbids it, the decision is undone: the Workload is taken over as
+stored, and queued again. Quota is released in the API before it is given to another workload, so
+the API's objects never add up to more quota than there is.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
 
 log = logging.getLogger(__name__)
 WIDTH: Final = 12
-"""Writes in flight: from 8 to 16 the API server does most of them; more only wait there."""
-SAID_S: Final = 1.0
-"""Why somebody waits changes often; it is written so long after it changed."""
+"""Writes in flight: the API server's throughput is best with 8 to 16; more only wait there."""
+DEBOUNCE_S: Final = 1.0
+"""Seconds of debounce for updates of the pending reason, which changes often."""
 ALIKE_A_SECOND: Final = 20.0
-"""Thousands that are alike come to wait at once, and are not looked at: each is told why, but in
-its turn, since every write takes time from those that let somebody run."""
+"""Rate of the pending reasons of identical workloads, which are not evaluated one by one. Thousands
+may come at once, and each write delays a write that admits a workload."""
 REFUSED_NS: Final = 10_000_000_000
-"""What the API server will not have is not offered to it again at once."""
+"""Nanoseconds until a refused write is tried again."""
 
 
 class WorkloadWriter:
@@ -46,7 +46,7 @@ class WorkloadWriter:
         may_write: Callable[[], bool],
         stored: Callable[[Document, Document], None],
     ) -> None:
-        """`stored` hears of each of our writes: the document before, and as it is now."""
+        """`stored` is called after each write, with the document before and as stored."""
         self._shell = shell
         self._mirror = mirror
         self._client = client
@@ -55,17 +55,18 @@ class WorkloadWriter:
         self.work_queue: WorkQueue[WorkloadKey] = WorkQueue("Workload", self._write, WIDTH)
         self._number = 0
         self._releasing: dict[WorkloadKey, int] = {}
-        """Quota that is free in the book and not yet in the API, numbered as it came free."""
+        """Workloads whose quota is free in the book and not yet in the API, numbered in that
+        order."""
         self._behind: dict[WorkloadKey, int] = {}
-        """Who was given quota when that many had come free."""
+        """Last number of `_releasing` at the time a workload was given quota."""
         self._alike: dict[WorkloadKey, float] = {}
-        """Who waits as others do, and when it is told."""
+        """Workloads pending for the reason of identical ones, and when that is written, in s."""
         self._next_alike_s = 0.0
         self.writes_total = 0
         self.conflicts_total = 0
 
     def touched(self, keys: Iterable[WorkloadKey]) -> None:
-        """The book has something new about them."""
+        """Queue writes for workloads that the book has changed."""
         reserving: list[WorkloadKey] = []
         others: list[WorkloadKey] = []
         for key in keys:
@@ -89,10 +90,11 @@ class WorkloadWriter:
                 self.work_queue.add(key)
             else:
                 self._note_alike(key)
-                self.work_queue.add_after(key, SAID_S)
+                self.work_queue.add_after(key, DEBOUNCE_S)
 
     def _note_alike(self, key: WorkloadKey) -> None:
-        """Somebody of its shape could not start: it is told so in its turn, if nobody has yet."""
+        """Plan a pending reason for a workload that was skipped since an identical one had no
+        quota."""
         book = self._mirror.book
         if key in self._alike or key in book.workloads.waiting:
             return
@@ -100,11 +102,13 @@ class WorkloadWriter:
         if document is None or condition_of(document, QUOTA_RESERVED):
             return
         if book.engine.why_like_others(key) is not None:
-            self._next_alike_s = max(monotonic() + SAID_S, self._next_alike_s + 1 / ALIKE_A_SECOND)
+            self._next_alike_s = max(
+                monotonic() + DEBOUNCE_S, self._next_alike_s + 1 / ALIKE_A_SECOND
+            )
             self._alike[key] = self._next_alike_s
 
-    def _is_told_alike(self, key: WorkloadKey) -> bool:
-        """Whether its turn has come; if not, it is asked again then."""
+    def _is_alike_due(self, key: WorkloadKey) -> bool:
+        """Return True if the shared reason is due; queues the workload for later if not."""
         due_s = self._alike.get(key)
         if due_s is None:
             return False
@@ -114,20 +118,21 @@ class WorkloadWriter:
         return left_s <= 0
 
     def objects_changed(self) -> None:
-        """Those that wait may do so for another reason now, of which no cycle tells."""
+        """Queue pending workloads whose reason changed with an object, without a scheduling
+        cycle."""
         for key, record in self._mirror.book.workloads.records.items():
             workload = record.workload
             if workload.admission is not None or workload.is_true(FINISHED):
                 continue
             document = self._mirror.cache.get(WORKLOADS, key)
-            waits = self._homeless(key)
+            waits = self._why_unqueued(key)
             if document is not None and waits is not None:
-                told = condition_of(document, QUOTA_RESERVED).get("message")
-                if told != waits[:LONGEST]:
-                    self.work_queue.add_after(key, SAID_S)
+                written = condition_of(document, QUOTA_RESERVED).get("message")
+                if written != waits[:LONGEST]:
+                    self.work_queue.add_after(key, DEBOUNCE_S)
 
-    def _homeless(self, key: WorkloadKey) -> str | None:
-        """Why nobody even looks at it."""
+    def _why_unqueued(self, key: WorkloadKey) -> str | None:
+        """Return why a workload is not queued, or why its queue is inactive; None if neither."""
         engine = self._mirror.book.engine
         found = engine.why_unqueued(key)
         queue = engine.queue_of(key)
@@ -153,13 +158,14 @@ class WorkloadWriter:
         self._settle(key)
 
     def _is_early(self, key: WorkloadKey) -> bool:
-        """Quota that came free before it was given is not written yet: it is asked again then."""
+        """Return True while quota that was freed before it is not written yet; it is queued
+        again."""
         oldest = next(iter(self._releasing.values()), None)
         mine = self._behind.get(key)
         return oldest is not None and mine is not None and oldest <= mine
 
     def _settle(self, key: WorkloadKey) -> None:
-        """It was looked at, and what was to be written is."""
+        """Finish a workload whose status is written: later reservations may be written now."""
         document = self._mirror.cache.get(WORKLOADS, key)
         self._behind.pop(key, None)
         if document is None or condition_of(document, QUOTA_RESERVED):
@@ -191,17 +197,17 @@ class WorkloadWriter:
         return patch_of(document, seen, workload, self._waits(key, workload), now_ns), workload
 
     def _waits(self, key: WorkloadKey, workload: Workload) -> Condition | None:
-        """Why it does not hold quota; None where it does, or nobody has looked yet."""
+        """Return why it has no quota; None if it has quota, or was not evaluated yet."""
         if workload.admission is not None or workload.is_true(FINISHED):
             self._alike.pop(key, None)
             return None
         now_ns = self._shell.now_ns()
         book = self._mirror.book
-        homeless = self._homeless(key)
+        homeless = self._why_unqueued(key)
         if homeless is not None:
             return pending("Inadmissible", homeless, now_ns)
         waiting = book.workloads.waiting.get(key)
-        if waiting is None and self._is_told_alike(key):
+        if waiting is None and self._is_alike_due(key):
             waiting = book.workloads.why_not(key)
         return pending(waiting.reason, waiting.message, now_ns) if waiting is not None else None
 
@@ -212,7 +218,7 @@ class WorkloadWriter:
         workload: Workload | None,
         patch: Mapping[str, Any],
     ) -> bool:
-        """False: it was refused, and what was assumed is undone. Raises ApiAway."""
+        """Send a patch; returns False if it was refused and the decision undone. Raises ApiAway."""
         namespace, name = split_key(key)
         version = str(document["metadata"]["resourceVersion"])
         if workload is not None:
@@ -228,7 +234,7 @@ class WorkloadWriter:
                 resource_version=version,
             )
             found = pruned(answer)
-            if self._mirror.cache.take(WORKLOADS, found):  # else the watch was faster
+            if self._mirror.cache.take(WORKLOADS, found):  # False if the watch was faster.
                 self._shell.step(
                     "stored", lambda book, now_ns: self._mirror.workload(key, found, now_ns)
                 )
@@ -236,7 +242,7 @@ class WorkloadWriter:
             await self._undo(key, version, refused)
             return False
         except ApiAway:
-            await self._look(key)  # whether it was stored, nobody has said
+            await self._look(key)  # Without an answer it may have been stored.
             raise
         finally:
             self._mirror.expected.pop(key, None)
@@ -244,12 +250,12 @@ class WorkloadWriter:
         return True
 
     async def _undo(self, key: WorkloadKey, version: str, refused: ApiRefused) -> None:
-        """Raises ApiAway; ApiRefused where a pause may help."""
+        """Undo a refused decision. Raises ApiAway, and ApiRefused if a later retry may succeed."""
         if refused.status == 429 or refused.status >= 500 or refused.denied:
             raise refused
         self.conflicts_total += refused.conflict
         if not refused.conflict and not refused.not_found:
-            log.warning("Workload %s: not stored: %s", key, refused)
+            log.warning("Workload %s: status update refused, decision undone: %s", key, refused)
         known = self._mirror.cache.get(WORKLOADS, key)
         if known is None or str(known["metadata"]["resourceVersion"]) == version:
             await self._look(key)
@@ -260,7 +266,7 @@ class WorkloadWriter:
         self._settle(key)
 
     async def _look(self, key: WorkloadKey) -> None:
-        """As the API server has it now. Raises ApiAway, ApiRefused."""
+        """Read the Workload from the API server. Raises ApiAway, ApiRefused."""
         namespace, name = split_key(key)
         cache = self._mirror.cache
         known = cache.get(WORKLOADS, key)
@@ -283,7 +289,7 @@ def _is_to_stop(document: Document, record: WorkloadRecord) -> bool:
 
 
 def _holds(document: Document) -> bool:
-    """Quota, by what the API says."""
+    """Return True if a Workload holds quota by its stored status."""
     status = document.get("status") or {}
     if not status.get("admission"):
         return False

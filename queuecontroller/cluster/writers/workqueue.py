@@ -1,10 +1,11 @@
-"""Things to be done to objects, one at a time for each object, several objects at once.
+"""Work queue of keys: each key is processed by one task at a time, several keys at once.
 
-What is asked for while it is being done is done once more; what failed is done again after a pause
-that grows. So nothing is done twice at once, and nothing is forgotten.
+A key that is added while it is processed is processed once more; a key that failed is processed
+again after an exponential back-off. So no key is processed twice at once, and none is lost.
 
-An object that leads to a defect of ours waits like one that the API server refused: it is still
-there after a restart, so ending the process would end each one that follows, for all objects.
+A key whose processing raises an unexpected error backs off like one that the API server refused:
+the object would still be there after a restart, so ending the process would stop all objects for
+good.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ log = logging.getLogger(__name__)
 
 class WorkQueue(Generic[K]):
     def __init__(self, name: str, do: Callable[[K], Awaitable[None]], width: int) -> None:
-        """`do` may raise ApiAway and ApiRefused: it is done again later. So is what raises anything
-        else, which is logged with its traceback and counted."""
+        """`do` processes a key. After ApiAway, ApiRefused and any other error it is called again;
+        other errors are logged with a traceback and counted."""
         self._name = name
         self._do = do
         self._width = width
         self._urgent: deque[K] = deque()
-        self._leisurely: deque[K] = deque()
-        self._asked: set[K] = set()
-        """In one of the two lines."""
+        self._low_priority: deque[K] = deque()
+        self._queued: set[K] = set()
+        """Keys in one of the two queues."""
         self._doing: set[K] = set()
         self._again: dict[K, float] = {}
-        """Asked for while it was being done, and in how many seconds it is to be done once more."""
+        """Keys added while they were processed, and the seconds until they are processed again."""
         self._later: dict[K, asyncio.TimerHandle] = {}
         self._failures: dict[K, int] = {}
         self._news = asyncio.Event()
@@ -45,25 +46,26 @@ class WorkQueue(Generic[K]):
         self.failed_total = 0
 
     def __len__(self) -> int:
-        return len(self._asked) + len(self._doing) + len(self._later)
+        return len(self._queued) + len(self._doing) + len(self._later)
 
     def add(self, key: K, urgent: bool = True) -> None:
-        """Not sooner than a pause after a failure is over."""
+        """Queue a key; after a failure not before its back-off is over."""
         if key in self._doing:
             self._again[key] = 0.0
             return
         if key in self._later and key not in self._failures:
             self._later.pop(key).cancel()
-        if key not in self._asked and key not in self._later:
-            self._asked.add(key)
-            (self._urgent if urgent else self._leisurely).append(key)
+        if key not in self._queued and key not in self._later:
+            self._queued.add(key)
+            (self._urgent if urgent else self._low_priority).append(key)
             self._news.set()
 
     def add_after(self, key: K, seconds: float) -> None:
+        """Queue a key in so many seconds, unless it is queued already."""
         if key in self._doing:
             self._again.setdefault(key, seconds)
             return
-        if key in self._asked or key in self._later:
+        if key in self._queued or key in self._later:
             return
         loop = asyncio.get_running_loop()
         self._later[key] = loop.call_later(seconds, self._is_due, key)
@@ -73,7 +75,7 @@ class WorkQueue(Generic[K]):
         self.add(key, urgent=key in self._failures)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Process keys until cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(self._width):
@@ -84,13 +86,13 @@ class WorkQueue(Generic[K]):
 
     async def _work(self) -> None:
         while True:
-            line = self._urgent or self._leisurely
+            line = self._urgent or self._low_priority
             if not line:
                 self._news.clear()
                 await self._news.wait()
                 continue
             key = line.popleft()
-            self._asked.discard(key)
+            self._queued.discard(key)
             self._doing.add(key)
             failed = False
             try:
@@ -108,7 +110,11 @@ class WorkQueue(Generic[K]):
                 self.failed_total += 1
                 self._failures[key] = self._failures.get(key, 0) + 1
                 DEFECTS.add(self._name)
-                log.exception("%s %s: a defect, please report it; others go on", self._name, key)
+                log.exception(
+                    "%s %s: internal error, please report it; other objects are not affected",
+                    self._name,
+                    key,
+                )
             finally:
                 self._doing.discard(key)
             again_s = self._again.pop(key, None)

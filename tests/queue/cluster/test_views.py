@@ -34,7 +34,7 @@ def pod(label: str, size: int) -> dict[str, Any]:
 
 
 def changed(views: Views, key: str, document: dict[str, Any]) -> None:
-    views.told(Changed(Item(key, "1", views.read(document))))
+    views.notify(Changed(Item(key, "1", views.read(document))))
 
 
 @given(
@@ -57,10 +57,10 @@ def test_each_has_of_all_that_there_are_those_it_wants(
             there[key] = pod(label, size)
             changed(views, key, there[key])
         elif there.pop(key, None) is not None:
-            views.told(Removed(key))
+            views.notify(Removed(key))
     assert every.has == {key: one["size"] for key, one in there.items()}
     assert some.has == {key: one for key, one in there.items() if one["label"] == "x"}
-    views.told(Synced())
+    views.notify(Synced())
     assert (every.syncs, some.syncs) == (1, 1)
 
 
@@ -69,7 +69,7 @@ def test_one_that_comes_later_hears_what_is_told_anew() -> None:
     views = Views(View(dict, first.told))
     old = views.read(pod("x", 1))
     views.add(View(dict, late.told))
-    views.told(Changed(Item("a", "1", old)))  # it was read before
+    views.notify(Changed(Item("a", "1", old)))  # it was read before
     assert (len(first.has), len(late.has)) == (1, 0)
     changed(views, "a", pod("x", 1))
     assert late.has == first.has
