@@ -49,8 +49,7 @@ from queuecontroller.state.workloads.workloads import Workloads
 from sluicecommon.kubernetes.names import LONGEST
 
 TERM_GAP: Final = 1000
-"""Increment of the term when the database is declared an old copy, which may lack as many
-starts."""
+"""Increment of the term when the database is an old copy, which may lack as many starts."""
 MOST_FINISHED: Final = 10_000
 """Finished workloads that are kept for display; the oldest are removed first."""
 PRUNED_AT_ONCE: Final = 2000
@@ -243,8 +242,7 @@ class Book:
         return "configured" if before is not None else "created"
 
     def _settle(self, now_ns: int, changed: Collection[ObjectId] = ()) -> None:
-        """Apply changed objects to workloads: pending ones through the engine, and here those with
-        quota, which may have to be evicted."""
+        """Apply changed objects to workloads with quota, which may have to be evicted."""
         self._share_admission(now_ns)
         self._protect()
         self.engine.settle(now_ns)
@@ -346,8 +344,7 @@ class Book:
     # -- single workloads -------------------------------------------------------------------------
 
     def submit(self, asked: Submission, now_ns: int) -> WorkloadRecord:
-        """Submit a workload; a repeated token returns the workload of the first call. Raises
-        Refused."""
+        """Submit a workload; a repeated token returns the first call's. Raises Refused."""
         known = self._tokens.get(asked.token) if asked.token else None
         if known is not None and known in self.workloads.records:
             found = self.workloads.records[known]
@@ -481,9 +478,8 @@ class Book:
     # -- invariants -------------------------------------------------------------------------------
 
     def contradictions(self) -> list[str]:
-        """Violated invariants, empty if there are none: quota without a record, work without quota.
-        Only tests call this after every step, because it visits all workloads, and a running
-        service could not repair a violation."""
+        """Violated invariants: quota without a record, work without quota. Only tests call this,
+        because it visits all workloads, and a running service could not repair a violation."""
         wrong = []
         for key, record in self.workloads.records.items():
             workload = record.workload

@@ -242,7 +242,7 @@ async def test_a_checkpoint_that_says_nothing_yet_makes_the_kubelet_try_again(pl
     pod = Pod("trainer", (Container("main", limits=limits(gpumem=1024)),))
     place.kubelet.checkpoint_fails = True
     await place.kubelet.admit(pod, RESOURCE)
-    with pytest.raises(StartError, match="does not say yet"):
+    with pytest.raises(StartError, match="does not have a container with these devices yet"):
         await place.kubelet.start_container(pod.uid, "main")
     place.kubelet.checkpoint_fails = False
     place.kubelet._write_checkpoint()
