@@ -147,7 +147,7 @@ class Beside:
     # -- changes ----------------------------------------------------------------------------------
 
     def changed(self, kind: Resource, key: str, document: Document | None) -> None:
-        """Take in a change of an object, None: its deletion. The cache has it already."""
+        """Handle a change of an object; None: it was deleted. The cache has the change already."""
         if self._began:
             self._dispatcher.changed(kind, key, document)
 
@@ -264,7 +264,7 @@ def _runs(pod: Document) -> bool:
 def _why_not(check: Document) -> str:
     """Return why the check cannot be answered; "" if it can."""
     if (check.get("spec") or {}).get("parameters"):
-        return f"spec.parameters: {CONTROLLER} takes none: make an AdmissionCheck without them"
+        return f"spec.parameters: {CONTROLLER} takes none: remove them from the AdmissionCheck"
     return ""
 
 

@@ -110,7 +110,7 @@ class Controller:
         """Consumers of the watch of all pods; None: pods are watched by selectors."""
         self._last_ok_s = monotonic()
         self._trouble = "starting"
-        self._around = NodeContext(self._cache, self._room_changed)
+        self._node_context = NodeContext(self._cache, self._room_changed)
         self._found = False
         """True once it is known which frameworks' kinds are served."""
 
@@ -241,7 +241,7 @@ class Controller:
         if (NODES, ()) in self._followers:
             return
         log.info("following nodes and the pods on them")
-        self._around.ground.unheard = "the nodes and the pods on them"
+        self._node_context.ground.unheard = "the nodes and the pods on them"
         self._follow(NODES, read=slim_node, changed=self._node_changed)
         if self._pods is None:
             self._follow(PODS, ON_NODES, slim_pod, self._pod_changed)
@@ -266,14 +266,14 @@ class Controller:
         match change:
             case Changed(item):
                 self._cache.take(NODES, item.value)
-                self._around.node(item.key, item.value)
+                self._node_context.node(item.key, item.value)
                 if isinstance(session, Session):
                     session.node_changed(item.key, item.value)
             case Removed(key):
                 known = self._cache.get(NODES, key)
                 if known is not None:
                     self._cache.drop(NODES, key, str(known["metadata"].get("uid")))
-                self._around.node(key, None)
+                self._node_context.node(key, None)
                 if isinstance(session, Session):
                     session.node_changed(key, None)
             case Synced():
@@ -282,9 +282,9 @@ class Controller:
     def _pod_changed(self, change: Change[Document]) -> None:
         match change:
             case Changed(item):
-                self._around.pod(item.key, item.value)
+                self._node_context.pod(item.key, item.value)
             case Removed(key):
-                self._around.pod(key, None)
+                self._node_context.pod(key, None)
             case Synced():
                 self._nodes_synced()
 
@@ -292,7 +292,7 @@ class Controller:
         pods = ON_NODES if self._pods is None else ()
         each = [self._followers.get(one) for one in ((NODES, ()), (PODS, pods))]
         if all(one is not None and one.reflector.synced for one in each):
-            self._around.ground.heard()
+            self._node_context.ground.heard()
             self._room_changed()
 
     def _room_changed(self) -> None:
@@ -439,7 +439,7 @@ class Controller:
 
     def _make_session(self) -> Session | Beside:
         followed = Followed(
-            self._cache, self._around, self._gpu_pods, self._budgets, self._is_followed
+            self._cache, self._node_context, self._gpu_pods, self._budgets, self._is_followed
         )
         leadership = Leadership(self._elector.term, self._holder.uid, self._leads_on)
         make = Beside if self._plan.beside else Session

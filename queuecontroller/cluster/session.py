@@ -91,7 +91,7 @@ class Session:
         cache, may_write = followed.cache, leadership.may_write
         self._plan = plan
         self._cache = cache
-        self._nodes = followed.nodes
+        self._node_context = followed.nodes
         self._failing = FailingNodes()
         queued_shares = (
             sharing_of(cache, plan.extender, plan.sharing) if plan.extender is not None else None
@@ -233,7 +233,7 @@ class Session:
     # -- changes ----------------------------------------------------------------------------------
 
     def changed(self, kind: Resource, key: str, document: Document | None) -> None:
-        """Take in a change of an object, None: its deletion. The cache has it already."""
+        """Handle a change of an object; None: it was deleted. The cache has the change already."""
         if self._began:
             self._dispatcher.changed(kind, key, document)
 
@@ -274,7 +274,7 @@ class Session:
         )
 
     def _workload_placed(self, key: str, document: Document | None) -> None:
-        self._nodes.workload(key)
+        self._node_context.workload(key)
 
     def _object_changed(self, kind: Resource, key: str, document: Document | None) -> None:
         self.shell.step(
@@ -309,6 +309,6 @@ class Session:
             if event.reason == PREEMPTED:
                 self._record_preemption(before)
         self.reconcilers.workload_changed(key_of(after), after)
-        self._nodes.workload(key_of(after))
+        self._node_context.workload(key_of(after))
         self.provisioner.workload_changed(key_of(after), after)
         self.retention.changed(key_of(after), after)

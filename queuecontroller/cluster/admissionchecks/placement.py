@@ -51,9 +51,9 @@ LONGEST_S: Final = 300
 MOST_PODS: Final = 4096
 """Per Workload; more would block the loop that answers all Workloads for over a second."""
 NO_NODES: Final = "No node has reported its GPUs yet"
-NOT_ALL: Final = "Not every node may have reported its GPUs yet"
-NEVER: Final = "Too large for every node that it may use, were they empty"
-_NOT_NEEDED: Final = "No shares of GPUs are asked for"
+NOT_ALL: Final = "Some nodes may not have reported their GPUs yet"
+NEVER: Final = "Too large for every node it may use, even if empty"
+_NOT_NEEDED: Final = "No GPU shares are requested"
 
 Seen = Mapping[tuple[str, str], int]
 """Number of pods whose grants the nodes report, by pod set and node."""
@@ -109,8 +109,8 @@ class Placer:
 
         For other Workloads Kueue asks again by itself, once they have quota again.
         """
-        asked = checks_of(workload).get(check)
-        state = state_of(asked) if asked is not None else State.REJECTED
+        current = checks_of(workload).get(check)
+        state = state_of(current) if current is not None else State.REJECTED
         if state == State.READY:
             return not self.knows(str(workload["metadata"]["uid"]))
         return state == State.PENDING
@@ -128,11 +128,11 @@ class Placer:
         `settled`: every node has had the time to report; until then no Workload gets a Retry.
         """
         uid = str(workload["metadata"]["uid"])
-        asked = checks_of(workload).get(check)
+        current = checks_of(workload).get(check)
         over = has_condition(workload, "Finished") or has_condition(workload, "Evicted")
         reserved = bool((workload.get("status") or {}).get("admission"))
-        state = state_of(asked) if asked is not None else State.REJECTED
-        if asked is None or over or not reserved or is_leaving(workload):
+        state = state_of(current) if current is not None else State.REJECTED
+        if current is None or over or not reserved or is_leaving(workload):
             self.forget(uid)
             return None
         if state not in (State.PENDING, State.READY):
@@ -144,7 +144,7 @@ class Placer:
             self.forget(uid)
             return Answer(State.REJECTED, str(error)) if state == State.PENDING else None
         if state == State.READY:
-            self._keep(uid, asked, read, requested, seen)
+            self._keep(uid, current, read, requested, seen)
             return None
         self.forget(uid)
         if not requested.pods:
@@ -157,7 +157,7 @@ class Placer:
                 return Answer(State.PENDING, f"{NOT_ALL}: {found.reason}")
             if never := self._never(requested.pods):
                 return Answer(State.REJECTED, f"{NEVER}: {never}")
-            pause_s = min(FIRST_S << min(tries_of(asked), 10), LONGEST_S)
+            pause_s = min(FIRST_S << min(tries_of(current), 10), LONGEST_S)
             return Answer(State.RETRY, found.reason, again_s=pause_s)
         self._reserve(uid, found)
         return Answer(State.READY, _where(found), tuple(_updates(uid, read, found)))
@@ -187,11 +187,16 @@ class Placer:
             reservation.held[one.pod] = one
 
     def _keep(
-        self, uid: str, asked: Mapping[str, Any], read: Workload, requested: _Requested, seen: Seen
+        self,
+        uid: str,
+        current: Mapping[str, Any],
+        read: Workload,
+        requested: _Requested,
+        seen: Seen,
     ) -> None:
         """Keep the reservation of a Ready answer for the pods that the nodes do not report."""
         if uid not in self._reservations and requested.pods:
-            pinned = _pinned(requested.pods, asked)
+            pinned = _pinned(requested.pods, current)
             found = place(self.stock, pinned, requested.topology)
             if isinstance(found, NoPlace):
                 return  # Its pods run already, or their nodes do not report yet.
@@ -249,7 +254,7 @@ def _requested_of(
             continue
         asking.append(one)
         if len(pods) + assigned.count > MOST_PODS:
-            raise AskError(f"more than {MOST_PODS} pods ask for GPUs: make several jobs of it")
+            raise AskError(f"more than {MOST_PODS} pods ask for GPUs: split the job")
         mine = [
             _flavor(flavors[name])
             for name in dict.fromkeys(assigned.flavors.values())
@@ -301,9 +306,9 @@ def _left(chosen: Iterable[Chosen], read: Workload, seen: Seen) -> list[Chosen]:
     return every
 
 
-def _pinned(pods: Sequence[PodToPlace], asked: Mapping[str, Any]) -> list[PodToPlace]:
+def _pinned(pods: Sequence[PodToPlace], current: Mapping[str, Any]) -> list[PodToPlace]:
     """Return the pods fixed to the node and GPUs that the Ready answer named."""
-    said = {one.get("name"): one for one in asked.get("podSetUpdates") or ()}
+    said = {one.get("name"): one for one in current.get("podSetUpdates") or ()}
     made = []
     for pod in pods:
         update = said.get(_pod_set(pod.pod)) or {}

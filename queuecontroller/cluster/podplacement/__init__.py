@@ -1,1 +1,1 @@
-"""Pods that ask for GPUs and go through a scheduler: what is known of them, and their binding."""
+"""Placement of pods that request GPUs, through the scheduler extender: filter, preempt, bind."""

@@ -1,7 +1,7 @@
-"""A pod is bound: one write to the API server that carries the node and the placement, or neither.
+"""Binds pods: one write to the API server stores both the node and the placement, or neither.
 
-The GPUs are taken in memory before; a write that was refused gives them back, one whose fate is
-unknown keeps them until the API server has told it.
+The GPUs are reserved in memory first. A refused write releases them; a write without an answer
+keeps them until the API server shows what became of it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sluicecommon.kubernetes.resources import PODS
 
 AGAIN_S: Final = 0.5
 CARRIED_OUT_S: Final = 65.0
-"""The API server gives up what it was asked a minute ago (--request-timeout)."""
+"""Seconds after which the API server has ended a request (--request-timeout, one minute)."""
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -43,7 +43,7 @@ class Bindings:
         may_write: Callable[[], bool],
         now_ns: Callable[[], int],
     ) -> None:
-        """`take` hears of a pod that was read from the API server."""
+        """`take` is called with a pod that was read from the API server."""
         self._client = client
         self._extender = extender
         self._ledger = extender.ledger
@@ -54,7 +54,7 @@ class Bindings:
         self._may_write = may_write
         self._now_ns = now_ns
         self._given: dict[str, Mapping[str, str]] = {}
-        """Annotations of bindings that are under way, by the pod's UID."""
+        """Annotations of bindings in flight, by the pod's UID."""
         self._unknown: dict[str, PodPlace] = {}
         """Bindings without an answer, by the pod's UID."""
         self._background = BackgroundTasks()
@@ -62,58 +62,59 @@ class Bindings:
     def end(self) -> None:
         self._background.cancel()
 
-    async def bind(self, asked: wire.BindQuestion) -> str:
-        """Empty: done."""
-        document = self._pods.get(asked.uid)
-        if document is None:  # the watch may be a moment behind the scheduler's
+    async def bind(self, request: wire.BindQuestion) -> str:
+        """Bind a pod; returns the error, "" if it was bound."""
+        document = self._pods.get(request.uid)
+        if document is None:  # The watch may be behind the scheduler's.
             try:
-                stored = await self._client.get(PODS, asked.name, asked.namespace)
+                stored = await self._client.get(PODS, request.name, request.namespace)
                 document = self._take(stored).document or stored
             except (ApiAway, ApiRefused) as error:
-                return f"pod {asked.namespace}/{asked.name} cannot be read: {error}"
-        if document["metadata"].get("uid") != asked.uid:
-            return f"pod {asked.namespace}/{asked.name} is another one by now"
-        if why := await self._exchanging.why_not_stored(asked.uid):
+                return f"pod {request.namespace}/{request.name} cannot be read: {error}"
+        if document["metadata"].get("uid") != request.uid:
+            return f"pod {request.namespace}/{request.name} was recreated (UID differs)"
+        if why := await self._exchanging.why_not_stored(request.uid):
             return why
-        again = self._unknown.get(asked.uid)
-        if again is None and self._ledger.place(asked.uid) is not None:
-            return f"pod {asked.namespace}/{asked.name} is being bound, or is bound already"
-        if again is not None and again.node != asked.node:
-            return f"whether the pod was bound to node {again.node} is not known yet"
-        place = again or self._extender.place(document, asked.node)
+        again = self._unknown.get(request.uid)
+        if again is None and self._ledger.place(request.uid) is not None:
+            return f"pod {request.namespace}/{request.name} is being bound, or is bound already"
+        if again is not None and again.node != request.node:
+            return f"an earlier binding to node {again.node} has no answer yet"
+        place = again or self._extender.place(document, request.node)
         if isinstance(place, str):
             return place
         if not self._may_write():
-            return "this replica does not lead any more: ask again"
+            return "this replica does not lead any more: try again"
         if again is None:
-            given = self._reserve(document, asked.node, place)
+            given = self._reserve(document, request.node, place)
             if isinstance(given, str):
                 return given
-            self._given[asked.uid] = given
+            self._given[request.uid] = given
         if again is None and place is not None:
-            self._ledger.assume(asked.uid, place)
+            self._ledger.assume(request.uid, place)
         try:
-            more = self._given.get(asked.uid, {})
+            more = self._given.get(request.uid, {})
             await self._client.create_part(
-                PODS, asked.name, "binding", binding(asked, place, more), asked.namespace
+                PODS, request.name, "binding", binding(request, place, more), request.namespace
             )
         except ApiRefused as refused:
             if again is None:
                 self._forget(document)
-            return f"the API server does not bind the pod: {refused}"
+            return f"the API server refused the binding: {refused}"
         except ApiAway as error:
-            if again is None and (place is not None or self._given[asked.uid]):
-                self._unknown[asked.uid] = place or PodPlace(asked.node, {})
-                self._background.spawn(self._find_out(asked), "outcome of a binding")
-            return f"whether the pod was bound is not known: {error}"
+            if again is None and (place is not None or self._given[request.uid]):
+                self._unknown[request.uid] = place or PodPlace(request.node, {})
+                self._background.spawn(self._find_out(request), "outcome of a binding")
+            return f"the binding has no answer, the pod may be bound: {error}"
         if again is None:
-            self._given.pop(asked.uid, None)
+            self._given.pop(request.uid, None)
         return ""
 
     def _reserve(
         self, document: Mapping[str, Any], node: str, place: PodPlace | None
     ) -> Mapping[str, str] | str:
-        """What else it is bound with: what other tools and other vendors' plugins read."""
+        """Reserve quota and other vendors' devices; returns annotations for the binding, or an
+        error."""
         shares = place.held if place is not None else ()
         given: Mapping[str, str] | str = {}
         if self._sharing is not None:
@@ -132,32 +133,32 @@ class Bindings:
         if self._sharing is not None:
             self._sharing.give_back(document)
 
-    async def _find_out(self, asked: wire.BindQuestion) -> None:
-        """What became of a binding without an answer: its GPUs are kept until that is known, which
-        is when the pod is bound or gone, or the API server cannot carry it out any more. Meanwhile
-        the pod may be bound there again, and nowhere else."""
+    async def _find_out(self, request: wire.BindQuestion) -> None:
+        """Find out whether a binding without an answer was stored. Its GPUs stay reserved until the
+        pod is bound or gone, or the API server has ended the request. Meanwhile the pod may be
+        bound to the same node again, and to no other."""
         try:
-            await self._until_known(asked)
+            await self._until_known(request)
         finally:
-            self._unknown.pop(asked.uid, None)
-            self._given.pop(asked.uid, None)
+            self._unknown.pop(request.uid, None)
+            self._given.pop(request.uid, None)
 
-    async def _until_known(self, asked: wire.BindQuestion) -> None:
+    async def _until_known(self, request: wire.BindQuestion) -> None:
         began_s = monotonic()
         while True:
             await asyncio.sleep(AGAIN_S)
             try:
-                document = await self._client.get(PODS, asked.name, asked.namespace)
+                document = await self._client.get(PODS, request.name, request.namespace)
             except ApiRefused as refused:
                 if not refused.not_found:
                     continue
-                self._lost(asked)
+                self._lost(request)
                 return
             except ApiAway:
                 continue
             self._take(document)
-            if document["metadata"].get("uid") != asked.uid:
-                self._lost(asked)
+            if document["metadata"].get("uid") != request.uid:
+                self._lost(request)
                 return
             if document["spec"].get("nodeName"):
                 return
@@ -165,19 +166,23 @@ class Bindings:
                 self._forget(document)
                 return
 
-    def _lost(self, asked: wire.BindQuestion) -> None:
-        """The pod is gone, or another one by now."""
-        self._ledger.forget(asked.uid)
+    def _lost(self, request: wire.BindQuestion) -> None:
+        """Release what was reserved for a pod that was deleted or recreated."""
+        self._ledger.forget(request.uid)
         if self._sharing is not None:
-            self._sharing.foreign.forget(asked.uid)
-            self._sharing.quotas.no_pod(asked.uid)
+            self._sharing.foreign.forget(request.uid)
+            self._sharing.quotas.no_pod(request.uid)
 
 
 def binding(
-    asked: wire.BindQuestion, place: PodPlace | None, more: Mapping[str, str] = NOTHING
+    request: wire.BindQuestion, place: PodPlace | None, more: Mapping[str, str] = NOTHING
 ) -> dict[str, Any]:
-    """Annotations of a Binding become the pod's, in the same write."""
-    head: dict[str, Any] = {"name": asked.name, "namespace": asked.namespace, "uid": asked.uid}
+    """Return the Binding; its annotations become the pod's in the same write."""
+    head: dict[str, Any] = {
+        "name": request.name,
+        "namespace": request.namespace,
+        "uid": request.uid,
+    }
     annotations = dict(more)
     if place is not None and place.containers:
         annotations[PLACEMENT] = place.text()
@@ -187,7 +192,7 @@ def binding(
         "apiVersion": "v1",
         "kind": "Binding",
         "metadata": head,
-        "target": {"apiVersion": "v1", "kind": "Node", "name": asked.node},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": request.node},
     }
 
 

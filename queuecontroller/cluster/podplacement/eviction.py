@@ -1,4 +1,4 @@
-"""What is written at pods that make way for another, and at that one, as kube-scheduler would."""
+"""Evicts victims of a preemption and nominates the preemptor, with kube-scheduler's writes."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Document = Mapping[str, Any]
 MANAGER: Final = "sluice-queue-extender"
 TOO_MANY: Final = 429
 GUARDED: Final = "disruption budget"
-"""In the words of an eviction that is refused for one; the API server says 429 for haste, too."""
+"""Part of the message of an eviction refused for a budget; rate limiting answers 429, too."""
 SEVERAL: Final = "more than one PodDisruptionBudget"
-"""In the words of one that is not served: who has so many is deleted."""
+"""Part of the message of an eviction of a pod with several budgets: it is deleted instead."""
 
 
 class Guarded(Exception):
-    """A budget has no disruption left."""
+    """A PodDisruptionBudget allows no further disruption."""
 
 
 class Evictions:
@@ -35,14 +35,16 @@ class Evictions:
         self._now_ns = now_ns
 
     async def name(self, pod: Document, node: str | None) -> None:
-        """Where the pod is to go; None: nowhere any more. Raises ApiAway, ApiRefused."""
+        """Set nominatedNodeName; None removes it. Raises ApiAway, ApiRefused."""
         head = pod["metadata"]
         patch = {"metadata": {"uid": head["uid"]}, "status": {"nominatedNodeName": node}}
         await self._client.merge_patch(PODS, head["name"], patch, head["namespace"], "status")
 
     async def evict(self, victim: HeldPod, message: str) -> None:
-        """Within its budgets, by the API server's word. Raises Guarded, ApiAway, ApiRefused; the
-        same again does no harm."""
+        """Evict a pod within its budgets, which the API server enforces. Idempotent.
+
+        Raises Guarded, ApiAway, ApiRefused.
+        """
         self._check()
         try:
             await self._client.create_part(
@@ -54,19 +56,21 @@ class Evictions:
             if SEVERAL in refused.message:
                 await self.delete(victim, message)
                 return
-            _is_gone_or(refused)
+            _ignore_gone(refused)
             return
-        await self._mark(victim, message)  # after: the API server writes a reason, too
+        await self._mark(victim, message)  # Last: the API server writes a reason as well.
 
     async def delete(self, victim: HeldPod, message: str) -> None:
-        """Against its budgets, as kube-scheduler does where nothing else helps. Raises ApiAway,
-        ApiRefused."""
+        """Delete a pod against its budgets, as kube-scheduler does as a last resort.
+
+        Raises ApiAway, ApiRefused.
+        """
         self._check()
         await self._mark(victim, message)
         try:
             await self._client.delete(PODS, victim.name, victim.namespace, victim.uid)
         except ApiRefused as refused:
-            _is_gone_or(refused)
+            _ignore_gone(refused)
 
     def _check(self) -> None:
         if not self._may_write():
@@ -90,14 +94,14 @@ class Evictions:
             },
             "status": {"conditions": [condition]},
         }
-        with contextlib.suppress(ApiRefused):  # gone at once, or another by its name
+        with contextlib.suppress(ApiRefused):  # It was deleted, or recreated.
             await self._client.apply(
                 PODS, victim.name, document, MANAGER, victim.namespace, "status"
             )
 
 
-def _is_gone_or(refused: ApiRefused) -> None:
-    """Gone, or another by its name; raises what is neither."""
+def _ignore_gone(refused: ApiRefused) -> None:
+    """Ignore that a pod was deleted or recreated; raises all other refusals."""
     if not refused.not_found and not refused.conflict:
         raise refused
 

@@ -1,6 +1,6 @@
-"""Places of queued jobs' pods that kube-scheduler does not take for a reason of its own: another
-pod's anti-affinity, a taint, a volume's zone. Such a place is given for one on a node that it would
-take; it is in the Workload before the pod is bound there.
+"""Exchanges reserved places of queued pods that kube-scheduler refuses for its own reasons: another
+pod's anti-affinity, a taint, a volume's zone. The new place is on a node that kube-scheduler
+accepts; it is stored in the Workload before the pod is bound there.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from queuecontroller.state.exchanged_places import exchange, may_move
 from queuecontroller.state.shell import Shell
 
 RESTS_S: Final = 5.0
-"""Between two exchanges for one pod: each is a write."""
+"""Seconds between two exchanges for one pod; each is a write."""
 STORED_S: Final = 5.0
-"""Until a binding gives up to wait for it."""
+"""Seconds that a binding waits until the exchange is stored."""
 LOOKS_S: Final = 0.02
 MOST: Final = 10_000
 """Pods whose last exchange is remembered."""
@@ -37,11 +37,11 @@ class PlaceExchange:
         self._extender = extender
         self._cache = cache
         self._moved: dict[str, tuple[WorkloadKey, PodPlace]] = {}
-        """By UID, what may not be stored yet."""
+        """Exchanged places that may not be stored yet, by the pod's UID."""
         self._rests: dict[str, float] = {}
 
     def try_for(self, pod: Document, names: Sequence[str]) -> bool:
-        """These nodes are left over; True: the pod has a place on one of them now."""
+        """Exchange a pod's place for one on these nodes; returns True if it has one now."""
         uid = str(pod["metadata"].get("uid") or "")
         ledger = self._extender.ledger
         place = ledger.reserved.offered(uid)
@@ -74,7 +74,7 @@ class PlaceExchange:
             self._moved = {uid: one for uid, one in self._moved.items() if there(uid) is not None}
 
     async def why_not_stored(self, uid: str) -> str:
-        """Before the pod is bound to what it got in exchange; empty: it may be."""
+        """Wait until a pod's exchanged place is stored; returns an error, "" if it may be bound."""
         found = self._moved.get(uid)
         if found is None:
             return ""
@@ -83,12 +83,12 @@ class PlaceExchange:
         while monotonic() < until_s:
             if self._extender.ledger.reserved.offered(uid) != replace(place, workload=key):
                 del self._moved[uid]
-                return "the place that it got in exchange is not its own any more: ask again"
+                return "the pod's exchanged place was reassigned: try again"
             if _has(self._cache.get(WORKLOADS, key), place):
                 del self._moved[uid]
                 return ""
             await asyncio.sleep(LOOKS_S)
-        return "the place that it got in exchange is not stored yet: ask again"
+        return "the pod's exchanged place is not stored yet: try again"
 
 
 def _has(workload: Mapping[str, Any] | None, place: PodPlace) -> bool:

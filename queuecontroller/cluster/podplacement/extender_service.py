@@ -1,5 +1,5 @@
-"""The extender of a leader: questions in, answers out, of what is known; see `binding` for the one
-that is written to the API server."""
+"""Scheduler extender of a leader: answers filter, prioritize and preempt from memory; `binding`
+writes to the API server."""
 
 from __future__ import annotations
 
@@ -35,14 +35,15 @@ log = logging.getLogger(__name__)
 PAGE: Final = 500
 AGAIN_S: Final = 0.5
 LAG_S: Final = 0.05
-"""kube-scheduler hears of a pod's end as we do, and may ask about the next one before we have."""
+"""Seconds to wait for a pod event before a pod is refused on all nodes: kube-scheduler gets the
+same events, and may ask before they arrive here."""
 RESTS_S: Final = 0.25
-"""Between two such waits: it asks about one pod after the other."""
+"""Seconds between two such waits: kube-scheduler asks about one pod after the other."""
 LOOKS_S: Final = 0.1
-"""After a step of the book's, at what it and the nodes have freed: a thousand nodes report 200
-times a second, and each look goes over all of them."""
+"""Seconds after a step of the book until freed resources are read: a thousand nodes report 200
+times a second, and each read takes all of them."""
 _WRONG: Final = (wire.BadQuestion, KeyError, TypeError, AttributeError, ValueError)
-"""Of what is asked."""
+"""Errors of malformed requests."""
 VERBS: Final = ("filter", "prioritize", "preempt", "bind")
 
 
@@ -57,11 +58,11 @@ class ExtenderService:
         defaults: Defaults,
         sharing: SharePods | None = None,
         cache: ObjectCache | None = None,
-        tell: Callable[[Mapping[str, Any], KubernetesEvent], None] | None = None,
+        record: Callable[[Mapping[str, Any], KubernetesEvent], None] | None = None,
     ) -> None:
-        """`sharing` knows of quota on shares and of other vendors' devices, `cache` of Workloads
-        whose pods were given places; `tell` writes events at pods that are displaced, None: nobody
-        is, but by kube-scheduler itself."""
+        """`sharing` has quotas on GPU shares and other vendors' devices, `cache` the Workloads
+        whose pods have reserved places. `record` records the event of a preempted pod; None: only
+        kube-scheduler preempts."""
         self._sharing = sharing
         self._shell = shell
         self._client = client
@@ -89,18 +90,18 @@ class ExtenderService:
             shell.now_ns,
         )
         self._names = defaults.names
-        self._knows = False
-        """Of all that was bound before it came to lead."""
-        self._heard = asyncio.Event()
-        """Set with the next word about a pod."""
+        self._has_all_pods = False
+        """True once all pods that were bound before this leader are known."""
+        self._pod_event = asyncio.Event()
+        """Set by the next pod event."""
         self._waited_s = -RESTS_S
         self._again = Requeueing(client, may_write)
         self._freed = 0
-        """As of the room that was last heard of."""
+        """Count of freed resources at the last requeueing."""
         self._looking = False
-        self._displacing: PodPreemption | None = None
-        if tell is not None:
-            self._displacing = PodPreemption(
+        self._preemption: PodPreemption | None = None
+        if record is not None:
+            self._preemption = PodPreemption(
                 client,
                 self.extender,
                 pods,
@@ -110,7 +111,7 @@ class ExtenderService:
                 shell.now_ns,
                 self._look,
                 lambda pod, names: sharing.refusals(pod, names) if sharing is not None else (),
-                tell,
+                record,
             )
         self.answers_total = dict.fromkeys(VERBS, 0)
         self.refused_total = dict.fromkeys(VERBS, 0)
@@ -119,32 +120,32 @@ class ExtenderService:
     def book(self) -> Book:
         return self._shell.book
 
-    # -- what is known ----------------------------------------------------------------------------
+    # -- changes ----------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until cancelled: takes over what is there, and hears of what changes."""
-        self._pods.told = self._told
+        """Take over all pods, then follow changes until cancelled."""
+        self._pods.on_change = self._pod_changed
         self.book.listen_to_room(self._followed)
         self._shell.listeners.append(self._decided)
         if self._sharing is not None:
             self._sharing.on_end = self._ended
             self._sharing.on_more = self._more
         for uid, document in self._pods.all():
-            self._told(uid, document)
+            self._pod_changed(uid, document)
         try:
             await self._catch_up()
-            if self._displacing is not None:
-                self._displacing.take_over()
-            self._knows = True
+            if self._preemption is not None:
+                self._preemption.take_over()
+            self._has_all_pods = True
             if self.book.shares is not None:
                 self._shell.step("pods heard", lambda book, now_ns: book.pods_heard())
             log.info("placing pods: %d hold GPUs", len(self.ledger))
-            if self._displacing is not None:
-                await self._displacing.run()
+            if self._preemption is not None:
+                await self._preemption.run()
             await asyncio.Event().wait()
         finally:
-            self._knows = False
-            self._pods.told = lambda uid, document: None
+            self._has_all_pods = False
+            self._pods.on_change = lambda uid, document: None
             self.book.listen_to_room(None)
             self._shell.listeners.remove(self._decided)
             if self._sharing is not None:
@@ -153,8 +154,8 @@ class ExtenderService:
             self._again.end()
             self._bindings.end()
 
-    def _told(self, uid: str, document: Mapping[str, Any] | None) -> None:
-        self._heard.set()
+    def _pod_changed(self, uid: str, document: Mapping[str, Any] | None) -> None:
+        self._pod_event.set()
         freed = self.ledger.freed
         if document is None:
             self.ledger.drop(uid)
@@ -164,56 +165,55 @@ class ExtenderService:
             self._again.forget(uid)
             self._on_the_way.arrived(uid)
         more = self.ledger.freed - freed
-        if not self._knows:
+        if not self._has_all_pods:
             return
         if document is None or _is_over(document) or more:
             self._again.ended(uid)
             self._freed += more
-        if more:  # who waits for room is looked at
+        if more:  # Pending workloads are evaluated again.
             self._shell.step("pods", lambda book, now_ns: None)
 
     def _decided(self, change: object, touched: object) -> None:
-        """A step of the book's is done."""
-        if self._knows and not self._looking:
+        """Read freed resources soon after a step of the book."""
+        if self._has_all_pods and not self._looking:
             self._looking = True
             asyncio.get_running_loop().call_later(LOOKS_S, self._look_for_room)
 
     def _look_for_room(self) -> None:
-        """What the queue gives back kube-scheduler does not hear of, nor when a node says that it
-        has more, and of a cordon that is lifted it may hear before us."""
+        """Take in resources that the queue or a node has freed: kube-scheduler does not get these
+        events, and an uncordon it may get before this process does."""
         self._looking = False
-        if self._knows:
+        if self._has_all_pods:
             self._look()
 
     def _ended(self, uid: str) -> None:
-        """Of a pod that held another vendor's devices, or quota."""
-        self._heard.set()
-        if self._knows:
+        """Requeue pods after a pod with quota or another vendor's devices has ended."""
+        self._pod_event.set()
+        if self._has_all_pods:
             self._again.forget(uid)
             self._again.ended(uid)
 
     def _followed(self) -> None:
-        """What nodes report has been taken in, and what the queue gave back."""
+        """Requeue pods if reports or the queue have freed resources."""
         if self.ledger.freed != self._freed:
             self._freed = self.ledger.freed
             self._more("room on nodes")
 
     def _more(self, what: str) -> None:
-        """There is more than there was of what pods were refused for."""
-        self._heard.set()
-        if self._knows:
+        """Requeue pods: there is more of a resource that pods were refused for."""
+        self._pod_event.set()
+        if self._has_all_pods:
             self._again.room(f"{what}, {self._shell.now_ns()}")
 
     async def _catch_up(self) -> None:
-        """Pods as they are stored now: the watch may be a moment behind what the leader before us
-        bound last."""
+        """List all pods: the watch may be behind the last bindings of the earlier leader."""
         token = ""
         while True:
             parameters = [("limit", str(PAGE)), *([("continue", token)] if token else [])]
             try:
                 page = json.loads(await self._client.list_page(PODS, parameters))
             except (ApiAway, ApiRefused, ValueError) as error:
-                log.warning("pods cannot be listed: %s", error)
+                log.warning("cannot list pods, trying again: %s", error)
                 await asyncio.sleep(AGAIN_S)
                 token = ""
                 continue
@@ -242,8 +242,10 @@ class ExtenderService:
     # -- answers ----------------------------------------------------------------------------------
 
     def answer(self, verb: str, body: bytes) -> bytes | Coroutine[Any, Any, bytes]:
-        """Of kube-scheduler's JSON; what is wrong is in the answer. Only a binding takes time: it
-        is written to the API server."""
+        """Answer a JSON request of kube-scheduler; errors are in the answer.
+
+        Only a binding is asynchronous: it is written to the API server.
+        """
         self.answers_total[verb] += 1
         if verb == "bind":
             return self._bound(body)
@@ -266,15 +268,15 @@ class ExtenderService:
             return self._refused(verb, error)
 
     async def _look_again(self, question: wire.Question) -> bytes:
-        """Before a pod is refused everywhere: it is tried again only with the next change, and the
-        one that it is tried for may be on its way to us."""
+        """Filter again before a pod is refused on all nodes: it is retried only after the next
+        event, and the event of this attempt may not have arrived here yet."""
         try:
             passed = self._filter(question)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LAG_S):
                     while not passed.names:
-                        self._heard.clear()
-                        await self._heard.wait()
+                        self._pod_event.clear()
+                        await self._pod_event.wait()
                         self._look()
                         passed = self._filter(question)
             if passed.names:
@@ -295,40 +297,40 @@ class ExtenderService:
 
     def _refused_everywhere(self, question: wire.Question, passed: wire.Passed) -> bytes:
         self._again.refused(question.pod)
-        if self._displacing is not None:
-            self._displacing.refused(question.pod, passed.failed)
+        if self._preemption is not None:
+            self._preemption.refused(question.pod, passed.failed)
         return wire.write_filter(question, passed)
 
     async def _bound(self, body: bytes) -> bytes:
         try:
             self._look()
-            asked = wire.read_bind(body)
-            self._on_the_way.arrived(asked.uid)
-            return wire.write_bind(await self._bindings.bind(asked))
+            request = wire.read_bind(body)
+            self._on_the_way.arrived(request.uid)
+            return wire.write_bind(await self._bindings.bind(request))
         except _WRONG as error:
             return self._refused("bind", error)
 
     def _look(self) -> None:
-        """At what nodes have reported since. Raises BadQuestion."""
-        if not self._knows:
-            raise wire.BadQuestion("this leader does not know all pods yet: ask again")
+        """Take in the nodes' reports. Raises BadQuestion while not all pods are known."""
+        if not self._has_all_pods:
+            raise wire.BadQuestion("this leader has not listed all pods yet: try again")
         self.book.nodes_room.follow(self._shell.now_ns())
-        if self._displacing is not None:
-            self._displacing.restore()
+        if self._preemption is not None:
+            self._preemption.restore()
 
     def _refused(self, verb: str, error: Exception) -> bytes:
         self.refused_total[verb] += 1
         if isinstance(error, wire.BadQuestion):
             return refusal(verb, str(error))
-        log.debug("a question that cannot be read", exc_info=error)
-        return refusal(verb, f"the pod cannot be read: {type(error).__name__}: {error}"[:300])
+        log.debug("malformed request", exc_info=error)
+        return refusal(verb, f"malformed request: {type(error).__name__}: {error}"[:300])
 
     def _from_memory(self, verb: str, body: bytes) -> bytes:
         if verb == "preempt":
             pod, proposed = wire.read_preemption(body)
-            uid, own = str(pod["metadata"].get("uid")), self._displacing
+            uid, own = str(pod["metadata"].get("uid")), self._preemption
             if own is not None and own.is_displacing_for(uid):
-                return wire.write_preemption({})  # some make way for it already
+                return wire.write_preemption({})  # Its victims are being evicted already.
             found = self.extender.preempt(pod, proposed, self._budgets.all())
             if own is not None and found:
                 own.by_scheduler(uid)
@@ -357,7 +359,7 @@ def _is_over(pod: Mapping[str, Any]) -> bool:
 
 
 def refusal(verb: str, why: str) -> bytes:
-    """In the form of the verb's answer, where that has a place for it."""
+    """Return an error in the form of the verb's answer, if that has a field for it."""
     if verb == "prioritize":
         return wire.write_points([])
     if verb == "preempt":

@@ -1,7 +1,7 @@
-"""Pods of the whole cluster that ask for GPUs or were given some, and budgets for disruption: any
-replica follows them, so whoever comes to lead knows who holds what.
+"""Cache of all pods that request or hold GPUs, and of PodDisruptionBudgets. Every replica follows
+them, so a new leader knows all placements.
 
-Of a pod only what is looked at is kept; of one that has nothing to do with GPUs, nothing.
+Only the fields that are read are kept; pods without GPUs are not kept at all.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class SeenPod:
     uid: str
     version: int
     document: Document | None = None
-    """None: it has nothing to do with GPUs."""
+    """The fields that are read; None: the pod neither requests nor holds GPUs."""
 
 
 def seen(document: Document, names: ResourceNames = HAMI) -> SeenPod:
-    """Raises KeyError, TypeError, AttributeError for what is no pod."""
+    """Return what is kept of a pod. Raises KeyError, TypeError, AttributeError if malformed."""
     head, spec = document["metadata"], document["spec"]
     uid, text = str(head["uid"]), str(head.get("resourceVersion") or "0")
     version = int(text) if text.isascii() and text.isdigit() else 0
@@ -84,11 +84,11 @@ def _part(table: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
 class GpuPods:
     def __init__(self) -> None:
         self._of: dict[str, SeenPod] = {}
-        """By UID."""
+        """Pods by UID."""
         self._uids: dict[str, str] = {}
-        """By namespace and name."""
-        self.told: Callable[[str, Document | None], None] = lambda uid, document: None
-        """Hears of each change: the pod's UID, and what it is now."""
+        """UIDs by namespace and name."""
+        self.on_change: Callable[[str, Document | None], None] = lambda uid, document: None
+        """Called with each change: the pod's UID, and the pod as it is now."""
 
     def changed(self, change: Change[SeenPod]) -> None:
         match change:
@@ -97,7 +97,7 @@ class GpuPods:
             case Removed(key):
                 uid = self._uids.pop(key, None)
                 if uid is not None and self._of.pop(uid, None) is not None:
-                    self.told(uid, None)
+                    self.on_change(uid, None)
             case _:
                 pass
 
@@ -106,18 +106,18 @@ class GpuPods:
         known = self._of.get(pod.uid)
         if known is not None and known.version >= pod.version:
             return
-        if before is not None and before != pod.uid:  # another by its name
+        if before is not None and before != pod.uid:  # The pod was recreated.
             self._of.pop(before, None)
-            self.told(before, None)
+            self.on_change(before, None)
         if pod.document is None:
             if known is not None:
                 del self._of[pod.uid]
-                self.told(pod.uid, None)
+                self.on_change(pod.uid, None)
             self._uids.pop(key, None)
             return
         self._uids[key] = pod.uid
         self._of[pod.uid] = pod
-        self.told(pod.uid, pod.document)
+        self.on_change(pod.uid, pod.document)
 
     def get(self, uid: str) -> Document | None:
         found = self._of.get(uid)
@@ -150,7 +150,7 @@ class Budgets:
 
 
 def read_budget(document: Document) -> Budget:
-    """Raises KeyError, TypeError, AttributeError for what is none."""
+    """Read a PodDisruptionBudget. Raises KeyError, TypeError, AttributeError if malformed."""
     selector = document["spec"].get("selector") or {}
     wanted = [
         Requirement(str(key), "In", (str(value),))

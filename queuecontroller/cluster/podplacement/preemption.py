@@ -1,12 +1,12 @@
-"""Room for pods that lack nothing but shares of GPUs, made by pods of lower priority that leave.
+"""Preemption for pods that lack only GPU shares, by evicting pods of lower priority.
 
 kube-scheduler asks an extender for victims only on nodes where its own rules need some: for a pod
-that all nodes refuse for shares it finds that nobody has to go. So whoever leads decides that here,
-by the same choice that answers `preempt`, and does what kube-scheduler would: it names the node at
-the pod (`nominatedNodeName`), evicts, and waits. Meanwhile the room is kept in the ledger.
+that all nodes refuse for GPU shares it finds no victims. So the leader preempts here, with the same
+choice that answers `preempt`, and with kube-scheduler's writes: it sets the pod's
+`nominatedNodeName`, evicts the victims, and waits. Meanwhile the ledger reserves the room.
 
-Nothing of it is stored but what stands at the pods. Who leads next sees whom others are making way
-for by its node, and counts those as gone who are leaving.
+Nothing is stored except in the pods. The next leader finds preemptors by their nominated node, and
+counts terminating pods as gone.
 """
 
 from __future__ import annotations
@@ -35,32 +35,32 @@ from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
 log = logging.getLogger(__name__)
 Document = Mapping[str, Any]
 SETTLES_S: Final = 0.3
-"""kube-scheduler asks whom it may displace itself right after the refusal."""
+"""Seconds to wait after a refusal, in which kube-scheduler asks for victims itself."""
 TICK_S: Final = 0.5
 RESTS_S: Final = 5.0
-"""Until the same pod is looked at again: kube-scheduler tries it every few seconds."""
+"""Seconds until the same pod is tried again; kube-scheduler retries it every few seconds."""
 FAILED_RESTS_S: Final = 60.0
-"""The same after room was made that it did not take, or that was not to be had."""
+"""The same, in seconds, after a preemption that failed or whose room the pod did not use."""
 KEEPS_S: Final = 30.0
-"""Room that is free: kube-scheduler tries again after 10 s at most."""
+"""Seconds for which free room stays reserved; kube-scheduler retries within 10 s."""
 NUDGED_S: Final = 1.0
-"""Room is free for so long, and nobody has asked."""
+"""Seconds of free room without a request until the pod is requeued."""
 LEAVES_S: Final = 60.0
-"""Who is leaving anyway, and is gone by then, is waited for instead of another."""
+"""Seconds within which a terminating pod must end to be waited for instead of another victim."""
 OVERDUE_S: Final = 60.0
-"""Beyond the time that those have who leave."""
+"""Seconds beyond the victims' grace periods until a preemption is given up."""
 STALE_S: Final = 60.0
-"""A refusal; which nodes would do but for the shares may have changed since."""
+"""Seconds for which a refusal counts; the feasible nodes may have changed since."""
 MOST_AT_ONCE: Final = 16
-"""Pods for which room is being made."""
+"""Concurrent preemptions."""
 MOST_WAITING: Final = 256
 MOST_CANDIDATES: Final = 100
-"""Nodes that would do; kube-scheduler compares as many."""
+"""Candidate nodes that are compared, as in kube-scheduler."""
 MOST_S: Final = 0.3
-"""Of one search, once there is a node that would do: one with 80 pods takes up to 9 ms."""
+"""Seconds of one search once a candidate is found; a node with 80 pods takes up to 9 ms."""
 MOST_FAILURES: Final = 5
 PAUSE_S: Final = 0.05
-"""Between two evictions."""
+"""Seconds between two evictions."""
 SECOND_NS: Final = 1_000_000_000
 
 
@@ -68,7 +68,7 @@ SECOND_NS: Final = 1_000_000_000
 class _Refused:
     ask: PodAsk
     nodes: dict[str, None]
-    """All that kube-scheduler would have taken."""
+    """All nodes that kube-scheduler found feasible."""
     due_s: float
     last_s: float
 
@@ -80,17 +80,17 @@ class _Plan:
     nodes: tuple[str, ...]
     until_s: float
     victims: dict[str, HeldPod] = field(default_factory=dict)
-    """By UID, all whose going makes the room."""
+    """Victims by UID."""
     to_go: list[HeldPod] = field(default_factory=list)
-    """Those who have not been told."""
+    """Victims that are not evicted yet."""
     broken: set[str] = field(default_factory=set)
-    """Whose going breaks a budget, and nobody else's would do."""
+    """UIDs of victims whose eviction violates a budget, without an alternative."""
     guarded: set[str] = field(default_factory=set)
-    """Whom the API server does not let go for a budget."""
+    """UIDs of pods whose eviction the API server refused for a budget."""
     named: bool = False
-    """The node stands at the pod."""
+    """True once the pod has the node as nominatedNodeName."""
     taken_over: bool = False
-    """From another leader: whom it chose is not known."""
+    """True if an earlier leader began it: its choice of victims is not known."""
     ready_s: float | None = None
     nudged: bool = False
     failures: int = 0
@@ -108,10 +108,10 @@ class PodPreemption:
         now_ns: Callable[[], int],
         look: Callable[[], None],
         refusals: Callable[[Document, Sequence[str]], Collection[str]],
-        tell: Callable[[Document, KubernetesEvent], None],
+        record: Callable[[Document, KubernetesEvent], None],
     ) -> None:
-        """`look`: at what nodes have reported since; `refusals`: nodes that do not do for the pod
-        for other reasons that are known here; `tell` hears of each pod that was displaced."""
+        """`look` takes in the nodes' reports; `refusals` returns nodes that are not feasible for
+        other reasons known here; `record` is called with the event of each victim."""
         self._evictions = Evictions(client, may_write, now_ns)
         self._extender = extender
         self._ledger = extender.ledger
@@ -122,15 +122,15 @@ class PodPreemption:
         self._now_ns = now_ns
         self._look = look
         self._refusals = refusals
-        self._tell = tell
+        self._record = record
         self._refused: dict[str, _Refused] = {}
         self._plans: dict[str, _Plan] = {}
         self._rests: dict[str, float] = {}
-        """Until when a pod is not looked at."""
+        """Time until which a pod is not tried again, in s."""
         self._going: dict[str, None] = {}
-        """UIDs of all who were told to go and hold something still."""
+        """UIDs of evicted pods that still hold GPUs."""
         self._nominated: dict[str, str] = {}
-        """Nodes of pods that others made way for under another leader."""
+        """Nominated nodes of preemptors of an earlier leader, by the pod's UID."""
         self._nominated_until_s = 0.0
         self._news = asyncio.Event()
 
@@ -138,10 +138,11 @@ class PodPreemption:
     def making_room(self) -> int:
         return len(self._plans)
 
-    # -- what is heard ----------------------------------------------------------------------------
+    # -- requests ---------------------------------------------------------------------------------
 
     def refused(self, pod: Document, nodes: Collection[str]) -> None:
-        """For shares alone, on all nodes that would do otherwise; perhaps on one of them first."""
+        """Record a pod that lacks only GPU shares on all feasible nodes, or on one of them
+        first."""
         uid, now_s = str(pod["metadata"].get("uid") or ""), monotonic()
         plan = self._plans.get(uid)
         if not uid or not nodes or (plan is not None and not plan.taken_over):
@@ -168,12 +169,12 @@ class PodPreemption:
         return uid in self._plans
 
     def by_scheduler(self, uid: str) -> None:
-        """kube-scheduler was told whom it may displace for the pod."""
+        """Forget a pod for which kube-scheduler has got victims."""
         self._refused.pop(uid, None)
         self._rest(uid, RESTS_S)
 
     def take_over(self) -> None:
-        """All pods are known: those for which room was being made keep it."""
+        """Find the preemptors of the earlier leader, once all pods are known."""
         for uid, document in self._pods.all():
             node = (document.get("status") or {}).get("nominatedNodeName")
             if node and not document["spec"].get("nodeName"):
@@ -182,7 +183,7 @@ class PodPreemption:
         self.restore()
 
     def restore(self) -> None:
-        """As their nodes report; asked before each answer."""
+        """Reserve their room again as their nodes report; called before each answer."""
         if self._nominated and monotonic() > self._nominated_until_s:
             self._nominated.clear()
         for uid, node in list(self._nominated.items()):
@@ -200,8 +201,10 @@ class PodPreemption:
             )
             victims = self._displaced(ask, node)
             if victims is None or victims.place is None or (victims.pods and not leaving):
-                continue  # nobody has begun to make way
-            log.info("pod %s: room on node %s is kept for it still", ask.key, node)
+                continue  # No victim was evicted yet.
+            log.info(
+                "pod %s: still preempting on node %s, begun by an earlier leader", ask.key, node
+            )
             self._ledger.keep(uid, victims.place, ask.priority)
             until_s = monotonic() + LEAVES_S + OVERDUE_S
             plan = _Plan(ask, node, (node,), until_s, named=True, taken_over=True)
@@ -212,7 +215,7 @@ class PodPreemption:
     # -- the loop ---------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run preemptions until cancelled."""
         while True:
             busy = self._refused or self._plans or self._nominated
             with contextlib.suppress(TimeoutError):
@@ -224,13 +227,13 @@ class PodPreemption:
             await self.step()
 
     async def step(self) -> None:
-        """Goes on with all that is under way."""
+        """Advance all preemptions, and begin new ones."""
         if not self._may_write():
             return
         self._look()
         self.restore()
         for uid in list(self._plans):
-            await self._tend(uid, self._plans[uid])
+            await self._advance(uid, self._plans[uid])
         await self._decide_all()
         self._tidy()
 
@@ -242,10 +245,10 @@ class PodPreemption:
             if now_s > one.last_s + STALE_S:
                 del self._refused[uid]
 
-    # -- whom -------------------------------------------------------------------------------------
+    # -- choosing victims -------------------------------------------------------------------------
 
     async def _decide_all(self) -> None:
-        """Who matters most comes first."""
+        """Begin preemptions, for the highest priority first."""
         while len(self._plans) < MOST_AT_ONCE:
             now_s = monotonic()
             due = [uid for uid, one in self._refused.items() if one.due_s <= now_s]
@@ -257,7 +260,7 @@ class PodPreemption:
             if plan is None:
                 self._rest(uid, RESTS_S)
             else:
-                await self._tend(uid, plan)
+                await self._advance(uid, plan)
 
     async def _decide(self, uid: str, one: _Refused) -> _Plan | None:
         document = self._waits(uid)
@@ -268,10 +271,12 @@ class PodPreemption:
         refused = self._refusals(document, nodes) if nodes else ()
         nodes = [name for name in nodes if name not in refused]
         if self._extender.filter(document, nodes).names:
-            self._nudge(document)  # there is room by now
+            self._requeue(document)  # It fits by now.
             return None
         nominated = str((document.get("status") or {}).get("nominatedNodeName") or "")
-        begun = [name for name in nodes if name == nominated]  # perhaps under another leader
+        begun = [
+            name for name in nodes if name == nominated
+        ]  # An earlier leader may have begun it.
         chosen = await self._choose(ask, begun) if begun else None
         if chosen is None:
             chosen = await self._choose(ask, nodes)
@@ -280,8 +285,8 @@ class PodPreemption:
         node, victims = chosen
         plan = _Plan(ask, node, tuple(nodes), 0.0, named=nominated == node)
         self._go(uid, plan, victims)
-        names = ", ".join(victim.key for victim in victims.pods) or "nobody: some are leaving"
-        log.info("pod %s: room is made on node %s by %s", ask.key, node, names)
+        names = ", ".join(victim.key for victim in victims.pods) or "terminating pods"
+        log.info("pod %s: preempting on node %s: %s", ask.key, node, names)
         return plan
 
     async def _choose(
@@ -297,7 +302,7 @@ class PodPreemption:
                 found[name] = victims
                 if not victims.pods or len(found) >= MOST_CANDIDATES or spent_s > MOST_S:
                     break
-            await asyncio.sleep(0)  # others are answered meanwhile
+            await asyncio.sleep(0)  # Requests are answered meanwhile.
         while found:
             node = by_node(found)
             victims = self._displaced(ask, node, guarded)
@@ -315,7 +320,7 @@ class PodPreemption:
         return self._extender.displaced(ask, node, self._budgets.all(), self._going, guarded, soon)
 
     def _go(self, uid: str, plan: _Plan, victims: Victims) -> None:
-        """From now on these are to go, and the room is the pod's."""
+        """Begin to evict these victims, and reserve the room."""
         assert victims.place is not None
         plan.to_go = list(victims.pods)
         plan.broken = set(victims.broken)
@@ -327,24 +332,26 @@ class PodPreemption:
         self._plans[uid] = plan
         self._ledger.keep(uid, victims.place, plan.ask.priority)
 
-    # -- what becomes of it -----------------------------------------------------------------------
+    # -- carrying out -----------------------------------------------------------------------------
 
-    async def _tend(self, uid: str, plan: _Plan) -> None:
+    async def _advance(self, uid: str, plan: _Plan) -> None:
         document = self._waits(uid)
         if document is None:
             if self._ledger.place(uid) is None or self._is_bound(uid):
                 self._end(uid)
             return
         if monotonic() > plan.until_s or plan.failures > MOST_FAILURES:
-            await self._give_up(uid, plan, "it has not become free in time")
+            await self._give_up(uid, plan, "timed out waiting for the victims")
             return
         going = {*self._going, *plan.victims}
         if not plan.taken_over and not self._extender.is_promised(uid, going):
             still = self._extender.displaced(plan.ask, plan.node, self._budgets.all(), going)
             if still is None or still.pods or still.place is None:
-                await self._give_up(uid, plan, "it is another's by now")
+                await self._give_up(uid, plan, "the room was taken")
                 return
-            self._ledger.keep(uid, still.place, plan.ask.priority)  # or its binding was refused
+            self._ledger.keep(
+                uid, still.place, plan.ask.priority
+            )  # Its binding may have been refused.
         try:
             await self._name(plan, document)
             while plan.to_go:
@@ -356,34 +363,36 @@ class PodPreemption:
             return
         except ApiRefused as refused:
             plan.failures += 1
-            log.warning("pod %s: room on node %s: %s", plan.ask.key, plan.node, refused)
+            log.warning("pod %s: preempting on node %s: %s", plan.ask.key, plan.node, refused)
             return
-        await self._see_if_ready(uid, plan, document)
+        await self._check_room(uid, plan, document)
 
-    async def _see_if_ready(self, uid: str, plan: _Plan, document: Document) -> None:
+    async def _check_room(self, uid: str, plan: _Plan, document: Document) -> None:
         now_s = monotonic()
         if not self._extender.is_ready(uid):
             plan.ready_s = None
-            if not plan.nudged and plan.taken_over:  # more have to go: kube-scheduler is to ask
+            if (
+                not plan.nudged and plan.taken_over
+            ):  # More victims are needed: kube-scheduler asks for them.
                 plan.nudged = True
-                self._nudge(document)
+                self._requeue(document)
             return
         if plan.ready_s is None:
             plan.ready_s, plan.nudged = now_s, False
         if now_s > plan.ready_s + KEEPS_S:
-            await self._give_up(uid, plan, "it was not taken")
+            await self._give_up(uid, plan, "the pod did not use the room")
         elif not plan.nudged and now_s > plan.ready_s + NUDGED_S:
             plan.nudged = True
-            self._nudge(document)
+            self._requeue(document)
 
     async def _name(self, plan: _Plan, document: Document) -> None:
-        """Before anybody goes: whoever leads after us knows then where."""
+        """Nominate the node before the first eviction: the next leader finds it there."""
         if not plan.named and plan.victims:
             await self._evictions.name(document, plan.node)
             plan.named = True
 
     async def _evict(self, uid: str, plan: _Plan, victim: HeldPod) -> None:
-        """Raises ApiAway, ApiRefused; the victim is told again then."""
+        """Evict a victim. Raises ApiAway, ApiRefused; it is tried again then."""
         message = f"preempting to accommodate a higher priority pod: {plan.ask.key} (UID: {uid})"
         try:
             if victim.uid in plan.broken:
@@ -396,11 +405,11 @@ class PodPreemption:
         plan.to_go.remove(victim)
         document = self._pods.get(victim.uid) or _document(victim)
         text = f"Preempted by pod {uid} on node {plan.node}"
-        self._tell(document, KubernetesEvent(PREEMPTED, text))
+        self._record(document, KubernetesEvent(PREEMPTED, text))
 
     async def _choose_again(self, uid: str, plan: _Plan, victim: HeldPod) -> None:
-        """A budget has no disruption left that we know of: another goes where one will do, and only
-        else this one."""
+        """Choose other victims after a budget has refused one; raises ApiRefused if there are
+        none."""
         plan.guarded.add(victim.uid)
         left = {one.uid for one in plan.to_go}
         for one in left:
@@ -412,7 +421,9 @@ class PodPreemption:
         chosen = await self._choose(plan.ask, nodes, plan.guarded)
         if chosen is None or self._waits(uid) is None:
             plan.to_go = []
-            raise ApiRefused(TOO_MANY, "TooManyRequests", f"pod {victim.key} is guarded by now")
+            raise ApiRefused(
+                TOO_MANY, "TooManyRequests", f"pod {victim.key} is protected by a disruption budget"
+            )
         node, victims = chosen
         if node != plan.node:
             plan.node, plan.named = node, False
@@ -422,7 +433,7 @@ class PodPreemption:
         await self._name(plan, document)
 
     async def _give_up(self, uid: str, plan: _Plan, why: str) -> None:
-        log.info("pod %s: room on node %s is kept no longer: %s", plan.ask.key, plan.node, why)
+        log.info("pod %s: preemption on node %s ended: %s", plan.ask.key, plan.node, why)
         self._end(uid)
         self._rest(uid, FAILED_RESTS_S if plan.victims else RESTS_S)
         document = self._waits(uid)
@@ -432,7 +443,7 @@ class PodPreemption:
             with contextlib.suppress(ApiAway, ApiRefused):
                 await self._evictions.name(document, None)
 
-    def _nudge(self, document: Document) -> None:
+    def _requeue(self, document: Document) -> None:
         self._again.try_now(document, f"room since {stamp(self._now_ns())}")
 
     def _end(self, uid: str) -> None:
@@ -440,7 +451,7 @@ class PodPreemption:
         self._ledger.unkeep(uid)
 
     def _waits(self, uid: str) -> Document | None:
-        """None: it is gone, bound, or about to be."""
+        """Return a pending pod; None if it is deleted, bound, or about to be."""
         document = self._pods.get(uid)
         if document is None or document["spec"].get("nodeName"):
             return None
@@ -457,5 +468,5 @@ class PodPreemption:
 
 
 def _document(pod: HeldPod) -> Document:
-    """As much of it as an event takes."""
+    """Return the part of a pod that an event needs."""
     return {"metadata": {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid}}

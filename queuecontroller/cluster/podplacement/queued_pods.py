@@ -1,10 +1,10 @@
-"""Queued pods and the GPUs that are kept for them: what the pods of a Workload will ask for, and
-which place a pod of one has.
+"""GPU places of queued pods: what the pods of a Workload will request, and which reserved place a
+pod may take.
 
-A pod says by an annotation whose it is, which anybody can write who makes pods in that namespace;
-so it is only listened to where the pod's owners are the Workload's, as far as they are known here,
-and where it asks for just what is kept. More than what the namespace was given anyway, nobody gets
-by it.
+An annotation names a pod's Workload, and any user who may create pods in the namespace can write
+it. So it counts only if the pod's owners are the Workload's, as far as they are known here, and if
+the pod requests just what is reserved. It cannot give a user more than what the namespace has
+anyway.
 """
 
 from __future__ import annotations
@@ -45,19 +45,18 @@ NOTHING: Final[Asks] = MappingProxyType({})
 DEFAULT_SCHEDULER: Final = "default-scheduler"
 LONGEST_REASON: Final = 500
 SPARE: Final = 100
-"""Workloads that are gone and remembered."""
+"""Deleted Workloads that are remembered before they are cleaned up."""
 
 
 class QueuedAsks:
-    """What pods ask for that are not there yet: by their templates, as pods are changed when they
-    are made."""
+    """GPU requests of pods that do not exist yet, from their templates after the pods' webhook."""
 
     def __init__(self, cache: ObjectCache, rules: Callable[[], Rules], defaults: Defaults) -> None:
         self._cache = cache
         self._rules = rules
         self._defaults = defaults
         self._known: dict[WorkloadKey, tuple[object, Asks]] = {}
-        """And of which version of a Workload's spec."""
+        """Requests of each Workload, with the version of its spec."""
 
     def of(self, key: WorkloadKey) -> Asks:
         document = self._cache.get(WORKLOADS, key)
@@ -84,7 +83,7 @@ class QueuedAsks:
     def _read(self, document: Document) -> Asks:
         found: dict[str, PodAsk] = {}
         if ELASTIC_MARKS & annotations_of(document).keys():
-            return NOTHING  # a slice takes over pods of another, with the places that they have
+            return NOTHING  # A slice takes over pods of an earlier one, and their places.
         for one in (document.get("spec") or {}).get("podSets") or ():
             ask = self._ask(document, one.get("template") or {})
             if ask is not None:
@@ -92,12 +91,13 @@ class QueuedAsks:
         return found or NOTHING
 
     def _ask(self, document: Document, template: Mapping[str, Any]) -> PodAsk | None:
-        """None: its pods ask for no shares, or somebody places them who does not ask us."""
+        """Return the request of a pod set's pods; None if they request no GPU shares, or another
+        scheduler places them."""
         rules = self._rules()
         given = template.get("metadata") or {}
         head = {**given, "name": document["metadata"]["name"]}
         head["namespace"] = document["metadata"].get("namespace")
-        if isinstance(given.get("annotations"), Mapping):  # of a pod that is there already
+        if isinstance(given.get("annotations"), Mapping):  # A pod exists already.
             head["annotations"] = {k: v for k, v in annotations_of(template).items() if k != TICKET}
         pod = {"metadata": head, "spec": template.get("spec") or {}}
         try:
@@ -108,17 +108,17 @@ class QueuedAsks:
             if scheduler not in ours:
                 return None
             ask = read_pod(made, self._defaults.names, self._defaults.request)
-            if verdict.problems and ask.containers:  # so will its pods be
+            if verdict.problems and ask.containers:  # Its pods will be refused, too.
                 text = "; ".join(map(str, verdict.problems))
                 ask = replace(ask, wrong=f"its pods are refused: {text}"[:LONGEST_REASON])
         except (KeyError, TypeError, AttributeError, ValueError):
-            return None  # the API server refuses its pods
+            return None  # The API server will refuse its pods.
         return ask if ask.containers or ask.wrong else None
 
 
-def sharing_of(cache: ObjectCache, defaults: Defaults, desk: SharePods | None) -> Sharing:
-    """How queued pods share GPUs; `desk` knows how pods are changed as they are made."""
-    rules = (lambda: desk.rules) if desk is not None else Rules
+def sharing_of(cache: ObjectCache, defaults: Defaults, pods: SharePods | None) -> Sharing:
+    """Return how queued pods share GPUs; `pods` has the rules by which pods are mutated."""
+    rules = (lambda: pods.rules) if pods is not None else Rules
     return Sharing(defaults, QueuedAsks(cache, rules, defaults).of)
 
 
@@ -130,14 +130,14 @@ class QueuedPods:
         defaults: Defaults,
         is_there: Callable[[str], bool],
     ) -> None:
-        """`is_there`: whether a pod of this UID is known."""
+        """`is_there` returns True if a pod with this UID exists."""
         self._cache = cache
         self._reserved = reserved
         self._defaults = defaults
         self._is_there = is_there
 
     def place(self, pod: Document, nodes: Sequence[str] | None) -> PodPlace | str | None:
-        """See `extender.answers.Queued`."""
+        """Return a queued pod's place; see `extender.answers.Queued`."""
         head = pod["metadata"]
         name, uid = annotations_of(pod).get(WORKLOAD), str(head.get("uid") or "")
         key = WorkloadKey(f"{head.get('namespace')}/{name}")
@@ -156,13 +156,16 @@ class QueuedPods:
         found = self._reserved.offer(key, pod_set, uid, wanted, self._is_there)
         if found is None:
             return (
-                f"all {len(slots)} places that are kept for pod set {pod_set} of Workload {key}"
+                f"all {len(slots)} places reserved for pod set {pod_set} of Workload {key}"
                 " are held by its other pods, which have not ended"
             )
         return found
 
     def _belongs(self, pod: Document, key: WorkloadKey, uid: str) -> bool:
-        """By the owners of both. An owner of a kind that is not followed here is believed."""
+        """Return True if a pod has the Workload's owner among its own.
+
+        An owner of a kind that is not followed here is trusted.
+        """
         workload = self._cache.get(WORKLOADS, key)
         if workload is None:
             return False

@@ -1,10 +1,10 @@
-"""Pods that were refused on every node, and are to be tried again once room is heard of.
+"""Requeues pods that were refused on every node, once resources are free.
 
-kube-scheduler tries a refused pod again with the next change that it hears of. It may hear of a
-change before we do, of a pod's end or of a cordon that is taken away: it then asks too early, and
-nothing follows that it would ask again for. And of some it never hears: a node that has a session
-again, a card that is healthy again, a quota that has grown. So the pod itself is changed once we
-have heard, which is a change that it tries it again for.
+kube-scheduler retries a refused pod after the next event that it receives. It may receive an event
+before this process does, such as a pod's end or an uncordon: it then asks too early, and no further
+event follows. Other changes it never sees: a node that has reconnected, a GPU that is healthy
+again, a quota that has grown. So the pod is patched here, and kube-scheduler retries it for that
+event.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from sluicecommon.kubernetes.resources import PODS
 
 log = logging.getLogger(__name__)
 LATE_S: Final = 10.0
-"""Of what was refused longer ago kube-scheduler knows that there was a change since, where it hears
-of it, too."""
+"""Seconds after a refusal in which the end of a pod requeues it. Pods refused longer ago:
+kube-scheduler has requeued them by itself."""
 MOST: Final = 256
-"""Refused pods that are remembered, the newest."""
+"""Refused pods that are remembered; the oldest are dropped."""
 AT_ONCE: Final = 8
-"""Of them that are changed at a time, and for one pod that is gone."""
+"""Pods patched at a time, and for one pod that has ended."""
 REST_S: Final = 0.25
-"""Between two times: where many wait and much ends, it is 32 writes a second. The first that is
-bound lets kube-scheduler try all others in any case."""
+"""Seconds between two batches: at most 32 writes a second. The first pod that is bound makes
+kube-scheduler retry all others anyway."""
 TRIED_FOR: Final = "sluice.dev/tried-for"
-"""On a pod that waits: the UID of the pod after whose end it is to be tried again, or what else
-happened, and when."""
+"""Annotation of a pending pod: the UID of the pod whose end it is retried for, or another event
+with its time."""
 
 
 class _Pod(NamedTuple):
@@ -46,13 +46,13 @@ class Requeueing:
         self._client = client
         self._may_write = may_write
         self._refused: dict[str, _Pod] = {}
-        """By UID; the newest last."""
+        """Refused pods by UID; the newest last."""
         self._due: dict[str, tuple[_Pod, str]] = {}
-        """Those that are to be changed, and for what."""
+        """Pods to patch, and the annotation's value."""
         self._task: asyncio.Task[None] | None = None
 
     def refused(self, pod: Mapping[str, Any]) -> None:
-        """It was refused on every node, by what is known now."""
+        """Record a pod that was refused on every node."""
         head = pod["metadata"]
         uid, name = head.get("uid"), head.get("name")
         if not isinstance(uid, str) or not isinstance(name, str):
@@ -63,23 +63,26 @@ class Requeueing:
             del self._refused[next(iter(self._refused))]
 
     def forget(self, uid: str) -> None:
-        """It is bound, or gone."""
+        """Forget a pod that is bound or deleted."""
         self._refused.pop(uid, None)
         self._due.pop(uid, None)
 
     def ended(self, uid: str) -> None:
-        """The pod `uid` holds less, or nothing any more: of which kube-scheduler hears as we do."""
+        """Requeue pods after pod `uid` released resources, an event that kube-scheduler gets,
+        too."""
         since_s = monotonic() - LATE_S
         recent = [one for one, pod in self._refused.items() if pod.refused_s >= since_s]
         self._try(recent[:AT_ONCE], uid)
 
     def room(self, what: str) -> None:
-        """There is more than there was, for a reason of which kube-scheduler may never hear. `what`
-        is another text each time."""
+        """Requeue all refused pods after an event that kube-scheduler may not see.
+
+        `what` must differ each time, so that the patch changes the pod.
+        """
         self._try(list(self._refused), what)
 
     def try_now(self, pod: Mapping[str, Any], why: str) -> None:
-        """Whether it was refused lately or not. `why`: what it was not changed for before."""
+        """Requeue a pod, refused before or not. `why` must be a new text for this pod."""
         self.refused(pod)
         self._try([one for one in (str(pod["metadata"].get("uid")),) if one in self._refused], why)
 
@@ -109,4 +112,4 @@ class Requeueing:
         try:
             await self._client.merge_patch(PODS, pod.name, patch, pod.namespace)
         except (ApiAway, ApiRefused) as error:
-            log.info("pod %s/%s is not tried again at once: %s", pod.namespace, pod.name, error)
+            log.info("pod %s/%s: requeueing failed: %s", pod.namespace, pod.name, error)

@@ -1,1 +1,2 @@
-"""Plain pods that ask for shares, in a cluster: what is heard of them, and what is answered."""
+"""Admission of pods that request GPU shares, and what it follows: quotas, nodes, claim
+templates."""

@@ -1,7 +1,8 @@
-"""Makes the claim templates that pods are seen to need, which are named by what they ask for.
+"""Creates the ResourceClaimTemplates that pods need; each is named after the shares that it
+requests.
 
-The claim of a pod is made by Kubernetes as soon as its template is there, so it may come after the
-pod. One that somebody takes away is made again for the next pod that needs it.
+Kubernetes creates a pod's claim as soon as the template exists, so it may be created after the pod.
+A template that was deleted is created again for the next pod that needs it.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from sluicecommon.kubernetes.resources import RESOURCE_CLAIM_TEMPLATES
 log = logging.getLogger(__name__)
 AGAIN_S: Final = 5.0
 MOST_WAITING: Final = 10_000
-"""Templates; the pods that need more are seen again with their next change."""
+"""Templates queued to be created; further ones are queued with their pods' next change."""
 
 
 class Templates:
     def __init__(self) -> None:
         self._there: set[str] = set()
-        """Namespace and name, as keys."""
+        """Keys of the templates that exist."""
         self._wanted: dict[tuple[str, str], None] = {}
         self._new = asyncio.Event()
         self.made_total = 0
@@ -42,7 +43,7 @@ class Templates:
                 self._new.set()
 
     def follow(self, group: asyncio.TaskGroup, client: ApiClient) -> Follower[str]:
-        """Those that are there are known by a watch."""
+        """Watch existing templates, and create the missing ones."""
         reflector: Reflector[str] = Reflector(
             Decoder(_name_of),
             (("labelSelector", f"{SHARE_LABEL}=true"),),
@@ -74,18 +75,25 @@ class Templates:
                 self._wanted.pop((namespace, name), None)
 
     async def _make(self, client: ApiClient, namespace: str, name: str) -> bool:
-        """False: it is to be tried again."""
+        """Create a template; returns False to be tried again."""
         share = share_of(name)
         if share is None or f"{namespace}/{name}" in self._there:
             return True
         try:
             await client.create(RESOURCE_CLAIM_TEMPLATES, template_of(share), namespace)
         except ApiRefused as refused:
-            if not refused.conflict:  # another replica was first
-                log.warning("claim template %s/%s: %s", namespace, name, refused)
+            if not refused.conflict:  # A conflict: another replica has created it.
+                log.warning(
+                    "cannot create ResourceClaimTemplate %s/%s: %s", namespace, name, refused
+                )
             return True
         except ApiAway as error:
-            log.warning("claim template %s/%s: %s", namespace, name, error)
+            log.warning(
+                "cannot create ResourceClaimTemplate %s/%s, trying again: %s",
+                namespace,
+                name,
+                error,
+            )
             return False
         self._there.add(f"{namespace}/{name}")
         self.made_total += 1

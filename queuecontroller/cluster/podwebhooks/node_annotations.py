@@ -1,9 +1,9 @@
-"""Writes on nodes what HAMi's tools read there: the register of our own GPUs as their agents report
+"""Writes the node annotations that HAMi's tools read: the register of GPUs as their agents report
 them, and the scheduler's half of other vendors' handshakes.
 
-Who leads writes, so no node needs the right to change Nodes. A node is looked at every LOOK_S and
-written only where it differs, so what somebody else puts there stands so long at most, and counts
-for nothing here.
+The leader writes them, so no node needs permission to change Nodes. A node is compared every LOOK_S
+and written only if it differs: what another writer puts there is overwritten, and is never read
+here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sluicecommon.kubernetes.errors import ApiRefused
 from sluicecommon.kubernetes.resources import NODES
 
 LOOK_S: Final = 30.0
-"""HAMi's own; half of what it waits for an answer to its handshake."""
+"""Seconds between two comparisons, as in HAMi: half of its timeout for a handshake."""
 TICK_S: Final = 1.0
 WIDTH: Final = 4
 
@@ -47,7 +47,7 @@ class NodeFacts:
         self.written_total = 0
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Write annotations until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._work_queue.run())
             while True:
@@ -55,8 +55,8 @@ class NodeFacts:
                 await asyncio.sleep(TICK_S)
 
     def look(self, now_s: float) -> None:
-        """Asks for what is to be written. A node is looked at as it comes, and then now and
-        then."""
+        """Queue the nodes whose annotations differ, each when it connects and then every
+        `look_s`."""
         nodes, now_ns = self._shell.book.nodes, self._shell.now_ns()
         ready = {one.name for one in nodes.each_ready(now_ns)}
         names = nodes.nodes.keys() | self._sharing.foreign.asked_nodes()
@@ -72,7 +72,7 @@ class NodeFacts:
 
     def _patch(self, name: str) -> dict[str, str | None]:
         noted = self._sharing.noted(name)
-        if noted is None:  # the API server has no such node, as far as is known
+        if noted is None:  # The API server has no such node.
             return {}
         now_ns = self._shell.now_ns()
         changed: dict[str, str | None] = {**self._sharing.foreign.handshakes(name, now_ns)}

@@ -1,5 +1,5 @@
-"""Follows what counts for pods that ask for shares, in every replica: ResourceQuotas, pods, and
-nodes with other vendors' devices; and answers about new pods from it."""
+"""Follows ResourceQuotas, pods, and nodes with other vendors' devices in every replica, and answers
+admission requests for pods that request GPU shares."""
 
 from __future__ import annotations
 
@@ -51,25 +51,25 @@ Document = Mapping[str, Any]
 @dataclass(frozen=True, slots=True)
 class SeenNode:
     foreign: Document | None
-    """With other vendors' devices, as much as is read of it; None: it has none."""
+    """The node with other vendors' devices, the fields that are read; None: it has none."""
     noted: Mapping[str, str]
-    """What it has of our own annotations for other tools."""
+    """Its annotations that NodeFacts writes."""
     cordon: Cordon = NO_CORDON
     profiles: frozenset[str] = frozenset()
-    """Resources of MIG profiles that it has."""
+    """Resource names of its MIG profiles."""
 
 
 @dataclass(frozen=True, slots=True)
 class SeenPod:
-    """Of a pod as much as is counted."""
+    """The parts of a pod that are counted."""
 
     uid: str
     version: int = 0
     use: PodUse | None = None
     foreign: Document | None = None
-    """What it has of other vendors' devices, as documents go."""
+    """The pod's fields about other vendors' devices; None: it has none."""
     templates: tuple[tuple[str, str], ...] = ()
-    """Namespace and name of those that its claims are to be made from."""
+    """Namespace and name of the templates of its claims."""
 
 
 class SharePods:
@@ -80,43 +80,44 @@ class SharePods:
         self.templates = Templates()
         self._now_ns = now_ns
         self._uids: dict[str, str] = {}
-        """Of pods, by namespace and name."""
+        """UIDs of pods by namespace and name."""
         self._versions: dict[str, int] = {}
-        """Of pods that count, by UID: they are heard of by the watch and by a leader's list."""
+        """Versions of counted pods by UID: the watch and a leader's list both report them."""
         self._followers: list[Follower[Any]] = []
         self.cordons: dict[str, Cordon] = {}
-        """Of nodes that have any."""
+        """Cordons by node."""
         self.on_cordon: Callable[[str, Cordon], None] = lambda node, cordon: None
+        """Called with a node's cordon whenever the node has changed."""
         self.on_end: Callable[[str], None] = lambda uid: None
-        """Hears of pods that held something here, and hold it no more."""
+        """Called with the UID of a pod that was counted and has ended."""
         self.on_more: Callable[[str], None] = lambda what: None
-        """Hears of quota that may have grown, and of other vendors' devices that changed."""
+        """Called with a description after a quota or other vendors' devices have changed."""
         self.displaced_total = 0
-        """Pods, for shares of others."""
+        """Pods preempted for the GPU shares of others."""
         self._profiles: dict[str, frozenset[str]] = {}
-        """Of nodes that have any."""
+        """MIG profiles by node."""
         self._noted: dict[str, Mapping[str, str]] = {}
-        """By node that the API server has."""
+        """Annotations of each node, as in SeenNode."""
 
     @property
     def is_synced(self) -> bool:
         return all(one.reflector.synced for one in self._followers)
 
-    def answer(self, asked: Question) -> Answer:
-        return answer(self.rules, self.quotas, asked, self._now_ns())
+    def answer(self, request: Question) -> Answer:
+        return answer(self.rules, self.quotas, request, self._now_ns())
 
-    # -- what is followed -------------------------------------------------------------------------
+    # -- changes ----------------------------------------------------------------------------------
 
     def follow(self, group: asyncio.TaskGroup, client: ApiClient) -> None:
-        """All but pods: of them `pod_changed` is to be told, as `seen` reads them."""
-        for kind, read, told in (
+        """Follow all but pods: call `pod_changed` with these, as `seen` reads them."""
+        for kind, read, changed in (
             (QUOTAS, dict, self.quota_changed),
             (NODES, self.seen_node, self.node_changed),
         ):
             reflector: Reflector[Any] = Reflector(
                 Decoder(read), (), jitter=lambda: random.uniform(0.5, 1.5)
             )
-            follower = Follower(client, kind, reflector, told)
+            follower = Follower(client, kind, reflector, changed)
             self._followers.append(follower)
             group.create_task(follower.run())
         if self.rules.claims:
@@ -124,16 +125,16 @@ class SharePods:
         group.create_task(self._find_own_name(client))
 
     async def _find_own_name(self, client: ApiClient) -> None:
-        """Whoever we are to the API server may write what a pod was given."""
+        """Allow the controller's own account to write placements of pods."""
         while True:
             try:
                 name = await own_account(client)
             except ApiAway as error:
-                log.warning("who we are is not known yet: %s", error)
+                log.warning("cannot read the own user name, trying again: %s", error)
                 await asyncio.sleep(AGAIN_S)
                 continue
             if not name:
-                log.warning("this is no service account: what pods were given is not guarded")
+                log.warning("no service account: placement annotations of pods are not protected")
                 return
             self.rules = replace(self.rules, writers=self.rules.writers | {name})
             return
@@ -192,11 +193,11 @@ class SharePods:
                 self.rules = replace(self.rules, profiles=every)
 
     def noted(self, node: str) -> Mapping[str, str] | None:
-        """What it has of our own annotations for other tools; None: there is no such node."""
+        """Return a node's annotations that NodeFacts writes; None if there is no such node."""
         return self._noted.get(node)
 
     def seen(self, document: Document) -> SeenPod:
-        """Raises KeyError, TypeError, AttributeError for what is no pod."""
+        """Read a pod. Raises KeyError, TypeError, AttributeError if malformed."""
         uid = str(document["metadata"]["uid"])
         use = None if is_over(document) else use_of(self.rules.devices, document)
         foreign = _foreign(document) if self.foreign.holds(document) else None
@@ -226,7 +227,7 @@ class SharePods:
                 pass
 
     def take(self, document: Document) -> None:
-        """A pod that was read apart from the watch."""
+        """Take in a pod that was read without the watch."""
         head = document["metadata"]
         self._take(f"{head.get('namespace')}/{head['name']}", self.seen(document))
 
@@ -235,7 +236,7 @@ class SharePods:
         if 0 < pod.version < self._versions.get(pod.uid, 0):
             return
         before = self._uids.get(key)
-        if before not in (None, pod.uid):  # another by its name
+        if before not in (None, pod.uid):  # The pod was recreated.
             self._gone(str(before))
         if pod.use is None and pod.foreign is None:
             self._uids.pop(key, None)
@@ -249,11 +250,11 @@ class SharePods:
             self.quotas.pod(pod.uid, pod.use)
         self.foreign.pod(pod.uid, pod.foreign)
 
-    # -- what a scheduler asks --------------------------------------------------------------------
+    # -- scheduling -------------------------------------------------------------------------------
 
     def refusals(self, pod: Document, names: Iterable[str]) -> dict[str, str]:
-        """Of these nodes the ones that will not do, for the namespace's quota or for other
-        vendors' devices, and why. Raises AskError."""
+        """Return the nodes that are not feasible for the namespace's quota or for other vendors'
+        devices, each with the reason. Raises AskError."""
         use = use_of(self.rules.devices, pod)
         why = self.quotas.bind(str(pod["metadata"].get("uid")), use) if use.use else ""
         if why:
@@ -267,9 +268,11 @@ class SharePods:
     def reserve(
         self, pod: Document, node: str, given: Sequence[tuple[int, int]]
     ) -> dict[str, str] | str:
-        """For a pod that is about to be bound: quota and devices count as taken. The annotations
-        it is bound with, or why not; `given`: bytes and parts per million of its GPUs' shares.
-        Raises AskError."""
+        """Reserve quota and other vendors' devices for a pod that is about to be bound.
+
+        Returns the annotations to bind it with, or an error. `given`: bytes and parts per million
+        of its GPU shares. Raises AskError.
+        """
         uid = str(pod["metadata"]["uid"])
         use = replace(use_of(self.rules.devices, pod, given=given), bound=True)
         why = self.quotas.bind(uid, use) if use.use else ""
@@ -286,7 +289,7 @@ class SharePods:
         return chosen
 
     def give_back(self, pod: Document) -> None:
-        """It was not bound after all."""
+        """Release what was reserved for a pod that was not bound."""
         uid = str(pod["metadata"]["uid"])
         self.foreign.forget(uid)
         use = use_of(self.rules.devices, pod)

@@ -99,13 +99,13 @@ class Jobs:
         if name := prebuilt_of(document):
             known = self._cache.get(WORKLOADS, f"{namespace}/{name}")
             return [known] if known is not None else []
-        around = self._actions.around(document)
-        if is_suspended(framework, document) or not is_managed(framework, document, around):
+        setting = self._actions.setting(document)
+        if is_suspended(framework, document) or not is_managed(framework, document, setting):
             return []
         if is_elastic(document):
             return []
         try:
-            name = workload_name(framework, document, longest=around.longest_name)
+            name = workload_name(framework, document, longest=setting.longest_name)
         except ManifestError:
             return []
         # Read before the job is suspended for lack of a Workload.
@@ -143,11 +143,11 @@ class Jobs:
         framework = KINDS[unit.resource]
         if document is None:
             return [(one, act) for one in workloads for act in reconcile(framework, None, one)]
-        around = self._actions.around(document)
+        setting = self._actions.setting(document)
         if is_elastic(document):
-            return reconcile_slices(framework, document, workloads, around)
+            return reconcile_slices(framework, document, workloads, setting)
         mine = max(workloads, key=_precedence) if workloads else None
-        return [(mine, act) for act in reconcile(framework, document, mine, around)]
+        return [(mine, act) for act in reconcile(framework, document, mine, setting)]
 
     async def _do(
         self, action: Action, unit: Unit, document: Document | None, workload: Document | None
@@ -207,7 +207,7 @@ class Jobs:
         try:
             infos = self._infos(unit, document, workload)
             patch = start_patch(
-                KINDS[unit.resource], document, infos, workload_actions.around(document).runtime
+                KINDS[unit.resource], document, infos, workload_actions.setting(document).runtime
             )
             changed = await self._patch(unit, document, patch)
         except (ManifestError, ApiRefused) as error:

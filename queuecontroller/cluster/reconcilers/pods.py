@@ -138,10 +138,10 @@ class Pods:
         try:
             workload = await self._workload(unit, pods, workloads)
         except _Taken as taken:
-            text = f"A Workload named {taken} is there, and is not that of the group"
+            text = f"A Workload named {taken} exists and does not belong to the group"
             self._actions.refuse(PODS, pods[0], text, NAME_CONFLICT)
             return False
-        actions = reconcile_pods(pods, workload, self._actions.around(pods[0]))
+        actions = reconcile_pods(pods, workload, self._actions.setting(pods[0]))
         by_name = {one["metadata"]["name"]: one for one in pods}
         try:
             return await self._carry_out(unit, actions, workload, by_name)
@@ -165,7 +165,7 @@ class Pods:
             if mine:
                 return mine[0]
             try:
-                longest = self._actions.around(pods[0]).longest_name
+                longest = self._actions.setting(pods[0]).longest_name
                 name = prebuilt_of(pods[0]) or workload_name(POD, pods[0], longest=longest)
             except ManifestError:
                 return None
@@ -175,7 +175,7 @@ class Pods:
         if known is not None and unit.kind is UnitKind.GROUP and _is_foreign(known, pods[0]):
             raise _Taken(name)
         if known is None and self.runs(unit):
-            without = reconcile_pods(pods, None, self._actions.around(pods[0]))
+            without = reconcile_pods(pods, None, self._actions.setting(pods[0]))
             if any(isinstance(one, DeletePod) for one in without):
                 # Read before pods are deleted for lack of one: the watch may be behind.
                 return await self._actions.find(namespace, name)
@@ -351,10 +351,10 @@ class Pods:
         uid = document["metadata"].get("uid") if document is not None else None
         mine = [one for one in workloads if any(o.get("uid") == uid for o in owners_of(one))]
         theirs = [one for one in workloads if one not in mine]  # of an earlier set with this name
-        around = self._actions.around(document) if document is not None else None
+        setting = self._actions.setting(document) if document is not None else None
         actions = [*reconcile_set(None, theirs)]
-        if document is not None and around is not None:
-            actions += reconcile_set(document, mine, around)
+        if document is not None and setting is not None:
+            actions += reconcile_set(document, mine, setting)
         for workload, action in actions:
             if isinstance(action, DeleteWorkload):
                 assert workload is not None

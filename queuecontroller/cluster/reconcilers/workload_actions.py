@@ -421,11 +421,11 @@ class WorkloadActions:
             text = "All pods are ready or succeeded"
             self._set(key, PODS_READY, True, RECOVERED if again else STARTED, text)
         else:
-            text = "A pod that was ready is not any more"
+            text = "A pod is no longer ready"
             self._set(key, PODS_READY, False, WAIT_FOR_RECOVERY, text)
 
     def _set_waiting(self, key: str, waiting: bool) -> None:
-        text = "pods are gone before they were done" if waiting else "the group has its pods"
+        text = "pods ended before they were finished" if waiting else "the group has all its pods"
         reason = PODS_FAILED if waiting else PODS_REPLACED
         self._set(key, WAITING_FOR_PODS, waiting, reason, text)
 
@@ -439,7 +439,7 @@ class WorkloadActions:
 
     # -- the context of a job ---------------------------------------------------------------------
 
-    def around(self, document: Document) -> Setting:
+    def setting(self, document: Document) -> Setting:
         namespace = document["metadata"].get("namespace") or ""
         return setting(self.cache, document, namespace, self._priority_of)
 

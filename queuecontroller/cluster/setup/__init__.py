@@ -1,1 +1,1 @@
-"""How the queue becomes part of a cluster: what it may do there, and whom the API server asks."""
+"""Setup in a cluster: Kueue's Configuration, RBAC, webhooks, registration and preflight checks."""

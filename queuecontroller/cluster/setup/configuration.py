@@ -1,9 +1,8 @@
-"""Kueue's Configuration file, read whole: what is honoured, what has no effect here, and what is
-refused.
+"""Kueue's Configuration file: each section is honoured, has no effect here, or is refused.
 
-Each section is one of the three. One without effect is named in the log, so that nobody waits for
-what it would do; a section or a field that Kueue does not have is refused, and so is what would
-change decisions and is not there yet.
+A section without effect is named in the log with the setting that replaces it. A section or field
+that Kueue does not have is refused, and so is one that would change decisions and is not
+implemented.
 """
 
 from __future__ import annotations
@@ -24,24 +23,24 @@ from sluicecommon.reader import ManifestError, Reader, read, shown
 GROUP: Final = "config.kueue.x-k8s.io"
 SECOND_NS: Final = 1_000_000_000
 DEFAULT_TIMEOUT: Final = "5m"
-"""Of waitForPodsReady, Kueue's."""
+"""Kueue's default timeout of waitForPodsReady."""
 OF_THE_BOOK: Final = ("resources", "admissionFairSharing", "preemptionProtection")
 BALANCED: Final = "TASBalancedPlacement"
-"""The one of Kueue's gates that counts: it is off there, too, unless somebody switches it on."""
+"""The only feature gate of Kueue that has an effect; off by default, as in Kueue."""
 WITHOUT_EFFECT: Final = {
     "namespace": "kubernetes.namespace says where the Lease is",
     "health": "server.probes_listen does that",
-    "metrics": "server.metrics_listen does that; labels of one's own are not told",
+    "metrics": "server.metrics_listen does that; custom labels are not exported",
     "webhook": "kubernetes.webhooks_listen does that",
     "leaderElection": "kubernetes.leader_lease_s does that",
-    "controller": "there are no workers to count",
+    "controller": "the number of workers is fixed",
     "internalCertManagement": "the chart makes the certificate, or cert-manager does",
-    "clientConnection": "at most 12 writes are under way; there is no limit to their rate",
-    "multiKueue": "nothing is sent to other clusters",
+    "clientConnection": "at most 12 writes are in flight; their rate is not limited",
+    "multiKueue": "MultiKueue is not supported",
     "tls": "the webhooks' server has TLS 1.2 and newer",
     "visibilityServer": "kubernetes.visibility_listen does that",
-    "pprofBindAddress": "there is none",
-    "queueVisibility": "it is gone in Kueue, too",
+    "pprofBindAddress": "there is no profiling endpoint",
+    "queueVisibility": "Kueue has removed it, too",
 }
 
 
@@ -50,15 +49,15 @@ class Given:
     policy: Policy = field(default_factory=Policy)
     book: BookSettings = field(default_factory=BookSettings)
     document: dict[str, Any] | None = None
-    """For the book: transformations, fair sharing of admission, protection from preemption."""
+    """The book's part: transformations, fair sharing of admission, preemption protection."""
     counts_claims: bool = False
-    """It maps classes of devices to quotas."""
+    """True if it maps DeviceClasses to quotas."""
     remarks: tuple[str, ...] = ()
-    """Sections without effect, and why."""
+    """Messages about sections without effect."""
 
 
 def given_by(document: object, book: BookSettings) -> Given:
-    """Raises ManifestError, which names every field that is wrong."""
+    """Read the Configuration. Raises ManifestError, which names every wrong field."""
     found = read(lambda reader: _given(reader, book), document, "Configuration")
     assert isinstance(document, dict)
     wanted = {key: document[key] for key in OF_THE_BOOK if key in document}
@@ -73,7 +72,7 @@ def given_by(document: object, book: BookSettings) -> Given:
 def _given(reader: Reader, book: BookSettings) -> Given:
     version = reader.required("apiVersion")
     if version.partition("/")[0] != GROUP or reader.required("kind") != "Configuration":
-        reader.problem("kind", f"is no Configuration of {GROUP}", "give Kueue's file")
+        reader.problem("kind", f"is not a Configuration of {GROUP}", "give Kueue's file")
     reader.ignore("metadata", *OF_THE_BOOK)
     policy = Policy(
         without_queue=reader.flag("manageJobsWithoutQueueName"),
@@ -96,7 +95,7 @@ def _given(reader: Reader, book: BookSettings) -> Given:
         gates = reader.child("featureGates")
         balanced = gates.flag(BALANCED, balanced)
         remarks = [
-            f"Configuration: featureGates.{name} has no effect: what is there is on"
+            f"Configuration: featureGates.{name} has no effect: the feature is always on"
             for name in gates.names()
             if name != BALANCED
         ]
@@ -115,9 +114,9 @@ def _integrations(reader: Reader, policy: Policy) -> Policy:
     if reader.has("frameworks"):
         names = frozenset(reader.texts("frameworks"))
         for name in sorted(names - known):
-            what = f"{shown(name)} is no framework that is queued here"
+            what = f"{shown(name)} is not a supported framework"
             reader.problem(
-                "frameworks", what, f"leave it out; there are {', '.join(sorted(known))}"
+                "frameworks", what, f"remove it; supported are {', '.join(sorted(known))}"
             )
     external = reader.texts("externalFrameworks")
     try:
@@ -128,7 +127,7 @@ def _integrations(reader: Reader, policy: Policy) -> Policy:
     labels = reader.texts("labelKeysToCopy")
     for gone in ("podOptions",):
         if reader.has(gone):
-            reader.problem(gone, "is gone in Kueue", "write managedJobsNamespaceSelector")
+            reader.problem(gone, "was removed in Kueue", "write managedJobsNamespaceSelector")
             reader.ignore(gone)
     reader.done()
     return replace(policy, frameworks=names, external=outside, labels_to_copy=labels)
@@ -148,12 +147,13 @@ def _retention(reader: Reader) -> Retention:
 def _kept_s(reader: Reader, key: str) -> int | None:
     found = _seconds(reader, key, "")
     if found is not None and found < 0:
-        reader.problem(key, "is negative", "write one such as 5m or 168h")
+        reader.problem(key, "is negative", "write a duration such as 5m or 168h")
     return found
 
 
 def _fair_sharing(reader: Reader, engine: EngineSettings) -> EngineSettings:
-    """In v1beta1 it has to say `enable`, in v1beta2 it is on by being there."""
+    """Read fairSharing: v1beta1 has the field `enable`, in v1beta2 the section itself enables
+    it."""
     is_on = reader.flag("enable", True)
     strategies = engine.fair_strategies
     if reader.has("preemptionStrategies"):
@@ -162,7 +162,7 @@ def _fair_sharing(reader: Reader, engine: EngineSettings) -> EngineSettings:
             try:
                 found.append(FairPreemptionStrategy(name))
             except ValueError:
-                what = f"{shown(name)} is no strategy"
+                what = f"{shown(name)} is not a strategy"
                 fix = f"write {' or '.join(FairPreemptionStrategy)}"
                 reader.problem(f"preemptionStrategies[{i}]", what, fix)
         strategies = tuple(found) or strategies
@@ -180,7 +180,7 @@ def _pods_ready(
     again = reader.child("requeuingStrategy")
     order = again.text("timestamp", "Eviction")
     if order != "Eviction":
-        what = f"{shown(order)}: who is evicted goes behind those that came meanwhile"
+        what = f"{shown(order)}: an evicted workload is requeued by the time of its eviction"
         again.problem("timestamp", what, "leave it out, or write Eviction")
     made = PodsReadySettings(
         timeout_s=timeout_s,
@@ -197,12 +197,12 @@ def _pods_ready(
 
 
 def _seconds(reader: Reader, key: str, default: str) -> int | None:
-    """Whole ones, rounded up; None: none given."""
+    """Read a duration in whole seconds, rounded up; None if there is none."""
     text = reader.text(key, default)
     if not text:
         return None
     try:
         return -(-parse_duration_ns(text) // SECOND_NS)
     except ValueError as error:
-        reader.problem(key, str(error)[:200], "write one such as 5m or 1h30m")
+        reader.problem(key, str(error)[:200], "write a duration such as 5m or 1h30m")
         return None

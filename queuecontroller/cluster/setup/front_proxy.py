@@ -1,8 +1,8 @@
-"""Whom to believe behind the API server's front proxy, and what they may: its own words for both.
+"""Authentication and authorization of requests through the API server's front proxy.
 
-The API server passes requests on with a client certificate of its own authority and the caller's
-name in headers (`extension-apiserver-authentication` in kube-system says which). Whether the caller
-may is asked back: SubjectAccessReview, remembered for moments.
+The API server forwards requests with a client certificate of its own authority and the caller's
+name in headers, as configured in `extension-apiserver-authentication` in kube-system. The caller is
+authorized by a SubjectAccessReview, which is cached for seconds.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ CONFIG_MAPS: Final = Resource("", "v1", "configmaps", "ConfigMap")
 SYSTEM: Final = "kube-system"
 AUTHENTICATION: Final = "extension-apiserver-authentication"
 READER: Final = "extension-apiserver-authentication-reader"
-"""The Role that Kubernetes makes for whoever reads it."""
+"""Role in Kubernetes that permits reading it."""
 REVIEWS: Final = Resource(
     "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False
 )
 REMEMBERED_S: Final = 10.0
-"""As long as Kubernetes' own extension servers do."""
+"""Seconds for which an authorization is cached, as in Kubernetes' extension servers."""
 MOST_REMEMBERED: Final = 4096
 
 
@@ -40,19 +40,19 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class FrontProxy:
-    """What the API server says of its front proxy."""
+    """The API server's configuration of its front proxy."""
 
     authority: str
-    """PEM of those who sign its certificate."""
+    """Certificate authority of its client certificate, in PEM."""
     names: tuple[str, ...] = ()
-    """Common names that its certificate may have; none: any."""
+    """Common names that its certificate may have; empty: any."""
     user_headers: tuple[str, ...] = ("X-Remote-User",)
     uid_headers: tuple[str, ...] = ()
     group_headers: tuple[str, ...] = ("X-Remote-Group",)
     extra_prefixes: tuple[str, ...] = ("X-Remote-Extra-",)
 
     def vouches(self, certificate: Mapping[str, Any] | None) -> bool:
-        """Whether a certificate that TLS has verified is the front proxy's."""
+        """Return True if a certificate that TLS has verified is the front proxy's."""
         if not certificate:
             return False
         if not self.names:
@@ -62,7 +62,7 @@ class FrontProxy:
         return bool(names & set(self.names))
 
     def user(self, headers: Iterable[tuple[str, str]]) -> User | None:
-        """Whom the headers name; None: nobody."""
+        """Return the user in the headers; None if there is none."""
         every = [(name.lower(), value) for name, value in headers]
         users = _of(every, self.user_headers)
         if not users:
@@ -87,7 +87,7 @@ def _of(headers: Sequence[tuple[str, str]], names: Sequence[str]) -> list[str]:
 
 
 def front_proxy(document: Mapping[str, Any]) -> FrontProxy | None:
-    """Of the ConfigMap; None: this API server has none, and nobody is passed on."""
+    """Read the ConfigMap; None: this API server has no front proxy and forwards no requests."""
     data = document.get("data") or {}
     authority = str(data.get("requestheader-client-ca-file") or "")
     if "-----BEGIN CERTIFICATE-----" not in authority:
@@ -112,12 +112,12 @@ def _list(data: Mapping[str, Any], key: str, default: tuple[str, ...]) -> tuple[
 
 
 async def read_front_proxy(client: ApiClient) -> FrontProxy | None:
-    """Raises ApiAway, ApiRefused."""
+    """Read the front proxy's configuration. Raises ApiAway, ApiRefused."""
     return front_proxy(await client.get(CONFIG_MAPS, AUTHENTICATION, SYSTEM))
 
 
 class Access:
-    """Whether somebody may, as the API server says."""
+    """Authorization of users by the API server."""
 
     def __init__(self, client: ApiClient, clock_s: Callable[[], float]) -> None:
         self._client = client
@@ -125,7 +125,7 @@ class Access:
         self._known: dict[tuple[User, tuple[tuple[str, str], ...]], tuple[float, str | None]] = {}
 
     async def why_not(self, user: User, attributes: Mapping[str, str]) -> str | None:
-        """None: he may. Raises ApiAway, ApiRefused."""
+        """Return why a user may not; None if permitted. Raises ApiAway, ApiRefused."""
         key = (user, tuple(sorted(attributes.items())))
         now_s = self._clock_s()
         known = self._known.get(key)

@@ -1,7 +1,7 @@
-"""What the API server asks about new jobs: AdmissionReview to AdmissionReview, from what is known.
+"""Webhooks for new jobs: AdmissionReview to AdmissionReview, from the cache.
 
-A job that has to wait is suspended as it is created, so that nothing of it runs before. Where this
-is away the job is created as it is, and suspended a moment later.
+A job that has to be queued is suspended as it is created, so that none of its pods starts. While
+the webhook is not reachable the job is created unchanged, and suspended a moment later.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CONFIGURATION: Final = "sluice-jobs"
 
 
 def mutating(client: Callable[[str], Mapping[str, Any]], namespace: str) -> dict[str, Any]:
-    """The MutatingWebhookConfiguration; `client` makes the clientConfig of a path."""
+    """Return the MutatingWebhookConfiguration; `client` makes the clientConfig of a path."""
     apart = ["kube-system", namespace]
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
@@ -33,8 +33,8 @@ def mutating(client: Callable[[str], Mapping[str, Any]], namespace: str) -> dict
                 "name": f"{name}.kueue.sluice.dev",
                 "admissionReviewVersions": ["v1"],
                 "clientConfig": dict(client(MUTATE_PATH)),
-                # What it misses is mended by the controller, or runs without being counted; a
-                # cluster must not stand still for it.
+                # The controller corrects what the webhook misses, or it runs without being
+                # counted: the cluster must work without the webhook.
                 "failurePolicy": "Ignore",
                 "sideEffects": "None",
                 "timeoutSeconds": seconds,
@@ -53,7 +53,7 @@ def mutating(client: Callable[[str], Mapping[str, Any]], namespace: str) -> dict
             for name, holding, operations, seconds in (
                 ("jobs", Holding.SUSPEND, ["CREATE"], 5),
                 ("pods", Holding.GATE, ["CREATE"], 2),
-                # Their templates may come anew with any write.
+                # Any write may replace their templates.
                 ("templates", Holding.PODS, ["CREATE", "UPDATE"], 5),
             )
         ]
@@ -69,14 +69,14 @@ _ANNOTATIONS_CHANGE: Final = (
 
 
 def _shares(client: Callable[[str], Mapping[str, Any]], apart: list[str]) -> dict[str, Any]:
-    """Of pods that ask for shares, whether they are queued or not; HAMi's label opts out."""
+    """Return the webhook for pods that request GPU shares, queued or not; HAMi's label opts out."""
     return {
         "name": "shares.sluice.dev",
         "admissionReviewVersions": ["v1"],
         "clientConfig": dict(client(SHARES_PATH)),
-        # Without it such a pod stays Pending, or gets what it asks for in so many words.
+        # Without it such a pod stays Pending, or gets exactly the resources it names.
         "failurePolicy": "Ignore",
-        # What is let in is remembered for seconds; a dry run is not.
+        # Admitted pods are counted for seconds; a dry run is not.
         "sideEffects": "NoneOnDryRun",
         "timeoutSeconds": 2,
         "matchPolicy": "Equivalent",
@@ -125,7 +125,7 @@ def _rules(holding: Holding, operations: list[str]) -> list[dict[str, Any]]:
 
 
 def patch_of(cache: ObjectCache, document: Mapping[str, Any], namespace: str) -> dict[str, Any]:
-    """The merge patch of what is being written; empty: it is taken as it is."""
+    """Return the merge patch for an object being written; empty if it stays as it is."""
     kind = kind_of(document)
     if kind is None or not cache.policy.wants(FRAMEWORKS[kind]):
         return {}
@@ -133,14 +133,14 @@ def patch_of(cache: ObjectCache, document: Mapping[str, Any], namespace: str) ->
     try:
         patch = on_create(FRAMEWORKS[kind], whole, setting(cache, whole, namespace))
     except ManifestError:
-        return {}  # the controller says what is wrong, as an event at the job
+        return {}  # The controller records the error as an event on the job.
     return patch
 
 
 def problems_of(
     cache: ObjectCache, document: Mapping[str, Any], old: Mapping[str, Any] | None, namespace: str
 ) -> Sequence[Problem]:
-    """What must not be changed in what is queued."""
+    """Return the errors of an update that changes immutable fields of a queued object."""
     if old is None:
         return ()
     if document.get("kind") == "Scale":
@@ -154,7 +154,7 @@ def problems_of(
 def operations(
     document: Mapping[str, Any], patch: Mapping[str, Any], path: str = ""
 ) -> Iterator[dict[str, Any]]:
-    """A merge patch as a JSON patch (RFC 6902), which is all that an answer may hold."""
+    """Yield a merge patch as a JSON patch (RFC 6902), the only type that an answer may have."""
     for name, value in patch.items():
         at = f"{path}/{name.replace('~', '~0').replace('/', '~1')}"
         known = document.get(name)

@@ -1,5 +1,5 @@
-"""Whether this cluster is one to decide in: Kueue's kinds are defined, and Kueue does not run, or
-runs and is to be stood beside."""
+"""Preflight checks of the cluster: Kueue's CRDs are installed, and Kueue does not run, or does in
+mode beside."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.errors import ApiRefused
 
 KUEUE_LEASE: Final = "c1f6bfd2.kueue.x-k8s.io"
-"""Which Kueue's manager holds, in whatever namespace it was installed."""
+"""Lease that Kueue's manager holds, in the namespace in which it is installed."""
 SHORTEST_S: Final = 15.0
 log = logging.getLogger(__name__)
 
 
 class Unfit(Exception):
-    """Says why, and what to do."""
+    """The cluster does not fit the mode; the message says why, and what to do."""
 
 
 async def check_cluster(client: ApiClient) -> None:
-    """For mode kubernetes. Raises Unfit; ApiAway and ApiRefused where nobody can say."""
+    """Check for mode kubernetes. Raises Unfit; ApiAway, ApiRefused if it cannot be determined."""
     if (where := await kueue_runs(client)) is not None:
         raise Unfit(
             f"kubernetes.mode: Kueue runs in this cluster (it holds the Lease {KUEUE_LEASE} in"
-            f" namespace {where}), and two may not decide over the same objects: end it first, or"
-            " run beside it (kubernetes.mode=beside)"
+            f" namespace {where}), and two controllers must not manage the same objects:"
+            " stop it first, or run beside it (kubernetes.mode=beside)"
         )
     if missing := await _not_served(client, [kind.plural for kind in KINDS.values()]):
         raise Unfit(
@@ -41,7 +41,7 @@ async def check_cluster(client: ApiClient) -> None:
 
 
 async def check_beside(client: ApiClient) -> None:
-    """For mode beside. Raises Unfit; ApiAway and ApiRefused where nobody can say."""
+    """Check for mode beside. Raises Unfit; ApiAway, ApiRefused if it cannot be determined."""
     if missing := await _not_served(client, [one.plural for one in (CHECKS, FLAVORS, WORKLOADS)]):
         raise Unfit(
             f"kubernetes.mode: the API server does not serve {', '.join(missing)} of"
@@ -49,11 +49,11 @@ async def check_beside(client: ApiClient) -> None:
             " installed; without Kueue take kubernetes.mode=kubernetes"
         )
     if await kueue_runs(client) is None:
-        log.warning("nobody holds Kueue's Lease %s: who gives quota here?", KUEUE_LEASE)
+        log.warning("Kueue's Lease %s has no holder: is Kueue running?", KUEUE_LEASE)
 
 
 async def kueue_runs(client: ApiClient) -> str | None:
-    """The namespace in which its manager holds its Lease; None: nobody does."""
+    """Return the namespace in which Kueue's manager holds its Lease; None if it does not run."""
     for one in (await client.get_path(LEASES.path())).get("items") or ():
         if one["metadata"]["name"] == KUEUE_LEASE and is_held(one, datetime.now(UTC)):
             return str(one["metadata"]["namespace"])

@@ -1,4 +1,4 @@
-"""What the queue controller may do in a cluster, kind by kind and verb by verb: rules of RBAC."""
+"""RBAC rules of the queue controller, kind by kind and verb by verb."""
 
 from __future__ import annotations
 
@@ -48,20 +48,20 @@ def cluster_rules() -> list[Rule]:
     for kind in OBJECTS:
         watched.setdefault(kind.group, []).append(kind.plural)
     rules = [_rule(group, plurals, "list", "watch") for group, plurals in watched.items()]
-    told = (CLUSTER_QUEUES, LOCAL_QUEUES, COHORTS)
+    with_status = (CLUSTER_QUEUES, LOCAL_QUEUES, COHORTS)
     kept = (CLUSTER_QUEUES, FLAVORS, CHECKS, TOPOLOGIES)
     rules += [
-        _rule(GROUP, [f"{one.plural}/status" for one in told], "patch"),
+        _rule(GROUP, [f"{one.plural}/status" for one in with_status], "patch"),
         _rule(GROUP, [one.plural for one in kept], "patch"),
         _rule(GROUP, ["workloads"], "get", "list", "watch", "create", "patch", "delete"),
         _rule(GROUP, ["workloads/status"], "patch"),
-        # An owner reference that holds up the job's deletion takes the right to its finalizers.
+        # An owner reference with blockOwnerDeletion needs update on the owner's finalizers.
         *(
             rule
             for group in sorted({one.group for one in JOBS})
             for rule in _of_jobs(group, sorted(k.plural for k in JOBS if k.group == group))
         ),
-        # What is asked of the autoscaler for a check of its own.
+        # The provisioning check creates requests to the cluster autoscaler.
         _rule(GROUP, ["provisioningrequestconfigs"], "list", "watch"),
         _rule(GROUP, ["admissionchecks/status"], "patch"),
         _rule(GROUP, ["workloads/finalizers"], "update"),
@@ -72,26 +72,26 @@ def cluster_rules() -> list[Rule]:
         _rule(SETS.group, [SETS.plural], "get", "list", "watch"),
         _rule(STATEFUL_SETS.group, [STATEFUL_SETS.plural], "list", "watch"),
         _rule("", [PODS.plural], "get", "list", "watch", "patch", "delete"),
-        # Why one is deleted, in its condition.
+        # The reason of a deletion is written into the pod's condition.
         _rule("", [f"{PODS.plural}/status"], "patch"),
         _rule("", [f"{PODS.plural}/finalizers"], "update"),
-        # Of pods for which others make way, too.
+        # The extender binds pods, and evicts victims of a preemption.
         _rule("", [f"{PODS.plural}/binding", f"{PODS.plural}/eviction"], "create"),
         _rule(BUDGETS.group, [BUDGETS.plural], "list", "watch"),
         _rule("", ["events"], "create"),
-        # What is free for pods of a topology, and other vendors' devices; quota on shares.
+        # Topology-aware placement and other vendors' devices read nodes; quotas limit GPU shares.
         _rule("", [NODES.plural, "resourcequotas"], "list", "watch"),
-        # HAMi's register, in their annotations.
+        # HAMi's register is written into annotations of nodes.
         _rule("", [NODES.plural], "patch"),
-        # What pods that ask in HAMi's words have their claims made from.
+        # Pods with HAMi's resource names get claims from these templates.
         _rule(RESOURCE_CLAIM_TEMPLATES.group, [RESOURCE_CLAIM_TEMPLATES.plural], "create"),
-        # What claims of pods count by.
+        # Claims of pods are counted by these.
         _rule(CLAIM_KINDS[0].group, [one.plural for one in CLAIM_KINDS], "list", "watch"),
-        # Whose token a node shows.
+        # A node authenticates by a token of its service account.
         _rule("authentication.k8s.io", ["tokenreviews"], "create"),
-        # Whether Kueue runs.
+        # The preflight check looks for Kueue's Lease.
         _rule("coordination.k8s.io", ["leases"], "list"),
-        # Whom the API server asks.
+        # The conversion webhook is registered in Kueue's CRDs.
         _rule(
             "apiextensions.k8s.io",
             ["customresourcedefinitions"],
@@ -104,7 +104,7 @@ def cluster_rules() -> list[Rule]:
             for plural, name in _CONFIGURATIONS.items()
         ),
         _rule(_HOOKS, list(_CONFIGURATIONS), "create"),
-        # The visibility API: that it is ours, and who may ask it.
+        # The visibility API is registered, and its callers are authorized.
         _rule(
             API_SERVICES.group,
             [API_SERVICES.plural],
@@ -119,20 +119,20 @@ def cluster_rules() -> list[Rule]:
 
 
 def beside_rules() -> list[Rule]:
-    """Where Kueue itself decides."""
+    """Return the rules of mode beside."""
     return [
         _rule(GROUP, [one.plural for one in (CHECKS, FLAVORS, WORKLOADS)], "list", "watch"),
         _rule(GROUP, ["admissionchecks/status", "workloads/status"], "patch"),
         _rule("", [PODS.plural], "list", "watch"),
         _rule("", ["events"], "create"),
         _rule("coordination.k8s.io", ["leases"], "list"),
-        # Whose token a node shows.
+        # A node authenticates by a token of its service account.
         _rule("authentication.k8s.io", ["tokenreviews"], "create"),
     ]
 
 
 def lease_rules(beside: bool = False) -> list[Rule]:
-    """In its own namespace; `beside`: in that mode."""
+    """Return the rules in the controller's own namespace. `beside`: True for that mode."""
     group = "coordination.k8s.io"
     rules = [
         _rule(group, ["leases"], "create"),
@@ -155,7 +155,7 @@ def _rule(group: str, resources: list[str], *verbs: str, names: list[str] | None
 
 
 def documents(namespace: str, account: str, beside: bool = False) -> list[dict[str, Any]]:
-    """Roles and bindings for a service account of that namespace; `beside`: for that mode."""
+    """Return roles and bindings for a service account of a namespace. `beside`: for that mode."""
     api = "rbac.authorization.k8s.io/v1"
     subject = {"kind": "ServiceAccount", "name": account, "namespace": namespace}
     made: list[dict[str, Any]] = []
@@ -177,7 +177,7 @@ def documents(namespace: str, account: str, beside: bool = False) -> list[dict[s
         )
     if beside:
         return made
-    # Whom the API server's front proxy is to be known by.
+    # The front proxy's configuration authenticates requests of the API server.
     head = {
         "name": f"{NAME}-{namespace}",
         "namespace": SYSTEM,

@@ -1,5 +1,5 @@
-"""Tells the API server whom to ask: the address and the authority in the definitions of Kueue's
-kinds, and the configurations of the webhooks. Written where it differs, looked at once a minute."""
+"""Registers the webhooks at the API server: address and certificate authority in Kueue's CRDs and
+in the webhook configurations. Compared once a minute, and written if they differ."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ async def keep_registered(
     webhooks: bool = True,
     visibility: bool = False,
 ) -> None:
-    """Until cancelled. `webhook` is asked each time: a renewed authority counts."""
+    """Keep the webhooks registered until cancelled. `webhook` is called each time, so a renewed
+    certificate authority is registered, too."""
     while True:
         try:
             if webhooks:
@@ -66,13 +67,13 @@ async def keep_registered(
                 await register_visibility(client, webhook().ca_bundle, namespace)
             rest_s = AGAIN_S
         except (ApiAway, ApiRefused, OSError) as error:
-            log.warning("the API server is not told whom to ask: %s", error)
+            log.warning("webhooks are not registered, trying again: %s", error)
             rest_s = SOON_S
         await asyncio.sleep(rest_s)
 
 
 async def register(client: ApiClient, webhook: Webhook, namespace: str) -> None:
-    """Raises ApiAway, ApiRefused."""
+    """Register the conversion and admission webhooks. Raises ApiAway, ApiRefused."""
     wanted: dict[str, Any] = {
         "strategy": "Webhook",
         "webhook": {
@@ -80,7 +81,7 @@ async def register(client: ApiClient, webhook: Webhook, namespace: str) -> None:
             "conversionReviewVersions": ["v1"],
         },
     }
-    # The other way to ask is taken out: a merge would leave a Service beside the URL.
+    # The other field is removed: a merge would leave a Service beside the URL.
     other = "service" if webhook.url else "url"
     to_merge = {**webhook.client(CONVERT_PATH), other: None}
     patch = {**wanted, "webhook": {**wanted["webhook"], "clientConfig": to_merge}}
@@ -89,20 +90,22 @@ async def register(client: ApiClient, webhook: Webhook, namespace: str) -> None:
         found = await client.get(CRDS, name)
         if found["spec"].get("conversion") != wanted:
             await client.merge_patch(CRDS, name, {"spec": {"conversion": patch}})
-            log.info("%s: conversions are asked here", name)
+            log.info("%s: conversion webhook registered", name)
     await _put(client, VALIDATING, validation(webhook, await own_account(client)))
     await _put(client, MUTATING, mutating(webhook.client, namespace))
 
 
 async def own_account(client: ApiClient) -> str:
-    """Our user name, where we are a service account; empty where we are not, or nobody tells us
-    (before Kubernetes 1.28). What we write ourselves we need not be asked about: each such question
-    costs both sides more than a millisecond. Raises ApiAway."""
+    """Return the controller's own user name if it is a service account, else "".
+
+    Kubernetes before 1.28 does not tell it. The webhooks leave out the controller's own writes:
+    each review would take both sides more than a millisecond. Raises ApiAway.
+    """
     try:
-        asked = {"apiVersion": REVIEWS.api_version, "kind": REVIEWS.kind}
-        answer = await client.create(REVIEWS, asked)
+        request = {"apiVersion": REVIEWS.api_version, "kind": REVIEWS.kind}
+        answer = await client.create(REVIEWS, request)
     except ApiRefused as refused:
-        log.info("who we are is not told: %s", refused)
+        log.info("the API server does not tell the own user name: %s", refused)
         return ""
     info = (answer.get("status") or {}).get("userInfo") or {}
     name = str(info.get("username") or "")
@@ -117,25 +120,25 @@ async def _put(client: ApiClient, kind: Resource, document: Mapping[str, Any]) -
         if not refused.not_found:
             raise
         await client.create(kind, document)
-        log.info("%s %s is made", kind.kind, name)
+        log.info("%s %s created", kind.kind, name)
         return
     mine, there = document["webhooks"], found.get("webhooks") or []
     if len(mine) != len(there) or not all(map(covers, there, mine)):
         await client.merge_patch(kind, name, {"webhooks": mine})
-        log.info("%s %s is renewed", kind.kind, name)
+        log.info("%s %s updated", kind.kind, name)
 
 
 async def register_visibility(client: ApiClient, ca_bundle: str, namespace: str) -> None:
-    """Where its Service is: an API that nobody answers would hold up the deletion of every
-    namespace. Raises ApiAway, ApiRefused."""
+    """Register the visibility API if its Service exists: an APIService without a server would block
+    the deletion of every namespace. Raises ApiAway, ApiRefused."""
     try:
         await client.get(SERVICES, VISIBILITY, namespace)
     except ApiRefused as refused:
         if not refused.not_found:
             raise
         log.warning(
-            "visibility: there is no Service %s in namespace %s, so the API server is not told"
-            " of the visibility API",
+            "visibility: there is no Service %s in namespace %s, so the visibility API is not"
+            " registered",
             VISIBILITY,
             namespace,
         )
@@ -148,12 +151,12 @@ async def register_visibility(client: ApiClient, ca_bundle: str, namespace: str)
             if not refused.not_found:
                 raise
             await client.create(API_SERVICES, wanted)
-            log.info("APIService %s is made", name)
+            log.info("APIService %s created", name)
             continue
         spec = found.get("spec") or {}
-        # Its port is left as it is: the Service may have been given another.
+        # The port stays as it is: the Service may use another.
         port = (spec.get("service") or {}).get("port", 443)
         to_be = {**wanted["spec"], "service": {**wanted["spec"]["service"], "port": port}}
         if not covers(spec, to_be):
             await client.merge_patch(API_SERVICES, name, {"spec": to_be})
-            log.info("APIService %s is renewed", name)
+            log.info("APIService %s updated", name)

@@ -96,7 +96,7 @@ def of_preemptor(target: Document) -> KubernetesEvent:
 
 
 def event_of(
-    about: Document, api_version: str, kind: str, told: KubernetesEvent, now: str, name: str
+    about: Document, api_version: str, kind: str, recorded: KubernetesEvent, now: str, name: str
 ) -> dict[str, Any]:
     """Return the Event object. `now` is in RFC 3339; `name` makes its name unique."""
     head: Mapping[str, Any] = about["metadata"]
@@ -113,9 +113,9 @@ def event_of(
             "uid": head.get("uid") or "",
             "resourceVersion": head.get("resourceVersion") or "",
         },
-        "reason": told.reason,
-        "message": told.message[:LONGEST],
-        "type": "Warning" if told.warning else "Normal",
+        "reason": recorded.reason,
+        "message": recorded.message[:LONGEST],
+        "type": "Warning" if recorded.warning else "Normal",
         "source": {"component": COMPONENT},
         "reportingComponent": COMPONENT,
         "firstTimestamp": now,

@@ -1,8 +1,9 @@
-"""Kueue's visibility API: who waits in a queue, in what order; paths to documents, no I/O.
+"""Kueue's visibility API: the pending workloads of a queue in their order; paths to documents, no
+I/O.
 
-Fields and words are Kueue's; `reason`, `message` and `estimateSeconds` of an item are ours besides.
-Whoever leads tells the book's own order. Any other replica has the objects alone: by priority, then
-by age, which is the same but where what LocalQueues have used decides; it knows no estimate.
+The fields are Kueue's; an item has `reason`, `message` and `estimateSeconds` in addition. The
+leader uses the book's own order. Any other replica has only the objects and sorts by priority, then
+by age: the same order, except where usage of LocalQueues decides. It has no estimates.
 """
 
 from __future__ import annotations
@@ -121,9 +122,9 @@ def _whole(given: Mapping[str, list[str]], name: str, default: int) -> int:
     if not text:
         return default
     if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise Wrong(400, "BadRequest", f"{name}: {text[:40]!r} is no whole number from 0")
+        raise Wrong(400, "BadRequest", f"{name}: {text[:40]!r} is not a whole number from 0")
     if name == "limit" and int(text) > MOST:
-        text = f"limit: {text} is more than {MOST}: ask for them in parts, with offset"
+        text = f"limit: {text} is more than {MOST}: use offset to read the list in parts"
         raise Wrong(400, "BadRequest", text)
     return int(text)
 
@@ -162,12 +163,12 @@ class Waiting:
 
 
 def answer(
-    asked: Question, cache: ObjectCache, book: Book | None, views: Views | None, now_ns: int
+    request: Question, cache: ObjectCache, book: Book | None, views: Views | None, now_ns: int
 ) -> dict[str, Any]:
     """Return the summary. `book` and `views`: the leader's. Raises Wrong."""
-    queue, local = _queue(asked, cache)
+    queue, local = _queue(request, cache)
     in_line = _by_book(book, queue, cache) if book is not None else _by_objects(cache, queue)
-    last = asked.offset + asked.limit
+    last = request.offset + request.limit
     items: list[dict[str, Any]] = []
     seen: dict[str, int] = {}
     found = 0
@@ -179,7 +180,7 @@ def answer(
         if local and name != local:
             continue
         found += 1
-        if found <= asked.offset:
+        if found <= request.offset:
             continue
         if found > last:
             break
@@ -187,23 +188,23 @@ def answer(
             waiting = _with_status(waiting, views, now_ns)
         items.append(_item(waiting, position, in_local))
     return {
-        "apiVersion": f"{GROUP}/{asked.version}",
+        "apiVersion": f"{GROUP}/{request.version}",
         "kind": "PendingWorkloadsSummary",
         "metadata": {"creationTimestamp": None},
         "items": items,
     }
 
 
-def _queue(asked: Question, cache: ObjectCache) -> tuple[str, str]:
+def _queue(request: Question, cache: ObjectCache) -> tuple[str, str]:
     """Return the ClusterQueue, and the LocalQueue if the question is about one."""
-    if asked.plural == "clusterqueues":
-        if cache.get(CLUSTER_QUEUES, asked.name) is None:
-            raise _missing("clusterqueues", asked.name)
-        return asked.name, ""
-    key = f"{asked.namespace}/{asked.name}"
+    if request.plural == "clusterqueues":
+        if cache.get(CLUSTER_QUEUES, request.name) is None:
+            raise _missing("clusterqueues", request.name)
+        return request.name, ""
+    key = f"{request.namespace}/{request.name}"
     document = cache.get(LOCAL_QUEUES, key)
     if document is None:
-        raise _missing("localqueues", asked.name)
+        raise _missing("localqueues", request.name)
     return str((document.get("spec") or {}).get("clusterQueue") or ""), key
 
 

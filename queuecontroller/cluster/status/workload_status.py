@@ -1,7 +1,6 @@
-"""What the book says of a Workload, as a merge patch of its status: only what differs, and nothing
-where nothing does.
+"""Merge patch of a Workload's status from the book: only what differs, empty if nothing does.
 
-Lists are replaced whole by a merge patch, so what others wrote into them is kept in it.
+A merge patch replaces whole lists, so the patch keeps the entries of other writers.
 """
 
 from __future__ import annotations

@@ -139,5 +139,5 @@ def test_an_object_that_leads_to_a_defect_waits_and_the_others_go_on(
     run(work_queue, lambda: len(done) == 3)
     assert done == ["even", "other", "odd"], "tried again, and last"
     assert (work_queue.failed_total, DEFECTS[("defective",)] - before) == (1, 1)
-    assert "a defect, please report it" in caplog.text
+    assert "internal error, please report it" in caplog.text
     assert "of what nobody thought" in caplog.text

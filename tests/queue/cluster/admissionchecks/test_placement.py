@@ -196,7 +196,7 @@ def test_what_others_use_is_no_room() -> None:
 
 def test_without_gpus_there_is_always_room() -> None:
     found = Player().look(workload("w"))
-    assert found == Answer(State.READY, "No shares of GPUs are asked for")
+    assert found == Answer(State.READY, "No GPU shares are requested")
 
 
 def test_before_any_node_has_reported_nobody_is_sent_away() -> None:

@@ -184,7 +184,7 @@ class ObjectCache:
             lambda: self.may_write,
             Defaults(best_only=best_only),
             self.sharing,
-            tell=lambda document, told: self.told.append(
+            record=lambda document, told: self.told.append(
                 (document["metadata"]["name"], told.reason)
             ),
         )
@@ -265,7 +265,7 @@ def run(test: Callable[[ObjectCache], Any], whole: bool = True, **world: Any) ->
     async def main() -> None:
         made = ObjectCache(**world)
         running = asyncio.create_task(made.desk.run())
-        while not made.desk._knows:
+        while not made.desk._has_all_pods:
             await asyncio.sleep(0)
         await test(made)
         if whole and not made.desk.ledger.kept:

@@ -198,7 +198,7 @@ def test_what_the_api_server_does_not_store_is_undone_and_the_pod_asks_again() -
         lab = Lab()
         assert lab.filter("b") == ("b",)
         lab.mirror.take_over_again(KEY, 3, 0)  # as the writer does where it was refused
-        assert "is not its own any more" in await lab.exchanging.why_not_stored("u-w-0")
+        assert "was reassigned" in await lab.exchanging.why_not_stored("u-w-0")
         assert lab.filter("a", "b") == ("a",)
 
     asyncio.run(test())

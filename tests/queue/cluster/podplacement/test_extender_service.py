@@ -183,8 +183,8 @@ def test_an_answer_that_was_lost_is_found_out_and_the_gpus_are_kept_until_then(
 
         world.create("p", gpumem=50_000)
         world.api.fate = lose
-        assert "is not known" in await world.bind("p", "a")
-        assert "is not known" in await world.bind("p", "b"), "not twice"
+        assert "has no answer" in await world.bind("p", "a")
+        assert "has no answer" in await world.bind("p", "b"), "not twice"
         assert len(world.desk.ledger) == 1
         await settled()
         assert len(world.desk.ledger) == (1 if carried_out else 0)
@@ -212,9 +212,9 @@ def test_who_comes_to_lead_knows_what_was_bound_before_the_watch_tells() -> None
         again.api = world.api
         again.desk._client = world.api  # type: ignore[assignment]
         answer = await again.add("filter", Pod=pod("q", gpumem=50_000), NodeNames=["a", "b"])
-        assert "does not know all pods yet" in answer["Error"]
+        assert "has not listed all pods yet" in answer["Error"]
         running = asyncio.create_task(again.desk.run())
-        while not again.desk._knows:
+        while not again.desk._has_all_pods:
             await asyncio.sleep(0)
         answer = await again.add("filter", Pod=pod("q", gpumem=50_000), NodeNames=["a", "b"])
         assert answer["NodeNames"] == ["b"]
@@ -235,7 +235,9 @@ def test_what_cannot_be_read_is_an_error_in_the_answer() -> None:
             "NodeNameToMetaVictims": {}
         }
         spoilt = {"metadata": {"annotations": 1}, "spec": {"containers": 1}}
-        assert "cannot be read" in (await world.add("filter", Pod=spoilt, NodeNames=["a"]))["Error"]
+        assert (
+            "malformed request" in (await world.add("filter", Pod=spoilt, NodeNames=["a"]))["Error"]
+        )
         assert "cannot be read" in await world.bind("nobody", "a")
 
     run(test)
@@ -243,7 +245,7 @@ def test_what_cannot_be_read_is_an_error_in_the_answer() -> None:
 
 def test_pods_are_kept_as_far_as_they_have_to_do_with_gpus() -> None:
     pods, told = GpuPods(), []
-    pods.told = lambda uid, document: told.append((uid, document is not None))
+    pods.on_change = lambda uid, document: told.append((uid, document is not None))
 
     def item(document: dict[str, Any], version: int) -> Any:
         document["metadata"]["resourceVersion"] = str(version)

@@ -27,8 +27,8 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def making_room(world: ObjectCache) -> int:
-    assert world.desk._displacing is not None
-    return world.desk._displacing.making_room
+    assert world.desk._preemption is not None
+    return world.desk._preemption.making_room
 
 
 def nominated(world: ObjectCache, name: str) -> str:
@@ -207,8 +207,8 @@ def test_who_leads_next_keeps_the_room_and_displaces_nobody_again() -> None:
         world.end("a0")
         again = ObjectCache(api=world.api)
         running = asyncio.create_task(again.desk.run())
-        await again.until("it knows", lambda: again.desk._knows)
-        await again.until("its nodes are known", lambda: not again.desk._displacing._nominated)  # type: ignore[union-attr]
+        await again.until("it knows", lambda: again.desk._has_all_pods)
+        await again.until("its nodes are known", lambda: not again.desk._preemption._nominated)  # type: ignore[union-attr]
         again.create("low", priority=1, **HALF)
         assert await again.filter("low") == []
         assert await again.filter("high") == []
@@ -327,7 +327,7 @@ def test_the_class_is_bounded_in_what_it_remembers(monkeypatch: pytest.MonkeyPat
     async def test(world: ObjectCache) -> None:
         await full(world, a0=1, a1=2, b0=3, b1=4)
         world.may_write = False
-        found: Any = world.desk._displacing
+        found: Any = world.desk._preemption
         assert isinstance(found, PodPreemption)
         for n in range(6):
             found.refused(world.create(f"p{n}", priority=10, **HALF), ["a"])
