@@ -128,7 +128,7 @@ class Lab:
 def test_a_pod_of_the_workloads_job_has_its_place() -> None:
     lab = Lab((WORKLOADS, workload(owner(JOB, "j"))), (JOB, job(JOB, "j")))
     assert lab.place("p", owner(JOB, "j")).node == "a"
-    assert "all 1 places that are kept" in lab.place("q", owner(JOB, "j"))
+    assert "all 1 places reserved" in lab.place("q", owner(JOB, "j"))
     assert lab.place("p", owner(JOB, "j")).node == "a", "whoever has it keeps it"
 
 
