@@ -378,9 +378,8 @@ class Controller:
                             kind.group,
                         )
                         follower.vanished()
-                        for one in self._cache.all_of(
-                            kind
-                        ):  # Those that only answers to writes reported.
+                        # Those that only answers to writes reported.
+                        for one in self._cache.all_of(kind):
                             self._forget(kind, one)
                 except ApiAway as error:
                     log.warning("%s", error)

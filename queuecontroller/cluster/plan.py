@@ -68,8 +68,8 @@ class Leadership:
     """One uninterrupted time as leader."""
 
     term: int
-    """How often the lease had changed hands."""
+    """Number of transitions of the lease."""
     cluster_id: str
     """UID of the lease."""
     may_write: Callable[[], bool]
-    """False for ever once the lease is lost."""
+    """Returns False for ever once the lease is lost."""

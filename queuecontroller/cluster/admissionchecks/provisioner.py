@@ -210,9 +210,8 @@ class Provisioner:
                 await self._create_template(template, namespace)
                 made = pruned(await self._client.create(REQUESTS, making.request, namespace))
         except ApiRefused as refused:
-            if (
-                refused.status != CONFLICT
-            ):  # An earlier request of this name is still being deleted.
+            # On a conflict an earlier request of this name is still being deleted.
+            if refused.status != CONFLICT:
                 await self._record_failure(workload, making, refused)
             raise
         name = making.request["metadata"]["name"]

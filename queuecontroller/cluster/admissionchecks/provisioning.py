@@ -116,7 +116,7 @@ def decide(
             # It is of an earlier attempt, or the config has changed since.
             if state_of(check) == State.PENDING:
                 number = tries_of(check) + 1
-                if number not in mine:  # that one has to be deleted before its name is free
+                if number not in mine:  # Otherwise that request has to be deleted first.
                     makes.append(making(workload, name, number, config, infos))
         else:
             kept.add(_uid(request))

@@ -274,9 +274,8 @@ class PodPreemption:
             self._requeue(document)  # It fits by now.
             return None
         nominated = str((document.get("status") or {}).get("nominatedNodeName") or "")
-        begun = [
-            name for name in nodes if name == nominated
-        ]  # An earlier leader may have begun it.
+        # An earlier leader may have begun it.
+        begun = [name for name in nodes if name == nominated]
         chosen = await self._choose(ask, begun) if begun else None
         if chosen is None:
             chosen = await self._choose(ask, nodes)
@@ -349,9 +348,8 @@ class PodPreemption:
             if still is None or still.pods or still.place is None:
                 await self._give_up(uid, plan, "the room was taken")
                 return
-            self._ledger.keep(
-                uid, still.place, plan.ask.priority
-            )  # Its binding may have been refused.
+            # Its binding may have been refused.
+            self._ledger.keep(uid, still.place, plan.ask.priority)
         try:
             await self._name(plan, document)
             while plan.to_go:
@@ -371,9 +369,8 @@ class PodPreemption:
         now_s = monotonic()
         if not self._extender.is_ready(uid):
             plan.ready_s = None
-            if (
-                not plan.nudged and plan.taken_over
-            ):  # More victims are needed: kube-scheduler asks for them.
+            # More victims are needed: kube-scheduler asks for them.
+            if not plan.nudged and plan.taken_over:
                 plan.nudged = True
                 self._requeue(document)
             return

@@ -350,7 +350,7 @@ class Pods:
                 return True
         uid = document["metadata"].get("uid") if document is not None else None
         mine = [one for one in workloads if any(o.get("uid") == uid for o in owners_of(one))]
-        theirs = [one for one in workloads if one not in mine]  # of an earlier set with this name
+        theirs = [one for one in workloads if one not in mine]  # These are of an earlier set.
         setting = self._actions.setting(document) if document is not None else None
         actions = [*reconcile_set(None, theirs)]
         if document is not None and setting is not None:

@@ -320,9 +320,8 @@ class WorkloadActions:
                 PODS, head["name"], document, MANAGER, head["namespace"], "status"
             )
         except ApiRefused as refused:
-            if (
-                not refused.not_found and not refused.conflict
-            ):  # A conflict: the name is another object's.
+            # On a conflict the name is another object's.
+            if not refused.not_found and not refused.conflict:
                 raise
 
     async def remove(self, kind: Resource, document: Document, propagation: str = "") -> None:
@@ -334,9 +333,8 @@ class WorkloadActions:
                 kind, head["name"], head["namespace"], head["uid"], propagation
             )
         except ApiRefused as refused:
-            if (
-                not refused.not_found and not refused.conflict
-            ):  # A conflict: the name is another object's.
+            # On a conflict the name is another object's.
+            if not refused.not_found and not refused.conflict:
                 raise
 
     async def look_again(self, kind: Resource, key: str) -> bool:
