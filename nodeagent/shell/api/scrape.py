@@ -1,4 +1,4 @@
-"""What one scrape sees: our own metrics, and those of others that are switched on."""
+"""Metrics of one scrape: our own, and the compatible families that are switched on."""
 
 from __future__ import annotations
 
