@@ -1,4 +1,4 @@
-"""What the daemon stands on: directories that are ours alone, the native files, the ledger."""
+"""The daemon's base: its private directories, the native files, the ledger."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def lay_ground(
         raise Unavailable(str(error)) from error
     ends.callback(ledger.close)
     if ledger.was_rebuilt:
-        log.error("the ledger was put aside; the regions say what lives")
+        log.error("ledger is corrupt, moved aside; rebuilding grants from regions")
     regions = TmpfsRegions(runtime / "grants", library, boot, None if mount_refusal else mounts)
     operators = frozenset({0, os.geteuid()})
     return Ground(
@@ -100,7 +100,7 @@ def take(setting: str, directory: Path, mode: int) -> InstanceLock:
 
 
 def said(error: OSError) -> str:
-    """Without Python's number."""
+    """The error's text without its number."""
     text = error.strerror or str(error)
     return text if error.filename is None else f"{error.filename}: {text}"
 

@@ -50,14 +50,17 @@ from nodeagent.shell.node import Endpoint
 from nodeagent.shell.pods.allocation_modes import CLAIMS
 from nodeagent.shell.pods.decommission import NodeDecommission
 from nodeagent.shell.pods.deviceplugin.manager import (
+    Beside,
     DevicePluginManager,
     DevicePluginSettings,
     Kept,
+    PluginSources,
 )
 from nodeagent.shell.pods.deviceplugin.on_demand import OnDemand
 from nodeagent.shell.pods.deviceplugin.served_resource import ServedResource
 from nodeagent.shell.pods.limits import NodeDefaults, PlacedLimits, PodLimits, QueueLimits
 from nodeagent.shell.pods.node_sums import NodeSums
+from nodeagent.shell.pods.pod_grants import PodGrants
 from nodeagent.shell.pods.pod_sources import PodSources
 from nodeagent.shell.pods.resizer import Resizer, ResizeRules
 from nodeagent.shell.pods.safety import SafetyLook, SafetyWatch
@@ -128,7 +131,7 @@ class KubeletSide:
     dra: DraSide | None = None
 
     def endpoints(self, fatal: Callable[[BaseException], None]) -> list[Endpoint]:
-        """In the order in which they start, and end."""
+        """Endpoints in the order in which they start and end."""
         served: list[Endpoint] = [self.manager, self.server, self.safety]
         if self.dra is not None:
             served = [*self.dra.before(), *served, *self.dra.after(fatal)]
@@ -153,7 +156,7 @@ class KubeletSide:
             self.dra.inventory.excluded = excluded(config)
 
     def counters(self) -> Samples:
-        """For the metrics."""
+        """Figures for the metrics."""
         figures = self.manager.figures
         return {
             m.KUBELET_REGISTERED: float(all(one.registered for one in self.server.servers)),
@@ -178,7 +181,7 @@ class KubeletSide:
         }
 
     def findings(self) -> list[Finding]:
-        """Of who says the limits, for `sluice doctor`."""
+        """Findings about the sources of limits, for `sluice doctor`."""
         last = self.manager.figures.unread_last
         if self.cluster is not None:
             found = [self.cluster.finding()]
@@ -193,7 +196,7 @@ class KubeletSide:
                     "warning",
                     f"{self.manager.figures.unread} containers have the node's defaults, because"
                     f" what they ask for could not be read; the last: {last}",
-                    "mend what `pods` says, then delete those pods, so that they are made anew",
+                    "fix what `pods` reports, then delete those pods, so that they are recreated",
                 )
             )
         return found
@@ -203,7 +206,7 @@ class KubeletSide:
         return [*self.safety.findings(), *self.findings(), *claims]
 
     def kubelet_tells(self) -> bool:
-        """Whether the kubelet serves its Pods API."""
+        """True if the kubelet serves its Pods API."""
         return self.records.pods_socket.exists()
 
 
@@ -215,9 +218,9 @@ def pods_without_api(kubelet_tells: bool, no_access: str, queued: bool) -> Findi
     if not kubelet_tells:
         what = "pods start by the node's defaults, whatever they ask for"
         if queued:
-            what = "no pod can start but those that a decision names: whose it is cannot be told"
+            what = "only pods named in a queue's decision can start: others cannot be identified"
         return Finding(
-            "pods", "missing", f"nobody tells what pods ask for ({no_access}): {what}", remedy
+            "pods", "missing", f"no source for the pods' requests ({no_access}): {what}", remedy
         )
     if queued:
         return Finding(
@@ -231,7 +234,7 @@ def pods_without_api(kubelet_tells: bool, no_access: str, queued: bool) -> Findi
 
 
 def access_of(config: KubeletConfig, environment: Mapping[str, str]) -> tuple[Access | None, str]:
-    """To the API server; and why there is none."""
+    """Returns the access to the API server, or None and the reason why there is none."""
     if "api" not in config.pod_sources and not config.advertise_sums and config.door != CLAIMS:
         return None, "kubelet.pod_sources does not name api"
     try:
@@ -306,6 +309,7 @@ def make_kubelet(
     if cluster is not None:
         known["api"] = cluster
     pods = PodSources([known[one] for one in config.pod_sources if one in known], no_access)
+    grants = PodGrants(keeper, cdi, mounter.mounts_of)
     made: list[DevicePluginManager] = []
     dra = None
     if wants_dra(config, ground):
@@ -313,36 +317,31 @@ def make_kubelet(
             config,
             node,
             ground,
-            keeper,
+            grants,
             gpus,
             cluster,
             no_access,
             lambda: made[0],
-            cdi,
-            mounter.mounts_of,
             cuts,
             fatal,
         )
     manager = DevicePluginManager(
         desk_settings(config, strategy),
         ground.boot,
-        keeper,
+        grants,
         gpus,
         ground.clock,
         SqliteAllocations(ground.state / "allocations.sqlite"),
-        records,
-        pods,
-        CgroupPods(CGROUPS),
-        cdi,
-        limit_sources(config, queue, pods),
-        mounter.mounts_of,
+        PluginSources(records, pods, CgroupPods(CGROUPS), limit_sources(config, queue, pods)),
         mounter.files,
         fatal,
-        decided=queue.decided_gpus if queue is not None else Counter,
-        bound=bound,
-        may_offer=dra.doors.for_plugin if dra is not None else lambda gpu: True,
-        kept=functools.partial(kept, dra),
-        on_demand=OnDemand(cuts, gpus) if cuts is not None and config.door != CLAIMS else None,
+        Beside(
+            decided=queue.decided_gpus if queue is not None else Counter,
+            bound=bound,
+            may_offer=dra.doors.for_plugin if dra is not None else lambda gpu: True,
+            kept=functools.partial(kept, dra),
+            on_demand=OnDemand(cuts, gpus) if cuts is not None and config.door != CLAIMS else None,
+        ),
     )
     if cuts is not None:
         cuts.on_change.append(manager.look)
@@ -424,7 +423,7 @@ def kept(dra: DraSide | None) -> Kept:
 def counted(
     config: KubeletConfig, manager: DevicePluginManager, gpus: Gpus
 ) -> dict[str, int] | None:
-    """What the Node shall say; None before a GPU is known."""
+    """Returns the sums that the Node's capacity should have; None before a GPU is known."""
     if not config.advertise_sums or config.door == CLAIMS:
         return {}
     served_resource = manager.served_resources.get(config.resource_count)
@@ -472,7 +471,7 @@ def default_limits_of(config: KubeletConfig) -> DefaultLimits:
 def limit_sources(
     config: KubeletConfig, queue: QueueManager | None, pods: PodSource
 ) -> list[LimitsSource]:
-    """In the order of kubelet.limits."""
+    """Sources of limits in the order of kubelet.limits."""
     names = resource_names(config)
     defaults = default_limits_of(config)
     sources: list[LimitsSource] = []

@@ -35,7 +35,7 @@ HOUSEKEEPING_S: Final = 1.0
 NVML_START_S: Final = 15.0
 """The first reading of a new reader; see adapters.nvml."""
 WATCHDOG_SLACK_S: Final = 10.0
-"""For a machine that swaps."""
+"""Extra time for a machine that swaps."""
 AT_A_LIMIT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 """The machine is at its end, and we are not."""
 EXIT_OK: Final = 0
@@ -245,5 +245,5 @@ class Node:
             if now_s - self._views.loops.get(name, now_s) > limit_s
         ]
         if late:
-            log.error("the watchdog is not fed: no round of %s", ", ".join(late))
+            log.error("watchdog ping withheld: stalled: %s", ", ".join(late))
         return not late

@@ -26,7 +26,7 @@ class Drivers:
         return frozenset(self._seen)
 
     def identities(self, paths: Iterable[str]) -> frozenset[LibraryIdentity]:
-        """Of what is there now. Reads the disk: for a thread."""
+        """Identities of the library files that exist now. Reads the disk: for a thread."""
         return frozenset(one for path in paths if (one := self._identify(path)) is not None)
 
     def remember(self, found: Iterable[LibraryIdentity]) -> None:
@@ -36,4 +36,4 @@ class Drivers:
             try:
                 self._ledger.store_driver_file(one)
             except LedgerFull as error:
-                log.error("a driver library is not remembered over a restart: %s", error)
+                log.error("driver library not recorded, it is forgotten at a restart: %s", error)

@@ -289,7 +289,7 @@ class Keeper:
         container: ContainerRef | None = None,
         queued: bool = False,
     ) -> GrantId | Refused:
-        """The same for who cannot wait: a grant now, or why there is none."""
+        """Requests a grant for a caller that cannot wait: returns it now, or the refusal."""
         asking = self.ask(ask, owner, grant=grant, container=container, queued=queued)
         try:
             answer = asking.answers.get_nowait()
@@ -450,7 +450,7 @@ class Keeper:
         return sum(handle.signal(number) for handle in self._handles(grant))
 
     def processes_of(self, grant: GrantId) -> list[Process]:
-        """Whom `signal` reaches."""
+        """Processes that `signal` reaches."""
         return [handle.process for handle in self._handles(grant)]
 
     def _handles(self, grant: GrantId) -> list[ProcessHandle]:
@@ -469,7 +469,7 @@ class Keeper:
         return None
 
     def tenant_pids(self) -> set[int]:
-        """Of all grants' registered processes."""
+        """Process ids of all registered tenants."""
         return {
             tenant.handle.process.pid
             for opened in self._open.values()
@@ -502,7 +502,7 @@ class Keeper:
             self._short = False
         except OSError as error:  # no descriptor left: nobody is taken for gone because of that
             if not self._short:
-                log.error("claims of processes cannot be looked at: %s", error)
+                log.error("cannot read the claims of processes: %s", error)
             self._short = True
 
     def _adopt_claims(self) -> None:
@@ -606,12 +606,12 @@ class Keeper:
             slots.append((owner.slot, handle.process))
             self._watch(record.grant, opened, handle, owner.slot, owner.generation)
         self._count(opened)
-        log.info("grant %s: taken over, %d processes", record.grant, len(slots))
+        log.info("grant %s: adopted from the last run, %d processes", record.grant, len(slots))
         self.apply(ev.Restored(record, self._find_owner(record), tuple(slots)))
 
     def _hold_lost(self, record: GrantRecord) -> bool:
-        """Without a region that can be used: whoever lives keeps the quota, until they have ended.
-        False: nobody does."""
+        """Keeps the quota of a grant without a usable region until its processes have ended.
+        Returns False if none is alive."""
         if record.state not in (GrantState.ACTIVE, GrantState.DRAINING):
             return False  # nobody had it yet, or nobody was left
         container = record.container
@@ -636,8 +636,8 @@ class Keeper:
             slots.append((SlotIndex(index), handle.process))
             self._watch(record.grant, opened, handle, SlotIndex(index), 1)
         log.error(
-            "grant %s: its region's files are gone or damaged: its quota is held until its"
-            " processes have ended, new ones of it get no CUDA",
+            "grant %s: region files are missing or corrupt: its quota is held until its"
+            " processes have ended, new processes get no CUDA",
             record.grant,
         )
         self.apply(ev.Restored(record, owned, tuple(slots)))

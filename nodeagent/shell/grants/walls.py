@@ -46,12 +46,12 @@ from sluicecommon.background import BackgroundTasks
 log = logging.getLogger(__name__)
 
 SWEEP_S: Final = 30.0
-"""Between two looks for what could not be taken away before."""
+"""Interval of the sweep that retries what could not be removed. Seconds."""
 DOCS: Final = "docs/security.md"
 
 
 class WalledGrants(Protocol):
-    """What is asked of the keeper."""
+    """Methods of the keeper that this needs."""
 
     on_ended: list[Callable[[GrantId], None]]
     on_changed: list[Callable[[GrantId], None]]
@@ -263,7 +263,7 @@ class WallManager:
             self._journal.tell(
                 EventKind.WALL,
                 "warning",
-                f"{row.around} may guarantee {row.gpu} memory that nobody has any more: up to"
+                f"{row.around} may guarantee unused memory of {row.gpu}: up to"
                 f" {row.most_bytes} bytes of a container that is gone; `nvidia-smi memory-limits"
                 " --set` lowers its soft limit",
             )
@@ -288,7 +288,7 @@ class WallManager:
         await self._latecomers()
 
     async def _sweep(self) -> None:
-        """What could not be taken away before, and cgroups of ours that have no row."""
+        """Removes what could not be removed before, and cgroups of ours without a row."""
         if not self._taken_over:
             await self._guarded(self._take_over())
             return
@@ -312,7 +312,8 @@ class WallManager:
         return {row.gpu: row.hard_bytes for row in self._of(grant) if row.step is WallStep.STANDING}
 
     def finding(self, instances: int) -> Finding:
-        """For `sluice doctor`: which walls stand. `instances`: MIG instances on this node."""
+        """Finding for `sluice doctor`: the memory limits that are in force. `instances`: number of
+        MIG instances on this node."""
         parts = ["the interposer's, around every grant"]
         level, remedy = "ok", ""
         grants = len({row.grant for row in self._rows.values() if row.step is WallStep.STANDING})
@@ -323,7 +324,7 @@ class WallManager:
             parts.append(f"the driver's: none: {absent}")
             with_walls = []
         elif self._unreadable:
-            parts.append(f"the driver's: cannot be told: {self._unreadable}")
+            parts.append(f"the driver's: unknown: {self._unreadable}")
             level = "warning"
         elif with_walls:
             only = "" if self._settings.run_cgroups else ", of containers (wall.run_cgroups)"

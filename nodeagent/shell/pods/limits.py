@@ -1,5 +1,5 @@
-"""Who says how much of a GPU a container may have: the queue's decision, the pod's own requests,
-the node's defaults; asked in the configured order, the first that knows decides."""
+"""Sources of a container's GPU limits: the queue's decision, the pod's own requests, the node's
+defaults. They are consulted in the configured order; the first that knows decides."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class QueueLimits:
         if isinstance(requests, RequestsUnknown):
             work = self._manager.work_of_pod(pod, ()) if pod.name else None
             if work is None:
-                raise RetryLater(f"whether {pod} is a queue's cannot be told: {requests.why}")
+                raise RetryLater(f"whether {pod} belongs to a queue is unknown: {requests.why}")
             return self._of(work, pod, gpus)
         owners, labels, unknown = await self._whose(pod, requests)
         work = self._manager.work_of_pod(pod, owners)
@@ -68,7 +68,7 @@ class QueueLimits:
                 f"{pod}{made_by} waits in queue {queues[0]}: {self._none_free(pod, owners)}"
             )
         if unknown:
-            raise RetryLater(f"whether {pod}{made_by} is a queue's cannot be told: {unknown}")
+            raise RetryLater(f"whether {pod}{made_by} belongs to a queue is unknown: {unknown}")
         return None
 
     async def _whose(
@@ -121,7 +121,7 @@ class QueueLimits:
 
 
 class PlacedLimits:
-    """What the pod asks for, on the GPUs on which the cluster has placed it."""
+    """Limits from the pod's requests, on the GPUs on which the cluster has placed it."""
 
     def __init__(self, names: ResourceNames, defaults: DefaultLimits) -> None:
         self._own = PodLimits(names, defaults)
@@ -134,7 +134,7 @@ class PlacedLimits:
         gpus: int,
     ) -> ContainerLimits | None:
         if isinstance(requests, RequestsUnknown):
-            raise RetryLater(f"where {pod} was placed cannot be told: {requests.why}")
+            raise RetryLater(f"where {pod} was placed is unknown: {requests.why}")
         text = dict(requests.annotations).get(PLACEMENT)
         own = await self._own.limits(pod, container, requests, gpus) if text else None
         if text is None or own is None:
@@ -157,7 +157,7 @@ class PlacedLimits:
 
 
 class PodLimits:
-    """What the pod asks for, where the kubelet tells."""
+    """Limits from the pod's requests, where the kubelet reports them."""
 
     def __init__(self, names: ResourceNames, defaults: DefaultLimits) -> None:
         self._names = names
@@ -178,7 +178,7 @@ class PodLimits:
 
 
 class NodeDefaults:
-    """The same for every container."""
+    """Default limits, alike for every container."""
 
     def __init__(self, defaults: DefaultLimits) -> None:
         self._defaults = defaults

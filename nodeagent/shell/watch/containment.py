@@ -77,10 +77,11 @@ class Containment:
         self._owed: dict[int, tuple[Act, str]] = {}
         """Undone as soon as the ledger has room again; by the act's number."""
         self._denied_by: dict[int, int | None] = {}
-        """By act: the eBPF child that was told of it."""
+        """Id of the eBPF child that applied each refusal, by act."""
 
     def carry_out(self, act: Act, because: str = "") -> bool:
-        """Whether it was done. `because`: why it is taken back, where that is not plain."""
+        """Carries out an act and returns True if it was done. `because`: the reason of an undo,
+        where that is not plain."""
         subject = act.alarm.subject
         name = f"undo {act.step}" if act.undo else str(act.step)
         hold = self.holds.find(act)
@@ -94,9 +95,7 @@ class Containment:
             if not act.undo and act.step in UNDONE:
                 hold = self.holds.begin(act, self._clock.unix_s())
         except LedgerFull as error:
-            log.error(
-                "%s of %s is not done, it could not be written down: %s", name, subject, error
-            )
+            log.error("%s of %s not done, the ledger could not record it: %s", name, subject, error)
             if act.undo and hold is not None:
                 self._owed[hold.number] = (act, because)
             return False
@@ -125,14 +124,13 @@ class Containment:
         return True
 
     def sweep(self) -> None:
-        """What was held and has ended is held no more, and what could not be taken back is tried
-        again."""
+        """Ends the holds whose targets have ended, and retries what could not be undone."""
         owed, self._owed = self._owed, {}
         for act, because in owed.values():
             self.carry_out(act, because)
         for hold in self.holds.all():
             if not self.holds.target(hold).same:
-                log.info("%s of %s: it is gone", hold.step, hold.holder)
+                log.info("%s of %s ended: its target is gone", hold.step, hold.holder)
                 self.holds.end(hold)
             elif hold.step == Step.DENY and self._denies:
                 self._deny_again(self._kernel, hold)
@@ -168,7 +166,12 @@ class Containment:
                 if self.holds.get(hold.number) is None:
                     continue  # it could not be done
                 kept.append(hold)
-                log.warning("%s of %s goes on, because of %s", hold.step, hold.holder, hold.rule)
+                log.warning(
+                    "%s of %s stays in force: the cause %s persists",
+                    hold.step,
+                    hold.holder,
+                    hold.rule,
+                )
         self.allow_strangers()
         return kept
 
@@ -179,7 +182,9 @@ class Containment:
         except ValueError:  # of another version: what to undo is known all the same
             known = {str(step): step for step in Step}
             if hold.step not in known:
-                log.error("%s of %s is not known here and stays", hold.step, hold.holder)
+                log.error(
+                    "%s of %s is of an unknown kind and stays in force", hold.step, hold.holder
+                )
                 return False
             named = replace(hold, rule=str(Rule.UNREGISTERED), level=str(Level.CONTAIN))
             act = act_of(named, self._clock.monotonic_ns(), undo=True)
@@ -207,7 +212,7 @@ class Containment:
                 self._ledger.audit(row)
                 self._targets.allow(number)
             except (LedgerFull, NotPossible) as error:
-                log.error("opens of GPU devices by cgroup %d stay refused: %s", number, error)
+                log.error("opens of GPU devices by cgroup %d stay denied: %s", number, error)
                 continue
             self._journal.tell(
                 EventKind.ACT, "warning", f"undo deny_opens: cgroup {number}: {because}"
@@ -230,7 +235,7 @@ class Containment:
         )
 
     def _do(self, act: Act, hold: Hold | None) -> str:
-        """What else there is to say about it. Raises NotPossible."""
+        """Carries out an act and returns what else there is to report. Raises NotPossible."""
         subject = act.alarm.subject
         if act.step is Step.THROTTLE:
             self._throttle(subject, act.undo)
@@ -318,14 +323,15 @@ class Containment:
     def _evict(self, subject: Subject, why: str) -> str:
         held = self._keeper.grant(subject.grant)
         if subject.grant is None or held is None:
-            raise NotPossible("nobody placed it here")
+            raise NotPossible("it is in no grant")
         told = [who for call in self._placers if (who := call(subject.grant, why))]
         if told:
-            return f"; told: {', '.join(told)}"
+            return f"; reported to: {', '.join(told)}"
         container = held.record.container
         if container is not None:
-            return f"; nobody here can evict it: delete pod {container.namespace}/{container.pod}"
-        return f"; nobody placed it: `sluice release {subject.grant[:8]}` ends its grant"
+            pod = f"{container.namespace}/{container.pod}"
+            return f"; no queue or controller here can evict it: delete pod {pod}"
+        return f"; it was placed by no queue: `sluice release {subject.grant[:8]}` ends its grant"
 
     def forgive(self, grant: GrantId) -> None:
         """A person let the grant go on: it is not ours to resume any more."""

@@ -28,7 +28,7 @@ class Holds:
         self._holds: dict[int, Hold] = {}
 
     def load(self) -> list[Hold]:
-        """What an earlier daemon wrote."""
+        """Loads the holds that an earlier daemon recorded."""
         self._holds = {hold.number: hold for hold in self._ledger.holds()}
         return self.all()
 
@@ -39,7 +39,7 @@ class Holds:
         return self._holds.get(number)
 
     def find(self, act: Act) -> Hold | None:
-        """What this act does, or takes back."""
+        """Finds the hold of an act, or the one that it undoes."""
         return self._of(str(act.step), held(act.step, act.alarm.subject))
 
     def throttled(self, grant: GrantId) -> Hold | None:
@@ -82,7 +82,9 @@ class Holds:
             self._ledger.drop_hold(hold.number)
         except LedgerFull as error:
             # A row too many: the next start finds that nothing is held, and drops it.
-            log.error("the end of %s of %s is not written: %s", hold.step, hold.holder, error)
+            log.error(
+                "end of %s of %s not recorded in the ledger: %s", hold.step, hold.holder, error
+            )
 
     def _store(self, hold: Hold) -> None:
         self._holds[hold.number] = hold
@@ -90,7 +92,12 @@ class Holds:
             self._ledger.store_hold(hold)
         except LedgerFull as error:
             # A row that says less than was done: the next start would do it again.
-            log.error("that %s of %s is done is not written: %s", hold.step, hold.holder, error)
+            log.error(
+                "%s of %s was done, but not recorded in the ledger: %s",
+                hold.step,
+                hold.holder,
+                error,
+            )
 
     # --- what is there now ---
 

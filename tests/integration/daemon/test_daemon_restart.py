@@ -325,7 +325,7 @@ def test_without_nvml_the_daemon_serves_and_says_what_is_missing(module: str) ->
     with daemon('[nvml]\nlibrary = "/no/such/libnvidia-ml.so.1"\n', module=module) as node:
         done = node.sluice("run", "--cores", "10", "--", "true")
         assert done.returncode == 125
-        assert "no GPU is known" in done.stderr
+        assert "no GPU is available" in done.stderr
         done = node.sluice("doctor")
         assert done.returncode == 1
         assert "/no/such/libnvidia-ml.so.1" in done.stdout
@@ -389,7 +389,7 @@ def test_a_changed_configuration_is_taken_over_while_jobs_run() -> None:
         )
         node.config.write_text("[grants")
         node.process.send_signal(signal.SIGHUP)
-        until("the mistake is told", lambda: "not taken over" in node.log.read_text())
+        until("the mistake is told", lambda: "configuration: rejected" in node.log.read_text())
         assert node.process.poll() is None
         assert grant_named(node, "job").processes == 1
         node.config.write_text(before)

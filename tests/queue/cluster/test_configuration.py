@@ -109,7 +109,10 @@ def test_a_section_without_effect_is_named(name: str) -> None:
     ("sections", "said"),
     [
         ({"waitForPodReady": {}}, "waitForPodReady"),
-        ({"integrations": {"frameworks": ["batch/jobs"]}}, "'batch/jobs' is not a supported framework"),
+        (
+            {"integrations": {"frameworks": ["batch/jobs"]}},
+            "'batch/jobs' is not a supported framework",
+        ),
         ({"integrations": {"framework": []}}, "integrations.framework"),
         ({"integrations": {"externalFrameworks": ["foo"]}}, "Kind.version.group"),
         ({"integrations": {"podOptions": {}}}, "podOptions"),
