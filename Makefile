@@ -11,6 +11,8 @@ unexport PYTHONDONTWRITEBYTECODE
 # Lanes of `make test`, and what runs beside them: most tests wait. Two processors are enough.
 LANES ?= 6
 BESIDE := packaging/development/beside.sh 'lint=packaging/development/lint.sh'
+# Schemas of Kubernetes, which tests of the chart compare with.
+VALIDATE := $(BIN)/python -c 'import kubernetes_validate' 2>/dev/null || $(BIN)/pip install -q --disable-pip-version-check 'kubernetes-validate>=1.34'
 
 # Sources of what `make chart` writes, which git ignores, and its stamp beside it.
 CHART_MADE := packaging/kubernetes/.made
@@ -35,8 +37,11 @@ build: $(VENV)/.ready $(CHART_MADE) ## compile the C, build the wire descriptors
 check: build ## from minute to minute: lint, unit and property tests
 	@$(BESIDE) -- $(BIN)/python -m pytest -q -n 2 tests/unit tests/properties $(PYTEST_ARGS)
 
-test: build ## everything that fits in CI: lint, unit, property, ABI, interposer, integration
-	-@packaging/fetch/promtool-tool.sh >/dev/null # its tests say so when there is none
+# Tests say which tool they lack, so that no failed download ends this. helm is built beside our own C, the first time.
+test: ## everything that fits in CI: lint, unit, property, ABI, interposer, integration
+	@packaging/development/beside.sh 'helm=packaging/fetch/helm-tool.sh >/dev/null || true' -- $(MAKE) --no-print-directory build
+	-@packaging/fetch/promtool-tool.sh >/dev/null
+	-@$(VALIDATE)
 	@$(BESIDE) -- $(BIN)/python -m pytest -n $(LANES) $(PYTEST_ARGS)
 
 test-peers: build ## against the real code of others: the CDI library, the kubelet's device manager; needs Go
@@ -103,7 +108,7 @@ packages: $(VENV)/.ready $(CHART_MADE) ## deb, rpm, bills of materials and the O
 	@packaging/release/packages.sh build/packages
 
 test-packages: packages ## install, boot, upgrade and purge the packages in a fresh Debian 12; needs root
-	@$(BIN)/python -c 'import kubernetes_validate' 2>/dev/null || $(BIN)/pip install -q --disable-pip-version-check 'kubernetes-validate>=1.34'
+	@$(VALIDATE)
 	@packaging/fetch/helm-tool.sh >/dev/null
 	$(BIN)/python -m pytest tests/packages/test_chart{,_rendered,_hooks}.py $(PYTEST_ARGS)
 	$(BIN)/python -m pytest -m packages tests/packages $(PYTEST_ARGS)
