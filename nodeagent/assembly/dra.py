@@ -16,13 +16,10 @@ from nodeagent.adapters.host.pcie import pcie_root
 from nodeagent.assembly.ground import Ground
 from nodeagent.core.dra.devices import DeviceRules
 from nodeagent.core.metrics import catalogue as m
-from nodeagent.ports.containers import CdiPort, GrantMounts
-from nodeagent.ports.ledger import GrantRecord
 from nodeagent.ports.views import Finding, Samples
 from nodeagent.settings.kubelet import KubeletConfig
 from nodeagent.shell.gpus.cuts import Cuts
 from nodeagent.shell.gpus.readings import Gpus
-from nodeagent.shell.grants.keeper import Keeper
 from nodeagent.shell.node import Endpoint
 from nodeagent.shell.pods.allocation_modes import CLAIMS, AllocationModes
 from nodeagent.shell.pods.deviceplugin.manager import DevicePluginManager
@@ -31,6 +28,7 @@ from nodeagent.shell.pods.dra.inventory import Excluded, Inventory
 from nodeagent.shell.pods.dra.manager import ClaimManager, ClaimSettings
 from nodeagent.shell.pods.dra.places import Places
 from nodeagent.shell.pods.dra.publisher import COUNTLESS, Publisher
+from nodeagent.shell.pods.pod_grants import PodGrants
 from sluicecommon.background import BackgroundTasks
 
 if TYPE_CHECKING:
@@ -150,13 +148,11 @@ def make_dra(
     config: KubeletConfig,
     node: str,
     ground: Ground,
-    keeper: Keeper,
+    grants: PodGrants,
     gpus: Gpus,
     cluster: Cluster | None,
     no_access: str,
     pods: Callable[[], DevicePluginManager],
-    cdi: CdiPort,
-    mounts_of: Callable[[GrantRecord, str, str], GrantMounts],
     cuts: Cuts | None,
     fatal: Callable[[BaseException], None],
 ) -> DraSide:
@@ -168,6 +164,7 @@ def make_dra(
             f'door = "dra" needs the API server, which cannot be reached: {no_access}; give the'
             " daemon a service account (the chart does) or kubelet.kubeconfig"
         )
+    keeper = grants.keeper
     claims = slices = None
     if cluster is not None:
         from nodeagent.adapters.dra.api import ApiClaims, ApiSlices
@@ -193,13 +190,11 @@ def make_dra(
         ClaimManager(
             ClaimSettings(config.cores_policy == "elastic", max(config.reconcile_s, 1.0)),
             ground.boot,
-            keeper,
+            grants,
             gpus,
             ground.clock,
             SqliteClaims(ground.state / LEDGER),
             claims,
-            cdi,
-            mounts_of,
             node,
             doors.for_claims,
             Places(cuts, ground.clock),

@@ -50,14 +50,17 @@ from nodeagent.shell.node import Endpoint
 from nodeagent.shell.pods.allocation_modes import CLAIMS
 from nodeagent.shell.pods.decommission import NodeDecommission
 from nodeagent.shell.pods.deviceplugin.manager import (
+    Beside,
     DevicePluginManager,
     DevicePluginSettings,
     Kept,
+    PluginSources,
 )
 from nodeagent.shell.pods.deviceplugin.on_demand import OnDemand
 from nodeagent.shell.pods.deviceplugin.served_resource import ServedResource
 from nodeagent.shell.pods.limits import NodeDefaults, PlacedLimits, PodLimits, QueueLimits
 from nodeagent.shell.pods.node_sums import NodeSums
+from nodeagent.shell.pods.pod_grants import PodGrants
 from nodeagent.shell.pods.pod_sources import PodSources
 from nodeagent.shell.pods.resizer import Resizer, ResizeRules
 from nodeagent.shell.pods.safety import SafetyLook, SafetyWatch
@@ -306,6 +309,7 @@ def make_kubelet(
     if cluster is not None:
         known["api"] = cluster
     pods = PodSources([known[one] for one in config.pod_sources if one in known], no_access)
+    grants = PodGrants(keeper, cdi, mounter.mounts_of)
     made: list[DevicePluginManager] = []
     dra = None
     if wants_dra(config, ground):
@@ -313,36 +317,31 @@ def make_kubelet(
             config,
             node,
             ground,
-            keeper,
+            grants,
             gpus,
             cluster,
             no_access,
             lambda: made[0],
-            cdi,
-            mounter.mounts_of,
             cuts,
             fatal,
         )
     manager = DevicePluginManager(
         desk_settings(config, strategy),
         ground.boot,
-        keeper,
+        grants,
         gpus,
         ground.clock,
         SqliteAllocations(ground.state / "allocations.sqlite"),
-        records,
-        pods,
-        CgroupPods(CGROUPS),
-        cdi,
-        limit_sources(config, queue, pods),
-        mounter.mounts_of,
+        PluginSources(records, pods, CgroupPods(CGROUPS), limit_sources(config, queue, pods)),
         mounter.files,
         fatal,
-        decided=queue.decided_gpus if queue is not None else Counter,
-        bound=bound,
-        may_offer=dra.doors.for_plugin if dra is not None else lambda gpu: True,
-        kept=functools.partial(kept, dra),
-        on_demand=OnDemand(cuts, gpus) if cuts is not None and config.door != CLAIMS else None,
+        Beside(
+            decided=queue.decided_gpus if queue is not None else Counter,
+            bound=bound,
+            may_offer=dra.doors.for_plugin if dra is not None else lambda gpu: True,
+            kept=functools.partial(kept, dra),
+            on_demand=OnDemand(cuts, gpus) if cuts is not None and config.door != CLAIMS else None,
+        ),
     )
     if cuts is not None:
         cuts.on_change.append(manager.look)

@@ -33,8 +33,13 @@ from nodeagent.settings.daemon import Settings
 from nodeagent.shell.gpus.readings import Gpus
 from nodeagent.shell.grants.keeper import Keeper
 from nodeagent.shell.node import rules_of
-from nodeagent.shell.pods.deviceplugin.manager import DevicePluginManager, DevicePluginSettings
+from nodeagent.shell.pods.deviceplugin.manager import (
+    DevicePluginManager,
+    DevicePluginSettings,
+    PluginSources,
+)
 from nodeagent.shell.pods.limits import NodeDefaults, PodLimits
+from nodeagent.shell.pods.pod_grants import PodGrants
 from tests.kit.clock import ManualClock
 from tests.kit.fakes.cdi import FakeCdi
 from tests.kit.fakes.kubelet import FakeKubelet, Pod
@@ -105,16 +110,11 @@ class Daemon:
                 60.0,
             ),
             BOOT,
-            self.keeper,
+            PodGrants(self.keeper, place.cdi, mounts),
             self.gpus,
             place.clock,
             self.allocations,
-            records,
-            records,
-            CgroupPods(place.directory / "cgroup"),
-            place.cdi,
-            place.sources,
-            mounts,
+            PluginSources(records, records, CgroupPods(place.directory / "cgroup"), place.sources),
             lambda: FILES,
             fatal=self.fatal,
         )

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import logging
 import secrets
 import uuid
@@ -23,15 +22,14 @@ from dataclasses import dataclass, replace
 from typing import Final, assert_never
 
 from nodeagent.core.flight import Tape
-from nodeagent.core.grants import events as ev
 from nodeagent.core.grants.placement import GpuCapacity
 from nodeagent.core.kubelet import book as kb
 from nodeagent.core.kubelet.choice import NO_RANK, attempts, hinted_gpus, prefer
 from nodeagent.core.kubelet.identity import Holder
 from nodeagent.core.kubelet.offers import Offer, OfferRules, offers, slots_of
-from nodeagent.ports.clients import RefusalKind, Refused
+from nodeagent.ports.clients import Refused
 from nodeagent.ports.clock import Clock
-from nodeagent.ports.containers import CdiPort, ContainerAnswer, GivenFiles, GrantMounts
+from nodeagent.ports.containers import ContainerAnswer, GivenFiles
 from nodeagent.ports.kubelet import (
     Allocation,
     AllocationLedger,
@@ -48,14 +46,14 @@ from nodeagent.ports.kubelet import (
     RetryLater,
     parse_slot,
 )
-from nodeagent.ports.ledger import ContainerRef, GrantRecord, GrantState, LedgerLost
+from nodeagent.ports.ledger import ContainerRef, LedgerLost
 from nodeagent.ports.views import Finding
 from nodeagent.shell.drive import Drive
 from nodeagent.shell.gpus.readings import Gpus
-from nodeagent.shell.grants.keeper import Keeper
 from nodeagent.shell.pods.deviceplugin.on_demand import OnDemand
 from nodeagent.shell.pods.deviceplugin.served_resource import ServedResource
 from nodeagent.shell.pods.deviceplugin.starting import RECORDS_DEADLINE_S, KubeletFigures, Starting
+from nodeagent.shell.pods.pod_grants import PendingCalls, PodGrants
 from nodeagent.units import NS_PER_S, GpuUuid, GrantId, PodUid
 from sluicecommon.background import BackgroundTasks
 
@@ -97,38 +95,54 @@ class DevicePluginSettings:
     numa_topology: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class PluginSources:
+    """Sources of pods and their limits."""
+
+    records: KubeletRecords
+    pods: PodSource
+    cgroups: PodCgroups
+    limits: Sequence[LimitsSource]
+    """In the order in which they are consulted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Parts of the daemon that give GPUs away beside the device plugin, if they run."""
+
+    decided: Callable[[], Counter[GpuUuid]] = Counter
+    """Number of admitted pods that will be on each GPU and have not started yet."""
+    bound: Callable[[ContainerLimits, GrantId], None] = lambda limits, grant: None
+    """Called with each grant of a queued workload."""
+    may_offer: Callable[[GpuUuid], bool] = lambda gpu: True
+    """True if the device plugin may give the GPU away now."""
+    kept: Callable[[], Kept] = lambda: NOTHING_KEPT
+    """CDI files that are not the device plugin's."""
+    on_demand: OnDemand | None = None
+    """MIG instances made for the pods that ask for them; None: not made."""
+
+
+ALONE: Final = Beside()
+
+
 class DevicePluginManager:
-    """Implements Endpoint; what the kubelet asks comes by way of a shelf for each resource."""
+    """Implements Endpoint; the kubelet's calls arrive through a ServedResource per resource."""
 
     def __init__(
         self,
         settings: DevicePluginSettings,
         boot_id: str,
-        keeper: Keeper,
+        grants: PodGrants,
         gpus: Gpus,
         clock: Clock,
         ledger: AllocationLedger,
-        records: KubeletRecords,
-        pods: PodSource,
-        cgroups: PodCgroups,
-        cdi: CdiPort,
-        sources: Sequence[LimitsSource],
-        mounts_of: Callable[[GrantRecord, str, str], GrantMounts],
+        sources: PluginSources,
         files_of: Callable[[], GivenFiles],
         fatal: Callable[[BaseException], None],
-        decided: Callable[[], Counter[GpuUuid]] = Counter,
-        bound: Callable[[ContainerLimits, GrantId], None] = lambda limits, grant: None,
-        may_offer: Callable[[GpuUuid], bool] = lambda gpu: True,
-        kept: Callable[[], Kept] = lambda: NOTHING_KEPT,
-        on_demand: OnDemand | None = None,
+        beside: Beside = ALONE,
     ) -> None:
-        """`sources` are asked in this order. `mounts_of` takes a grant, the directory of its
-        region and the container's name; `files_of` is what all containers are given of ours, and
-        may raise OSError; `decided` says how many pods that have not come yet will
-        be on each GPU; `bound` is told of the grants of queued workloads; `may_offer`: whether a
-        GPU is given away by this door now; `kept`: CDI files that are not this desk's;
-        `on_demand`: MIG instances are made for pods that ask for them."""
-        self._on_demand = on_demand
+        """`files_of` returns the files that every container is given, and may raise OSError."""
+        self._on_demand = beside.on_demand
         self.figures = KubeletFigures()
         self.book = kb.AllocationBook(
             kb.KubeletRules(
@@ -139,28 +153,27 @@ class DevicePluginManager:
         )
         self._settings = settings
         self._boot_id = boot_id
-        self._keeper = keeper
+        self._grants = grants
+        self._keeper = grants.keeper
         self._gpus = gpus
         self._clock = clock
         self._ledger = ledger
-        self._records = records
-        self._cgroups = cgroups
-        self._cdi = cdi
-        self._mounts_of = mounts_of
+        self._records = sources.records
+        self._cgroups = sources.cgroups
+        self._cdi = grants.cdi
         self._files_of = files_of
         self._fatal = fatal
         self._background = BackgroundTasks(fatal)
-        self._decided = decided
-        self._bound = bound
-        self._may_offer = may_offer
-        self._kept = kept
+        self._decided = beside.decided
+        self._bound = beside.bound
+        self._may_offer = beside.may_offer
+        self._kept = beside.kept
         self._gone: dict[PodUid, int] = {}
         """Pods that the API server says are over, and when it said so, in ns."""
         self._hurry = asyncio.Event()
-        self._calls = itertools.count(1)
+        self._calls = PendingCalls()
         self._turn = asyncio.Lock()
         """Held while one event and its instructions are carried out."""
-        self._starts: dict[int, asyncio.Future[None]] = {}
         self._settles_s = 0.0
         """Until the runtime has seen the files of this turn."""
         self.served_resources: dict[str, ServedResource] = {}
@@ -172,7 +185,9 @@ class DevicePluginManager:
         """Of answers that are about to be durable."""
         self._unshared = ""
         """Why containers' CDI files have nothing in common; empty: they have."""
-        self.starting = Starting(records, pods, sources, self.figures, clock, self._background)
+        self.starting = Starting(
+            sources.records, sources.pods, sources.limits, self.figures, clock, self._background
+        )
         self.tape: Tape[kb.Event] = Tape(self.book.memory)
         self._drive: Drive[kb.Event, kb.Instruction] = Drive(
             self.book, clock.monotonic_ns, fatal, self.tape
@@ -185,15 +200,8 @@ class DevicePluginManager:
         self._gpus.on_read.append(self._gpus_read)
         for resource, offered in self._offers().items():
             self._served_resource(resource).show(offered)
-        grants = tuple(
-            (grant, held.record.container)
-            for grant, held in self._keeper.live().items()
-            if held.record.container is not None
-            and not held.record.container.claim
-            and held.record.state is GrantState.ACTIVE
-        )
         await self._renew_driver()  # before anybody is answered: the runtime has read it by then
-        await self._apply(kb.Restored(tuple(self._ledger.load()), grants))
+        await self._apply(kb.Restored(tuple(self._ledger.load()), self._grants.live(claims=False)))
         self._background.spawn(self._reconcile_loop(), "release of allocations")
 
     async def close(self) -> None:
@@ -434,10 +442,7 @@ class DevicePluginManager:
         holder: Holder,
         limits: ContainerLimits | None,
     ) -> float:
-        call = next(self._calls)
-        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._starts[call] = answer
-        try:
+        with self._calls.open() as (call, answer):
             settles_s = await self._apply(
                 kb.StartAsked(
                     call,
@@ -452,9 +457,7 @@ class DevicePluginManager:
                 )
             )
             await answer
-        finally:
-            del self._starts[call]
-        return settles_s
+            return settles_s
 
     def _occupied(self) -> frozenset[GrantId]:
         return frozenset(grant for grant in self._keeper.opens() if self._keeper.tenants(grant))
@@ -478,29 +481,27 @@ class DevicePluginManager:
             case kb.MakeGrant():
                 await self._make_grant(do)
             case kb.EndGrant():
-                await self._end_grant(do)
+                self._grants.end(do.grant)
             case kb.WriteCdi():
-                await self._write_cdi(do)
+                took_s = await self._grants.write_cdi(do.grant, do.nonce, do.container, do.driver)
+                self._settles_s = max(self._settles_s, took_s)
             case kb.RemoveCdi():
-                await self._remove_cdi(do)
+                await self._grants.remove_cdi(do.nonce)
             case kb.KeepCdi():
                 await self._keep_cdi(do)
             case kb.KeepDrivers():
                 await self._keep_drivers(do)
             case kb.AnswerStart():
-                await self._answer_start(do)
+                self._calls.answer(do.call)
             case kb.RefuseStart():
-                await self._refuse_start(do)
+                self._calls.answer(do.call, RetryLater(do.reason))
             case _:
                 assert_never(do)
 
     def _trouble(self, event: kb.Event, error: Exception) -> None:
         """Whoever waits is told; the next try, the next look or the next start repeats it."""
         call = event.call if isinstance(event, kb.StartAsked) else None
-        answer = self._starts.get(call) if call is not None else None
-        if answer is not None and not answer.done():
-            answer.set_exception(RetryLater(str(error)))
-        else:
+        if not self._calls.answer(call, RetryLater(str(error))):
             log.error("kubelet: %s: %s", type(event).__name__, error)
 
     async def _commit(self, do: kb.Commit) -> None:
@@ -545,32 +546,11 @@ class DevicePluginManager:
         if {one.gpu for one in record.devices} != set(hinted_gpus(container.device_ids)):
             self.figures.hint_mismatches += 1
 
-    async def _end_grant(self, do: kb.EndGrant) -> None:
-        try:
-            self._keeper.apply(ev.Released(do.grant))
-        except Refused as refused:
-            if refused.kind is not RefusalKind.NOT_FOUND:
-                log.warning("kubelet: grant %s: %s", do.grant, refused)
-
-    async def _write_cdi(self, do: kb.WriteCdi) -> None:
-        held = self._keeper.grant(do.grant)
-        opened = self._keeper.opened(do.grant)
-        if held is None or opened is None:
-            raise ValueError(f"grant {do.grant} has just ended")
-        mounts = await asyncio.to_thread(
-            self._mounts_of, held.record, opened.region.directory, do.container
-        )
-        settles_s = await asyncio.to_thread(self._cdi.write, do.nonce, mounts, do.driver)
-        self._settles_s = max(self._settles_s, settles_s)
-
-    async def _remove_cdi(self, do: kb.RemoveCdi) -> None:
-        await asyncio.to_thread(self._cdi.remove, do.nonce)
-
     async def _keep_cdi(self, do: kb.KeepCdi) -> None:
         others = self._kept().nonces
         for name in await asyncio.to_thread(self._cdi.names):
             if name not in do.nonces and name not in others:
-                await asyncio.to_thread(self._cdi.remove, name)
+                await self._grants.remove_cdi(name)
 
     async def _keep_drivers(self, do: kb.KeepDrivers) -> None:
         with contextlib.suppress(OSError):  # told to whoever starts, and by `sluice doctor`
@@ -591,16 +571,6 @@ class DevicePluginManager:
         self._unshared = why
         if self._cdi.driver not in ("", before):
             log.info("kubelet: new containers are given driver %s", self._cdi.driver)
-
-    async def _answer_start(self, do: kb.AnswerStart) -> None:
-        answer = self._starts.get(do.call)
-        if answer is not None and not answer.done():
-            answer.set_result(None)
-
-    async def _refuse_start(self, do: kb.RefuseStart) -> None:
-        answer = self._starts.get(do.call)
-        if answer is not None and not answer.done():
-            answer.set_exception(RetryLater(do.reason))
 
     # --- the end ------------------------------------------------------------------------------
 

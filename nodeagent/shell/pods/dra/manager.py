@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import logging
 import secrets
 import uuid
@@ -27,7 +26,6 @@ from nodeagent.core.grants import events as ev
 from nodeagent.core.kubelet.cdi import device_names
 from nodeagent.ports.clients import GrantAsk, RefusalKind, Refused
 from nodeagent.ports.clock import Clock
-from nodeagent.ports.containers import CdiPort, GrantMounts
 from nodeagent.ports.dra.claims import (
     ClaimAllocation,
     ClaimGone,
@@ -43,11 +41,11 @@ from nodeagent.ports.dra.claims import (
     PreparedDevice,
 )
 from nodeagent.ports.kubelet import Nonce
-from nodeagent.ports.ledger import GrantRecord, GrantState, LedgerFull
+from nodeagent.ports.ledger import LedgerFull
 from nodeagent.shell.drive import Drive
 from nodeagent.shell.gpus.readings import Gpus
-from nodeagent.shell.grants.keeper import Keeper
 from nodeagent.shell.pods.dra.places import Places
+from nodeagent.shell.pods.pod_grants import PendingCalls, PodGrants
 from nodeagent.units import NS_PER_S, GpuUuid, GrantId
 from sluicecommon.background import BackgroundTasks
 
@@ -88,13 +86,11 @@ class ClaimManager:
         self,
         settings: ClaimSettings,
         boot_id: str,
-        keeper: Keeper,
+        grants: PodGrants,
         gpus: Gpus,
         clock: Clock,
         ledger: ClaimLedger,
         source: ClaimSource | None,
-        cdi: CdiPort,
-        mounts_of: Callable[[GrantRecord, str, str], GrantMounts],
         pool: str,
         for_claims: Callable[[GpuUuid], bool],
         places: Places,
@@ -108,22 +104,21 @@ class ClaimManager:
         self.book = cb.ClaimBook(
             cb.ClaimRules(boot_id, gone_apart_ns=int(settings.reconcile_s * 0.9 * NS_PER_S))
         )
-        self._keeper = keeper
+        self._grants = grants
+        self._keeper = grants.keeper
         self._gpus = gpus
         self._clock = clock
         self._ledger = ledger
         self._source = source
-        self._cdi = cdi
-        self._mounts_of = mounts_of
+        self._cdi = grants.cdi
         self._pool = pool
         self._for_claims = for_claims
         self._background = BackgroundTasks(fatal)
-        self._calls = itertools.count(1)
+        self._calls = PendingCalls()
         self._turn = asyncio.Lock()
         """Held while one event and its instructions are carried out."""
         self._claims: dict[ClaimUid, asyncio.Lock] = {}
         """One call for a claim after the other."""
-        self._answers: dict[int, asyncio.Future[None]] = {}
         self._refusals: dict[int, RefusalKind] = {}
         self._settles_s = 0.0
         self._health = asyncio.Event()
@@ -147,16 +142,9 @@ class ClaimManager:
         rows = tuple(self.book.rows.values())
         self.book.rows.clear()
         self.tape.cut()
-        grants = tuple(
-            (grant, held.record.container)
-            for grant, held in self._keeper.live().items()
-            if held.record.container is not None
-            and held.record.container.claim
-            and held.record.state is GrantState.ACTIVE
-        )
         self._keeper.on_ended.append(self._grant_ended)
         self._gpus.on_read.append(self._gpus_read)
-        await self._apply(cb.Restored(rows, grants))
+        await self._apply(cb.Restored(rows, self._grants.live(claims=True)))
         self._background.spawn(self._reconcile_loop(), "release of claims")
 
     async def close(self) -> None:
@@ -313,18 +301,15 @@ class ClaimManager:
     ) -> float:
         """Returns when it is answered: the seconds until the runtime has seen what was written.
         Raises NotPrepared. `kinds` is told why, where the ledger refused."""
-        call = next(self._calls)
-        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._answers[call] = answer
-        try:
-            settles_s = await self._apply(event_of(call), call)
-            await answer
-        finally:
-            del self._answers[call]
-            kind = self._refusals.pop(call, None)
-            if kinds is not None and kind is not None:
-                kinds.append(kind)
-        return settles_s
+        with self._calls.open() as (call, answer):
+            try:
+                settles_s = await self._apply(event_of(call), call)
+                await answer
+                return settles_s
+            finally:
+                kind = self._refusals.pop(call, None)
+                if kinds is not None and kind is not None:
+                    kinds.append(kind)
 
     async def _apply(self, event: cb.Event, call: int | None = None) -> float:
         async with self._turn:
@@ -332,10 +317,7 @@ class ClaimManager:
             try:
                 await self._drive.run_async(event, self._carry_out)
             except (OSError, ValueError) as error:
-                answer = self._answers.get(call) if call is not None else None
-                if answer is not None and not answer.done():
-                    answer.set_exception(NotPrepared(str(error)))
-                else:
+                if not self._calls.answer(call, NotPrepared(str(error))):
                     log.error("dra: %s: %s", type(event).__name__, error)
             except LedgerFull as error:
                 log.error("dra: %s: %s", type(event).__name__, error)
@@ -353,26 +335,18 @@ class ClaimManager:
             case cb.MakeGrant():
                 self._make_grant(do)
             case cb.EndGrant():
-                self._end_grant(do.grant)
+                self._grants.end(do.grant)
             case cb.WriteCdi():
-                await self._write_cdi(do)
+                took_s = await self._grants.write_cdi(do.grant, do.nonce, do.claim, do.driver)
+                self._settles_s = max(self._settles_s, took_s)
             case cb.RemoveCdi():
-                await asyncio.to_thread(self._cdi.remove, do.nonce)
+                await self._grants.remove_cdi(do.nonce)
             case cb.Answer():
-                self._answer(do.call, None)
+                self._calls.answer(do.call)
             case cb.Refuse():
-                self._answer(do.call, NotPrepared(do.reason))
+                self._calls.answer(do.call, NotPrepared(do.reason))
             case _:
                 assert_never(do)
-
-    def _answer(self, call: int, error: NotPrepared | None) -> None:
-        answer = self._answers.get(call)
-        if answer is None or answer.done():
-            return
-        if error is None:
-            answer.set_result(None)
-        else:
-            answer.set_exception(error)
 
     def _make_grant(self, do: cb.MakeGrant) -> None:
         answer = self._keeper.ask_now(do.ask, None, grant=do.grant, container=do.container)
@@ -390,27 +364,6 @@ class ClaimManager:
             patient = self._gpus.patient(sick[0])
             return f"{sick[0]} is {patient.health.value}: {patient.reason or refused}"
         return str(refused)
-
-    def _end_grant(self, grant: GrantId) -> None:
-        try:
-            self._keeper.apply(ev.Released(grant))
-        except Refused as refused:
-            if refused.kind is not RefusalKind.NOT_FOUND:
-                log.warning("dra: grant %s: %s", grant, refused)
-
-    async def _write_cdi(self, do: cb.WriteCdi) -> None:
-        held, opened = self._keeper.grant(do.grant), self._keeper.opened(do.grant)
-        if held is None or opened is None:
-            raise ValueError(f"grant {do.grant} has just ended")
-        record, directory = held.record, opened.region.directory
-
-        def write() -> float:
-            return self._cdi.write(
-                do.nonce, self._mounts_of(record, directory, do.claim), do.driver
-            )
-
-        # In one thread and once: on a busy machine each change of threads waits for its turn.
-        self._settles_s = max(self._settles_s, await asyncio.to_thread(write))
 
     # --- the end ------------------------------------------------------------------------------
 
