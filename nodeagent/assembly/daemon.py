@@ -84,7 +84,7 @@ if TYPE_CHECKING:  # a quarter of all there is to load: a node that has no use f
     from nodeagent.assembly.queue import QueueSide
 
 CUTS = "cuts.sqlite"
-"""Of the state directory: MIG instances of ours."""
+"""Ledger of the MIG instances that the daemon makes, in the state directory."""
 
 
 def make_nvml(settings: Settings, clock: Clock) -> Nvml:
@@ -93,7 +93,7 @@ def make_nvml(settings: Settings, clock: Clock) -> Nvml:
 
 @dataclass(frozen=True, slots=True)
 class Makers:
-    """What tests have made otherwise: a GPU with a mind of its own, a disk that fails."""
+    """Factories that tests replace: a GPU with its own behaviour, a disk that fails."""
 
     nvml: Callable[[Settings, Clock], Nvml] = make_nvml
     ledger: Callable[[Path, str], SqliteLedger] = SqliteLedger
@@ -105,8 +105,8 @@ def serve(
     read: Callable[[], Loaded],
     makers: Makers = Makers(),  # frozen
 ) -> int:
-    """Until it is told to end; the exit status. `read` reads the configuration again. Raises
-    Unavailable, LedgerLost."""
+    """Runs the daemon until it is stopped and returns its exit status. `read` reads the
+    configuration again. Raises Unavailable, LedgerLost."""
     with ExitStack() as ends:
         ground = lay_ground(loaded.settings, environment, makers.ledger, ends)
         node, reloader = build(loaded, ground, read, makers.nvml, ends)
@@ -488,6 +488,6 @@ def make_pods(
 
 
 def driver_libraries(grants: Grants) -> frozenset[str]:
-    """Those that grants were made with."""
+    """Paths of the driver libraries that the grants were made with."""
     records = [held.record for held in grants.live().values()]
     return frozenset(record.driver_path for record in records if record.driver_path)

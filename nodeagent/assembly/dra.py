@@ -64,7 +64,7 @@ class DraSide:
     telling: Telling | None = None
 
     def before(self) -> list[Endpoint]:
-        """What starts before the device plugin offers anything."""
+        """Endpoints that start before the device plugin offers any device."""
         return [self.doors, self.manager]
 
     def after(self, fatal: Callable[[BaseException], None]) -> list[Endpoint]:
@@ -76,7 +76,7 @@ class DraSide:
         return served
 
     def counters(self) -> Samples:
-        """For the metrics."""
+        """Figures for the metrics."""
         figures, publisher = self.manager.figures, self.publisher
         return {
             m.DRA_REGISTERED: float(self.plugin.registered),
@@ -90,7 +90,7 @@ class DraSide:
         }
 
     def findings(self) -> list[Finding]:
-        """For `sluice doctor`."""
+        """Findings for `sluice doctor`."""
         door = self.doors.finding()
         found = [door] if door is not None else []
         if self.doors.door != CLAIMS:

@@ -1,4 +1,4 @@
-"""What the daemon stands on: directories that are ours alone, the native files, the ledger."""
+"""The daemon's base: its private directories, the native files, the ledger."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def take(setting: str, directory: Path, mode: int) -> InstanceLock:
 
 
 def said(error: OSError) -> str:
-    """Without Python's number."""
+    """The error's text without its number."""
     text = error.strerror or str(error)
     return text if error.filename is None else f"{error.filename}: {text}"
 

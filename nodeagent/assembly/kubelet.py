@@ -131,7 +131,7 @@ class KubeletSide:
     dra: DraSide | None = None
 
     def endpoints(self, fatal: Callable[[BaseException], None]) -> list[Endpoint]:
-        """In the order in which they start, and end."""
+        """Endpoints in the order in which they start and end."""
         served: list[Endpoint] = [self.manager, self.server, self.safety]
         if self.dra is not None:
             served = [*self.dra.before(), *served, *self.dra.after(fatal)]
@@ -156,7 +156,7 @@ class KubeletSide:
             self.dra.inventory.excluded = excluded(config)
 
     def counters(self) -> Samples:
-        """For the metrics."""
+        """Figures for the metrics."""
         figures = self.manager.figures
         return {
             m.KUBELET_REGISTERED: float(all(one.registered for one in self.server.servers)),
@@ -181,7 +181,7 @@ class KubeletSide:
         }
 
     def findings(self) -> list[Finding]:
-        """Of who says the limits, for `sluice doctor`."""
+        """Findings about the sources of limits, for `sluice doctor`."""
         last = self.manager.figures.unread_last
         if self.cluster is not None:
             found = [self.cluster.finding()]
@@ -206,7 +206,7 @@ class KubeletSide:
         return [*self.safety.findings(), *self.findings(), *claims]
 
     def kubelet_tells(self) -> bool:
-        """Whether the kubelet serves its Pods API."""
+        """True if the kubelet serves its Pods API."""
         return self.records.pods_socket.exists()
 
 
@@ -234,7 +234,7 @@ def pods_without_api(kubelet_tells: bool, no_access: str, queued: bool) -> Findi
 
 
 def access_of(config: KubeletConfig, environment: Mapping[str, str]) -> tuple[Access | None, str]:
-    """To the API server; and why there is none."""
+    """Returns the access to the API server, or None and the reason why there is none."""
     if "api" not in config.pod_sources and not config.advertise_sums and config.door != CLAIMS:
         return None, "kubelet.pod_sources does not name api"
     try:
@@ -423,7 +423,7 @@ def kept(dra: DraSide | None) -> Kept:
 def counted(
     config: KubeletConfig, manager: DevicePluginManager, gpus: Gpus
 ) -> dict[str, int] | None:
-    """What the Node shall say; None before a GPU is known."""
+    """Returns the sums that the Node's capacity should have; None before a GPU is known."""
     if not config.advertise_sums or config.door == CLAIMS:
         return {}
     served_resource = manager.served_resources.get(config.resource_count)
@@ -471,7 +471,7 @@ def default_limits_of(config: KubeletConfig) -> DefaultLimits:
 def limit_sources(
     config: KubeletConfig, queue: QueueManager | None, pods: PodSource
 ) -> list[LimitsSource]:
-    """In the order of kubelet.limits."""
+    """Sources of limits in the order of kubelet.limits."""
     names = resource_names(config)
     defaults = default_limits_of(config)
     sources: list[LimitsSource] = []

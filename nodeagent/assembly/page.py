@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def make_page(
     settings: PageSettings, node: str, ground: Ground, service: NodeService, journal: Journal
 ) -> tuple[OpenPage, PageListener | None]:
-    """Who answers `sluice web`, and the page's address where there is one."""
+    """Returns the handler of `sluice web`, and the page's listener if there is a page."""
     if not settings.listen:
         return no_page, None
     tickets: Tickets[int] = Tickets(lambda: secrets.token_urlsafe(24))

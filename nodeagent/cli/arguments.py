@@ -1,5 +1,5 @@
-"""What a word on the command line may be: each function takes its text, or raises with what would
-be right (argparse puts the option's name before it)."""
+"""Types of command-line arguments: each function parses its text, or raises with the values that
+are accepted (argparse puts the option's name before it)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LARGEST_PID: Final = 1 << 22
 LONGEST_S: Final = 365 * 86_400.0
 """A year. gRPC's deadlines are nanoseconds in 64 bits: what is far beyond is over at once."""
 LARGEST_ROW: Final = (1 << 63) - 1
-"""Of SQLite."""
+"""Largest row number of SQLite."""
 MOST_ROUNDS: Final = 10**9
 EVENT_KINDS: Final = tuple(sorted([*Rule, *EventKind]))
 
@@ -100,7 +100,8 @@ def file(text: str) -> Path:
 
 
 def one_of(kind: type[K]) -> Callable[[str], K]:
-    """For `type=` beside `choices=list(kind)`: the message has the words, not Python's names."""
+    """Type for `type=` beside `choices=list(kind)`: the message has the words, not Python's
+    names."""
 
     def choice(text: str) -> K:
         try:

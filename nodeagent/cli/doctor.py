@@ -28,7 +28,8 @@ def doctor(options: argparse.Namespace, environment: dict[str, str]) -> int:
 
 
 def _dump(options: argparse.Namespace, environment: dict[str, str]) -> int:
-    """To a file that its owner alone may read: it names everybody's work."""
+    """Writes the dump to a file that only its owner may read, because it names every user's
+    work."""
     try:
         with connect(options, environment) as client:
             parts = list(client.dump_events())
@@ -93,7 +94,8 @@ def _report(options: argparse.Namespace, environment: dict[str, str]) -> int:
 
 
 def _left_held(environment: dict[str, str]) -> list[Finding]:
-    """By a daemon that does not run, as far as we may look."""
+    """Findings about processes that a daemon holds which does not run now, as far as the ledger is
+    readable."""
     try:
         held = by_hand.contained(None, environment)
     except by_hand.NotDone:

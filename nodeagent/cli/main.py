@@ -77,7 +77,7 @@ def _prepare_output() -> None:
 
 
 def _drop_output() -> None:
-    """What is still buffered goes nowhere when Python ends, and nothing is said of it twice."""
+    """Discards buffered output when Python ends, so that a closed pipe is not reported twice."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 

@@ -1,4 +1,4 @@
-"""What the commands share: reaching the daemon, and saying clearly why something failed."""
+"""Helpers of all commands: reaching the daemon, and reporting a failure in one line."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def sparkline(ratios: Sequence[float | None]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TopView:
-    """What of a node `sluice top` shows, and in which order."""
+    """Content and order of `sluice top` for a node."""
 
     sort: str = ""
     """One of SORTS; empty: oldest grant first."""

@@ -40,7 +40,7 @@ MOST_NAMED: Final = 10
 
 
 class Api(Protocol):
-    """What is asked of an API server; sluicecommon's client has it."""
+    """Calls to the API server that this needs; sluicecommon's client has them."""
 
     async def get(self, resource: Resource, name: str, namespace: str = "") -> dict[str, Any]: ...
     async def delete(

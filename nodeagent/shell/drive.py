@@ -55,7 +55,7 @@ class Drive(Generic[EventT, InstructionT]):
         return tuple(self._line)
 
     def add(self, event: EventT) -> None:
-        """What follows from the instruction that is being carried out."""
+        """Queue an event that follows from the instruction that is being carried out."""
         assert self._busy, f"{type(event).__name__} follows from nothing"
         self._line.append(event)
 

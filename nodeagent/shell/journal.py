@@ -1,5 +1,5 @@
-"""What happened on this node, for people: the last events, numbered, with nobody's flood drowning
-the rest."""
+"""Events of this node for people: the last ones, numbered. Repeats are counted, so that a flood of
+one event does not displace the others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEEP: Final = 1000
 
 class Journal:
     def __init__(self, clock: Clock, repeat_s: float) -> None:
-        """The same thing is told again after `repeat_s` at the earliest."""
+        """`repeat_s`: seconds after which the same event is recorded again."""
         self._clock = clock
         self._repeat_ns = int(repeat_s * NS_PER_S)
         self._events: deque[NodeEvent] = deque(maxlen=KEEP)
@@ -73,7 +73,7 @@ class Journal:
         return [event for event in self._events if event.number > number]
 
     async def follow(self, number: int, follow: bool) -> AsyncGenerator[NodeEvent, None]:
-        """What is there, and then what comes, until the caller leaves."""
+        """Yields the recorded events, then new ones until the caller leaves."""
         news = asyncio.Event()
         self._wake.add(news)
         try:

@@ -35,7 +35,7 @@ HOUSEKEEPING_S: Final = 1.0
 NVML_START_S: Final = 15.0
 """The first reading of a new reader; see adapters.nvml."""
 WATCHDOG_SLACK_S: Final = 10.0
-"""For a machine that swaps."""
+"""Extra time for a machine that swaps."""
 AT_A_LIMIT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 """The machine is at its end, and we are not."""
 EXIT_OK: Final = 0

@@ -30,7 +30,8 @@ class RateLimitedLog:
 
 
 class RateLimitFilter(logging.Filter):
-    """For a logger that is not ours: so many records in a while, the others are counted."""
+    """Rate limit for a foreign logger: passes so many records per interval and counts the
+    others."""
 
     def __init__(self, most: int = 5, every_s: float = EVERY_S) -> None:
         super().__init__()

@@ -27,21 +27,21 @@ from sluicecommon.background import BackgroundTasks
 log = logging.getLogger(__name__)
 
 POLL_S: Final = 30.0
-"""For file systems that tell nothing, such as network ones."""
+"""Interval of polling, for file systems without change events such as network ones. Seconds."""
 SETTLE_S: Final = 0.2
-"""From the first word of a change: editors and installers write several times."""
+"""Delay after the first change, because editors and installers write several times. Seconds."""
 
 _Identity = tuple[int, int, int, int]
 
 
 @dataclass(slots=True)
 class ReloadFigures:
-    """For the metrics, since the daemon started."""
+    """Figures for the metrics, since the daemon started."""
 
     reloads: int = 0
     """Readings that changed something."""
     problems: tuple[str, ...] = ()
-    """What is wrong with the files as they are; what ran before goes on."""
+    """Errors in the files as they are; the earlier configuration stays in use."""
     waiting: tuple[str, ...] = ()
     """Keys that only a restart brings."""
 
@@ -75,7 +75,7 @@ class Reloader:
         self._watches: dict[Path, DirectoryWatch] = {}
 
     def counters(self) -> Samples:
-        """For the metrics."""
+        """Figures for the metrics."""
         return {
             m.CONFIG_VALID: float(not self.figures.problems),
             m.CONFIG_WAITING: len(self.figures.waiting),

@@ -1,4 +1,4 @@
-"""What parts of the daemon say to the whole before the whole is there.
+"""Signals of the daemon's parts to the running node, which is built after them.
 
 A part may find that nothing can go on, or that the GPUs have to be read anew; who listens is the
 running node, which is built last, of those parts. So the parts are given this instead.
@@ -38,7 +38,7 @@ class Signals:
             self._fatal = error
 
     def reread(self) -> None:
-        """Without a listener nothing was read yet."""
+        """Requests a new reading of the GPUs. Without a listener nothing was read yet."""
         if self._listener is not None:
             self._listener.reread()
 

@@ -23,7 +23,7 @@ class Turns:
         self._clock = clock
         self._beat_ns = 0
         self._quiet: tuple[list[Tenant], dict[tuple[GrantId, GpuUuid], Activity]] | None = None
-        """What the last plan was made of, where it found everybody at rest."""
+        """Input of the last plan, if that plan found all tenants idle."""
         self._tenants: dict[GrantId, tuple[GrantRecord, Tenant]] = {}
         self.planner = TurnPlanner(
             PlanRules(
@@ -41,7 +41,8 @@ class Turns:
         looks: dict[tuple[GrantId, GpuUuid], Activity],
         now_ns: Nanoseconds,
     ) -> list[SetTurn]:
-        """Nobody was active and nothing has moved since: then time alone changes no turn."""
+        """Returns no change if no tenant was active and nothing has moved since: time alone changes
+        no turn."""
         if self._quiet == (tenants, looks):
             return []
         changes = self.planner.plan(tenants, looks, now_ns)

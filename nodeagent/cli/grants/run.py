@@ -110,7 +110,7 @@ def _covers(
 
 
 def find_driver(environment: Mapping[str, str], files: NativeFiles) -> tuple[str, str]:
-    """As injection.find_driver. Raises Failed."""
+    """Finds the driver as injection.find_driver does. Raises Failed."""
     try:
         return injection.find_driver(environment, files)
     except FileNotFoundError as error:
@@ -206,8 +206,7 @@ def _given(client: Client, since_unix_s: float) -> GrantView | None:
 
 
 class _Wait:
-    """What is shown of a wait: one line that changes on a terminal, a line for each piece of news
-    elsewhere."""
+    """Progress of a wait: one line that changes on a terminal, a line for each change elsewhere."""
 
     def __init__(self, options: argparse.Namespace, most_s: float, began_s: float) -> None:
         self._quiet = options.quiet

@@ -87,7 +87,7 @@ def histogram_lines(first: TraceView, last: TraceView) -> list[str]:
 
 
 def since(before: TraceView, device: TracedDevice) -> TracedDevice:
-    """What came on top."""
+    """Difference of a device's counters since `before`."""
     old = next((one for one in before.devices if one.device == device.device), None)
     if old is None:
         return device

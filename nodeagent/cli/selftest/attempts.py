@@ -267,7 +267,7 @@ def own_copy(driver: str, directory: str) -> dict[str, Any]:
 
 
 def own_copy_managed(driver: str, directory: str) -> dict[str, Any]:
-    """The same, for managed memory."""
+    """Attempt with a private copy of the library, for managed memory."""
     copy = Path(directory) / "another-name.so"
     shutil.copyfile(driver_of_the_grant(driver), copy)
     cuda = load(str(copy))

@@ -24,8 +24,8 @@ from nodeagent.units import MIB
 
 FIXED: Final = Path("/run/sluice/grant")
 TOLERANCE: Final = 0.05
-"""Of the whole GPU. A few seconds, an unknown card and unknown neighbours: the caps themselves are
-measured within 0.01 by `make test`."""
+"""Tolerated difference as a ratio of the whole GPU. The measurement takes a few seconds on an
+unknown card with unknown neighbours; `make test` measures the caps themselves within 0.01."""
 OUT_OF_MEMORY: Final = 2
 KERNEL_STEPS: Final = 2_000_000
 """About 5 ms on a card of today: long beside a launch, short beside a turn's length."""
@@ -68,9 +68,9 @@ class Found:
     share_ppm: int
     total_bytes: int
     over_result: int
-    """Of an allocation of the whole cap and 1 MiB."""
+    """Result of an allocation of the whole cap and 1 MiB."""
     below_result: int
-    """Of half the cap."""
+    """Result of an allocation of half the cap."""
     share_ratio: float | None
     """None: not measured."""
 
@@ -114,7 +114,7 @@ def read_region(directory: Path) -> tuple[int, int]:
 
 
 def judge(found: Found, memory: MemoryAsk | None, cores_ppm: int | None) -> list[str]:
-    """What is not as it was asked for."""
+    """Lists the differences from what was requested; empty if there are none."""
     wrong = []
     asked = None if memory is None else memory.amount_bytes
     if asked is not None and found.memory_limit_bytes != asked:

@@ -40,9 +40,9 @@ class Row:
     way: str
     what: str
     hooked: str
-    """With which injection this way should be hooked."""
+    """Injection with which this way should be hooked."""
     counted: bool = True
-    """Whether the driver counts what it takes, so that its own limit stops it."""
+    """True if the driver counts what the attempt takes, so that its own limit stops it."""
 
 
 MATRIX: Final = (
@@ -82,7 +82,7 @@ NOT_TRIED: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the daemon knew of an attempt's grant while the program still had what it got."""
+    """State of an attempt's grant in the daemon while the program still held its memory."""
 
     tampered: int = 0
     denied: int = 0
@@ -157,7 +157,7 @@ def selftest(options: argparse.Namespace, environment: dict[str, str]) -> int:
 def _attempt(
     options: argparse.Namespace, environment: Mapping[str, str], row: Row, driver: str
 ) -> tuple[dict[str, Any], Seen]:
-    """What the program in the grant said, and what the daemon knew of it."""
+    """Returns the output of the program in the grant, and the daemon's view of it."""
     name = f"selftest-{row.way}"
     with tempfile.TemporaryDirectory(prefix="sluice-selftest-") as directory:
         command = [

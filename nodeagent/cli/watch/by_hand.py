@@ -1,5 +1,6 @@
-"""What a dead daemon held, seen and let go without it: a second, small composition over the same
-parts, which holds the daemon's lock meanwhile.
+"""Lists and releases what a dead daemon held: a second, small composition over the same parts,
+which holds the daemon's lock meanwhile. Each act is undone as the daemon would undo it: with an
+audit row first, and for that very cgroup, process and grant alone.
 
 Each act is taken back as the daemon would have done it: with an audit row before it, and from that
 very cgroup, process and grant alone.
@@ -65,7 +66,8 @@ def contained(config: Path | None, environment: Mapping[str, str]) -> list[Conta
 def let_go(
     config: Path | None, environment: Mapping[str, str], numbers: Sequence[int], everything: bool
 ) -> list[ContainedView]:
-    """What was let go. Raises NotDone when one of them is not held, or cannot be let go."""
+    """Returns what was released. Raises NotDone when one of them is not held, or cannot be
+    released."""
     settings = _settings(config)
     runtime = runtime_dir(settings.daemon.runtime_dir, environment)
     ledger = _ledger(settings, environment)

@@ -1,1 +1,1 @@
-"""What the local API and a scrape are answered."""
+"""Handlers of the local API and of metric scrapes."""

@@ -1,4 +1,4 @@
-"""What about a request can be judged without a GPU."""
+"""Checks of a request that need no GPU."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What the local API offers: grants for whoever asks, their own for everybody, all of them for
-root.
+"""The local API: callers create grants, see their own, and root sees all. Implements the
+NodeService port; the kernel gives the identity of each peer.
 
 Implements the NodeService port; peers come with their identity from the kernel.
 """
@@ -148,7 +148,7 @@ class Service:
     async def _through_queue(
         self, peer: Peer, ask: GrantAsk
     ) -> AsyncGenerator[Granted | Waiting, None]:
-        """The same by way of the queue controller; a wait of 0 has no end."""
+        """Requests a grant through the queue controller; a wait of 0 has no end."""
         reason = "no answer"
         began_ns = self._clock.monotonic_ns()
         try:
@@ -242,7 +242,7 @@ class Service:
                     yield event
 
     def dump_events(self, peer: Peer) -> str:
-        """For operators: it names everybody."""
+        """Dump of the last events, for operators only, because it names every user's work."""
         if peer.uid not in self._operators:
             raise Refused(RefusalKind.DENIED, "root alone sees the events of all")
         return self._flight()
@@ -306,8 +306,8 @@ class Service:
         return [held for held in grants if held.record.owner.uid == peer.uid]
 
     def _find(self, peer: Peer, text: str) -> GrantId:
-        """By id, by the beginning of an id, or by name; what the peer may not see does not
-        exist."""
+        """Finds a grant by id, by the beginning of an id, or by name. A grant that the peer may not
+        see does not exist for it."""
         visible = [held.record for held in self._visible(peer)]
         exact = [record.grant for record in visible if record.grant == text]
         named = [record.grant for record in visible if record.name and record.name == text]

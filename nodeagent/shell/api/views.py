@@ -1,4 +1,4 @@
-"""What the daemon shows of itself: to whoever asks, to a scrape, and to the watchdog."""
+"""Views of the daemon: for callers, for a scrape and for the watchdog."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class _Rate:
 
 
 class QueueSight(Protocol):
-    """What the node's desk at the queue shows."""
+    """State of the node's session with the queue."""
 
     def workload_of(self, grant: GrantId) -> str:
         """Empty: it is not the queue's."""
@@ -55,7 +55,7 @@ class QueueSight(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """From outside the shell, asked anew at each view."""
+    """Figures from outside the shell, read again for each view."""
 
     version: str
     read_host: Callable[[], HostFigures | None]
@@ -118,11 +118,13 @@ class Views:
             self._rates[grant, index] = _Rate(now_ns, value, ratio)
 
     def whole(self) -> NodeView:
-        """For the daemon itself, which sees all but who is on the GPUs: that is in the readings."""
+        """View for the daemon itself, without the processes on the GPUs, which the readings
+        have."""
         return self._node(list(self._grants.live().values()), ())
 
     def node(self, grants: Sequence[Held], everybody: bool) -> NodeView:
-        """With these grants and their processes; `everybody`: with all processes on the GPUs."""
+        """View of these grants and their processes; with `everybody` of all processes on the
+        GPUs."""
         return self._node(grants, self._processes(grants, everybody))
 
     def _node(self, grants: Sequence[Held], processes: tuple[ProcessView, ...]) -> NodeView:

@@ -87,7 +87,7 @@ class Cuts:
         self._reread = reread
         self._fatal = fatal
         self.rows: dict[tuple[GpuUuid, MigPlace], Cut] = {}
-        """What we made, are to make or to destroy."""
+        """Instances that the daemon has made, is about to make, or is about to destroy."""
         self.cards: dict[GpuUuid, MigState] = {}
         """Cards that have MIG, as last looked at."""
         self.on_change: list[Callable[[], None]] = []
@@ -95,7 +95,7 @@ class Cuts:
         self._promised: dict[GpuUuid, str] = {}
         """Instances that somebody is about to have, and who."""
         self._shown: object = None
-        """What the readings said when the cards were last looked at."""
+        """Signature of the readings when the cards were last read."""
         self._busy = False
         self._background = BackgroundTasks(fatal)
         self.made_total = 0
@@ -105,7 +105,7 @@ class Cuts:
     # --- an Endpoint --------------------------------------------------------------------------
 
     def remember(self) -> None:
-        """What the ledger has, before anybody asks who holds what."""
+        """Loads the ledger's rows before any part asks for the holders of an instance."""
         self.rows = {row.key: row for row in self._ledger.load()}
         self._mark()
 
@@ -130,11 +130,11 @@ class Cuts:
         self._ledger.close()
 
     def held_up_s(self) -> float:
-        """For the watchdog: how much later than usual the next reading may come."""
+        """Seconds by which the next reading may be late, for the watchdog."""
         return HELD_UP_S if self._busy else 0.0
 
     def _gpus_read(self) -> None:
-        """Somebody cut a card beside us, or it came back."""
+        """Starts a reading of the cards if another tool has changed one, or if one came back."""
         if (
             self._signature() != self._shown
             and not self._background.busy
@@ -189,8 +189,8 @@ class Cuts:
         return frozenset(row.place for row in self.rows.values() if row.card == card)
 
     def held(self, state: MigState, but: Collection[GrantId] = ()) -> dict[MigPlace, str]:
-        """By whom each instance is held that is not free, by our books: what the driver says of
-        processes is true of the moment alone, see `_used`."""
+        """Holders of each instance that is in use, by our own books. What the driver says of
+        processes holds only for the moment, see `_used`."""
         found = {}
         for one in state.instances:
             uuids = frozenset(device.uuid for device in one.devices)
@@ -199,7 +199,8 @@ class Cuts:
         return found
 
     def _used(self, state: MigState, but: Collection[GrantId] = ()) -> dict[MigPlace, str]:
-        """The same of a card that was read just now, with processes in nobody's grant."""
+        """Holders of each instance of a card that was read just now, including processes in no
+        grant."""
         found = self.held(state, but)
         for one in state.instances:
             inside = [p for p in state.processes if p.gpu_instance in (one.gpu_instance, None)]
@@ -208,7 +209,7 @@ class Cuts:
         return found
 
     def instance_at(self, card: GpuUuid, place: MigPlace) -> GpuUuid | None:
-        """By the last reading of the GPUs, which is what grants go by."""
+        """Instance at a place by the last reading of the GPUs, which is what grants go by."""
         reading = self._gpus.readings.get(card)
         for one in (reading.mig or ()) if reading is not None else ():
             if (
@@ -268,7 +269,7 @@ class Cuts:
             return uuid
 
     def _there(self, wish: MigWish, but: Collection[GrantId]) -> GpuUuid | None:
-        """Without asking the driver."""
+        """A free instance that exists already, without a call to the driver."""
         for state in self._chosen(wish):
             for span in wish.spans:
                 uuid = self.instance_at(state.gpu, MigPlace(wish.profile, span))
@@ -309,7 +310,7 @@ class Cuts:
             self._shown = self._signature()
 
     def _room(self, wish: MigWish, but: Collection[GrantId]) -> tuple[MigState, Room]:
-        """On the card where least has to go. Raises NoRoom."""
+        """Finds the card where the fewest instances have to go. Raises NoRoom."""
         found: list[tuple[int, int, MigState, Room]] = []
         reasons: list[NoRoom] = []
         for state in self._chosen(wish):

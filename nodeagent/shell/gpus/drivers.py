@@ -26,7 +26,7 @@ class Drivers:
         return frozenset(self._seen)
 
     def identities(self, paths: Iterable[str]) -> frozenset[LibraryIdentity]:
-        """Of what is there now. Reads the disk: for a thread."""
+        """Identities of the library files that exist now. Reads the disk: for a thread."""
         return frozenset(one for path in paths if (one := self._identify(path)) is not None)
 
     def remember(self, found: Iterable[LibraryIdentity]) -> None:

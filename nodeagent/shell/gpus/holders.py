@@ -1,4 +1,5 @@
-"""Who uses a card, or a MIG instance, or was promised it: whoever cuts cards asks here first."""
+"""Holders of a card or a MIG instance: its users, and those it is promised to. Every change of MIG
+geometry checks here first."""
 
 from __future__ import annotations
 
@@ -46,14 +47,14 @@ class Holders:
         """Instances that are made for somebody who has no grant yet."""
 
     def of_card(self, state: MigState) -> list[str]:
-        """Of a card and all its instances."""
+        """Holders of a card and of all its instances."""
         return [
             *self.of(state.uuids),
             *self.processes(state.processes),
         ]
 
     def of(self, gpus: frozenset[GpuUuid], but: Collection[GrantId] = ()) -> list[str]:
-        """By our own books, but for those grants."""
+        """Holders by our own books, without the grants in `but`."""
         grants = {
             held.record.grant: held
             for held in self._keeper.live().values()
@@ -76,7 +77,7 @@ class Holders:
         return found + self.promised(gpus)
 
     def processes(self, processes: Collection[MigProcess]) -> list[str]:
-        """Those that are in no grant."""
+        """Processes that are in no grant."""
         ours = self._keeper.tenant_pids()
         return [
             f"process {one.pid} ({one.name}" + (f", uid {one.uid})" if one.uid is not None else ")")

@@ -43,7 +43,7 @@ from sluicecommon.background import BackgroundTasks
 log = logging.getLogger(__name__)
 
 RULE: Final = "mig"
-"""Of audit rows."""
+"""Rule of the audit rows."""
 BEGUN: Final = "set_mig"
 DONE: Final = "set_mig_done"
 FAILED: Final = "set_mig_failed"
@@ -110,7 +110,7 @@ class MigManager:
         await self._background.wait(STOP_WAITS_S)
 
     def held_up_s(self) -> float:
-        """For the watchdog: how much later than usual the next reading may come."""
+        """Seconds by which the next reading may be late, for the watchdog."""
         return HELD_UP_S if self._background.busy else 0.0
 
     # --- show ---------------------------------------------------------------------------------
@@ -288,7 +288,7 @@ class MigManager:
 
 
 def _failure(outcome: MigOutcome, wanted: str) -> str:
-    """What went wrong, what the card is now, and what to do."""
+    """Text of a failure: the error, the card's state now, and the remedy."""
     if outcome.after is None:
         return f"{outcome.error}; see `sluice doctor`, then `sluice mig show`"
     if outcome.rolled_back or outcome.after == outcome.before:

@@ -34,7 +34,7 @@ _LEVELS: Final[Mapping[Health, str]] = {
 
 
 def health_event(change: HealthChange, index: int | None) -> tuple[str, str, dict[str, str]]:
-    """For the journal: level, text, evidence."""
+    """Level, text and evidence of the event about a change of health."""
     name = "GPU" if index is None else f"GPU {index}"
     why = f": {change.reason}" if change.reason else ""
     text = f"{name} is {change.after.value}, was {change.before.value}{why}"
@@ -60,7 +60,7 @@ class Gpus:
         """May be replaced while the daemon runs."""
         self._patients: dict[GpuUuid, Patient] = {}
         self._card_of: dict[GpuUuid, GpuUuid] = {}
-        """By MIG instance."""
+        """Card of each MIG instance."""
         self.health_changes: Counter[GpuUuid] = Counter()
         """How often each GPU's health changed, since the daemon started."""
         self.on_health: list[Callable[[HealthChange], object]] = []
@@ -152,7 +152,7 @@ class Gpus:
             call(change)
 
     def patient(self, uuid: GpuUuid) -> Patient:
-        """Of a card, or of the card that an instance is a part of."""
+        """Health record of a card, or of the card that an instance belongs to."""
         return self._patients.get(self._card_of.get(uuid, uuid), Patient())
 
     def health(self, uuid: GpuUuid) -> Health:
@@ -163,7 +163,7 @@ class Gpus:
         return sorted(self.readings.values(), key=lambda gpu: gpu.index)
 
     def units(self) -> tuple[GpuReading, ...]:
-        """What is given away: cards, and the MIG instances of those that are cut."""
+        """Units that grants are placed on: cards, and the MIG instances of cards in MIG mode."""
         return units(self.sorted())
 
     def capacities(self) -> tuple[GpuCapacity, ...]:

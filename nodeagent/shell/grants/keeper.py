@@ -289,7 +289,7 @@ class Keeper:
         container: ContainerRef | None = None,
         queued: bool = False,
     ) -> GrantId | Refused:
-        """The same for who cannot wait: a grant now, or why there is none."""
+        """Requests a grant for a caller that cannot wait: returns it now, or the refusal."""
         asking = self.ask(ask, owner, grant=grant, container=container, queued=queued)
         try:
             answer = asking.answers.get_nowait()
@@ -450,7 +450,7 @@ class Keeper:
         return sum(handle.signal(number) for handle in self._handles(grant))
 
     def processes_of(self, grant: GrantId) -> list[Process]:
-        """Whom `signal` reaches."""
+        """Processes that `signal` reaches."""
         return [handle.process for handle in self._handles(grant)]
 
     def _handles(self, grant: GrantId) -> list[ProcessHandle]:
@@ -469,7 +469,7 @@ class Keeper:
         return None
 
     def tenant_pids(self) -> set[int]:
-        """Of all grants' registered processes."""
+        """Process ids of all registered tenants."""
         return {
             tenant.handle.process.pid
             for opened in self._open.values()
@@ -610,8 +610,8 @@ class Keeper:
         self.apply(ev.Restored(record, self._find_owner(record), tuple(slots)))
 
     def _hold_lost(self, record: GrantRecord) -> bool:
-        """Without a region that can be used: whoever lives keeps the quota, until they have ended.
-        False: nobody does."""
+        """Keeps the quota of a grant without a usable region until its processes have ended.
+        Returns False if none is alive."""
         if record.state not in (GrantState.ACTIVE, GrantState.DRAINING):
             return False  # nobody had it yet, or nobody was left
         container = record.container

@@ -52,7 +52,8 @@ class Lender:
             self._lend()
 
     def take_back(self) -> None:
-        """What is not held. A tenant may have allocated in between: then it keeps that."""
+        """Takes back lent memory that is not allocated. What a tenant allocates meanwhile stays
+        lent to it."""
         for _ in range(2):
             shall: dict[GrantId, dict[GpuUuid, Bytes]] = {}
             for one in self._borrowers():

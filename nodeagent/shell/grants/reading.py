@@ -1,4 +1,6 @@
-"""What everybody but the keeper may know of grants: to look at, not to change.
+"""Read access to grants for every part except the keeper. `Held` is what was decided of a grant,
+`Open` its outside half while it has a region; a grant is in one before it is in the other. Both are
+the keeper's own and change under the reader: take the frozen record to remember something.
 
 `Held` is what was decided of a grant, `Open` its outside half while it has a region; a grant is
 in one before it is in the other. Both are the keeper's own and change under it: whoever wants to
@@ -26,7 +28,7 @@ class Tenant:
     handle: ProcessHandle
     generation: int
     image: int
-    """Of the program that registered; see Processes.image_of."""
+    """Identity of the program that registered; see Processes.image_of."""
 
 
 @dataclass(slots=True)
@@ -63,7 +65,7 @@ class Grants(Protocol):
         """Its registered processes."""
 
     def loads(self) -> Mapping[GpuUuid, Load]:
-        """What is given away of each GPU."""
+        """Load of each GPU: what grants hold of it."""
 
     def waiting(self) -> int:
         """Requests in line."""
@@ -72,7 +74,7 @@ class Grants(Protocol):
         """Where a process is registered."""
 
     def tenant_pids(self) -> set[int]:
-        """Of all grants' registered processes."""
+        """Process ids of all registered tenants."""
 
     def processes_of(self, grant: GrantId) -> list[Process]:
         """Registered ones, and its owner."""

@@ -19,12 +19,12 @@ class HostBounds:
         self._host = host
 
     def most(self) -> Bytes:
-        """For all of them together."""
+        """Largest sum of checkpointed memory on the host."""
         return Bytes(int(self._host.total_bytes() * self._settings.host_memory_percent / 100))
 
     def check(self, needed: Mapping[Process, int], away_bytes: int) -> None:
-        """Whether these processes may bring so much to the host, beside what others have there.
-        Raises Refused."""
+        """Checks that the host has room for the memory of these processes beside what is there
+        already. Raises Refused."""
         for process in needed:
             still = self._host.holds_still(process.pid)
             if still:

@@ -44,7 +44,7 @@ SWEEP_S: Final = 5.0
 MOVING_S: Final = 0.5
 """How often a driver is asked whether it has ended what a predecessor of ours asked for."""
 DOCTOR_S: Final = 5.0
-"""Who asks the doctor waits for ten."""
+"""Timeout of the driver's answer; a caller of doctor waits 10 s."""
 DOCS: Final = "docs/node/checkpoint.md"
 LEVELS: Final = {"spilled": "info", "returned": "info", "lost": "critical"}
 RESULTS: Final = ("spilled", "failed", "returned", "stayed", "lost", "found")
@@ -80,7 +80,7 @@ class SpillManager:
         self._has = False
         """The driver has said that it makes checkpoints; that it makes none is asked again."""
         self.results: Counter[str] = Counter()
-        """What became of spills and returns, since the daemon started."""
+        """Checkpoints and restores by result, since the daemon started."""
         self.overdue: Callable[[GrantId], bool] = lambda grant: False
         """Ends a grant that has been away for too long; False: it is nobody's to end."""
 
@@ -94,7 +94,7 @@ class SpillManager:
         self._soon(self._sweep_loop())
 
     async def close(self) -> None:
-        """What is under way stays where it is, and is carried on by the next daemon."""
+        """Stops without finishing: the next daemon continues what is under way."""
         await self._background.close()
 
     def forget_driver(self) -> None:
@@ -133,7 +133,7 @@ class SpillManager:
             await self._put_out(grant, was_paused)
 
     async def _put_out(self, grant: GrantId, was_paused: bool) -> None:
-        """From whichever state its processes are in. Raises Refused."""
+        """Checkpoints the grant from whichever state its processes are in. Raises Refused."""
         processes, settings = self._processes(grant), self._settings
         try:
             async with asyncio.timeout(settings.total_timeout_s):
@@ -193,7 +193,7 @@ class SpillManager:
             self._keeper.apply(ev.PauseSet(grant, paused=False))
 
     async def _take_back(self, grant: GrantId) -> None:
-        """From whichever state its processes are in. Raises Refused."""
+        """Restores the grant from whichever state its processes are in. Raises Refused."""
         processes = self._processes(grant)
         try:
             async with asyncio.timeout(self._settings.total_timeout_s):
@@ -223,7 +223,7 @@ class SpillManager:
         await self._driver.take(CheckpointStep.UNLOCK, held, self._settings.lock_timeout_s)
 
     async def _is_out_again(self, processes: list[Process]) -> bool:
-        """After a return that failed: those that were restored go to the host again."""
+        """Checkpoints again those processes that a failed restore had restored."""
         try:
             async with asyncio.timeout(self._settings.total_timeout_s):
                 states = await self._states(processes)
@@ -257,8 +257,8 @@ class SpillManager:
                 log.warning("grant %s: %s", grant, refused)
 
     async def _look_at_spilled(self, grant: GrantId) -> None:
-        """Somebody with another tool may have brought it back meanwhile. Then its room is its own
-        again, also where others were promised it."""
+        """Detects a restore by another tool. The grant then counts on its GPUs again, even where
+        its room was promised to others."""
         try:
             async with asyncio.timeout(self._settings.total_timeout_s):
                 states = await self._states(self._processes(grant))
@@ -344,11 +344,11 @@ class SpillManager:
     # --- what there is to say -----------------------------------------------------------------
 
     def spilled_bytes(self) -> int:
-        """Of all grants whose memory is on the host, or on its way there or back."""
+        """Bytes of all grants whose memory is on the host, or on its way there or back."""
         return sum(sum(held.record.spilled_bytes) for held in self._keeper.live().values())
 
     async def finding(self) -> Finding:
-        """For `sluice doctor`."""
+        """Finding for `sluice doctor`."""
         topic = "checkpoints"
         if not self._settings.enabled:
             return Finding(topic, "ok", "off (checkpoint.enabled)")
@@ -393,7 +393,7 @@ class SpillManager:
         return held
 
     def _apply(self, event: ev.SpillMoved | ev.PauseSet) -> None:
-        """Of a grant that may have ended meanwhile."""
+        """Applies an event of a grant that may have ended meanwhile."""
         if self._keeper.grant(event.grant) is not None:
             self._keeper.apply(event)
 
@@ -419,8 +419,8 @@ class SpillManager:
             await asyncio.sleep(MOVING_S)
 
     async def _measure(self, grant: GrantId) -> dict[Process, list[Bytes]]:
-        """What each process has on each of the grant's GPUs: what it says it was charged, which it
-        can write as it likes, or what the driver says, whichever is more."""
+        """Measures the bytes of each process on each of the grant's GPUs: the larger of what the
+        process was charged, which a tenant can falsify, and what the driver reports."""
         cards = {card.uuid: card for card in await self._cards_now()}
         held, opened = self._keeper.grant(grant), self._keeper.opened(grant)
         if held is None or opened is None:
@@ -444,7 +444,7 @@ class SpillManager:
 
 
 def _on(card: GpuReading | None, pid: int) -> int:
-    """What the driver says that a process has there."""
+    """Bytes that the driver reports for a process on this GPU."""
     if card is None:
         return 0
     return sum(one.memory_bytes or 0 for one in card.processes if one.pid == pid)

@@ -46,12 +46,12 @@ from sluicecommon.background import BackgroundTasks
 log = logging.getLogger(__name__)
 
 SWEEP_S: Final = 30.0
-"""Between two looks for what could not be taken away before."""
+"""Interval of the sweep that retries what could not be removed. Seconds."""
 DOCS: Final = "docs/security.md"
 
 
 class WalledGrants(Protocol):
-    """What is asked of the keeper."""
+    """Methods of the keeper that this needs."""
 
     on_ended: list[Callable[[GrantId], None]]
     on_changed: list[Callable[[GrantId], None]]
@@ -288,7 +288,7 @@ class WallManager:
         await self._latecomers()
 
     async def _sweep(self) -> None:
-        """What could not be taken away before, and cgroups of ours that have no row."""
+        """Removes what could not be removed before, and cgroups of ours without a row."""
         if not self._taken_over:
             await self._guarded(self._take_over())
             return
@@ -312,7 +312,8 @@ class WallManager:
         return {row.gpu: row.hard_bytes for row in self._of(grant) if row.step is WallStep.STANDING}
 
     def finding(self, instances: int) -> Finding:
-        """For `sluice doctor`: which walls stand. `instances`: MIG instances on this node."""
+        """Finding for `sluice doctor`: the memory limits that are in force. `instances`: number of
+        MIG instances on this node."""
         parts = ["the interposer's, around every grant"]
         level, remedy = "ok", ""
         grants = len({row.grant for row in self._rows.values() if row.step is WallStep.STANDING})

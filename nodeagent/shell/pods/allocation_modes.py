@@ -1,4 +1,4 @@
-"""By which door each card is given away: the kubelet's device plugin, or claims.
+"""Allocation mode of each card: through the kubelet's device plugin, or through ResourceClaims.
 
 The node's setting says by which one new work comes. A card that still has work of the other door,
 or was promised to a claim by the scheduler before the setting changed, is offered by neither until
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 PLUGIN: Final = "device-plugin"
 CLAIMS: Final = "dra"
 LOOK_S: Final = 2.0
-"""Between two looks at what is promised, while something is."""
+"""Interval of polling the allocated claims, while there are any. Seconds."""
 
 
 class Marker(Protocol):
@@ -108,7 +108,7 @@ class AllocationModes:
         return frozenset(cards.get(one, one) for one in gpus)
 
     def finding(self) -> Finding | None:
-        """For `sluice doctor`; None: there is nothing to say."""
+        """Finding for `sluice doctor`; None if there is nothing to report."""
         if self._promised is None:
             return Finding(
                 "door",
@@ -136,7 +136,7 @@ class AllocationModes:
     # --- what is promised ---------------------------------------------------------------------
 
     async def _until_known(self) -> None:
-        """Until no claim has a promise on this node any more."""
+        """Polls until no claim is promised a device on this node any more."""
         while True:
             found = await self._look()
             if found is not None and found != self._promised:
@@ -172,7 +172,7 @@ def _devices(claim: Mapping[str, Any]) -> list[str]:
 
 
 def unit_ids(unit: GpuReading) -> tuple[GpuUuid, ...]:
-    """Of a card, or of an instance and its card."""
+    """UUID of a card, or of an instance and its card."""
     return (unit.uuid,) if unit.mig_card is None else (unit.uuid, unit.mig_card)
 
 

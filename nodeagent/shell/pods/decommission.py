@@ -17,9 +17,10 @@ from typing import Final, Protocol
 log = logging.getLogger(__name__)
 
 DEADLINE_S: Final = 2.0
-"""For the API server: a node that goes down must not wait for one that is gone."""
+"""Timeout of calls to the API server: a node that shuts down must not wait for an API server that
+is gone. Seconds."""
 SETTLES_S: Final = 1.5
-"""From the scheduler's last binding to the kubelet's Allocate, with room."""
+"""Time from the scheduler's last binding to the kubelet's Allocate, with a margin. Seconds."""
 
 
 class Withdraws(Protocol):

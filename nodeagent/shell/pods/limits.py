@@ -1,5 +1,5 @@
-"""Who says how much of a GPU a container may have: the queue's decision, the pod's own requests,
-the node's defaults; asked in the configured order, the first that knows decides."""
+"""Sources of a container's GPU limits: the queue's decision, the pod's own requests, the node's
+defaults. They are consulted in the configured order; the first that knows decides."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class QueueLimits:
 
 
 class PlacedLimits:
-    """What the pod asks for, on the GPUs on which the cluster has placed it."""
+    """Limits from the pod's requests, on the GPUs on which the cluster has placed it."""
 
     def __init__(self, names: ResourceNames, defaults: DefaultLimits) -> None:
         self._own = PodLimits(names, defaults)
@@ -157,7 +157,7 @@ class PlacedLimits:
 
 
 class PodLimits:
-    """What the pod asks for, where the kubelet tells."""
+    """Limits from the pod's requests, where the kubelet reports them."""
 
     def __init__(self, names: ResourceNames, defaults: DefaultLimits) -> None:
         self._names = names
@@ -178,7 +178,7 @@ class PodLimits:
 
 
 class NodeDefaults:
-    """The same for every container."""
+    """Default limits, alike for every container."""
 
     def __init__(self, defaults: DefaultLimits) -> None:
         self._defaults = defaults

@@ -97,7 +97,7 @@ class NodeSums:
                 continue
 
     async def write(self) -> str:
-        """What differs, if anything does; why it could not be written."""
+        """Writes the difference, if there is any; returns the reason if it could not be written."""
         facts = self._status.facts
         wanted = self._wanted()
         if facts is None or wanted is None:
@@ -117,7 +117,7 @@ class NodeSums:
         return trouble
 
     def finding(self) -> Finding:
-        """For `sluice doctor`."""
+        """Finding for `sluice doctor`."""
         if self.trouble:
             return Finding(
                 "countable",

@@ -1,5 +1,5 @@
-"""Who is asked about a pod: the API server, the kubelet; in the configured order, the first that
-can say."""
+"""Sources of a pod's facts: the API server and the kubelet, in the configured order; the first that
+knows answers."""
 
 from __future__ import annotations
 

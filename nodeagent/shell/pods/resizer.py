@@ -34,7 +34,7 @@ Tell = Callable[[PodUid, str, str, bool], Awaitable[None]]
 
 
 class Resizable(Protocol):
-    """What is asked of the keeper."""
+    """Methods of the keeper that this needs."""
 
     on_ended: list[Callable[[GrantId], None]]
     on_registered: list[Callable[[], None]]
@@ -46,7 +46,7 @@ class Resizable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ResizeRules:
-    """Of the configuration, as it is now."""
+    """Rules of the current configuration."""
 
     mode: str
     """off, down or on."""
@@ -76,7 +76,7 @@ class Resizer:
         grants.on_registered.append(self.look)
 
     def look(self) -> None:
-        """At all pods of this node."""
+        """Evaluate all pods of this node."""
         for pod in list(self._pods()):
             self.changed(pod)
 
@@ -141,7 +141,8 @@ class Resizer:
 
 
 def _made(pod: PodFacts, container: str, gpus: int, rules: ResizeRules) -> GrantAsk:
-    """What its resources say, which do not change while it runs. Raises Never."""
+    """Limits from the container's resources, which do not change while it runs. Raises
+    PermanentError."""
     requests = pod.requests(container)
     if requests is None:
         raise PermanentError(f"the pod has no container {container}")

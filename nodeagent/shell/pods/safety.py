@@ -1,4 +1,4 @@
-"""What on this node would let pods go around their grants, looked at now and then.
+"""Periodic check for settings of this node that let pods bypass their grants.
 
 Nothing is done about it: a running node is not taken down for a setting of somebody else's. It is
 said once in the log when it changes, in `sluice doctor`, and in the metrics.
@@ -28,7 +28,7 @@ class SafetyLook:
     """The container runtime gives GPUs to whoever asks by a variable; None: not known."""
     plugins: Finding
     cdi: Finding | None = None
-    """Whether containers could be given GPUs; None: no GPU is known yet."""
+    """Finding on whether containers can be given GPUs; None: no GPU is known yet."""
 
     def findings(self) -> list[Finding]:
         return [self.toolkit, self.plugins, *([self.cdi] if self.cdi is not None else [])]
@@ -57,11 +57,11 @@ class SafetyWatch:
         await self._background.close()
 
     def findings(self) -> list[Finding]:
-        """As of the last look, for `sluice doctor`."""
+        """Findings of the last check, for `sluice doctor`."""
         return [] if self.last is None else self.last.findings()
 
     def counters(self) -> Samples:
-        """For the metrics; what is not known is not there."""
+        """Figures for the metrics; unknown ones are absent."""
         if self.last is None:
             return {}
         found = {m.PLUGIN_CONFLICT: float(self.last.plugins.level != "ok")}

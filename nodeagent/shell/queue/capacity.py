@@ -1,5 +1,4 @@
-"""What the node reports to the queue: its GPUs, and what of them is in use by what the queue did
-not start."""
+"""Report of the node to the queue: its GPUs, and the usage that the queue did not start."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from nodeagent.units import NS_PER_S, WHOLE_PPM, Bytes, GpuUuid, GrantId, ShareP
 
 
 def pods_of(records: Iterable[GrantRecord]) -> tuple[PodGpus, ...]:
-    """Of grants that containers have, in the order of their pods' UIDs."""
+    """GPUs of containers' grants, in the order of their pods' UIDs."""
     found: dict[str, PodGpus] = {}
     for record in records:
         ref = record.container

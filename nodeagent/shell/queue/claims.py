@@ -64,7 +64,7 @@ class Claims:
         return container.pod_uid if container is not None else ""
 
     def pod_gone(self, pod: PodUid) -> None:
-        """What it had claimed is free at once."""
+        """Frees at once what the pod had claimed."""
         for key, claim in list(self._claims.items()):
             if claim.pod == pod:
                 del self._claims[key]

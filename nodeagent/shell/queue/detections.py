@@ -1,6 +1,5 @@
-"""What the queue's page is told of this node's detections: with each report those that the last one
-did not have, and after a new session the newest again, since its controller may be another.
-"""
+"""Detections of this node for the queue's page: each report has those that the last one did not
+have. A new session gets the newest ones again, because its controller may be another."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ class QueueManager:
         """Workloads that were submitted and not answered: they may be there, so that a new session
         names them as well."""
         self._early: dict[str, QueueStatus] = {}
-        """Of workloads whose submission is not answered yet, as far as anybody knows here."""
+        """Statuses of workloads whose submission is not answered yet."""
         self._alone = asyncio.Event()
         """This controller has no stream for all that wait: each follows its own workload."""
         self._withdrawing: dict[str, str] = {}
@@ -387,7 +387,7 @@ class QueueManager:
         return True
 
     async def _session(self) -> None:
-        """Until it breaks. Raises LinkLost, QueueRefused."""
+        """Runs one session until it breaks. Raises LinkLost, QueueRefused."""
         parts = [
             asyncio.create_task(part)
             for part in (
@@ -481,7 +481,7 @@ class QueueManager:
             )
 
     async def _withdraw_given_up(self) -> None:
-        """As many at once as the link lets."""
+        """Withdraws as many at once as the link allows."""
         while self._withdrawing:
             part = list(itertools.islice(self._withdrawing.items(), WITHDRAWN_AT_ONCE))
             done = await asyncio.gather(*(self._withdraw(*one) for one in part))

@@ -32,7 +32,7 @@ class Spilling:
         self._background = BackgroundTasks(fatal)
 
     def carry_on(self, work: Work) -> None:
-        """After a restart: where nobody answered yet."""
+        """Continues after a restart what was not answered yet."""
         if work.grant is None:
             return
         if work.state is WorkState.SPILLING:

@@ -29,7 +29,7 @@ class Waiter:
     uid: str = ""
     granted: bool = False
     place: Waiting | None = None
-    """What it was told last."""
+    """The place in line that was reported last."""
 
     def tell(self, step: Step) -> None:
         if step != self.place:

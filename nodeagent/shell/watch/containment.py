@@ -77,10 +77,11 @@ class Containment:
         self._owed: dict[int, tuple[Act, str]] = {}
         """Undone as soon as the ledger has room again; by the act's number."""
         self._denied_by: dict[int, int | None] = {}
-        """By act: the eBPF child that was told of it."""
+        """Id of the eBPF child that applied each refusal, by act."""
 
     def carry_out(self, act: Act, because: str = "") -> bool:
-        """Whether it was done. `because`: why it is taken back, where that is not plain."""
+        """Carries out an act and returns True if it was done. `because`: the reason of an undo,
+        where that is not plain."""
         subject = act.alarm.subject
         name = f"undo {act.step}" if act.undo else str(act.step)
         hold = self.holds.find(act)
@@ -125,8 +126,7 @@ class Containment:
         return True
 
     def sweep(self) -> None:
-        """What was held and has ended is held no more, and what could not be taken back is tried
-        again."""
+        """Ends the holds whose targets have ended, and retries what could not be undone."""
         owed, self._owed = self._owed, {}
         for act, because in owed.values():
             self.carry_out(act, because)
@@ -230,7 +230,7 @@ class Containment:
         )
 
     def _do(self, act: Act, hold: Hold | None) -> str:
-        """What else there is to say about it. Raises NotPossible."""
+        """Carries out an act and returns what else there is to report. Raises NotPossible."""
         subject = act.alarm.subject
         if act.step is Step.THROTTLE:
             self._throttle(subject, act.undo)

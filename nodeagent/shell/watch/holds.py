@@ -28,7 +28,7 @@ class Holds:
         self._holds: dict[int, Hold] = {}
 
     def load(self) -> list[Hold]:
-        """What an earlier daemon wrote."""
+        """Loads the holds that an earlier daemon recorded."""
         self._holds = {hold.number: hold for hold in self._ledger.holds()}
         return self.all()
 
@@ -39,7 +39,7 @@ class Holds:
         return self._holds.get(number)
 
     def find(self, act: Act) -> Hold | None:
-        """What this act does, or takes back."""
+        """Finds the hold of an act, or the one that it undoes."""
         return self._of(str(act.step), held(act.step, act.alarm.subject))
 
     def throttled(self, grant: GrantId) -> Hold | None:

@@ -92,7 +92,8 @@ class KernelWatchManager:
         return paths, self._drivers.identities(paths)
 
     def _drivers_of_grants(self) -> frozenset[str]:
-        """What our library stands before in them; named by whoever asked for the grant."""
+        """Driver libraries that our library replaces in grants; the caller of each grant named its
+        own."""
         held = self._grants.live().values()
         return frozenset(one.record.driver_path for one in held if one.record.driver_path)
 
@@ -108,7 +109,7 @@ class KernelWatchManager:
             self._events["audited_interposer"] += sum(one.shim for one in event.processes)
 
     def counters(self) -> Samples:
-        """For the metrics; empty where it is switched off."""
+        """Figures for the metrics; empty where eBPF is switched off."""
         status = self.watch.status()
         if status.state is WatchState.OFF:
             return {}
@@ -139,7 +140,7 @@ class KernelWatchManager:
         return found
 
     def findings(self) -> list[Finding]:
-        """For `sluice doctor`."""
+        """Findings for `sluice doctor`."""
         status = self.watch.status()
         if status.state is WatchState.OFF:
             return [Finding("ebpf", "ok", 'switched off: ebpf.enabled = "off"')]

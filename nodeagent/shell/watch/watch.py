@@ -44,9 +44,9 @@ from nodeagent.shell.watch.containment import Containment
 from nodeagent.units import MIB, NS_PER_S, GpuUuid, GrantId
 
 _GRANULE_BYTES: Final = 2 * MIB
-"""What a driver gives at least; a grant with less than this left is full."""
+"""Smallest allocation of a driver; a grant with less than this left is full."""
 MAPS_EVERY_S: Final = 5.0
-"""Between two looks at the mapped libraries of one process; each costs about 21 us."""
+"""Interval of reading the mapped libraries of one process; each reading costs about 21 us."""
 MOST_MAPS: Final = 100
 """Processes whose libraries are looked at after one reading; the others have their turn later."""
 
@@ -86,7 +86,8 @@ class Watch:
         self.detections: Counter[str] = Counter({str(rule): 0 for rule in Rule})
         self._facts: dict[int, ProcessFacts] = {}
         self._maps: dict[tuple[int, int], tuple[int, tuple[ForeignMapping, ...]]] = {}
-        """By process: when its mappings were read, and what was foreign in them."""
+        """Time of the last reading of each process's mappings, and the foreign libraries in
+        them."""
         self._audits: list[LaunchAudit] = []
         self._told_foreign: list[ForeignMapping] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -128,7 +129,8 @@ class Watch:
         return done
 
     def look(self, reading: NodeReading) -> bool:
-        """After a reading; True: look again soon. A reading that failed says nothing."""
+        """Evaluates a reading; returns True if the next one should come soon. A failed reading
+        shows nothing."""
         self._containment.sweep()
         if not self._enabled or reading.error is not None:
             return False
@@ -157,7 +159,7 @@ class Watch:
             self._timer.cancel()
 
     def heard(self, event: KernelEvent) -> None:
-        """From the kernel watch."""
+        """Takes an event from the kernel watch."""
         if not self._enabled:
             return
         if isinstance(event, DeviceOpened):
@@ -256,8 +258,8 @@ class Watch:
                 )
 
     def _is_lost(self, grant: GrantId | None) -> bool:
-        """Who is registered there is not known, by no fault of theirs, and nobody is held for
-        that."""
+        """True if the grant's registrations were lost. Its processes are not at fault, so none is
+        held for that."""
         opened = self._grants.opened(grant)
         return opened is not None and (opened.lost or self._grants.short)
 
@@ -283,7 +285,8 @@ class Watch:
         return subject
 
     def _registered(self, process: Process, grant: GrantId) -> Subject:
-        """Without a look at /proc: there may be hundreds of them at every reading."""
+        """Subject of a registered process, without a read of /proc: there may be hundreds at every
+        reading."""
         held = self._grants.grant(grant)
         container = held.record.container if held is not None else None
         namespace, queue = self._place_of(grant)
@@ -319,7 +322,7 @@ class Watch:
         )
 
     def _grant_of(self, facts: ProcessFacts) -> GrantId | None:
-        """Of its pod, or the one that it was started in."""
+        """Grant of the process's pod, or the grant that it was started in."""
         line = ((facts.pid, facts.starttime_ticks), *facts.ancestors)
         for grant, held in self._grants.live().items():
             container, owner = held.record.container, held.record.owner
@@ -355,8 +358,8 @@ class Watch:
         return True
 
     def _is_exempt(self, subject: Subject) -> bool:
-        """By program; what another user starts may carry a library of his, so it is believed about
-        an open only."""
+        """True if the program is exempt. A program that another user starts may carry that user's
+        library, so the exemption then covers opens only."""
         return not subject.pod_uid and subject.program in self._exempt
 
     def _foreign(self, users: Iterable[GpuUser]) -> tuple[ForeignMapping, ...]:
@@ -422,7 +425,8 @@ class Watch:
         return not self._lives(subject.pid, subject.starttime_ticks)
 
     def _act(self) -> None:
-        """What is due now; the rest when its time has come, whether or not the driver answers."""
+        """Carries out the acts that are due now; the others when their time has come, whether or
+        not the driver answers."""
         now_ns = self._clock.monotonic_ns()
         for act in self._responder.due(now_ns):
             self._containment.carry_out(act)

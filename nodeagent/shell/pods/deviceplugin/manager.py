@@ -65,9 +65,9 @@ LONGEST_NAME = 512
 ALLOCATE_DEADLINE_S: Final = 1.0
 """The kubelet has none, and admits no other pod meanwhile."""
 GONE_LOOK_S: Final = 1.0
-"""Between looks while a pod's end is known and its devices are not back."""
+"""Interval of reconciling while a pod has ended and its devices are not released. Seconds."""
 GONE_S: Final = 120.0
-"""After which such a pod is looked after as any other."""
+"""Time after which such a pod is reconciled at the usual interval. Seconds."""
 RECOVERY_QUIET_S: Final = 1.5
 """A GPU is offered again only after this; that it is sick is told at once."""
 
@@ -89,9 +89,10 @@ class DevicePluginSettings:
     strategy: str
     """pack or spread."""
     reconcile_s: float = 10.0
-    """Between two looks at what the kubelet still has."""
+    """Interval of reconciling with the kubelet's records. Seconds."""
     orphan_s: float = 60.0
-    """Between the two looks that must miss an answer which the kubelet never wrote down."""
+    """Time between the two reconciliations that must both miss an allocation which the kubelet
+    never recorded. Seconds."""
     numa_topology: bool = True
 
 
@@ -103,7 +104,7 @@ class PluginSources:
     pods: PodSource
     cgroups: PodCgroups
     limits: Sequence[LimitsSource]
-    """In the order in which they are consulted."""
+    """Sources in the order in which they are consulted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,14 +176,14 @@ class DevicePluginManager:
         self._turn = asyncio.Lock()
         """Held while one event and its instructions are carried out."""
         self._settles_s = 0.0
-        """Until the runtime has seen the files of this turn."""
+        """Seconds until the container runtime has read the files of this turn."""
         self.served_resources: dict[str, ServedResource] = {}
         self.on_shelf: list[Callable[[ServedResource], None]] = []
         """Called with every shelf that is put up."""
         self.problem = ""
         """Why something that is there is not offered."""
         self._allocating: list[frozenset[GpuUuid]] = []
-        """Of answers that are about to be durable."""
+        """GPUs of allocations that are being written to the ledger."""
         self._unshared = ""
         """Why containers' CDI files have nothing in common; empty: they have."""
         self.starting = Starting(
@@ -391,11 +392,11 @@ class DevicePluginManager:
         return frozenset(given | held).union(*self._allocating)
 
     def look(self) -> None:
-        """What may be offered has changed."""
+        """Recompute the offered devices."""
         self._gpus_read()
 
     def remember(self) -> None:
-        """What the ledger has, before anybody asks who holds what."""
+        """Loads the ledger's rows before any part asks for the holders of a GPU."""
         for row in self._ledger.load():
             self.book.rows.setdefault(row.nonce, row)
         self.tape.cut()
@@ -405,7 +406,7 @@ class DevicePluginManager:
         return [row for one in self._drive.line if isinstance(one, kb.Intended) for row in one.rows]
 
     def finding(self, gpus: Sequence[GpuUuid]) -> Finding:
-        """Whether containers could be given these GPUs now. Reads files."""
+        """Finding on whether containers can be given these GPUs now. Reads files."""
         return self._cdi.finding(gpus)
 
     # --- PreStartContainer --------------------------------------------------------------------
@@ -558,7 +559,8 @@ class DevicePluginManager:
             await asyncio.to_thread(self._cdi.keep_drivers, drivers)
 
     async def _renew_driver(self) -> None:
-        """What all containers have in common, as it is installed now; a start looks for itself."""
+        """Renews the CDI spec that all containers share, from the files installed now. A later
+        start does not depend on it."""
         before, why = self._cdi.driver, ""
         try:
             files = await asyncio.to_thread(self._files_of)

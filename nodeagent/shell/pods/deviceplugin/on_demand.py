@@ -26,7 +26,7 @@ class OnDemand:
     def offers(
         self, resource: str, rows: Sequence[Allocation], may_offer: Callable[[GpuUuid], bool]
     ) -> dict[str, list[Offer]]:
-        """By resource. `rows`: answers that are given, or about to be."""
+        """Offers by resource. `rows`: allocations that are given, or about to be."""
         found: dict[str, list[Offer]] = {}
         for state in self._cards():
             reading = self._gpus.readings.get(state.gpu)
@@ -44,7 +44,7 @@ class OnDemand:
         return found
 
     def _cards(self) -> list[MigState]:
-        """In MIG mode, by the last reading."""
+        """Cards in MIG mode, by the last reading."""
         return [
             one
             for one in self.cuts.cards.values()
@@ -74,7 +74,7 @@ class OnDemand:
         return answered, [*there, *(one for one in waiting if one not in there)]
 
     def rank(self, ids: Sequence[str], rows: Sequence[Allocation]) -> Mapping[str, int]:
-        """Of ids of places, which to take first."""
+        """Preference among place ids; the lowest is taken first."""
         found: dict[str, int] = {}
         slots = {text: parse_slot(text) for text in ids}
         for state in self._cards():
@@ -96,8 +96,9 @@ class OnDemand:
         limits: ContainerLimits,
         who: str,
     ) -> ContainerLimits:
-        """The same with the instances that it is given, promised to it until `promised` ends; made
-        where the kubelet counts them, or anywhere on that card. Raises NotYet, LedgerLost."""
+        """Returns the limits with the instances that the pod is given. They are reserved until
+        `promised` ends, and made where the kubelet counts them or anywhere on that card. Raises
+        RetryLater, LedgerLost."""
         slots = [slot for slot in map(parse_slot, sorted(device_ids)) if slot.is_place]
         if not slots or limits.ask.gpu_uuids:  # or the queue has said which
             return limits

@@ -1,4 +1,4 @@
-"""What is offered under one resource, and what the device plugin asks of it."""
+"""The devices offered under one resource name, and the calls of its device plugin server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nodeagent.ports.kubelet import PreferenceAsk, SlotDevice, SlotId
 
 
 class Allocator(Protocol):
-    """Who answers for all resources."""
+    """Calls that are served for all resources alike."""
 
     def prefer(self, ask: PreferenceAsk) -> tuple[str, ...]: ...
 
@@ -24,7 +24,7 @@ class Allocator(Protocol):
 
 
 class ServedResource:
-    """What is offered under one resource; implements PluginService."""
+    """Devices offered under one resource name; implements PluginService."""
 
     def __init__(self, manager: Allocator, resource: str) -> None:
         self.resource = resource

@@ -1,5 +1,7 @@
-"""What is said of a claim's shares in its `status.devices`: what each was granted, and what share
-of the GPU's time it had since it was last looked at.
+"""Status of a claim's devices in `status.devices`: the granted share of each, and the share of the
+GPU's time that it used since the last measurement. Written when a claim is prepared, and again only
+when a figure is wrong by more than a point: a busy node's figures move all the time, and every
+write costs the API server.
 
 Written when a claim is prepared, and again only when what stands there has become wrong by more
 than a point: a busy node's figures move all the time, and every write costs the API server.
@@ -27,9 +29,9 @@ from sluicecommon.background import BackgroundTasks
 log = logging.getLogger(__name__)
 
 POINTS: Final = 1.0
-"""Of 100; what is said may be wrong by so much."""
+"""Percentage points by which a published figure may be wrong."""
 FIRST_S: Final = 1.0
-"""After a claim is prepared: not in the kubelet's way."""
+"""Delay after a claim is prepared, so that the write does not delay the kubelet. Seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,7 @@ class Telling:
         return found
 
     def _had(self, grant: GrantId, consumed: tuple[int, ...]) -> tuple[float, ...] | None:
-        """Of each GPU's time since the last look, in percent."""
+        """Used share of each GPU's time since the last measurement, in percent."""
         now_ns = self._clock.monotonic_ns()
         mark, self._marks[grant] = self._marks.get(grant), _Mark(now_ns, consumed)
         for ended in self._marks.keys() - self._keeper.opens().keys():
@@ -159,7 +161,7 @@ class Telling:
 
 
 def data(record: GrantRecord, at: int, had_percent: float | None) -> dict[str, Any]:
-    """Of one share."""
+    """Status data of one share."""
     device = record.devices[at]
     granted: dict[str, Any] = {
         "memory": mib(device.memory_bytes),

@@ -1,4 +1,4 @@
-"""What of this node is there for claims: facts of each GPU, less what others hold of it."""
+"""Inventory for claims: the facts of each GPU of this node, less what others hold of it."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Excluded:
 
 class ForClaims(Protocol):
     def __call__(self, gpu: GpuUuid) -> bool:
-        """Whether claims may have it, or its card; else it is the device plugin's."""
+        """True if claims may have the GPU or its card; otherwise the device plugin has it."""
 
 
 class Made(NamedTuple):
-    """What is published."""
+    """Devices and counters as published."""
 
     devices: list[Document]
     counters: list[Document]
@@ -75,7 +75,7 @@ class Inventory:
         return Made(devices, counted)
 
     def facts(self) -> tuple[DeviceFacts, ...]:
-        """Of cards, and of the MIG instances of those that are cut by hand."""
+        """Facts of cards, and of the MIG instances of cards that were cut by hand."""
         others = self._others()
         capacities = {one.uuid: one for one in self._gpus.capacities()}
         found = []

@@ -63,7 +63,7 @@ class ClaimSettings:
     elastic: bool
     """A share of the time is a weight, unless the claim says otherwise."""
     reconcile_s: float
-    """Between two looks at what the API server still has."""
+    """Interval of reconciling with the API server's claims. Seconds."""
 
 
 @dataclass(slots=True)
@@ -76,7 +76,8 @@ class ClaimFigures:
     away: str = ""
     """Why claims could not be read last time; empty: they could."""
     prepare_seconds: list[float] = field(default_factory=list)
-    """Without the wait for the runtime, the last thousand."""
+    """Durations of the last thousand calls in seconds, without the wait for the container
+    runtime."""
 
 
 class ClaimManager:
@@ -133,7 +134,7 @@ class ClaimManager:
     # --- an Endpoint --------------------------------------------------------------------------
 
     def remember(self) -> None:
-        """What the ledger has, before anybody asks who holds what."""
+        """Loads the ledger's rows before any part asks for the holders of a GPU."""
         for row in self._ledger.load():
             self.book.rows[row.claim.uid] = row
         self.tape.cut()
@@ -154,7 +155,7 @@ class ClaimManager:
     # --- questions ----------------------------------------------------------------------------
 
     def held_gpus(self) -> frozenset[GpuUuid]:
-        """Of claims that are known."""
+        """GPUs of all known claims."""
         found: set[GpuUuid] = set()
         by_name = self._units()
         for row in self.book.rows.values():
@@ -170,7 +171,7 @@ class ClaimManager:
         return frozenset(found)
 
     def gpu_of(self, device: str) -> GpuUuid | None:
-        """What a device of the slices is here, now."""
+        """GPU on this node of a device in the ResourceSlices, now."""
         return self._units().get(device) or self._places.gpu_of(device)
 
     def _units(self) -> dict[str, GpuUuid]:

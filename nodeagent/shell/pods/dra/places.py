@@ -21,7 +21,7 @@ ROOM_S: Final = 5.0
 """How long a claim waits for a place that the scheduler counts as free: the processes of the one
 that had it before may still be ending."""
 LOOK_S: Final = 0.5
-"""Between two looks, each of which asks the driver."""
+"""Interval of polling, each of which calls the driver. Seconds."""
 
 
 class Places:
@@ -31,7 +31,7 @@ class Places:
         self._clock = clock
 
     def all(self) -> dict[str, Partition]:
-        """By name of the device, whether they are published or not."""
+        """Places by name of the device, published or not."""
         if self._cuts is None:
             return {}
         return {
@@ -41,7 +41,7 @@ class Places:
         }
 
     def of(self, allocation: ClaimAllocation) -> dict[str, Partition]:
-        """Those that a claim has, by name."""
+        """Places of a claim, by name."""
         known = self.all()
         return {one.device: known[one.device] for one in allocation.shares if one.device in known}
 

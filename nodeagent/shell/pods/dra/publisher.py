@@ -33,9 +33,9 @@ from sluicecommon.background import BackgroundTasks
 log = logging.getLogger(__name__)
 
 LOOK_S: Final = 0.4
-"""Between two looks at what others hold here, of which nobody is told."""
+"""Interval of polling for what others hold here, which is not notified. Seconds."""
 AGAIN_S: Final = 1.0
-"""After the API server said no, or nothing."""
+"""Pause after the API server refused or did not answer. Seconds."""
 COUNTLESS: Final = (
     "the API server drops sharedCounters; it needs the gate DRAPartitionableDevices (on from"
     " Kubernetes 1.36)"
@@ -72,7 +72,7 @@ class Publisher:
         """Why the slices are not as they should be; empty: they are."""
         self.writes_total = 0
         self.seconds: list[float] = []
-        """From a change to its last slice, the last thousand."""
+        """Durations from a change to its last slice, the last thousand."""
         store.on_change(self.look_soon)
 
     async def start(self) -> None:
