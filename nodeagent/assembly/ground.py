@@ -80,7 +80,7 @@ def lay_ground(
         raise Unavailable(str(error)) from error
     ends.callback(ledger.close)
     if ledger.was_rebuilt:
-        log.error("the ledger was put aside; the regions say what lives")
+        log.error("ledger is corrupt, moved aside; rebuilding grants from regions")
     regions = TmpfsRegions(runtime / "grants", library, boot, None if mount_refusal else mounts)
     operators = frozenset({0, os.geteuid()})
     return Ground(

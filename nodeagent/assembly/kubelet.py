@@ -196,7 +196,7 @@ class KubeletSide:
                     "warning",
                     f"{self.manager.figures.unread} containers have the node's defaults, because"
                     f" what they ask for could not be read; the last: {last}",
-                    "mend what `pods` says, then delete those pods, so that they are made anew",
+                    "fix what `pods` reports, then delete those pods, so that they are recreated",
                 )
             )
         return found
@@ -218,9 +218,9 @@ def pods_without_api(kubelet_tells: bool, no_access: str, queued: bool) -> Findi
     if not kubelet_tells:
         what = "pods start by the node's defaults, whatever they ask for"
         if queued:
-            what = "no pod can start but those that a decision names: whose it is cannot be told"
+            what = "only pods named in a queue's decision can start: others cannot be identified"
         return Finding(
-            "pods", "missing", f"nobody tells what pods ask for ({no_access}): {what}", remedy
+            "pods", "missing", f"no source for the pods' requests ({no_access}): {what}", remedy
         )
     if queued:
         return Finding(

@@ -106,8 +106,8 @@ def _left_held(environment: dict[str, str]) -> list[Finding]:
         Finding(
             "held",
             "warning",
-            f"the daemon that is gone holds on: {len(held)} acts because of suspicions",
-            "`sluice contained` says whom; the next daemon looks through them; without one:"
+            f"{len(held)} acts of a daemon that does not run are still in force",
+            "`sluice contained` lists them; the next daemon reviews them; without one run:"
             " `sluice uncontain --all`",
         )
     ]

@@ -86,8 +86,7 @@ def _add_run(command: Command) -> None:
         type=read.memory,
         default=None,
         metavar="SIZE",
-        help="of --gpumem, what is guaranteed; the rest is borrowed while nobody else has it"
-        " (default: all of it)",
+        help="guaranteed part of --gpumem; the rest is borrowed while idle (default: all of it)",
     )
     run.add_argument(
         "--cores",
@@ -130,8 +129,8 @@ def _add_run(command: Command) -> None:
         "--on-preemption",
         choices=["stop", "pause", "checkpoint"],
         default="",
-        help="with --queue: what becomes of it when it has to make way (default: as the queue"
-        " says, else stop)",
+        help="with --queue: what to do with it when it is preempted (default: the queue's setting,"
+        " else stop)",
     )
     run.add_argument(
         "--max-time",
@@ -145,21 +144,21 @@ def _add_run(command: Command) -> None:
         type=read.one_of(Injection),
         choices=list(Injection),
         default=Injection.AUTO,
-        help="mount: our libcuda over the driver's in a mount namespace of the program's own (needs"
-        " root); environment: LD_LIBRARY_PATH and LD_PRELOAD; auto: mount where possible (default)",
+        help="mount: our libcuda over the driver's in a mount namespace of its own (needs root);"
+        " environment: LD_LIBRARY_PATH and LD_PRELOAD; auto: mount where possible (default)",
     )
     run.add_argument("--quiet", action="store_true", help="print nothing while waiting")
     run.add_argument(
         "argv",
         nargs=argparse.REMAINDER,
         metavar="-- COMMAND …",
-        help="what to run, with its own options",
+        help="the command and its options",
     )
 
 
 def _add_shows(command: Command) -> None:
     command("ps", "grants.show", "List grants.")
-    top = command("top", "grants.show", "Watch GPUs and grants.")
+    top = command("top", "grants.show", "Show GPUs and grants, refreshed until interrupted.")
     _repeats(top)
 
     top.add_argument(
@@ -178,31 +177,31 @@ def _add_shows(command: Command) -> None:
     top.add_argument(
         "--cluster",
         action="store_true",
-        help="all nodes and queues instead, as `sluice-queue top` shows them (its service by"
+        help="show all nodes and queues instead, as `sluice-queue top` does (server:"
         " $SLUICE_QUEUE_SERVER)",
     )
     completion = command(
         "completion",
         "completion",
-        "Print what a shell needs to complete commands and options.",
+        "Print the completion script of a shell.",
     )
-    completion.add_argument("shell", choices=["bash", "zsh", "fish"], help="whose")
-    web = command("web", "grants.show", "Open the web page: prints a URL that works once.")
+    completion.add_argument("shell", choices=["bash", "zsh", "fish"], help="the shell")
+    web = command("web", "grants.show", "Print a URL of the web page that works once.")
     web.add_argument(
         "--open", action="store_true", help="open it in this machine's browser as well"
     )
     events = command(
-        "events", "grants.show", "What happened on this node: suspicions, acts, GPU trouble."
+        "events", "grants.show", "List events of this node: detections, responses, GPU faults."
     )
     events.add_argument(
-        "-f", "--follow", action="store_true", help="go on with what comes, until interrupted"
+        "-f", "--follow", action="store_true", help="stream new events until interrupted"
     )
     events.add_argument(
         "--kind",
         default="",
         choices=read.EVENT_KINDS,
         metavar="KIND",
-        help=f"only these: {', '.join(read.EVENT_KINDS)}",
+        help=f"only events of this kind: {', '.join(read.EVENT_KINDS)}",
     )
 
 
@@ -210,17 +209,19 @@ def _add_held(command: Command) -> None:
     contained = command(
         "contained",
         "watch.contained",
-        "What is held because of a suspicion: throttled, refused, frozen.",
+        "List processes and containers that a detection throttled, froze or refused GPUs.",
     )
-    uncontain = command("uncontain", "watch.contained", "Let go what is held; for root.")
+    uncontain = command(
+        "uncontain", "watch.contained", "Release what is listed by `sluice contained`; for root."
+    )
     uncontain.add_argument(
         "numbers",
         nargs="*",
         type=read.number,
         metavar="NUMBER",
-        help="as `sluice contained` has it",
+        help="NUMBER from `sluice contained`",
     )
-    uncontain.add_argument("--all", action="store_true", help="everything")
+    uncontain.add_argument("--all", action="store_true", help="release all of them")
     for one in (contained, uncontain):
         one.add_argument(
             "--config",
@@ -232,7 +233,7 @@ def _add_held(command: Command) -> None:
 
 
 def _add_trace(command: Command) -> None:
-    trace = command("trace", "grants.trace", "Watch the launches of one process; for root.")
+    trace = command("trace", "grants.trace", "Show the kernel launches of one process; for root.")
     trace.add_argument("pid", type=read.pid, metavar="PID", help="a process of a grant")
     _repeats(trace)
 
@@ -249,17 +250,19 @@ def _add_changes(command: Command) -> None:
         help="as for `sluice run`",
     )
     resize.add_argument("--priority", type=read.priority, metavar="N", help=PRIORITY_FORM)
-    pause = command("pause", "grants.change", "Hold a grant's launches; its memory stays.")
+    pause = command(
+        "pause", "grants.change", "Pause a grant's kernel launches; its memory stays on the GPU."
+    )
     pause.add_argument("grant", metavar="GRANT", help=GRANT_FORM)
     pause.add_argument(
         "--spill",
         action="store_true",
-        help="its GPU memory goes to the host's, and others may have its room until `sluice"
-        " resume`; where the driver makes checkpoints, see `sluice doctor`",
+        help="move its GPU memory to host memory, which frees it for others until `sluice"
+        " resume`; needs a driver that makes checkpoints, see `sluice doctor`",
     )
     for name, help_ in (
-        ("resume", "Let a paused grant go on, with its memory back on its GPUs."),
-        ("release", "End a grant when its registered processes are gone; let no new one in."),
+        ("resume", "Resume a paused grant, with its memory back on its GPUs."),
+        ("release", "End a grant once its registered processes have ended; admit no new ones."),
     ):
         command(name, "grants.change", help_).add_argument(
             "grant", metavar="GRANT", help=GRANT_FORM
@@ -270,7 +273,7 @@ def _add_selftest(command: Command) -> None:
     selftest = command(
         "selftest",
         "selftest.interposer",
-        "Try the known ways around a part of us, and say what held.",
+        "Try the known ways to bypass a part of Sluice and report which were stopped.",
     )
     selftest.add_argument(
         "part",
@@ -281,13 +284,13 @@ def _add_selftest(command: Command) -> None:
         "--gpumem",
         type=read.memory,
         metavar="SIZE",
-        help="grant: what was asked for on each GPU; another cap is a failure",
+        help="grant: requested memory on each GPU; another cap is a failure",
     )
     selftest.add_argument(
         "--cores",
         type=read.cores,
         metavar="PERCENT",
-        help="grant: what was asked for; another share is a failure",
+        help="grant: requested share; another share is a failure",
     )
     selftest.add_argument(
         "--seconds",
@@ -306,7 +309,9 @@ def _add_selftest(command: Command) -> None:
 
 
 def _add_config(command: Command) -> None:
-    config = command("config", "config", "Read the configuration as the daemon would, and say it.")
+    config = command(
+        "config", "config", "Check the configuration as the daemon would read it, and print it."
+    )
     config.add_argument("part", choices=["check"], help="what to do")
     config.add_argument(
         "--config",
@@ -320,16 +325,18 @@ def _add_config(command: Command) -> None:
         action="append",
         default=[],
         metavar="FILE",
-        help="a file of HAMi's, after those of kubelet.hami; repeat for several",
+        help="a HAMi configuration file, after those of kubelet.hami; repeat for several",
     )
     config.add_argument(
-        "--node", default="", metavar="NAME", help="as if on this node (default: this one)"
+        "--node", default="", metavar="NAME", help="check for this node (default: the local one)"
     )
 
 
 def _add_uncount(command: Command) -> None:
     uncount = command(
-        "uncount", "watch.uncount", "Take this node's GPU sums out of Kubernetes again (uninstall)."
+        "uncount",
+        "watch.uncount",
+        "Remove this node's GPU sums from its Kubernetes Node (uninstall).",
     )
     uncount.add_argument(
         "--config",
@@ -338,15 +345,15 @@ def _add_uncount(command: Command) -> None:
         help="the daemon's settings (default: /etc/sluice/sluice.toml if it exists)",
     )
     uncount.add_argument(
-        "--node", default="", metavar="NAME", help="of another node (default: this one)"
+        "--node", default="", metavar="NAME", help="another node (default: the local one)"
     )
     uncount.add_argument(
-        "--all-nodes", action="store_true", help="of every node where sums of ours are"
+        "--all-nodes", action="store_true", help="every node that has GPU sums of Sluice"
     )
 
 
 def _add_doctor(command: Command) -> None:
-    doctor = command("doctor", "doctor", "Say what is missing on this host, and how to get it.")
+    doctor = command("doctor", "doctor", "Report what this host lacks and how to install it.")
     doctor.add_argument(
         "--dump",
         type=read.path,
@@ -357,31 +364,36 @@ def _add_doctor(command: Command) -> None:
 
 def _add_uninstall(command: Command) -> None:
     leave = command(
-        "uninstall", "uninstall", "Take away what Sluice laid out; `helm uninstall` calls this."
+        "uninstall", "uninstall", "Remove what Sluice installed; `helm uninstall` calls this."
     )
     leave.add_argument(
         "part",
         choices=["agents", "node", "cluster"],
-        help="agents: the DaemonSet, once no pod uses its GPUs; node: everything of ours on this"
-        " node; cluster: wait for all nodes, then what was counted on them",
+        help="agents: remove the DaemonSet once no pod uses its GPUs; node: remove everything of"
+        " Sluice on this node; cluster: wait for all nodes, then remove their GPU sums",
     )
-    leave.add_argument("--namespace", default="", metavar="NS", help="of the DaemonSet")
-    leave.add_argument("--daemonset", default="", metavar="NAME", help="agents', or the cleaners'")
+    leave.add_argument("--namespace", default="", metavar="NS", help="namespace of the DaemonSet")
     leave.add_argument(
-        "--test-pod", default="", metavar="NAME", help="of `helm test`: agents takes it away first"
+        "--daemonset", default="", metavar="NAME", help="DaemonSet of the agents or of the cleaners"
+    )
+    leave.add_argument(
+        "--test-pod",
+        default="",
+        metavar="NAME",
+        help="pod of `helm test`, which agents removes first",
     )
     leave.add_argument(
         "--resource",
         default="nvidia.com/gpu",
         metavar="NAME",
-        help="what pods ask for (default: nvidia.com/gpu)",
+        help="resource name that pods request (default: nvidia.com/gpu)",
     )
     leave.add_argument(
         "--kubelet",
         type=read.path,
         default="/var/lib/kubelet",
         metavar="DIR",
-        help="its --root-dir",
+        help="the kubelet's --root-dir",
     )
     leave.add_argument(
         "--cdi-dir", type=read.path, default="/var/run/cdi", metavar="DIR", help="kubelet.cdi_dir"
@@ -410,15 +422,22 @@ def _repeats(command: argparse.ArgumentParser) -> None:
 
 
 def _add_mig(commands: Any, command: Command) -> None:
-    help_ = "How GPUs are cut into MIG instances; cut an idle one anew."
+    help_ = "Show or change the MIG geometry of GPUs."
     parts = commands.add_parser("mig", help=help_, description=help_).add_subparsers(
         dest="part", metavar="show | set", required=True
     )
-    show = command("show", "mig", "MIG mode, instances, who holds them, what else fits.", parts)
+    show = command(
+        "show", "mig", "Show MIG mode, instances, their holders and what else fits.", parts
+    )
     show.add_argument("--gpu", type=read.gpu, metavar="GPU", help="UUID or index (default: all)")
-    set_ = command("set", "mig", "Cut an idle GPU anew: all its instances go. For root.", parts)
+    set_ = command(
+        "set",
+        "mig",
+        "Set the MIG geometry of an idle GPU; destroys its instances. For root.",
+        parts,
+    )
     set_.add_argument(
-        "--gpu", type=read.gpu, required=True, metavar="GPU", help="UUID or index of the GPU to cut"
+        "--gpu", type=read.gpu, required=True, metavar="GPU", help="UUID or index of the GPU"
     )
     set_.add_argument(
         "geometry",
@@ -429,7 +448,9 @@ def _add_mig(commands: Any, command: Command) -> None:
     )
     set_.add_argument("--disable", action="store_true", help="no instances, and MIG mode off")
     set_.add_argument(
-        "--dry-run", action="store_true", help="say what would be done and who is in the way"
+        "--dry-run",
+        action="store_true",
+        help="print what would be done and which holders prevent it",
     )
     for sub in (show, set_):
         sub.set_defaults(command="mig")

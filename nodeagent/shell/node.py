@@ -245,5 +245,5 @@ class Node:
             if now_s - self._views.loops.get(name, now_s) > limit_s
         ]
         if late:
-            log.error("the watchdog is not fed: no round of %s", ", ".join(late))
+            log.error("watchdog ping withheld: stalled: %s", ", ".join(late))
         return not late

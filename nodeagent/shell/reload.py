@@ -119,7 +119,7 @@ class Reloader:
         except ConfigError as error:
             if asked or tuple(error.problems) != self.figures.problems:
                 for problem in error.problems:
-                    log.error("configuration: not taken over: %s", problem)
+                    log.error("configuration: rejected, the earlier one stays in use: %s", problem)
             self.figures.problems = tuple(error.problems)
             return
         self.figures.problems = ()
@@ -133,7 +133,7 @@ class Reloader:
             for apply in self.on_change:
                 apply(self.running)
         elif asked and not merged.waiting:
-            log.info("configuration: nothing has changed")
+            log.info("configuration: unchanged")
         if merged.waiting and (asked or merged.waiting != self.figures.waiting):
             log.warning(
                 "configuration: a restart is needed for %s (systemctl restart sluice; jobs go on"

@@ -43,7 +43,7 @@ def test_g2_one_direction_alone_is_as_good_as_none(
     far = NODE if deaf == 0 else CONTROLLER
     _ip("-n", cable.spaces[deaf], "route", "add", "blackhole", f"{far}/32")
     log = node.directory / "daemon.log"
-    until("the lease is over", lambda: "the session is over" in log.read_text(), 60)
+    until("the lease is over", lambda: "session ended" in log.read_text(), 60)
     late = node.run("late", "sleep", "600", flags=flags)
     time.sleep(2)  # not for logic: a wrong start would show itself within this time
     assert node.grant("late") is None

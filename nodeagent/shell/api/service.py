@@ -131,7 +131,7 @@ class Service:
             while True:
                 answer = await self._next_answer(asking.answers, end_ns)
                 if answer is None:
-                    told = f"waited {ask.wait_s:g} s in vain: {reason}"
+                    told = f"timed out after {ask.wait_s:g} s: {reason}"
                     raise Refused(RefusalKind.EXHAUSTED, told)
                 if isinstance(answer, Refused):
                     raise answer
@@ -165,7 +165,7 @@ class Service:
                     yield step
         except TimeoutError:
             raise Refused(
-                RefusalKind.EXHAUSTED, f"waited {ask.wait_s:g} s in vain: {reason}"
+                RefusalKind.EXHAUSTED, f"timed out after {ask.wait_s:g} s: {reason}"
             ) from None
 
     async def _enclosed(self, grant: GrantId, peer: Peer) -> Granted:

@@ -160,7 +160,7 @@ class Cuts:
         try:
             states = await self._cutter.states()
         except MigUnavailable as error:
-            log.warning("MIG: the cards cannot be read: %s", error)
+            log.warning("MIG: cannot read the GPUs' geometry: %s", error)
             return
         self._shown = shown
         await self._settle(states)
@@ -315,7 +315,9 @@ class Cuts:
         reasons: list[NoRoom] = []
         for state in self._chosen(wish):
             if self._gpus.withheld(state.gpu) or not self._gpus.patient(state.gpu).offered:
-                reasons.append(NoRoom(f"GPU {state.index} is not well, or being cut anew"))
+                reasons.append(
+                    NoRoom(f"GPU {state.index} is unhealthy, or its MIG geometry is being changed")
+                )
                 continue
             held = self._used(state, but)
             try:

@@ -36,4 +36,4 @@ class Drivers:
             try:
                 self._ledger.store_driver_file(one)
             except LedgerFull as error:
-                log.error("a driver library is not remembered over a restart: %s", error)
+                log.error("driver library not recorded, it is forgotten at a restart: %s", error)

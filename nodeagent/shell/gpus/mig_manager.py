@@ -99,8 +99,8 @@ class MigManager:
             self._journal.tell(
                 EventKind.GPU,
                 "critical",
-                f"the change of {row.subject} to {wanted} was interrupted, nobody knows how far it"
-                " came: see `sluice mig show`, then set it again",
+                f"the change of {row.subject} to {wanted} was interrupted and its result is"
+                " unknown: see `sluice mig show`, then set it again",
             )
             with contextlib.suppress(LedgerFull):  # then it is told once more
                 self._audit.audit(replace(row, at_unix_s=self._clock.unix_s(), step=INTERRUPTED))
@@ -155,7 +155,7 @@ class MigManager:
             try:
                 return await self._set(peer, ask)
             except LedgerFull as error:
-                log.error("MIG: nothing is changed, it could not be written down: %s", error)
+                log.error("MIG: geometry unchanged, the audit row could not be written: %s", error)
                 raise
 
     async def _set(self, peer: Peer, ask: MigAsk) -> MigAnswer:
@@ -216,7 +216,7 @@ class MigManager:
         try:
             self._write(done, peer, state, {**evidence, "after": after, "error": outcome.error})
         except LedgerFull as error:
-            log.error("MIG: the end of a change could not be written down: %s", error)
+            log.error("MIG: the audit row of a finished change could not be written: %s", error)
         told = f"GPU {state.index} ({state.gpu}): {geometry(state)} -> {after}, by uid {peer.uid}"
         failure = _failure(outcome, text) if outcome.error else ""
         self._journal.tell(

@@ -502,7 +502,7 @@ class Keeper:
             self._short = False
         except OSError as error:  # no descriptor left: nobody is taken for gone because of that
             if not self._short:
-                log.error("claims of processes cannot be looked at: %s", error)
+                log.error("cannot read the claims of processes: %s", error)
             self._short = True
 
     def _adopt_claims(self) -> None:
@@ -606,7 +606,7 @@ class Keeper:
             slots.append((owner.slot, handle.process))
             self._watch(record.grant, opened, handle, owner.slot, owner.generation)
         self._count(opened)
-        log.info("grant %s: taken over, %d processes", record.grant, len(slots))
+        log.info("grant %s: adopted from the last run, %d processes", record.grant, len(slots))
         self.apply(ev.Restored(record, self._find_owner(record), tuple(slots)))
 
     def _hold_lost(self, record: GrantRecord) -> bool:
@@ -636,8 +636,8 @@ class Keeper:
             slots.append((SlotIndex(index), handle.process))
             self._watch(record.grant, opened, handle, SlotIndex(index), 1)
         log.error(
-            "grant %s: its region's files are gone or damaged: its quota is held until its"
-            " processes have ended, new ones of it get no CUDA",
+            "grant %s: region files are missing or corrupt: its quota is held until its"
+            " processes have ended, new processes get no CUDA",
             record.grant,
         )
         self.apply(ev.Restored(record, owned, tuple(slots)))

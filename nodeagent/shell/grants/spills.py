@@ -315,7 +315,7 @@ class SpillManager:
         try:
             lacks = await self._lacks()
         except CheckpointFailed as error:
-            lacks = f"it cannot be told: {error}"
+            lacks = f"it is unknown: {error}"
         if lacks:
             raise Refused(
                 RefusalKind.UNAVAILABLE,
@@ -336,9 +336,9 @@ class SpillManager:
                 self._apply(ev.SpillMoved(grant, SpillSignal.STAYED))
                 raise Refused(
                     RefusalKind.EXHAUSTED,
-                    f"{format_bytes(needed)} are to come back to GPU {card.index}, which has"
-                    f" {format_bytes(free)} free: somebody has more there than was granted, or has"
-                    " not ended yet",
+                    f"{format_bytes(needed)} are to be restored to GPU {card.index}, which has"
+                    f" {format_bytes(free)} free: a process uses more there than was granted,"
+                    " or has not ended yet",
                 )
 
     # --- what there is to say -----------------------------------------------------------------
@@ -356,7 +356,7 @@ class SpillManager:
             async with asyncio.timeout(DOCTOR_S):
                 lacks = await self._lacks()
         except (CheckpointFailed, TimeoutError) as error:
-            lacks = f"it cannot be told: {str(error) or 'the driver does not answer'}"
+            lacks = f"it is unknown: {str(error) or 'the driver does not answer'}"
         if lacks:
             return Finding(
                 topic,

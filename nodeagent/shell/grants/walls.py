@@ -263,7 +263,7 @@ class WallManager:
             self._journal.tell(
                 EventKind.WALL,
                 "warning",
-                f"{row.around} may guarantee {row.gpu} memory that nobody has any more: up to"
+                f"{row.around} may guarantee unused memory of {row.gpu}: up to"
                 f" {row.most_bytes} bytes of a container that is gone; `nvidia-smi memory-limits"
                 " --set` lowers its soft limit",
             )
@@ -324,7 +324,7 @@ class WallManager:
             parts.append(f"the driver's: none: {absent}")
             with_walls = []
         elif self._unreadable:
-            parts.append(f"the driver's: cannot be told: {self._unreadable}")
+            parts.append(f"the driver's: unknown: {self._unreadable}")
             level = "warning"
         elif with_walls:
             only = "" if self._settings.run_cgroups else ", of containers (wall.run_cgroups)"

@@ -125,8 +125,8 @@ class AllocationModes:
         return Finding(
             "door",
             "warning",
-            f"GPUs {', '.join(map(str, waits))} have work that came by {other} and are offered to"
-            " nobody until it has ended",
+            f"GPUs {', '.join(map(str, waits))} have work allocated through {other} and are not"
+            " offered until it has ended",
             "drain the node, or wait",
         )
 
@@ -155,7 +155,7 @@ class AllocationModes:
             claims = await self._status.promised()
         except (PoolAway, Conflict) as error:
             if str(error) != self.trouble:
-                log.warning("dra: what is promised to claims cannot be read: %s", error)
+                log.warning("dra: cannot list allocated ResourceClaims: %s", error)
             self.trouble = str(error)
             return None
         self.trouble = ""

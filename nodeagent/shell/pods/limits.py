@@ -55,7 +55,7 @@ class QueueLimits:
         if isinstance(requests, RequestsUnknown):
             work = self._manager.work_of_pod(pod, ()) if pod.name else None
             if work is None:
-                raise RetryLater(f"whether {pod} is a queue's cannot be told: {requests.why}")
+                raise RetryLater(f"whether {pod} belongs to a queue is unknown: {requests.why}")
             return self._of(work, pod, gpus)
         owners, labels, unknown = await self._whose(pod, requests)
         work = self._manager.work_of_pod(pod, owners)
@@ -68,7 +68,7 @@ class QueueLimits:
                 f"{pod}{made_by} waits in queue {queues[0]}: {self._none_free(pod, owners)}"
             )
         if unknown:
-            raise RetryLater(f"whether {pod}{made_by} is a queue's cannot be told: {unknown}")
+            raise RetryLater(f"whether {pod}{made_by} belongs to a queue is unknown: {unknown}")
         return None
 
     async def _whose(
@@ -134,7 +134,7 @@ class PlacedLimits:
         gpus: int,
     ) -> ContainerLimits | None:
         if isinstance(requests, RequestsUnknown):
-            raise RetryLater(f"where {pod} was placed cannot be told: {requests.why}")
+            raise RetryLater(f"where {pod} was placed is unknown: {requests.why}")
         text = dict(requests.annotations).get(PLACEMENT)
         own = await self._own.limits(pod, container, requests, gpus) if text else None
         if text is None or own is None:

@@ -173,7 +173,7 @@ class QueueManager:
                 assert_never(do)
 
     def _reconnect(self, do: qd.Reconnect) -> None:
-        log.warning("queue: connecting again: %s", do.reason)
+        log.warning("queue: reconnecting: %s", do.reason)
         self.trouble = do.reason
         self._broken.set()
 
@@ -183,7 +183,7 @@ class QueueManager:
         work = do.work
         waiter = self._waiters.get(work.decision.workload)
         if waiter is None:
-            self._drive.add(qd.GrantRefused(work.key, "nobody waits for it here"))
+            self._drive.add(qd.GrantRefused(work.key, "no client waits for it on this node"))
             return
         answer = self._keeper.ask_now(
             ask_for(work, waiter.ask), waiter.peer.handle.duplicate(), queued=True
@@ -231,7 +231,7 @@ class QueueManager:
         with contextlib.suppress(Refused):
             self._keeper.apply(ev.Released(grant))  # no new process may come in now
         if self._keeper.signal(grant, signal.SIGKILL):
-            log.warning("queue: grant %s did not end in time: killed", grant)
+            log.warning("queue: grant %s did not end within its grace period: killed", grant)
         # A process in the middle of fork may have escaped: look again until it is over.
         self._kills[grant] = asyncio.get_running_loop().call_later(TICK_S, self._kill, grant)
 
@@ -345,7 +345,7 @@ class QueueManager:
 
     def _lost(self, why: str) -> None:
         if not self.trouble:
-            log.warning("queue: the session is over: %s", why)
+            log.warning("queue: session ended: %s", why)
         elif self.trouble != why:
             log.info("queue: no session: %s", why)
         if self.trouble != why:

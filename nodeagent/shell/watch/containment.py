@@ -95,9 +95,7 @@ class Containment:
             if not act.undo and act.step in UNDONE:
                 hold = self.holds.begin(act, self._clock.unix_s())
         except LedgerFull as error:
-            log.error(
-                "%s of %s is not done, it could not be written down: %s", name, subject, error
-            )
+            log.error("%s of %s not done, the ledger could not record it: %s", name, subject, error)
             if act.undo and hold is not None:
                 self._owed[hold.number] = (act, because)
             return False
@@ -132,7 +130,7 @@ class Containment:
             self.carry_out(act, because)
         for hold in self.holds.all():
             if not self.holds.target(hold).same:
-                log.info("%s of %s: it is gone", hold.step, hold.holder)
+                log.info("%s of %s ended: its target is gone", hold.step, hold.holder)
                 self.holds.end(hold)
             elif hold.step == Step.DENY and self._denies:
                 self._deny_again(self._kernel, hold)
@@ -168,7 +166,12 @@ class Containment:
                 if self.holds.get(hold.number) is None:
                     continue  # it could not be done
                 kept.append(hold)
-                log.warning("%s of %s goes on, because of %s", hold.step, hold.holder, hold.rule)
+                log.warning(
+                    "%s of %s stays in force: the cause %s persists",
+                    hold.step,
+                    hold.holder,
+                    hold.rule,
+                )
         self.allow_strangers()
         return kept
 
@@ -179,7 +182,9 @@ class Containment:
         except ValueError:  # of another version: what to undo is known all the same
             known = {str(step): step for step in Step}
             if hold.step not in known:
-                log.error("%s of %s is not known here and stays", hold.step, hold.holder)
+                log.error(
+                    "%s of %s is of an unknown kind and stays in force", hold.step, hold.holder
+                )
                 return False
             named = replace(hold, rule=str(Rule.UNREGISTERED), level=str(Level.CONTAIN))
             act = act_of(named, self._clock.monotonic_ns(), undo=True)
@@ -207,7 +212,7 @@ class Containment:
                 self._ledger.audit(row)
                 self._targets.allow(number)
             except (LedgerFull, NotPossible) as error:
-                log.error("opens of GPU devices by cgroup %d stay refused: %s", number, error)
+                log.error("opens of GPU devices by cgroup %d stay denied: %s", number, error)
                 continue
             self._journal.tell(
                 EventKind.ACT, "warning", f"undo deny_opens: cgroup {number}: {because}"
@@ -318,14 +323,15 @@ class Containment:
     def _evict(self, subject: Subject, why: str) -> str:
         held = self._keeper.grant(subject.grant)
         if subject.grant is None or held is None:
-            raise NotPossible("nobody placed it here")
+            raise NotPossible("it is in no grant")
         told = [who for call in self._placers if (who := call(subject.grant, why))]
         if told:
-            return f"; told: {', '.join(told)}"
+            return f"; reported to: {', '.join(told)}"
         container = held.record.container
         if container is not None:
-            return f"; nobody here can evict it: delete pod {container.namespace}/{container.pod}"
-        return f"; nobody placed it: `sluice release {subject.grant[:8]}` ends its grant"
+            pod = f"{container.namespace}/{container.pod}"
+            return f"; no queue or controller here can evict it: delete pod {pod}"
+        return f"; it was placed by no queue: `sluice release {subject.grant[:8]}` ends its grant"
 
     def forgive(self, grant: GrantId) -> None:
         """A person let the grant go on: it is not ours to resume any more."""

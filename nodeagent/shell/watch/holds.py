@@ -82,7 +82,9 @@ class Holds:
             self._ledger.drop_hold(hold.number)
         except LedgerFull as error:
             # A row too many: the next start finds that nothing is held, and drops it.
-            log.error("the end of %s of %s is not written: %s", hold.step, hold.holder, error)
+            log.error(
+                "end of %s of %s not recorded in the ledger: %s", hold.step, hold.holder, error
+            )
 
     def _store(self, hold: Hold) -> None:
         self._holds[hold.number] = hold
@@ -90,7 +92,12 @@ class Holds:
             self._ledger.store_hold(hold)
         except LedgerFull as error:
             # A row that says less than was done: the next start would do it again.
-            log.error("that %s of %s is done is not written: %s", hold.step, hold.holder, error)
+            log.error(
+                "%s of %s was done, but not recorded in the ledger: %s",
+                hold.step,
+                hold.holder,
+                error,
+            )
 
     # --- what is there now ---
 

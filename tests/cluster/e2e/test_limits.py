@@ -101,7 +101,7 @@ def test_what_cannot_be_read_is_said_everywhere(lab: Lab, as_it_was: None) -> No
     def told() -> bool:
         events = " ".join(lab.events("unread"))
         # With a queue the first question is whether the pod is one's.
-        return any(one in events for one in ("cannot be read", "is a queue's cannot be told"))
+        return any(one in events for one in ("cannot be read", "belongs to a queue is unknown"))
 
     try:
         until("the pod's events say that its requests cannot be read", told, 90)

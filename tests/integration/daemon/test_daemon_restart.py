@@ -389,7 +389,7 @@ def test_a_changed_configuration_is_taken_over_while_jobs_run() -> None:
         )
         node.config.write_text("[grants")
         node.process.send_signal(signal.SIGHUP)
-        until("the mistake is told", lambda: "not taken over" in node.log.read_text())
+        until("the mistake is told", lambda: "configuration: rejected" in node.log.read_text())
         assert node.process.poll() is None
         assert grant_named(node, "job").processes == 1
         node.config.write_text(before)

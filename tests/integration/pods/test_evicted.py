@@ -61,7 +61,7 @@ def test_the_controller_hears_why_its_job_was_ended() -> None:
             assert phases["other"]["phase"] == "Running"
             assert other.process.poll() is None
             acts = [event["text"] for event in node.cli_json("events", "--kind", "act")]
-            assert "told: the queue controller, default/runaway" in acts[-1]
+            assert "reported to: the queue controller, default/runaway" in acts[-1]
             assert 'sluice_containment_acts_total{step="report_for_eviction"} 1' in node.metrics()
             with sqlite3.connect(f"file:{node.directory}/state/ledger.sqlite?mode=ro", uri=True) as db:  # fmt: skip
                 (rows,) = db.execute("SELECT count(*) FROM audit").fetchone()

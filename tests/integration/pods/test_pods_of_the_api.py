@@ -251,7 +251,7 @@ def test_whose_pod_it_is_cannot_be_told_so_it_does_not_start(
     uid = admit(served, node, "hidden-a", ownerReferences=[job])
     served.api.refuse = lambda method, path: (403, "Forbidden") if "/jobs/" in path else None
     said = refusal(node, uid)
-    assert "whether vision/hidden-a, made by Job hidden is a queue's cannot be told" in said
+    assert "whether vision/hidden-a, made by Job hidden belongs to a queue is unknown" in said
     assert "permission denied reading Job vision/hidden" in said
     served.api.refuse = lambda method, path: (503, "Unavailable") if "/jobs/" in path else None
     assert "whose the pod is cannot be read now" in refusal(node, uid)
@@ -290,7 +290,7 @@ def test_where_nobody_tells_what_a_pod_asks_for_it_is_said_and_not_only_done(
         assert refusal(node, uid) == ""
         assert "sluice_kubelet_container_starts_unread_total 1" in node.node.metrics()
         told = node.node.cli("doctor", check=False).stdout
-        assert "nobody tells what pods ask for" in told
+        assert "no source for the pods' requests" in told
         assert "1 containers have the node's defaults" in told
         log = (node.node.directory / "daemon.log").read_text()
         assert "has the node's defaults, whatever it asks for" in log

@@ -280,7 +280,7 @@ def test_whoever_has_taken_the_room_of_the_card_itself_is_named(
     around = around_sluice(node, ends, 78)
     until("it holds the card", lambda: used_gib(node) >= 78)
     text = refused(node, "resume", "first")
-    assert "somebody has more there than was granted" in text
+    assert "a process uses more there than was granted" in text
     assert first.state() == "spilled"
     around.kill()
     around.wait()

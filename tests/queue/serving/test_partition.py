@@ -25,7 +25,7 @@ def test_a_partition_stops_nothing_and_starts_nothing(
     cable.pull()
     until(
         "the lease is over",
-        lambda: "the session is over" in (node.directory / "daemon.log").read_text(),
+        lambda: "session ended" in (node.directory / "daemon.log").read_text(),
         30,
     )
     late = node.run("late", "sleep", "600", flags=flags)

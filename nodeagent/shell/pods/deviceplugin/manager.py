@@ -569,7 +569,7 @@ class DevicePluginManager:
         except (OSError, ValueError) as error:
             why = str(error)
         if why and why != self._unshared:
-            log.warning("kubelet: containers' CDI files have nothing in common: %s", why)
+            log.warning("kubelet: shared CDI spec not written: %s", why)
         self._unshared = why
         if self._cdi.driver not in ("", before):
             log.info("kubelet: new containers are given driver %s", self._cdi.driver)
@@ -638,5 +638,5 @@ class DevicePluginManager:
 
     def _away(self, why: str) -> None:
         if why and why != self.figures.away:
-            log.warning("kubelet: nothing is released now: %s", why)
+            log.warning("kubelet: releasing stale allocations skipped: %s", why)
         self.figures.away = why

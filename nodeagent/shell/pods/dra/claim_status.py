@@ -108,7 +108,7 @@ class Telling:
                 pass  # it is gone, and will be given back
             except PoolAway as error:
                 if str(error) != self._trouble:
-                    log.warning("dra: the status of claims cannot be written: %s", error)
+                    log.warning("dra: cannot write the status of ResourceClaims: %s", error)
                 self._trouble = str(error)
                 return
             else:

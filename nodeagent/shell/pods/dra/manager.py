@@ -269,8 +269,8 @@ class ClaimManager:
         for gpu in sorted(wanted):
             if not self._for_claims(gpu):
                 raise NoAllocation(
-                    f"{gpu} is given away by the device plugin here (kubelet.door), or has pods"
-                    " that came by it: delete the pod, so that its claim is allocated anew"
+                    f"{gpu} is offered by the device plugin here (kubelet.door), or has pods"
+                    " allocated through it: delete the pod, so that its claim is allocated again"
                 )
 
     def _given(self, row: PreparedClaim) -> tuple[PreparedDevice, ...]:

@@ -106,7 +106,7 @@ class Publisher:
     def _say(self, trouble: str) -> None:
         """Once for each trouble."""
         if trouble and trouble != self.trouble:
-            log.warning("dra: the ResourceSlices cannot be written: %s", trouble)
+            log.warning("dra: cannot write ResourceSlices: %s", trouble)
         self.trouble = trouble
 
     def wanted(self) -> tuple[Body, ...]:

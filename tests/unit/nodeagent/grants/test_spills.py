@@ -124,7 +124,7 @@ def test_a_card_that_somebody_else_has_filled_is_not_tried() -> None:
     """A driver that finds no room may lose the process."""
     world = spilled()
     world.others_bytes = 60 * GIB
-    with pytest.raises(Refused, match="somebody has more there than was granted") as refused:
+    with pytest.raises(Refused, match="a process uses more there than was granted") as refused:
         run(world.manager.resume(G))
     assert refused.value.kind is RefusalKind.EXHAUSTED
     assert world.record.spill is Spill.SPILLED

@@ -147,7 +147,7 @@ def test_a_driver_that_hangs_keeps_no_program_waiting_for_ever() -> None:
 
     async def act(run: Run) -> None:
         await run.manager.enclose_container(G1, 7)
-        assert "cannot be told: NVML did not answer" in run.manager.finding(0).what
+        assert "unknown: NVML did not answer" in run.manager.finding(0).what
 
     assert asyncio.run(daemon(world, act)).fatal == []
 
@@ -202,7 +202,7 @@ def test_somebody_elses_reservation_is_left_alone() -> None:
     assert world.book == {(GPU, PODS): (20 * GIB, None)}
     assert world.rows == {}
     assert len(run.told()) == 1
-    assert "may guarantee GPU-0 memory that nobody has" in run.told()[0]
+    assert "may guarantee unused memory of GPU-0" in run.told()[0]
 
 
 LIVES = ["grant ends first", "cgroup goes first", "pod goes first"]

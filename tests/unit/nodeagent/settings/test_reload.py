@@ -197,7 +197,7 @@ def test_asked_for_nothing_new_says_so(tmp_path: Path, caplog: pytest.LogCapture
 
     with caplog.at_level(logging.INFO):
         asyncio.run(run())
-    assert messages(caplog, logging.INFO) == ["configuration: nothing has changed"]
+    assert messages(caplog, logging.INFO) == ["configuration: unchanged"]
     assert not node.applied
 
 

@@ -188,7 +188,7 @@ def test_opens_that_nobody_can_deny_are_not_told_as_denied() -> None:
 @pytest.mark.parametrize(
     ("who", "told"),
     [
-        ("the queue controller, ns/w", "told: the queue controller, ns/w"),
+        ("the queue controller, ns/w", "reported to: the queue controller, ns/w"),
         ("", "delete pod team/p"),
     ],
     ids=["through the queue", "by the kubelet"],
