@@ -1,5 +1,5 @@
-"""Session of a leader: a book built from the API server's objects, and what carries out its
-decisions.
+"""Session of a leader: a book built from the API server's objects, and the writers and reconcilers
+that carry out its decisions.
 
 It begins with complete lists and ends with the lease. The next leader starts from the objects
 again, so nothing is handed over.
@@ -150,7 +150,7 @@ class Session:
         self.recorder.record(pod, PODS, event)
 
     async def run(self) -> None:
-        """Decide until cancelled. Raises Defect."""
+        """Run the session until it is cancelled. Raises Defect."""
         self.shell.told = self._touched
         self.shell.start()
         self.reconcilers.add_all()  # First: an eviction is complete only if nothing runs.

@@ -89,7 +89,7 @@ class SetPodsReady:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Patch the job with `start_patch` and what its admission gives."""
+    """Unsuspend the job: patch it with `start_patch` for the pod sets of its admission."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class ResetStartTime:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """No Workload can be made from the job: an event with the reason ErrWorkloadCompose."""
+    """Record an event ErrWorkloadCompose: no Workload can be made from the job."""
 
     problems: tuple[Problem, ...]
 
@@ -139,7 +139,7 @@ Action: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Context of a job that decides about it."""
+    """What affects a job's reconciliation besides the job and its Workload."""
 
     without_queue: bool = False
     """True with manageJobsWithoutQueueName, if its namespace is selected."""
@@ -166,12 +166,12 @@ ALONE: Final = Setting()
 
 
 def effective_queue(fw: Framework, document: Document, around: Setting = ALONE) -> str:
-    """The LocalQueue that it waits in; empty: it names none, and has no default."""
+    """The LocalQueue that the job waits in; empty: it names none, and there is no default."""
     return queue_of(document) or (names.DEFAULT_QUEUE if around.default_queue else "")
 
 
 def is_managed(fw: Framework, document: Document, around: Setting = ALONE) -> bool:
-    """True if it has to wait for quota."""
+    """True if the job has to wait for quota."""
     if around.parent_managed or not _runs_here(fw, document) or _skipped(document):
         return False
     return bool(effective_queue(fw, document, around)) or around.without_queue
@@ -197,8 +197,8 @@ def reconcile(
     workload: Document | None,
     around: Setting = ALONE,
 ) -> list[Action]:
-    """Actions for a job that is suspended by a field; pods are in pods.py. Never raises: an
-    unreadable document is an action too."""
+    """Actions for a job that is suspended by a field; pods are in pods.py. Never raises: for an
+    unreadable document it returns `Refuse`."""
     if fw.holding is not Holding.SUSPEND:
         return []
     if document is None:
@@ -223,8 +223,8 @@ def reconcile_slices(
     workloads: Sequence[Document],
     around: Setting = ALONE,
 ) -> list[tuple[Document | None, Action]]:
-    """Actions for a job that may have several Workloads, each with its Workload. For a job that is
-    not elastic the first counts, and the others are deleted."""
+    """Actions for a job that may have several Workloads, each with its Workload. Of unfinished ones
+    the oldest stays, for an elastic job also the newest (its next slice); others are deleted."""
     alive = sorted((one for one in workloads if not holds(one, reasons.FINISHED)), key=_age)
     if document is None:
         return [(one, act) for one in workloads for act in reconcile(fw, None, one, around)]
@@ -333,8 +333,8 @@ class _Job:
         return self.report(workload)
 
     def with_deleted(self, done: Finished | None) -> list[Action]:
-        """A Workload that is being deleted waits for its finalizer: the job must stop, since it
-        would run without quota."""
+        """Suspend the job of a Workload that is being deleted, since it would run without quota;
+        once it is suspended, remove the finalizer."""
         if self.suspended or self.deleted or done or not self.managed:
             return [DeleteWorkload("it is being deleted")]
         return self.suspend("its Workload is being deleted", self.workload)
@@ -410,8 +410,8 @@ class _Job:
         )
 
     def resize(self, workload: Document) -> list[Action]:
-        """Resize an elastic job whose counts differ from its Workload's. Fewer pods are reported at
-        once; additional ones wait in a slice of their own, while the running ones continue."""
+        """Resize the Workload of an elastic job: in place for fewer pods or before it has quota.
+        Additional pods wait in a slice of their own, while the running ones continue."""
         if not is_elastic(self.document) or self.growing:
             return []
         mine, given = self.counts(), counts_of(pod_sets_of(workload))
@@ -434,7 +434,7 @@ class _Job:
         return [CreateWorkload(made)]
 
     def resize_slice(self, first: Document, new: Document) -> list[Action]:
-        """Resize the waiting slice."""
+        """Resize the waiting slice, or delete it if no more pods are wanted."""
         mine = self.counts()
         if mine == counts_of(pod_sets_of(first)):
             return [DeleteWorkload("the job wants no more pods than it has")]
@@ -465,7 +465,7 @@ class _Job:
         return [UpdateWorkload({"spec": {"podSets": wanted}}, "the job's pods have changed")]
 
     def follow(self, workload: Document) -> list[Action]:
-        """Update the queue, priority and time limit of a waiting Workload to those of the job."""
+        """Update queue, priority and time limit of a Workload without quota to the job's."""
         head = Reader(self.document).child("metadata")
         longest_s = max_execution_s(head)
         if head.problems:

@@ -101,7 +101,7 @@ class Slot:
     of_template: bool = True
     """True if the places are those of the template, so that its original values can be restored."""
     index_labels: Mapping[str, Any] = field(default_factory=dict)
-    """Labels by which a topology tells its pods apart, in the form of a topologyRequest."""
+    """Labels by which a topology distinguishes its pods, in the form of a topologyRequest."""
 
 
 Runtime: TypeAlias = Document | None

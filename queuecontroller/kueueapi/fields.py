@@ -164,7 +164,7 @@ def fields(*rules: Rule, **of: Field) -> Fields:
 
 
 def choices(kind: type[StrEnum], *only: StrEnum, old: tuple[str, ...] = ()) -> Text:
-    """The engine's own values, or some of them."""
+    """The values of one of the scheduler's enums, or some of them."""
     return Text(choices=tuple(str(one) for one in (only or kind)), old_choices=old)
 
 

@@ -1,4 +1,4 @@
-"""Evictions of workloads that hold quota for reasons of their own, and when they are requeued.
+"""Evictions that no preemption causes, and when the evicted workloads are requeued.
 
 The first of these that applies decides: the workload was deactivated, an admission check rejected
 it or requires a retry, its queue is drained, it exceeded its maximum execution time, its pods were
@@ -81,7 +81,7 @@ def due_eviction(
     cluster_queue: ClusterQueue | None = None,
     local_queue: LocalQueue | None = None,
 ) -> Eviction | None:
-    """Reason why the workload has to stop now, else None."""
+    """The eviction that is due now, else None."""
     if not workload.active:
         return Eviction(EvictionReason.DEACTIVATED, "The workload is deactivated", True)
     for check in workload.admission_checks:

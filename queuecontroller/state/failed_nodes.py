@@ -1,6 +1,6 @@
-"""Failure of a node under placed workloads: each gets a replacement for the pods it had there, or
-is evicted, as it always is if GPU shares were reserved for it there. No clock and no I/O; the node
-watcher reports failures."""
+"""Handling of a failed node: each workload there gets other places for its pods on that node. It is
+evicted if there are none, if it is on several failed nodes, or if GPU shares were reserved for it
+there. No clock and no I/O; the node watcher reports failures."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def state_of(check: Mapping[str, Any]) -> str:
 
 
 def tries_of(check: Mapping[str, Any]) -> int:
-    """Number of retries the check has asked for so far."""
+    """Number of retries that the check has requested so far."""
     found = check.get(_COUNTED)
     return found if isinstance(found, int) and found > 0 else 0
 

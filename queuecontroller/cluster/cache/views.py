@@ -20,7 +20,7 @@ _NOT_WANTED: Final = object()
 class View:
     read: Callable[[Document], Any]
     notify: Callable[[Change[Any]], None]
-    """Called as by a watch of its own; an object that no longer passes the filter is Removed."""
+    """Called with each change; an object that no longer passes the filter is Removed."""
     wants: Callable[[Document], bool] | None = None
     """The filter; None: every object passes."""
     _keys: set[str] = field(default_factory=set)
@@ -47,7 +47,7 @@ class View:
 
 
 class Views:
-    """The views of one watch; `read` is for its decoder, `notify` for its follower."""
+    """The views of one watch: `read` is its decoder, `notify` is called with its changes."""
 
     def __init__(self, *views: View) -> None:
         self._views = views

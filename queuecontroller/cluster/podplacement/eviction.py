@@ -58,7 +58,7 @@ class Evictions:
                 return
             _ignore_gone(refused)
             return
-        await self._mark(victim, message)  # Last: the API server writes a reason as well.
+        await self._mark(victim, message)  # Last: the eviction sets the same condition.
 
     async def delete(self, victim: HeldPod, message: str) -> None:
         """Delete a pod against its budgets, as kube-scheduler does as a last resort.

@@ -36,9 +36,9 @@ PAGE: Final = 500
 AGAIN_S: Final = 0.5
 LAG_S: Final = 0.05
 """Seconds to wait for a pod event before a pod is refused on all nodes: kube-scheduler gets the
-same events, and may ask before they arrive here."""
+same events, and may send a request before they arrive here."""
 RESTS_S: Final = 0.25
-"""Seconds between two such waits: kube-scheduler asks about one pod after the other."""
+"""Seconds between two such waits: kube-scheduler sends requests for one pod after the other."""
 LOOKS_S: Final = 0.1
 """Seconds after a step of the book until freed resources are read: a thousand nodes report 200
 times a second, and each read takes all of them."""

@@ -1,7 +1,7 @@
 """Preemption for pods that lack only GPU shares, by evicting pods of lower priority.
 
-kube-scheduler asks an extender for victims only on nodes where its own rules need some: for a pod
-that all nodes refuse for GPU shares it finds no victims. So the leader preempts here, with the same
+kube-scheduler calls an extender's `preempt` only for nodes where its own rules need victims: for a
+pod that all nodes refuse for GPU shares it finds none. So the leader preempts here, with the same
 choice that answers `preempt`, and with kube-scheduler's writes: it sets the pod's
 `nominatedNodeName`, evicts the victims, and waits. Meanwhile the ledger reserves the room.
 
@@ -35,7 +35,7 @@ from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
 log = logging.getLogger(__name__)
 Document = Mapping[str, Any]
 SETTLES_S: Final = 0.3
-"""Seconds to wait after a refusal, in which kube-scheduler asks for victims itself."""
+"""Seconds to wait after a refusal, in which kube-scheduler requests victims itself."""
 TICK_S: Final = 0.5
 RESTS_S: Final = 5.0
 """Seconds until the same pod is tried again; kube-scheduler retries it every few seconds."""
@@ -369,7 +369,7 @@ class PodPreemption:
         now_s = monotonic()
         if not self._extender.is_ready(uid):
             plan.ready_s = None
-            # More victims are needed: kube-scheduler asks for them.
+            # More victims are needed: kube-scheduler requests them.
             if not plan.nudged and plan.taken_over:
                 plan.nudged = True
                 self._requeue(document)

@@ -1,10 +1,10 @@
 """Requeues pods that were refused on every node, once resources are free.
 
 kube-scheduler retries a refused pod after the next event that it receives. It may receive an event
-before this process does, such as a pod's end or an uncordon: it then asks too early, and no further
-event follows. Other changes it never sees: a node that has reconnected, a GPU that is healthy
-again, a quota that has grown. So the pod is patched here, and kube-scheduler retries it for that
-event.
+before this process does, such as a pod's end or an uncordon: it then retries too early, and no
+further event follows. Other changes it never sees: a node that has reconnected, a GPU that is
+healthy again, a quota that has grown. So the pod is patched here, and kube-scheduler retries it for
+that event.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from queuecontroller.scheduler.placement.request import (
 CLASS: Final = "gpu.sluice.dev"
 DRIVER: Final = "sluice.dev"
 MOST_DEVICES: Final = 32
-"""Devices per claim; the limit is the one of the Kubernetes API."""
+"""Limit of devices per claim in the Kubernetes API."""
 MOST_CORES: Final = 100
 _NAME: Final = re.compile(
     r"sluice-share-([1-9]\d?)-(whole|[1-9]\d{0,8}mi)-(0|[1-9]\d{0,2})", re.ASCII
@@ -179,8 +179,8 @@ def _use(names: Nvidia, container: dict[str, Any], claim: str) -> None:
 
 
 def as_asked(names: Nvidia, pod: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The pod with its claims expressed in HAMi's resources again, for counting quota. A pod that
-    already requests those resources is returned unchanged."""
+    """The pod with its claims expressed in HAMi's resources again, for counting quota. A pod
+    without claims from our templates is returned unchanged."""
     templates = templates_of(pod)
     if not templates:
         return pod

@@ -33,7 +33,7 @@ ADMITTED_AS: Final = "sluice.dev/admitted-as"
 SHARE_LABEL: Final = "sluice.dev/share"
 """Label of ResourceClaimTemplates made for pods that request HAMi's resources."""
 OPT_OUT: Final = "hami.io/webhook"
-"""Label of a pod or a namespace; its value is `ignore`."""
+"""Label of a pod or namespace that the webhook leaves alone; its value is `ignore`."""
 IGNORE: Final = "ignore"
 
 # Annotations of KAI and Run:ai on pods.

@@ -1,5 +1,5 @@
 """Reads Kueue's objects (v1alpha2, v1beta1, v1beta2) and Kubernetes' pods and jobs into the
-engine's model."""
+scheduler's model."""
 
 from queuecontroller.kueueapi.manifests.kueue import (
     read_cluster_queue,

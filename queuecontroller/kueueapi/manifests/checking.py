@@ -1,6 +1,6 @@
 """Check of one object of Kueue's against the table of its fields: every deviation is a problem.
 
-The table is the only list of fields. Fields that a builder reads for the engine are checked a
+The table is the only list of fields. Fields that a builder reads for the scheduler are checked a
 second time here; the messages are the reader's own, so that a problem which both find is reported
 once.
 """

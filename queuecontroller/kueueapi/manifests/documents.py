@@ -90,7 +90,8 @@ class Documents:
     workloads: list[Workload] = field(default_factory=list)
     nodes: dict[str, NodeCapacity] = field(default_factory=dict)
     passed_over: list[str] = field(default_factory=list)
-    """`kind/name` of documents that decide nothing here."""
+    """`kind/name` of documents that make no object of the queue: Nodes, jobs without a Workload,
+    and kinds that do not affect queueing."""
     problems: list[Misread] = field(default_factory=list)
 
 
@@ -100,7 +101,8 @@ def load(texts: Mapping[str, str]) -> Documents:
 
 
 class _Loading:
-    """Configuration and priorities are read before the objects that they change, in any order."""
+    """Reads Configuration and priority classes first, wherever they are in the texts, since other
+    objects are read by them."""
 
     def __init__(self, texts: Mapping[str, str]) -> None:
         self.result = Documents()

@@ -1,8 +1,8 @@
-"""Kueue's objects but Workload as the engine's values, from any of its three API versions.
+"""Readers of Kueue's objects except Workload, in any of its API versions.
 
-Names that changed between versions are both read: `cohort` became `cohortName`, the fungibility
-values Borrow and Preempt became MayStopSearch. Which fields there are is for the table to say
-(kueueapi/table.py), so that a misspelt one is found whether or not it decides anything here.
+Of a name that changed between versions both forms are read: `cohort` became `cohortName`, the
+fungibility values Borrow and Preempt became MayStopSearch. The table (kueueapi/table.py) lists the
+fields, so that a misspelt one is found even where the field decides nothing here.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _weight_milli(spec: Reader) -> int:
 
 
 def _admission_mode(spec: Reader) -> AdmissionMode:
-    """The mode in `admissionScope`; without one recorded usage does not count."""
+    """The mode in `admissionScope`; without that field, recorded usage does not count."""
     if not spec.has("admissionScope"):
         return AdmissionMode.NONE
     scope = spec.child("admissionScope")

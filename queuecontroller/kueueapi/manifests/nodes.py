@@ -31,7 +31,7 @@ PRODUCT: Final = "nvidia.com/gpu.product"
 MIB: Final = 1 << 20
 MOST_GPUS: Final = 64
 DEFAULT_SLOTS: Final = 10
-"""Most shares of a GPU by default; the node agent's default too."""
+"""Default limit of shares per GPU, as in the node agent."""
 
 
 @dataclass(frozen=True, slots=True)

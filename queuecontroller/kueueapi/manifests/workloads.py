@@ -1,5 +1,4 @@
-"""Kueue's Workload as the engine's value, from any of its three API versions, and the pods of a
-template as a pod set."""
+"""Readers of Kueue's Workload, in any of its API versions, and of a pod template as a pod set."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class LimitKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """One limit that refuses the request. Amounts are the engine's integers."""
+    """One limit that refuses the request. Amounts are the scheduler's integers."""
 
     kind: LimitKind
     holder: str

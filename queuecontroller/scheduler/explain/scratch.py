@@ -1,5 +1,5 @@
 """A copy of one ClusterQueue for what-if questions: its path through the cohort tree is copied with
-all figures, so the live tree is only read. Questions are answered by the engine's own flavor
+all figures, so the live tree is only read. Questions are answered by the scheduler's own flavor
 search, so an explanation cannot differ from the decision. Preemption is left out: the question is
 what a workload lacks without any victims."""
 

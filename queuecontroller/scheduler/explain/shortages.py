@@ -1,8 +1,8 @@
 """Shortages of a workload: for each pod set and resource group the nearest flavor, what it lacks,
 and why the other flavors are further away.
 
-The missing quota is added to a scratch tree and the engine evaluates the workload again until it
-fits: so the shortages found are sufficient by the engine's own decision.
+The missing quota is added to a scratch tree and the scheduler evaluates the workload again until it
+fits: so the shortages found are sufficient by the scheduler's own decision.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from queuecontroller.scheduler.quota.tree import QuotaNode
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """A shortage of one resource in one flavor. Amounts are the engine's integers."""
+    """A shortage of one resource in one flavor. Amounts are the scheduler's integers."""
 
     flavor: str
     resource: str
@@ -192,7 +192,7 @@ class _GroupRequest:
     wanted: Mapping[str, int]
     taken: Mapping[Fr, int]
     rather: Collection[str]
-    """Flavors the engine prefers although they do not fit now."""
+    """Flavors the scheduler prefers although they do not fit now."""
 
 
 def _nearest(

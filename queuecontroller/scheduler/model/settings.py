@@ -1,4 +1,4 @@
-"""Settings of the whole engine, as opposed to settings of one queue."""
+"""Settings of the whole scheduler, as opposed to settings of one queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A workload as the engine works on it: totals computed once, and its usage by number."""
+"""A workload as the scheduler works on it: totals computed once, and its usage by number."""
 
 from __future__ import annotations
 

@@ -82,8 +82,7 @@ class PendingQueue:
         self.heard: list[WorkloadKey] = heard if heard is not None else []
         self._by_key: dict[WorkloadKey, WorkloadInfo] = {}
         self._places: Places | None = None
-        """Positions of the workloads; None until they are requested, since the engine needs none.
-        """
+        """Positions of the workloads; None until requested, since the scheduler needs none."""
         self._lines: dict[Shape, Line] = {}
         self._active: list[_Entry] = []
         """Heap of lines by their first workload."""

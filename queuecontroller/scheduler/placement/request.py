@@ -47,7 +47,8 @@ GPU_POLICIES: Final = (*Policy, TOPOLOGY, MUTEX, NUMA)
 
 @dataclass(frozen=True, slots=True)
 class GpuRequest:
-    """GPU request of one pod. For memory one of the two fields is given."""
+    """GPU request of one pod. At most one of the two fields for memory is given; neither means the
+    whole memory."""
 
     gpus: int = 1
     memory_bytes: int | None = None
@@ -70,7 +71,7 @@ class GpuRequest:
     use_uuids: tuple[str, ...] = ()
     nouse_uuids: tuple[str, ...] = ()
     use_indexes: tuple[int, ...] = ()
-    """Numbers of the driver on the node that are allowed."""
+    """Allowed indexes of GPUs on their node, as the driver counts them."""
     nouse_indexes: tuple[int, ...] = ()
     modes: tuple[str, ...] = ()
     """Modes out of MODES that the GPU may be in; empty: any."""
@@ -113,8 +114,8 @@ class GpuRequest:
         return gpu.memory_bytes * part // WHOLE_PPM
 
     def least_bytes(self, kinds: Iterable[tuple[str, int]]) -> int | None:
-        """The least memory it takes of any GPU, by model and memory of those there are; None if no
-        model is suitable."""
+        """The least memory the request takes of any GPU, given `kinds`: models and memory of the
+        GPUs. None if no model is suitable."""
         wanted = [memory for model, memory in kinds if self.wants_type(model)]
         if not wanted:
             return None

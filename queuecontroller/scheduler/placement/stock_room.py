@@ -1,4 +1,4 @@
-"""The engine's port for room, over a stock: placements and reservations of workloads.
+"""The scheduler's port for room, over a stock: placements and reservations of workloads.
 
 A workload's own holds count as free for itself. A reservation overlaps what its victims still hold:
 the stock is overdrawn there until they have terminated, so no other workload gets it.
@@ -24,7 +24,7 @@ from queuecontroller.scheduler.preemption.room import Opening, SearchBudget, Ver
 
 @dataclass(frozen=True, slots=True)
 class GivenPods:
-    """Count and flavor of each resource that the engine gave one pod set."""
+    """Count and flavor of each resource that the scheduler gave one pod set."""
 
     name: str
     count: int
@@ -179,7 +179,7 @@ class StockRoom:
     def claim(
         self, workload: Workload, given: Iterable[GivenPods], gone: Collection[WorkloadKey] = ()
     ) -> Verdict:
-        """`keep` for a workload that the engine has handled before."""
+        """`keep` for a workload that the scheduler has handled before."""
         return self._keep(workload, self._find(workload, given, gone))
 
     def forget_look(self) -> None:

@@ -18,7 +18,7 @@ PPM_PER_PERCENT: Final = 10_000
 
 
 def reported(nodes: Iterable[NodeCapacity], labels: Mapping[str, str], resource: str) -> int:
-    """Sum over the nodes with these labels: capacity less use outside the queue, in the engine's
+    """Sum over the nodes with these labels: capacity less use outside the queue, in the scheduler's
     integers."""
     total = 0
     for node in nodes:

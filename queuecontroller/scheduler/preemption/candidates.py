@@ -127,7 +127,7 @@ class Candidates:
         return (rank[0], mine, used, rank)
 
     def no_sooner_than(self, rank: Rank) -> Turn:
-        """A turn no later than that of any with this rank or a higher one, in rank order."""
+        """A lower bound of the turns of all candidates with this rank or a later one."""
         return (rank[0], not self._lenders, 0, rank)
 
     def target(self, info: WorkloadInfo) -> Target:

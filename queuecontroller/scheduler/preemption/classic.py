@@ -1,9 +1,11 @@
-"""Preemption without fair sharing: own lower priorities, and quota lent to others.
+"""Preemption without fair sharing: victims within the own queue, and in queues that borrow.
 
-Candidates of other queues come in two kinds. Where the requested usage fits the quota of a subtree
-the queue belongs to, all that borrow from that subtree are candidates (hierarchical reclaim).
-Elsewhere only lower priorities are, and only under borrowWithinCohort while borrowing oneself.
-Candidates are evaluated one by one, as the search goes on: most searches end after a few.
+Candidates of other queues are those that reclaimWithinCohort permits, in two kinds. Where the
+request fits the quota of the subtree below the cohort in which both queues meet, the workload has
+the advantage, and the other queue's candidates may leave in every attempt (hierarchical reclaim).
+Elsewhere they may leave in an attempt without borrowing, and in one with borrowing only below the
+priority that borrowWithinCohort sets. Candidates are evaluated one by one, since most searches end
+after a few.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ _NO_PRIORITY: Final = -(1 << 40)
 
 
 def classic_targets(context: PreemptionContext, settings: EngineSettings) -> list[Target]:
+    """Return the victims; empty if the request fits in no attempt. The tree is left unchanged."""
     candidates = _Candidates(context)
     for may_borrow in _attempts(context, candidates):
         removed = [] if may_borrow else _own_first(context, candidates)
@@ -48,7 +51,7 @@ def classic_targets(context: PreemptionContext, settings: EngineSettings) -> lis
 def _one_by_one(
     context: PreemptionContext, offers: Iterator[Removed], may_borrow: bool
 ) -> list[Removed]:
-    """Victims, removed from the tree; empty if all candidates are not enough."""
+    """Victims, removed from the tree; empty if even all candidates together are not enough."""
     removed: list[Removed] = []
     for one in offers:
         one.node.remove_usage(one.info.usage)
@@ -61,18 +64,17 @@ def _one_by_one(
 
 
 def _own_first(context: PreemptionContext, candidates: _Candidates) -> list[Removed]:
-    """The result of `_one_by_one` without borrowing, found sooner; empty where that is not certain.
+    """The result of `_one_by_one` without borrowing, found sooner; empty: `_one_by_one` decides.
 
-    While the workload is too large for what its queue has left of its own quota, no other queue's
-    workload helps: the search in order would remove all of them before the first own one, and put
-    most back. The own quota alone decides about victims of the own queue, if the rest is available
-    at all; and with them removed, the victims of other queues that the search in order would keep
-    are the ones it finds from the front. (More room never makes it fit less, and other queues'
-    borrowing does not depend on the own queue.)
+    While the request exceeds what is left of the queue's own quota, removing other queues'
+    workloads does not help, but the search in order removes all of them before the first own one,
+    and puts most back. So victims of the own queue are chosen first, by the own quota alone, and
+    then other queues' workloads in order until the request fits. The result is the same: more room
+    never makes a request fit less, and other queues' borrowing does not depend on the own queue.
     """
     node = context.queue.node
     if any(info.evicted for info in candidates.own):
-        return []  # they come before others' workloads
+        return []  # evicted workloads come before those of other queues
     offers = candidates.own_offers(evicted=False)
     own: list[Removed] = []
     while context.borrows():
@@ -101,7 +103,7 @@ def _own_first(context: PreemptionContext, candidates: _Candidates) -> list[Remo
 
 
 def _attempts(context: PreemptionContext, candidates: _Candidates) -> tuple[bool, ...]:
-    """Values of `may_borrow` for each attempt."""
+    """The value of `may_borrow` in each attempt, in order."""
     forbidden = not context.queue.spec.preemption.may_borrow_while_preempting
     node = context.queue.node
     if forbidden and any(node.used(fr) >= node.nominal.get(fr, 0) for fr in context.frs):
@@ -130,7 +132,7 @@ class _Source:
     ) -> None:
         self.node = node
         self.between: list[QuotaNode] | None = None
-        """Cohorts above it and below the meeting point, if any."""
+        """Cohorts between the queue and the meeting point; None if there are none."""
         meeting = node.path[1]
         if meeting not in levels:
             at = next(at for at, above in enumerate(node.path) if above in levels)
@@ -154,7 +156,8 @@ class _Source:
 
 
 class _Candidates:
-    """Candidates in order: the evicted of each kind first, then the others of each."""
+    """Candidates in order: those evicted already, then the rest. Each part begins with queues that
+    the workload has the advantage over, then come the other queues, then its own."""
 
     __slots__ = ("_below", "_borrowers", "_context", "_kinds", "_protected", "own")
 
@@ -193,7 +196,7 @@ class _Candidates:
 
     def may_make_room_within_quota(self) -> bool:
         """True if the own queue has enough candidates for the workload not to borrow at all.
-        Otherwise what others could return need not be counted."""
+        Otherwise an attempt without borrowing cannot succeed."""
         node = self._context.queue.node
         return not any(
             node.borrowing_with(fr, amount - sum(info.usage.get(fr, 0) for info in self.own))
@@ -258,7 +261,7 @@ class _Candidates:
 
 
 def _is_not_evicted(entry: Ranked) -> bool:
-    """The first part of a rank: not evicted yet."""
+    """True if the workload is not evicted yet: the first part of its rank."""
     return entry[0][0]
 
 
@@ -290,8 +293,9 @@ def _by_usage(context: PreemptionContext, ranked: Sequence[Ranked]) -> list[Rank
 
 
 def _levels(context: PreemptionContext) -> dict[QuotaNode, bool]:
-    """The cohorts over the queue, and True if its request fits the quota below: it then has the
-    advantage over all queues that meet it there. Empty when it reclaims nothing."""
+    """The cohorts above the queue, each with True if the request fits the quota of the subtree
+    below it: the workload then has the advantage over all queues that meet its own there. Empty
+    without a cohort, or if reclaimWithinCohort is Never."""
     node = context.queue.node
     reclaim = context.queue.spec.preemption.reclaim_within_cohort
     if node.parent is None or reclaim is PreemptionPolicy.NEVER:
@@ -313,8 +317,8 @@ def _fits_quota(node: QuotaNode, usage: Mapping[Fr, int]) -> tuple[bool, dict[Fr
 
 
 def _goes_while_borrowing_below(context: PreemptionContext) -> int:
-    """The priority below which candidates without borrowed advantage are removed even while the
-    workload borrows; all others only make room for it within its own quota."""
+    """The priority below which candidates may leave while the workload borrows, where it has no
+    advantage over their queue. All others there leave only in an attempt without borrowing."""
     policy = context.queue.spec.preemption.borrow_within_cohort
     if policy.policy is PreemptionPolicy.NEVER:
         return _NO_PRIORITY

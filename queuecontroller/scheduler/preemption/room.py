@@ -1,8 +1,8 @@
 """The port through which a cycle checks and reserves room on the nodes.
 
-Without one, quota alone decides, as in Kueue. The engine does not depend on how an implementation
-models the nodes: it passes the workload, with its flavors and counts, and the workloads that are
-assumed to be gone.
+Without one, quota alone decides, as in Kueue. The scheduler does not depend on how an
+implementation models the nodes: it passes the workload, with its flavors and counts, and the
+workloads that are assumed to be gone.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """There may be room once all candidates have left whose turn is no later."""
+    """There may be room once all candidates up to `turn` have left."""
 
     turn: Turn
     candidates: tuple[tuple[Turn, WorkloadInfo], ...]
@@ -51,7 +51,7 @@ class Opening:
 
 
 _LEAST_STEPS: Final = 500
-"""Every search that begins gets so many steps, so that it progresses."""
+"""Steps that every search gets even if the budget is spent, so that it progresses."""
 _FOR_EVER: Final = 1 << 62
 
 
@@ -77,8 +77,8 @@ class SearchBudget:
         return self.spent >= self.limit
 
     def begin(self, *, may_stop: bool) -> None:
-        """Begin a search. With `may_stop` it may be interrupted: what it found about nodes is
-        cached, but it has to end at some time."""
+        """Begin a search. With `may_stop` it may be interrupted once the budget is spent: what it
+        found about nodes is cached. Otherwise it runs to its end."""
         least = self.spent + _LEAST_STEPS
         self._goes_until = max(self.limit, least) if may_stop else _FOR_EVER
 
@@ -94,7 +94,7 @@ class SearchBudget:
 class FillBack(Protocol):
     def may_stay(self, key: WorkloadKey) -> bool:
         """True if there may be room without this victim leaving, given the earlier answers; it then
-        stays. False: there surely is none."""
+        stays. False: there is certainly none."""
 
 
 class Room(Protocol):
@@ -124,7 +124,7 @@ class Room(Protocol):
         budget: SearchBudget,
     ) -> Iterator[Opening]:
         """Turns up to which candidates have to leave for there to be room: sooner ones first, and
-        before the first there surely is none. Changes nothing; to be used up before anything
+        before the first there is certainly none. Changes nothing; to be used up before anything
         changes. Raises SearchDeferred where the search may be interrupted."""
 
     def fill_back(

@@ -52,7 +52,7 @@ class _History:
     updated_ns: int
     consumed: dict[str, int] = field(default_factory=dict)
     usage: dict[str, int] = field(default_factory=dict)
-    """Usage since then, in the engine's integers."""
+    """Usage since then, in the scheduler's integers."""
 
 
 class UsageHistory:

@@ -40,13 +40,13 @@ brings as many by itself is read alone."""
 MIN_IN_A_TURN: Final = 3
 """Calls on one connection in one turn that keep its caller in turns."""
 REMEMBERED_S: Final = 10.0
-"""How long a caller stays in turns after the last such turn."""
+"""How long a caller stays in turns after its last turn with so many calls."""
 COST_OF_A_TURN: Final = 2.0
 """Cost of a turn of one connection, in calls, since it may bring none."""
 LONGEST_TURN_S: Final = 0.05
 EMPTY_LINE_S: Final = 0.008
-"""Time without the beginning of a call after which the queue counts as empty: the data read was
-then not a complete call."""
+"""If no call begins for this time, the queue counts as empty: the data read was not a complete
+call."""
 HELD_S: Final = 0.005
 """Interval at which connections with data that are paused for another reason are checked again."""
 _WHY: Final = "turn"
@@ -73,7 +73,8 @@ class _Place:
     turn: int = 0
     """Number of its last turn."""
     begun: int | None = None
-    """Calls since its last turn; None if it had no turn since its caller is read in turns."""
+    """Calls since its last turn; None: it has had none since its caller began to be read in turns.
+    """
 
 
 @dataclass(eq=False, slots=True)
@@ -137,7 +138,7 @@ class FairReading:
             self._next()
 
     def left(self, key: str, connection: Reads) -> None:
-        """Remove a closed connection whose file descriptor is still open."""
+        """Remove a connection that is being closed; its file descriptor must still be open."""
         sender = self._senders[key]
         del sender.connections[connection]
         self._let_read(connection)

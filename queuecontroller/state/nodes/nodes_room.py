@@ -1,5 +1,5 @@
 """Free GPUs on the nodes: the placement model, kept up to date with reports and decisions, for the
-engine and the rest of the service."""
+scheduler and the rest of the service."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ class NodesRoom(StockRoom):
             self.stock.note_freed()
         return bool(over)
 
-    # -- the engine's port -------------------------------------------------------------------------
+    # -- the scheduler's port ----------------------------------------------------------------------
 
     def shape(self, workload: Workload) -> Hashable:
         record = self._find_record(workload.key)

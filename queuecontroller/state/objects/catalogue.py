@@ -1,4 +1,4 @@
-"""Catalogue of applied objects: parsed, validated, stored as given, and passed to the engine.
+"""Catalogue of applied objects: parsed, validated, stored as given, and passed to the scheduler.
 
 An object is stored as its JSON, so that a newer controller parses it again in full. A malformed
 object is refused as a whole, with all errors.
@@ -111,15 +111,15 @@ class Catalogue:
     # -- parsing ----------------------------------------------------------------------------------
 
     def read(self, document: Mapping[str, Any]) -> tuple[Identity, Any]:
-        """The object as the engine's value. Raises ManifestError."""
+        """The object as the scheduler's value. Raises ManifestError."""
         who = identify(document)
         return who, _READERS[who.kind](document, str(who))
 
     # -- changing ---------------------------------------------------------------------------------
 
     def put(self, record: ObjectRecord, engine: Scheduler) -> bool:
-        """Store an object; False if it is unchanged. Call `settle` of the engine after the last
-        one. Raises ManifestError."""
+        """Store an object; False if it is unchanged. Call `engine.settle` after the
+        last one. Raises ManifestError."""
         identity = (record.kind, record.namespace, record.name)
         before = self.records.get(identity)
         if before is not None and before.body == record.body:
@@ -180,7 +180,7 @@ class Catalogue:
 
     def follow(self, nodes: Sequence[NodeCapacity], engine: Scheduler) -> bool:
         """Set every `nominalQuota: auto` to these nodes' reports; True if one changed. Then call
-        `settle` of the engine."""
+        `engine.settle`."""
         changed = False
         labels = {
             name: one.node_labels

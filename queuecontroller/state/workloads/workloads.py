@@ -75,8 +75,8 @@ _MAKING_WAY: Final = {
     OnPreemption.CHECKPOINT: Desired.CHECKPOINT,
 }
 MOST_TURNS: Final = 3
-"""Mutual preemptions of two workloads before an event is recorded. The engine protects a workload
-after three, so more than six would be a defect."""
+"""Mutual preemptions of two workloads before an event is recorded. The scheduler protects a
+workload after three, so more than six would be a defect."""
 BACKOFF: Final = PodsReadySettings(backoff_base_s=2, backoff_max_s=300)
 """Back-off after a refusal by a node, whose GPUs may be free again soon."""
 

@@ -74,11 +74,11 @@ class NodeEstimate:
         return more
 
     def takes(self, pods: int) -> bool:
-        """True if so many of the pods could be on the node together."""
+        """True if `pods` of the pods could be on the node together."""
         return self._count(pods)
 
     def most(self, pods: int) -> int:
-        """Number of pods, of so many, that could be on the node."""
+        """Number of pods that could be on the node together, at most `pods`."""
         found = 0
         while found < pods and self._count(found + 1):
             found += 1
@@ -87,7 +87,7 @@ class NodeEstimate:
 
 _Count = Callable[[int], bool]
 _Takes = Callable[[str], bool]
-"""Called with a GPU that has more free; returns True if it takes more pods now."""
+"""Called with a GPU whose free amounts changed; returns True if it may take more pods now."""
 
 
 def _measure(pod: PodToPlace, gpus: dict[str, _Gpu]) -> tuple[_Count, _Takes]:
@@ -144,7 +144,7 @@ def _instances(request: GpuRequest, gpus: dict[str, _Gpu]) -> tuple[_Count, _Tak
 
 
 def _shares(request: GpuRequest, gpus: dict[str, _Gpu]) -> tuple[_Count, _Takes]:
-    """Count shares of so many different GPUs each."""
+    """Count pods with a share of `request.count` different GPUs each."""
     share_ppm = request.share_ppm if request.hard else 0
     needs = {
         uuid: request.memory_on(gpu.room.gpu)

@@ -49,8 +49,8 @@ class _Kind:
 
 
 class FillBack:
-    """Fill-back of `who`: without `gone` and `who` there is room for the pods, without `gone` alone
-    there is none."""
+    """Fill-back of the victims `who`: with `gone` and `who` removed there is room for the pods,
+    with `gone` alone removed there is none."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class FillBack:
 
     def may_stay(self, key: WorkloadKey) -> bool:
         """True if there may be room without this victim leaving, given the earlier answers; it then
-        stays. False: there surely is none."""
+        stays. False: there is certainly none."""
         held, time_only = self._held[key], self._time_only[key]
         for kind in self._kinds:
             kind.come_back(held, time_only)

@@ -24,7 +24,7 @@ _FREELY: Final = -1
 """Position that means no workload has to leave."""
 _TOO_MUCH: Final = 1 << 80
 Shape = tuple[int, int, int]
-"""GPUs, and memory and time of each."""
+"""Number of GPUs, and the memory and time of each."""
 _SHAPES_KEPT: Final = 64
 """Number of answers cached for each node; a few sizes are requested again and again."""
 
@@ -72,9 +72,9 @@ class NodeHolders:
     _tightly: dict[Hashable, int] = field(default_factory=dict)
 
     def roughly(self, shape: Shape) -> int:
-        """A position in the order such that there surely is no room while all holders up to it have
-        not left. -1: there may be room now; NEVER: there cannot be. Computed from the totals of the
-        node."""
+        """The first position in the order such that there may be room once all holders up to it
+        have left. -1: there may be room now; NEVER: there cannot be. Computed from the totals of
+        the node."""
         found = self._roughly.get(shape)
         if found is None:
             if len(self._roughly) >= _SHAPES_KEPT:
@@ -165,7 +165,7 @@ def tight_key(request: GpuRequest) -> Hashable:
 
 
 def _missing(free: Sequence[int], count: int, each: int) -> int:
-    """Missing amount; `free` has the most first."""
+    """Amount missing on the `count` GPUs with the most free; `free` is in descending order."""
     if free[count - 1] >= each:
         return 0
     missing = 0

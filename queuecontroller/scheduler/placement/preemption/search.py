@@ -1,11 +1,11 @@
-"""The search behind preemption for room: where room could be made, the soonest first.
+"""The search behind preemption for room: which nodes could get room, the soonest first.
 
 Each candidate has a turn, its place in the order of preemption. Each node takes a pod from some
-turn on: once all candidates up to it have left. The node with the smallest such turn ends the
-search, and only the candidates on it matter. Running totals (`holders`) give each node a lower
-bound of its turn, first by the node's sums, then GPU by GPU; only nodes whose bound comes before
-everything found are counted exactly (`estimate`). So a search costs a step for each node and the
-workloads of a few nodes, however many workloads there are.
+turn on: once all candidates up to it have left. Nodes are opened in the order of these turns until
+there is room for all pods, and only the candidates on open nodes matter. Running totals (`holders`)
+give each node a lower bound of its turn, first by the node's sums, then GPU by GPU; only nodes
+whose bound comes before everything found are counted exactly (`estimate`). So a search costs a step
+for each node and the workloads of a few nodes, however many workloads there are.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _ROUGHLY: Final = 2
 
 @dataclass(slots=True)
 class Search:
-    """One search: places of these pods once others have left. Used once."""
+    """One search for room for `pods`, made by candidates that leave. Used once."""
 
     stock: Stock
     by_node: HoldersByNode
@@ -68,7 +68,7 @@ class Search:
     """Candidates by node, in the order of preemption."""
     _helps: dict[str, bool] = field(default_factory=dict)
     _open: dict[str, None] = field(default_factory=dict)
-    """Nodes that can take a pod by now."""
+    """Nodes that can take a pod at the turn that the search has reached."""
 
     def __post_init__(self) -> None:
         counted = Counter(replace(pod, pod="") for pod in self.pods)
@@ -81,9 +81,9 @@ class Search:
                 self._left.setdefault(held.node, []).append((held.shares, time_only))
 
     def openings(self) -> Iterator[Opening]:
-        """Openings in growing steps, the soonest first: before the first there surely is no room;
-        with the last, all candidates on suitable nodes are gone. Empty if even then there is no
-        room."""
+        """Openings in growing steps, the soonest first: before the first there is certainly no
+        room; with the last, all candidates on suitable nodes are gone. Empty if even then there is
+        no room."""
         self._begin()
         found: dict[str | None, list[int]] = {}
         enough, show = False, 0
@@ -117,7 +117,7 @@ class Search:
         return not self._queue or self._queue[0][0] > turn
 
     def _domain(self, node: str) -> str | None:
-        """The domain of the node, within which the pods have to be together."""
+        """The node's domain of the required topology; None if none is required, or it has none."""
         if self.topology.required is None:
             return None
         return self.stock.nodes[node].capacity.labels.get(self.topology.required)
@@ -180,7 +180,7 @@ class Search:
         return self.stock.with_mig() if pod.request.mig else nodes.values()
 
     def _tightly(self, node: str, kind: int) -> Turn | None:
-        """A turn before which the node surely cannot take a pod, GPU by GPU; None: it never can."""
+        """A turn before which the node certainly takes no pod, GPU by GPU; None: it never does."""
         self.budget.take(_CLOSE_STEPS)
         holders = self.by_node.at(self.stock.nodes[node], self.candidates, self.budget)
         place = holders.tightly(self._kinds[kind].request, self._keys[kind])
@@ -197,7 +197,8 @@ class Search:
         return self.candidates.no_sooner_than(rank)
 
     def _events(self) -> Iterator[tuple[Turn, str, int]]:
-        """(Turn, node, kind) of each pod that could be added to the node, counted on its own."""
+        """The turn from which a node takes one more pod of a kind, in order of turns. Each kind is
+        counted as if the node got no pod of the others."""
         queue = self._queue
         while queue:
             turn, how, node, kind, pods, ended = heappop(queue)
@@ -245,8 +246,8 @@ class Search:
     def _when(
         self, node: str, pod: PodToPlace, pods: int, even_spared: bool = False
     ) -> Turn | None:
-        """The turn at which the node takes so many pods; None: not even with all candidates gone.
-        With `even_spared`, candidates count whose queue borrows no more."""
+        """The turn from which the node takes `pods` pods; None: not even with all candidates gone.
+        With `even_spared`, candidates whose queue borrows no more count as well."""
         self.budget.take(_EXACT_STEPS)
         estimate = NodeEstimate(self.stock.nodes[node], pod)
         for shares, time_only in self._left.get(node, ()):
@@ -261,7 +262,8 @@ class Search:
         return None
 
     def _makes_room(self, key: WorkloadKey) -> bool:
-        """True if it is on a node where a pod could be with all candidates gone."""
+        """True if the workload holds a part of a node that could take a pod once all candidates
+        have left."""
         for held in self.stock.holdings(key):
             helps = self._helps.get(held.node)
             if helps is None:

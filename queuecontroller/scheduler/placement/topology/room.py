@@ -1,4 +1,4 @@
-"""The engine's port for room, over nodes, their topologies, and parts of their devices
+"""The scheduler's port for room, over nodes, their topologies, and parts of their devices
 (`scheduler/preemption/room.py`).
 
 A workload without a topology and without parts of devices always has room: quota alone decides
@@ -106,7 +106,7 @@ class TopologyRoom:
             for one in workload.pod_sets
         )
 
-    # -- what the engine asks ---------------------------------------------------------------------
+    # -- port: called by the scheduler ------------------------------------------------------------
 
     def look(
         self, info: WorkloadInfo, assignment: Assignment, gone: Collection[WorkloadKey]

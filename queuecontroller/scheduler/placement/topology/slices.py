@@ -1,5 +1,5 @@
-"""Topology assignments as v1beta1's list of domains and as v1beta2's slices, which state common
-values once.
+"""Conversion of topology assignments between v1beta1's list of domains and v1beta2's slices, which
+state common values once.
 
 A slice holds neighbours of the list, so the order is preserved. One slice is made: levels at which
 all are equal become `universal`, the others a prefix, a suffix and the part between.
@@ -32,7 +32,7 @@ def slices_of(domains: list[Any]) -> list[dict[str, Any]]:
 
 
 def domains_of(slices: list[Any]) -> list[dict[str, Any]]:
-    """Domains of slices; inconsistent slices, and domains beyond MAX_DOMAINS, are left out."""
+    """Domains of slices; slices that are inconsistent or exceed MAX_DOMAINS are left out."""
     made: list[dict[str, Any]] = []
     for one in slices:
         count = one.get("domainCount") if isinstance(one, dict) else None

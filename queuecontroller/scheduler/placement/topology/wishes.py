@@ -1,4 +1,4 @@
-"""Topology requests of pod sets, and their assignments, in the engine's terms."""
+"""Topology requests of pod sets, and their assignments, in the scheduler's terms."""
 
 from __future__ import annotations
 
