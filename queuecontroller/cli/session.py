@@ -47,7 +47,7 @@ _BY_WORD: Final = {word: kind for kind, words in _KINDS.items() for word in (kin
 
 
 class Failed(Exception):
-    """The verb ends with this status after these lines on stderr."""
+    """Ends the command with this exit status, after these lines on stderr."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)

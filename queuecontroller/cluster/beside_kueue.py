@@ -120,8 +120,8 @@ class Beside:
             await asyncio.sleep(LOOK_S)
 
     def _follow(self) -> None:
-        """Take in the nodes' reports, and queue Workloads that wait for one. For all others Kueue
-        asks again by itself, once they have quota again."""
+        """Take in the nodes' reports, and queue Workloads that wait for one. All others
+        are evaluated again once Kueue has reserved quota for them again."""
         ready = self.shell.book.nodes.each_ready(self.shell.now_ns())
         if not self.placer.follow({one.name: one.capacity for one in ready}):
             return

@@ -47,9 +47,9 @@ class Call:
 
     words: tuple[str, ...]
     given: str = ""
-    """Its standard input."""
+    """Standard input of the command."""
     reads: str = ""
-    """How its JSON output is printed: `workloads` or `pending`; empty if passed through."""
+    """Format in which its JSON output is printed: `workloads` or `pending`; empty: unchanged."""
 
 
 class _Parser(argparse.ArgumentParser):

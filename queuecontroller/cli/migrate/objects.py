@@ -35,7 +35,7 @@ ORDER: Final = (
     "LocalQueue",
     "Workload",
 )
-"""Kinds so ordered that an object comes after those it refers to."""
+"""Kinds in an order in which each object comes after those that it refers to."""
 API_VERSION: Final = f"{GROUP}/{STORED}"
 MULTIKUEUE: Final = "kueue.x-k8s.io/multikueue"
 _VARIANT: Final = "kueue.x-k8s.io/concurrent-admission-parent"

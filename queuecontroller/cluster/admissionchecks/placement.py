@@ -107,7 +107,7 @@ class Placer:
     def waits(self, workload: Document, check: str) -> bool:
         """Return True if reports of nodes may change the answer or the reservation.
 
-        For other Workloads Kueue asks again by itself, once they have quota again.
+        Other Workloads are evaluated again once Kueue has reserved quota for them again.
         """
         current = checks_of(workload).get(check)
         state = state_of(current) if current is not None else State.REJECTED

@@ -53,7 +53,7 @@ class SeenNode:
     foreign: Document | None
     """The node with other vendors' devices, the fields that are read; None: it has none."""
     noted: Mapping[str, str]
-    """Its annotations that NodeFacts writes."""
+    """The node's annotations that NodeFacts writes."""
     cordon: Cordon = NO_CORDON
     profiles: frozenset[str] = frozenset()
     """Resource names of its MIG profiles."""

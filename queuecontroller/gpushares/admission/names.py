@@ -104,7 +104,7 @@ WRITTEN: Final = frozenset(
 KEPT: Final = frozenset(
     {PLACEMENT, ADMITTED_AS, "hami.io/vgpu-node", "hami.io/vgpu-devices-allocated"}
 )
-"""Those allocation annotations that never change afterwards. Device plugins consume the others."""
+"""Allocation annotations that never change once written. Device plugins consume the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class Names:
     written: frozenset[str]
     """Annotations that record an allocation."""
     kept: frozenset[str]
-    """Those allocation annotations that never change afterwards."""
+    """Allocation annotations that never change once written."""
     asked: Mapping[str, frozenset[str]]
     """Annotations that request something on a pod, by domain."""
     resources: Mapping[str, frozenset[str]]

@@ -1,9 +1,10 @@
 """Preemption under fair sharing: queues with the largest share lose workloads first.
 
 Queues are visited from the root of the cohort tree down, always into the child with the largest
-share. A strategy decides if its workload is a victim: it compares the two children of the lowest
-common cohort, one over the preemptor and one over the target, as if the workload already ran. A
-preemptor that stays within its nominal quota reclaims without comparison.
+share. A strategy decides whether the visited queue's workload is a victim: it compares the shares
+of two children of the lowest common cohort, the one above the preemptor and the one above the
+target, as if the preemptor already ran. A preemptor that stays within its nominal quota reclaims
+without comparison.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""Room for a workload that can have quota, and the victims that it takes.
+"""Search for room for a workload that fits the quota, and for the victims that this needs.
 
 Preempting is only useful if there is room afterwards. So the victims chosen for quota are checked
 against the nodes; where they free too little, or quota was available but no room, more are added.
 
-1. Candidates: as for quota, of the own queue by withinClusterQueue; of others that borrow by
-reclaimWithinCohort, and those only while the workload stays within the queue's own quota. They are
-in the order of preemption. Candidates that make no room by leaving are left out.
+1. Candidates, in the order of preemption: those of the own queue that withinClusterQueue permits
+and, while the workload stays within the queue's own quota, those of borrowing queues that
+reclaimWithinCohort permits. Candidates that make no room by leaving are left out.
 
-2. Prefix: the shortest beginning of that order with which gone there is room.
+2. Prefix: the shortest beginning of that order such that there is room once all of it has left.
 
-3. Minimal set: of the prefix, those on the GPUs that the workload would get, without all that the
+3. Minimal set: of the prefix, those on the GPUs that the workload would get, less those that
 fill-back finds unnecessary.
 """
 
@@ -106,13 +106,13 @@ class _Question:
         )
 
     def targets(self, first: Sequence[Target], now_ns: int) -> list[Target]:
-        """`first`, the victims for the quota, and the fewest others; empty when all are too few."""
+        """`first`, the victims for the quota, and the fewest others; empty without room."""
         run, verdict = self._shortest_run(first, now_ns)
         if not run:
             return []
         chosen = [*first, *(one for one in run if one.info.key in verdict.in_the_way)]
         if len(chosen) < len(run) + len(first) and self.look(chosen).refusal:
-            chosen = [*first, *run]  # several pods are set one after the other, by rules of thumb
+            chosen = [*first, *run]  # pods are placed one by one, by heuristics
         keys = [one.info.key for one in chosen]
         trial = self._room.fill_back(self._info, self._assignment, self._gone, keys)
         needed = self._needed(chosen, lambda one, rest: trial.may_stay(one.info.key))
@@ -143,8 +143,8 @@ class _Question:
         return [rest[at] for at in sorted(rest)]
 
     def _shortest_run(self, first: Sequence[Target], now_ns: int) -> tuple[list[Target], Verdict]:
-        """The fewest in the order of preemption without which there is room, less those on
-        unsuitable nodes, and the verdict without them; empty if there is none."""
+        """The shortest run of candidates, in the order of preemption and on suitable nodes, such
+        that there is room once they have left, and the verdict then; empty if there is none."""
         usage = self._assignment.usage
         context = PreemptionContext(
             self._cache, self._queue, self._info, frozenset(usage), usage, now_ns

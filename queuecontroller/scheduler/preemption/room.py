@@ -47,7 +47,7 @@ class Opening:
 
     turn: Turn
     candidates: tuple[tuple[Turn, WorkloadInfo], ...]
-    """Those of them on suitable nodes, in order."""
+    """The candidates up to `turn` that are on suitable nodes, in order."""
 
 
 _LEAST_STEPS: Final = 500

@@ -15,7 +15,8 @@ from typing import Final
 from queuecontroller.scheduler.model.objects import WorkloadKey
 
 TOO_OFTEN: Final = 3
-"""Number of preemptions. Two happen without a loop: the preemptor ends, and is submitted again."""
+"""Preemptions of one victim by one preemptor from which the rule applies. Two happen without a
+loop: the preemptor ends, and is submitted again."""
 
 
 class Yielding:
@@ -25,7 +26,7 @@ class Yielding:
         self._preemptors: dict[WorkloadKey, set[WorkloadKey]] = {}
         """Preemptors by victim, so that removing a victim needs no scan."""
         self._preemptor_of: dict[WorkloadKey, WorkloadKey] = {}
-        """Preemptors by the workload that has to wait for it."""
+        """The preemptor that each waiting victim has to wait for."""
 
     def preempted(self, victim: WorkloadKey, preemptor: WorkloadKey) -> int:
         """Count a preemption; returns how often this preemptor has preempted this victim."""
@@ -52,7 +53,7 @@ class Yielding:
         return self._times.get(target, {}).get(preemptor, 0) >= TOO_OFTEN
 
     def let_pass(self, preemptor: WorkloadKey) -> list[WorkloadKey]:
-        """Workloads that waited for this one, which started or cannot start at all."""
+        """Release and return the workloads that waited for this one: it started, or never can."""
         victims = self._times.get(preemptor, {})
         free = [one for one in victims if self._preemptor_of.get(one) == preemptor]
         for victim in free:
@@ -60,7 +61,7 @@ class Yielding:
         return free
 
     def gone(self, key: WorkloadKey) -> list[WorkloadKey]:
-        """Workloads that waited for this one, which waits and preempts no more."""
+        """Forget a workload that waits and preempts no more; returns those that waited for it."""
         free = self.let_pass(key)
         for victim in self._times.pop(key, ()):
             preemptors = self._preemptors[victim]

@@ -40,7 +40,7 @@ brings as many by itself is read alone."""
 MIN_IN_A_TURN: Final = 3
 """Calls on one connection in one turn that keep its caller in turns."""
 REMEMBERED_S: Final = 10.0
-"""How long a caller stays in turns after its last turn with so many calls."""
+"""How long a caller stays in turns after its last turn with MIN_IN_A_TURN calls."""
 COST_OF_A_TURN: Final = 2.0
 """Cost of a turn of one connection, in calls, since it may bring none."""
 LONGEST_TURN_S: Final = 0.05

@@ -90,7 +90,7 @@ class NodeHolders:
         return at if at < len(self.all) else NEVER
 
     def roughly_of(self, shape: Shape, queues: Collection[str]) -> int:
-        """As `roughly`, where only workloads of these ClusterQueues may leave."""
+        """Like `roughly`, where only workloads of these ClusterQueues may leave."""
         need_bytes, need_ppm = self._needs(shape)
         if not (need_bytes or need_ppm):
             return _FREELY
@@ -111,7 +111,7 @@ class NodeHolders:
         return _missing(self.free_bytes, count, each), _missing(self.free_ppm, count, share_ppm)
 
     def tightly(self, request: GpuRequest, key: Hashable) -> int:
-        """As `roughly`, GPU by GPU: the same position or a later one. `key` is equal for equal
+        """Like `roughly`, GPU by GPU: the same position or a later one. `key` is equal for equal
         answers, see `tight_key`."""
         found = self._tightly.get(key)
         if found is None:
