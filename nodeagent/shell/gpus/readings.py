@@ -80,10 +80,10 @@ class Gpus:
         self.on_read: list[Callable[[], None]] = []
         """Called after every pass."""
         self._withheld: set[GpuUuid] = set()
-        """Cards that are being cut anew, and instances that are to go: nothing of them is given
-        away."""
+        """Cards whose geometry is being changed, and instances to be destroyed: nothing is placed
+        on them."""
         self.on_demand: frozenset[GpuUuid] = frozenset()
-        """Instances that were made because somebody asked: given to nobody who does not name
+        """Instances that were created on request: only requests that name them are placed on
         them."""
 
     def take(self, reading: NodeReading, now_ns: int, unix_s: float = 0.0) -> None:

@@ -1,10 +1,6 @@
-"""Read access to grants for every part except the keeper. `Held` is what was decided of a grant,
-`Open` its outside half while it has a region; a grant is in one before it is in the other. Both are
-the keeper's own and change under the reader: take the frozen record to remember something.
-
-`Held` is what was decided of a grant, `Open` its outside half while it has a region; a grant is
-in one before it is in the other. Both are the keeper's own and change under it: whoever wants to
-remember something takes the frozen record.
+"""Read access to grants for every part except the keeper. `Held` is the book's state of a grant,
+`Open` its region and pidfds while it has them; the two need not exist at the same time. Both belong
+to the keeper and are mutable: a caller that keeps something takes the frozen record.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Keeps the sums over this node's GPUs in its Node object, where Kubernetes' scheduler counts them.
 
-Whoever else writes there (a kubelet that starts anew with an empty checkpoint sets extended
-resources to zero, a node is made anew) is put right as soon as the watch tells. With the setting
-off, what was counted before is taken away.
+Other writes there (a kubelet that restarts with an empty checkpoint sets extended resources to
+zero; a Node object is created again) are corrected as soon as the watch reports them. With the
+setting off, sums that were written before are removed.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class NodeSums:
             self.writes_total += 1
             said = ", ".join(f"{key} {value or 'not any more'}" for key, value in changes.items())
             log.info("kubernetes: node %s counts %s", self._status.node, said or names)
-            # The watch tells of our own write; until then it is not written again.
+            # The watch reports our own write; until then it is not written again.
             await asyncio.sleep(PAUSE_S)
         return trouble
 

@@ -1,12 +1,12 @@
-"""The node's desk for the kubelet: answers what the device plugin is asked, and keeps grants and
-CDI files as the reducer says.
+"""Handles the device plugin's calls of the kubelet, and keeps grants and CDI files as the reducer
+decides.
 
-Allocate is local: an intent in the ledger and a name, nothing else. Everything that takes time or
-may fail happens when the container starts, where the kubelet tries again. One event and all its
-instructions are carried out before the next, so what is durable and what is done never cross.
+Allocate only writes an intent to the ledger and returns a CDI name. Everything that takes time or
+may fail happens when the container starts, where the kubelet retries. One event and all its
+instructions are carried out before the next, so durable rows and actions stay in order.
 
-Longer than a file should be: whatever changes the book, or carries out what it says, is here.
-Shelves, and finding out whose a container is, stand beside it.
+Longer than a file should be: everything that changes the book, or carries out its instructions, is
+here. The served resources and the identification of containers have their own modules.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ from sluicecommon.background import BackgroundTasks
 log = logging.getLogger(__name__)
 
 LONGEST_NAME = 512
-"""Kubernetes allows 63, 253 and 63 characters; who speaks in the kubelet's place may send any."""
+"""Kubernetes allows 63, 253 and 63 characters; another client of the socket may send any."""
 
 ALLOCATE_DEADLINE_S: Final = 1.0
 """The kubelet has none, and admits no other pod meanwhile."""
@@ -69,7 +69,7 @@ GONE_LOOK_S: Final = 1.0
 GONE_S: Final = 120.0
 """Time after which such a pod is reconciled at the usual interval. Seconds."""
 RECOVERY_QUIET_S: Final = 1.5
-"""A GPU is offered again only after this; that it is sick is told at once."""
+"""Time before a recovered GPU is reported to the kubelet; a failed one is reported at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class Beside:
     kept: Callable[[], Kept] = lambda: NOTHING_KEPT
     """CDI files that are not the device plugin's."""
     on_demand: OnDemand | None = None
-    """MIG instances made for the pods that ask for them; None: not made."""
+    """MIG instances that are created for pods; None if that is off."""
 
 
 ALONE: Final = Beside()
@@ -287,7 +287,7 @@ class DevicePluginManager:
                 )
 
     async def _show_later(self, served_resource: ServedResource, then: tuple[Offer, ...]) -> None:
-        """Good news is told when it has lasted."""
+        """Report recovered devices after they have stayed so for RECOVERY_QUIET_S."""
         await asyncio.sleep(RECOVERY_QUIET_S)
         if self._offers().get(served_resource.resource, ()) == then:
             served_resource.show(then)
@@ -500,7 +500,7 @@ class DevicePluginManager:
                 assert_never(do)
 
     def _trouble(self, event: kb.Event, error: Exception) -> None:
-        """Whoever waits is told; the next try, the next look or the next start repeats it."""
+        """Return the error to the waiting call, or log it; a later event repeats the action."""
         call = event.call if isinstance(event, kb.StartAsked) else None
         if not self._calls.answer(call, RetryLater(str(error))):
             log.error("kubelet: %s: %s", type(event).__name__, error)

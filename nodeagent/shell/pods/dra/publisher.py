@@ -1,8 +1,8 @@
 """Keeps the node's ResourceSlices as they should be: after each reading of the GPUs, after each
-change of the slices by whomever, and after what is held here by others than claims.
+change of the slices by any client, and when grants other than claims' change.
 
-A write that is refused as a conflict ends the round: the watch tells what there is now, and the
-next round starts from that.
+A write that is refused as a conflict ends the round; the watch reports the current slices, and the
+next round starts from them.
 """
 
 from __future__ import annotations
