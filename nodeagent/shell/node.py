@@ -178,7 +178,7 @@ class Node:
         self._planning = asyncio.get_running_loop().call_later(pause_s, self._plan)
 
     def reread(self) -> None:
-        """GPUs or their driver changed: the next reading starts from nothing."""
+        """Refresh NVML before the next reading: the GPUs or their driver changed."""
         self._stale = True
 
     async def read_gpus(self) -> None:

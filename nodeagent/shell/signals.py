@@ -14,7 +14,7 @@ class Listener(Protocol):
         """End now and change nothing more: the ledger is lost, or the daemon has a defect."""
 
     def reread(self) -> None:
-        """Restart the NVML reader for the next reading: the GPUs or their driver changed."""
+        """Refresh NVML before the next reading: the GPUs or their driver changed."""
 
     async def read_gpus(self) -> None:
         """Read the GPUs now and notify all subscribers."""

@@ -57,7 +57,7 @@ class MigWish:
     card: GpuUuid | None = None
     """None for any card with room."""
     spans: tuple[Span, ...] = ()
-    """Where on the card, in order of preference; empty: where it fits best."""
+    """Spans on the card in order of preference; empty for the best fit."""
 
 
 class Cuts:
@@ -90,7 +90,7 @@ class Cuts:
         self.rows: dict[tuple[GpuUuid, MigPlace], Cut] = {}
         """Instances that the daemon has made, is about to make, or is about to destroy."""
         self.cards: dict[GpuUuid, MigState] = {}
-        """Cards that have MIG, as last looked at."""
+        """Cards with MIG, as last read."""
         self.on_change: list[Callable[[], None]] = []
         """Called when cards or rows are other than before."""
         self._promised: dict[GpuUuid, str] = {}

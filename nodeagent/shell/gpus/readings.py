@@ -62,7 +62,7 @@ class Gpus:
         self._card_of: dict[GpuUuid, GpuUuid] = {}
         """Card of each MIG instance."""
         self.health_changes: Counter[GpuUuid] = Counter()
-        """How often each GPU's health changed, since the daemon started."""
+        """Number of health changes of each GPU since the daemon started."""
         self.on_health: list[Callable[[HealthChange], object]] = []
         """Called with each change, in the order they happen."""
         self.driver_version: str | None = None

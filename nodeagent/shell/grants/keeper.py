@@ -95,7 +95,7 @@ class Keeper:
         self.on_ended: list[Callable[[GrantId], None]] = []
         """Called after a grant's region is gone."""
         self.before_ask: list[Callable[[], None]] = []
-        """Called before a request is looked at: others may have to give back first."""
+        """Called before a request is evaluated, so that borrowers can give memory back first."""
         self.on_changed: list[Callable[[GrantId], None]] = []
         """Called after a live grant's limits were published again."""
         self.on_registered: list[Callable[[], None]] = []
@@ -301,7 +301,7 @@ class Keeper:
         return answer
 
     def withdraw(self, asking: Asking) -> None:
-        """The asker has its answer, or wants none any more."""
+        """The request was answered or withdrawn."""
         self._answers.pop(asking.request, None)
         self.apply(ev.AskEnded(asking.request))
         if asking.grant not in self._book.grants:
@@ -375,7 +375,7 @@ class Keeper:
             self._slot_gone(grant, slot, generation)
 
     def _is_another_now(self, process: Process, image: int) -> bool:
-        """Has the process become another program than `image` was?"""
+        """True if the process now runs another program than `image`."""
         now = self._processes.image_of(process.pid)
         return 0 not in (image, now) and image != now
 

@@ -104,9 +104,8 @@ class SpillManager:
     # --- to the host --------------------------------------------------------------------------
 
     async def spill(self, grant: GrantId) -> None:
-        """Pauses it, and has its memory on the host when this returns. Raises Refused: it is then
-        as it was before, or the text says what else it is. Is carried through although the asker
-        goes away."""
+        """Pause a grant and move its memory to the host. Completes even if the caller is cancelled.
+        Raises Refused: the grant is unchanged, unless the text says otherwise."""
         await self._whole(self._spill(grant))
 
     async def _spill(self, grant: GrantId) -> None:
@@ -174,9 +173,9 @@ class SpillManager:
     # --- and back -----------------------------------------------------------------------------
 
     async def resume(self, grant: GrantId) -> None:
-        """Lets a paused grant go on, with its memory back on its GPUs first where it is not. Raises
-        Refused: it stays as it is, or the text says what else it is. Is carried through although
-        the asker goes away."""
+        """Resume a paused grant, after restoring its memory to its GPUs if needed. Completes even
+        if the caller is cancelled. Raises Refused: the grant is unchanged, unless the text says
+        otherwise."""
         await self._whole(self._resume(grant))
 
     async def _resume(self, grant: GrantId) -> None:
@@ -302,7 +301,8 @@ class SpillManager:
     # --- may it? ------------------------------------------------------------------------------
 
     async def _lacks(self) -> str:
-        """Why the driver makes no checkpoints; empty: it does. Raises CheckpointFailed."""
+        """Reason why the driver cannot make checkpoints; empty if it can. Raises
+        CheckpointFailed."""
         why = "" if self._has else await self._driver.missing()
         self._has = not why
         return why

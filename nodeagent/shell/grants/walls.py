@@ -158,8 +158,8 @@ class WallManager:
             self._none(grant, str(error))
 
     def _none(self, grant: GrantId, why: str) -> None:
-        """No wall of the driver's around it: the interposer's alone. Raises Refused where that is
-        not enough."""
+        """Record that only the interposer limits the grant. Raises Refused if the settings require
+        a wall."""
         if self._settings.enabled == "on":
             raise Refused(
                 RefusalKind.UNAVAILABLE,

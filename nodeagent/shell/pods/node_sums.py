@@ -39,7 +39,7 @@ class NodeStatus(Protocol):
 
     @property
     def facts(self) -> Known | None:
-        """None: not known."""
+        """None if unknown."""
 
     async def count(self, changes: Mapping[str, str | None], counted: str | None) -> str:
         """Writes capacity and the names that are ours; why it could not, empty when it could."""

@@ -70,7 +70,7 @@ class Resizer:
         self._rules = rules
         self._tell = tell
         self._told: dict[GrantId, tuple[str, str]] = {}
-        """The wish that was answered last, and the answer's reason."""
+        """The last request that was answered, and the reason in the answer."""
         self._background = BackgroundTasks()
         grants.on_ended.append(self._ended)
         grants.on_registered.append(self.look)

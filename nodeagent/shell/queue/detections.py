@@ -24,7 +24,7 @@ class Detections:
         self._told = 0
 
     def begin(self) -> None:
-        """A session is new: its controller knows nothing yet."""
+        """Send all again: the controller of a new session has none yet."""
         self._told = 0
 
     def due(self, workloads: Mapping[GrantId, str]) -> tuple[Detection, ...]:

@@ -96,7 +96,7 @@ class QueueManager:
         self._background = BackgroundTasks(fatal)
         self.book = QueueBook(*ledger.load_queue())
         self.trouble = "not connected yet"
-        """Why there is no session; empty while there is one."""
+        """Error for which there is no session; empty while there is one."""
         self._connected_ns: int | None = None
         self._heard_ns: int | None = None
         """When the controller last said anything that counts."""
@@ -237,7 +237,7 @@ class QueueManager:
         self._kills[grant] = asyncio.get_running_loop().call_later(TICK_S, self._kill, grant)
 
     def _grant_ended(self, grant: GrantId) -> None:
-        """Called in the middle of the keeper's work, so it is looked at afterwards."""
+        """Called while the keeper handles an event, so it is evaluated afterwards."""
         handle = self._kills.pop(grant, None)
         if handle is not None:
             handle.cancel()
@@ -490,7 +490,7 @@ class QueueManager:
                 return
 
     async def _withdraw(self, workload: str, uid: str) -> bool:
-        """False: it has to be tried again."""
+        """Returns False if it must be retried."""
         try:
             await self._link.withdraw(workload, uid)
         except LinkLost:

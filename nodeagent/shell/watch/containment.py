@@ -136,7 +136,8 @@ class Containment:
                 self._deny_again(self._kernel, hold)
 
     def _deny_again(self, kernel: KernelWatch, hold: Hold) -> None:
-        """Once to each child that does not know: where there is no bpffs to take it over from."""
+        """Request the refusal again from each new eBPF child, which without bpffs does not take it
+        over."""
         status = kernel.status()
         if status.state is not WatchState.RUNNING or hold.cgroup in kernel.denied():
             return

@@ -94,7 +94,7 @@ class Watch:
         kernel.subscribe(self.heard)
 
     def acts(self) -> dict[str, int]:
-        """How often each step was taken, since the daemon started."""
+        """Number of acts of each step since the daemon started."""
         return dict(self._containment.acts)
 
     def suspicions(self) -> dict[str, int]:

@@ -170,7 +170,7 @@ class DevicePluginManager:
         self._may_offer = beside.may_offer
         self._kept = beside.kept
         self._gone: dict[PodUid, int] = {}
-        """Pods that the API server says are over, and when it said so, in ns."""
+        """Pods that have ended, and when the API server reported it, in ns."""
         self._hurry = asyncio.Event()
         self._calls = PendingCalls()
         self._turn = asyncio.Lock()
@@ -179,13 +179,13 @@ class DevicePluginManager:
         """Seconds until the container runtime has read the files of this turn."""
         self.served_resources: dict[str, ServedResource] = {}
         self.on_shelf: list[Callable[[ServedResource], None]] = []
-        """Called with every shelf that is put up."""
+        """Called with every new served resource."""
         self.problem = ""
-        """Why something that is there is not offered."""
+        """Reason why an existing device is not offered."""
         self._allocating: list[frozenset[GpuUuid]] = []
         """GPUs of allocations that are being written to the ledger."""
         self._unshared = ""
-        """Why containers' CDI files have nothing in common; empty: they have."""
+        """Reason why the shared CDI specification is not written; empty if it is."""
         self.starting = Starting(
             sources.records, sources.pods, sources.limits, self.figures, clock, self._background
         )
@@ -577,7 +577,7 @@ class DevicePluginManager:
     # --- the end ------------------------------------------------------------------------------
 
     def _grant_ended(self, grant: GrantId) -> None:
-        """Called in the middle of the keeper's work, so it is looked at afterwards."""
+        """Called while the keeper handles an event, so it is evaluated afterwards."""
         if grant in self.book.grants:
             self._background.spawn(self._grant_is_over(grant), "end of a grant")
 

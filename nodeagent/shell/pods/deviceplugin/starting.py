@@ -47,9 +47,9 @@ class KubeletFigures:
     unread: int = 0
     """Containers admitted with the node's defaults because their requests could not be read."""
     unread_last: str = ""
-    """The last of them, and why; empty: none."""
+    """The last of them with the reason; empty if there was none."""
     away: str = ""
-    """Why the kubelet's records could not be read last time; empty: they could."""
+    """Error of the last reading of the kubelet's records; empty if it succeeded."""
     start_seconds: list[float] = field(default_factory=list)
 
 

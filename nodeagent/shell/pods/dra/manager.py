@@ -74,7 +74,7 @@ class ClaimFigures:
     refused: int = 0
     released: int = 0
     away: str = ""
-    """Why claims could not be read last time; empty: they could."""
+    """Error of the last reading of claims; empty if it succeeded."""
     prepare_seconds: list[float] = field(default_factory=list)
     """Durations of the last thousand calls in seconds, without the wait for the container
     runtime."""
@@ -369,7 +369,7 @@ class ClaimManager:
     # --- the end ------------------------------------------------------------------------------
 
     def _grant_ended(self, grant: GrantId) -> None:
-        """Called in the middle of the keeper's work, so it is looked at afterwards."""
+        """Called while the keeper handles an event, so it is evaluated afterwards."""
         if self.book.claim_of(grant) is not None:
             self._background.spawn(self._apply(cb.GrantEnded(grant)), "end of a grant")
 

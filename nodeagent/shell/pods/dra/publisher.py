@@ -69,7 +69,7 @@ class Publisher:
         self._since_ns: int | None = None
         """When what is wanted became different from what is written."""
         self.trouble = "not written yet"
-        """Why the slices are not as they should be; empty: they are."""
+        """Error for which the slices are outdated; empty if they are up to date."""
         self.writes_total = 0
         self.seconds: list[float] = []
         """Durations from a change to its last slice, the last thousand."""
