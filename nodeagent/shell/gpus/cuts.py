@@ -350,7 +350,7 @@ class Cuts:
             else Cut(state.gpu, one.place, CutState.GOING, now_s, who)
             for one in going
         ]
-        await self._ledger.commit(rows)  # from here on a kill is told by the card
+        await self._ledger.commit(rows)  # After a kill from here on, the card shows the result.
         self.rows.update({row.key: row for row in rows})
         try:
             outcome = await self._cutter.edit(state.gpu, room.remove, room.place)

@@ -244,8 +244,8 @@ class QueueManager:
         asyncio.get_running_loop().call_soon(self._apply, qd.GrantEnded(grant))
 
     def evict(self, grant: GrantId, rule: str) -> str:
-        """End the grant and report the reason to the controller; return the name of the evicted
-        workload, empty if the grant is not the queue's."""
+        """End the grant and report the reason to the controller; return a text that
+        names the controller and the workload, empty if the grant is not the queue's."""
         workload = self.workload_of(grant)
         if not workload:
             return ""

@@ -57,8 +57,8 @@ class Containment:
         placers: Sequence[Callable[[GrantId, str], str]] = (),
     ) -> None:
         """`kernel` refuses opens of GPUs, if it `denies`: without eBPF it cannot. `placers` evict a
-        grant that they placed: given (grant, reason), each returns its own name, or an empty string
-        if the grant is not its own."""
+        grant that they placed: given (grant, reason), each returns a text that names it, or an
+        empty string if the grant is not its own."""
         self._keeper = keeper
         self._processes = processes
         self._restrainer = restrainer
@@ -192,8 +192,8 @@ class Containment:
         return self.carry_out(act, because)
 
     def allow_strangers(self) -> None:
-        """Refusals in our own directory that no row stands for: the ledger was lost. Looked at
-        before the eBPF child takes them over."""
+        """Remove refusals in our own directory that have no row, because the ledger was lost.
+        Called before the eBPF child takes them over."""
         known = {hold.cgroup_id for hold in self.holds.all() if hold.step == Step.DENY}
         for number in sorted(self._targets.refused() - known):
             because = "no row of the ledger says why"

@@ -201,7 +201,7 @@ class DevicePluginManager:
         self._gpus.on_read.append(self._gpus_read)
         for resource, offered in self._offers().items():
             self._served_resource(resource).show(offered)
-        await self._renew_driver()  # before anybody is answered: the runtime has read it by then
+        await self._renew_driver()  # Before any call is answered, so that the runtime has read it.
         await self._apply(kb.Restored(tuple(self._ledger.load()), self._grants.live(claims=False)))
         self._background.spawn(self._reconcile_loop(), "release of allocations")
 
@@ -554,7 +554,7 @@ class DevicePluginManager:
                 await self._grants.remove_cdi(name)
 
     async def _keep_drivers(self, do: kb.KeepDrivers) -> None:
-        with contextlib.suppress(OSError):  # told to whoever starts, and by `sluice doctor`
+        with contextlib.suppress(OSError):  # Starts and `sluice doctor` report it.
             drivers = do.drivers | self._kept().drivers
             await asyncio.to_thread(self._cdi.keep_drivers, drivers)
 
