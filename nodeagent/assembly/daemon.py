@@ -304,7 +304,7 @@ def build(
 
 
 def make_gpus(loaded: Loaded, journal: Journal) -> Gpus:
-    """People read in the journal what the readings tell."""
+    """The GPUs; changes of their state are recorded in the journal."""
     grants, kubelet = loaded.settings.grants, loaded.kubelet.config
     gpus = Gpus(
         max(grants.slots_per_gpu, kubelet.slots_per_gpu if kubelet.enabled else 1),

@@ -156,9 +156,8 @@ def make_dra(
     cuts: Cuts | None,
     fatal: Callable[[BaseException], None],
 ) -> DraSide:
-    """`pods`: the desk of the device plugin, which is made later. `cuts`: MIG instances are made
-    as they are asked for. Raises OSError, ValueError,
-    LedgerLost, LedgerTooNew."""
+    """`pods` returns the device plugin's manager, which is made later. `cuts` creates MIG instances
+    on request; None if that is off. Raises OSError, ValueError, LedgerLost, LedgerTooNew."""
     if config.door == CLAIMS and cluster is None:
         raise ValueError(
             f'door = "dra" needs the API server, which cannot be reached: {no_access}; give the'

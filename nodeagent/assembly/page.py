@@ -1,4 +1,5 @@
-"""The page, as its settings say: an address, and behind it nothing until somebody asks."""
+"""Builds the page as configured: its address is bound at once, the rest loads at the first
+request."""
 
 from __future__ import annotations
 

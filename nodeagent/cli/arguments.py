@@ -21,7 +21,8 @@ K = TypeVar("K", bound=StrEnum)
 LARGEST_PID: Final = 1 << 22
 """PID_MAX_LIMIT of 64-bit Linux."""
 LONGEST_S: Final = 365 * 86_400.0
-"""A year. gRPC's deadlines are nanoseconds in 64 bits: what is far beyond is over at once."""
+"""A year. gRPC keeps deadlines as nanoseconds in 64 bits, so a larger one overflows and expires at
+once."""
 LARGEST_ROW: Final = (1 << 63) - 1
 """Largest row number of SQLite."""
 MOST_ROUNDS: Final = 10**9
@@ -62,7 +63,7 @@ def geometry(text: str) -> tuple[str, ...]:
 
 
 def gpu(text: str) -> str:
-    """UUID or index: the daemon knows which there are."""
+    """A UUID or an index; the daemon checks that the GPU exists."""
     if not text:
         raise argparse.ArgumentTypeError("is empty; give a UUID or an index")
     return text
@@ -89,7 +90,7 @@ def seconds(text: str) -> float:
 
 
 def path(text: str) -> str:
-    """Empty is a variable of a script that is not set, and never meant."""
+    """A path. An empty one comes from an unset variable of a script, so it is refused."""
     if not text:
         raise argparse.ArgumentTypeError("is empty; give a path, or leave the option out")
     return text
@@ -100,8 +101,8 @@ def file(text: str) -> Path:
 
 
 def one_of(kind: type[K]) -> Callable[[str], K]:
-    """Type for `type=` beside `choices=list(kind)`: the message has the words, not Python's
-    names."""
+    """Converter for `type=` beside `choices=list(kind)`, whose error lists the values instead of
+    Python's names."""
 
     def choice(text: str) -> K:
         try:
@@ -115,7 +116,7 @@ def one_of(kind: type[K]) -> Callable[[str], K]:
 
 def _whole(text: str, least: int, most: int, what: str) -> int:
     digits = text.removeprefix("-")
-    # isascii: int() reads digits of every script. The length: int() refuses thousands of them.
+    # int() accepts digits of every script, and raises for thousands of digits.
     number = int(text) if digits.isascii() and digits.isdecimal() and len(digits) < 20 else None
     if number is None or not least <= number <= most:
         raise argparse.ArgumentTypeError(

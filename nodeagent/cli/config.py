@@ -1,5 +1,5 @@
-"""`sluice config check`: what the configuration means on a node, who said it, and what of it is not
-done.
+"""`sluice config check`: the effective configuration of a node, the source of each value, and the
+keys that have no effect.
 
 Exit status: 0 the daemon can serve so, 2 it would refuse.
 """
@@ -63,7 +63,7 @@ def as_plain(loaded: Loaded) -> dict[str, Any]:
 
 
 def lines(loaded: Loaded) -> Iterator[str]:
-    """A TOML document that says the same, with who said it."""
+    """The effective configuration as a TOML document, with the source of each value."""
     yield f"# node {loaded.node}; read: {', '.join(map(str, loaded.files)) or 'no file'}"
     for section in SECTIONS:
         yield f"\n[{section}]"

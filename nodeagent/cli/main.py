@@ -1,8 +1,8 @@
 """Reads the command line of `sluice` and calls the command; heavy imports wait until a command
 needs them.
 
-Exit status: 0 done, 1 the daemon says no, 2 bad usage, 69 no daemon, 74 the answer could not be
-written (what was asked for is done); `sluice run` has the command's own, or 125 when it could not
+Exit status: 0 done, 1 the daemon refused, 2 bad usage, 69 no daemon, 74 the output could not be
+written (the request was carried out); `sluice run` has the command's own, or 125 when it could not
 start it, 126 and 127 as shells do.
 """
 
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _prepare_output() -> None:
-    if sys.stdout is None:  # closed by the caller, who wants no answer
+    if sys.stdout is None:  # closed by a caller that wants no output
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # until the end
     elif isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a locale without our arrows

@@ -1,4 +1,4 @@
-"""`sluice mig show | set`: how GPUs are cut into MIG instances, and cutting an idle one anew."""
+"""`sluice mig show | set`: shows the MIG geometry of GPUs, and changes that of an idle one."""
 
 from __future__ import annotations
 

@@ -60,12 +60,13 @@ def sparkline(ratios: Sequence[float | None]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TopView:
-    """Content and order of `sluice top` for a node."""
+    """Options of `sluice top`: its order, its filter, and whether processes are listed."""
 
     sort: str = ""
-    """One of SORTS; empty: oldest grant first."""
+    """One of SORTS; empty keeps the daemon's order."""
     only: str = ""
-    """Grants with this in their name, id, user, state, workload, command or GPU index."""
+    """Show only grants with this text in their name, id, user, state, workload, command or GPU
+    index."""
     processes: bool = False
 
 
@@ -77,7 +78,7 @@ def top_lines(
     history: History | None = None,
     command_of: Callable[[int], str] = str,
 ) -> list[str]:
-    """`command_of` tells what a pid runs."""
+    """Lines of `sluice top`. `command_of` maps a PID to its command line."""
     grants = _chosen(view.grants, shown)
     left_out = len(view.grants) - len(grants)
     hidden = f" ({left_out} hidden)" if left_out else ""
@@ -163,7 +164,8 @@ def grant_line(grant: GrantView) -> str:
 
 
 def event_line(event: NodeEvent) -> str:
-    """One event in one line; whatever a program is called, the terminal stays as it is."""
+    """One event in one line, without control characters, so that no process name can alter the
+    terminal."""
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.at_unix_s))
     text = "".join(c if c.isprintable() else "?" for c in event.text)
     figures = "" if event.evidence == "{}" else f" {event.evidence}"

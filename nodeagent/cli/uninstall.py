@@ -1,9 +1,9 @@
-"""`sluice uninstall agents | node | cluster`: what `helm uninstall` does before it deletes.
+"""`sluice uninstall agents | node | cluster`: the hooks of `helm uninstall`.
 
-Three steps, because a node is cleaned when its daemon is gone, and by somebody who is there: first
-the agents go (refused while pods use their GPUs: a container could not start again), then a pod on
-each node removes what is ours, then what was counted in the Node objects is taken away. An upgrade
-does none of it. Each step can be done again.
+There are three steps, because a node is cleaned after its daemon has ended and by a pod on it:
+first the agents are deleted (refused while pods use their GPUs, since a container could not start
+again), then a pod on each node removes our files, then the sums in the Node objects are removed. An
+upgrade runs none of them. Each step is idempotent.
 """
 
 from __future__ import annotations

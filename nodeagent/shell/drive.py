@@ -1,18 +1,18 @@
 """Drives a book: events in, instructions carried out, results back in as events.
 
-One event and all its instructions come before the next event. An event that arrives meanwhile,
-from whatever is being carried out or from outside, waits in line. What fails:
+One event is handled and all its instructions are carried out before the next event. An event that
+arrives meanwhile, from an instruction or from outside, is queued. Errors are handled by kind:
 
-- LedgerFull: logged, and the next instruction follows. The row that is missing is older than the
-  truth; a restart compares it with processes, regions and what others remember.
-- LedgerLost: `fatal` is told, everything in line is dropped, the error is raised. Without a ledger
-  nothing more may be promised, and the next start works from what is durable.
-- Any other error in carrying out: what the same event still wanted done is dropped, for it was
-  ordered behind what failed. Events in line have happened and are handled all the same.
-- The book refuses an event (Refused): the book is unchanged, events in line are handled.
+- LedgerFull: it is logged, and the next instruction follows. The ledger's row is now out of date;
+  a restart compares it with the processes, the regions and the kubelet's records.
+- LedgerLost: `fatal` is called, queued events are dropped, and the error is raised. Without a
+  ledger no new grant may be promised, and the next start works from the durable rows.
+- Any other error of an instruction: the event's remaining instructions are dropped, because they
+  may depend on the failed one. Queued events have happened, so they are still handled.
+- The book refuses an event (Refused): the book is unchanged, and queued events are handled.
 
-The first error of the last two kinds is raised when the line is empty, to whoever brought the
-event that began it; later ones are logged.
+The first error of the last two kinds is raised when the queue is empty, from the call that brought
+the first event; later ones are logged.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ InstructionT = TypeVar("InstructionT")
 
 
 class Drive(Generic[EventT, InstructionT]):
-    """`tape` notes each event, its time and what the book decided."""
+    """Runs one book. `tape` records each event, its time and the book's instructions."""
 
     def __init__(
         self,
@@ -60,7 +60,8 @@ class Drive(Generic[EventT, InstructionT]):
         self._line.append(event)
 
     def run(self, event: EventT, carry_out: Callable[[InstructionT], None]) -> None:
-        """Returns at once when called in the middle of another: that one takes the event over."""
+        """Handle an event. During another call it only queues the event, which that call
+        handles."""
         steps = self._steps(event)
         error: Exception | None = None
         try:
@@ -86,10 +87,11 @@ class Drive(Generic[EventT, InstructionT]):
                 except Exception as failed:
                     error = failed
         finally:
-            steps.close()  # cancelled in the middle: the next event begins anew
+            steps.close()  # After a cancellation the next event must find `_busy` unset.
 
     def _steps(self, event: EventT) -> Generator[InstructionT, Exception | None, None]:
-        """The instructions one by one; sent back is what carrying out the last one raised."""
+        """Yield the instructions one by one; receives the error of the last one, None if it has
+        none."""
         self._line.append(event)
         if self._busy:
             return
@@ -113,7 +115,7 @@ class Drive(Generic[EventT, InstructionT]):
             raise first
 
     def _one(self, event: EventT) -> Generator[InstructionT, Exception | None, Exception | None]:
-        """Returns what ended it early. Raises LedgerLost."""
+        """Handle one event; return the error that ended it early, else None. Raises LedgerLost."""
         now_ns = self._now_ns()
         try:
             instructions = self._book.handle(event, now_ns)

@@ -44,8 +44,8 @@ class Journal:
         evidence: Mapping[str, float | int | str] | None = None,
         logged: bool = False,
     ) -> bool:
-        """`once`: what it is about; told already not long ago, it is only counted. `uid` None:
-        for operators alone. `logged`: in the log already."""
+        """Record an event. A repetition with the same `once` is only counted for a while. With
+        `uid` None only operators see it. `logged` is True if it is in the log already."""
         now_ns = self._clock.monotonic_ns()
         if once:
             before = self._told.get(once)

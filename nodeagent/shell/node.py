@@ -103,7 +103,7 @@ class Node:
         self._held_up_s = held_up_s
 
     def stop(self, status: int = EXIT_OK) -> None:
-        """Ask the daemon to end; the first asker decides the exit status."""
+        """Ask the daemon to end; the first call decides the exit status."""
         if self._ended is not None and not self._ended.done():
             self._ended.set_result(status)
 
@@ -178,11 +178,11 @@ class Node:
         self._planning = asyncio.get_running_loop().call_later(pause_s, self._plan)
 
     def reread(self) -> None:
-        """GPUs or their driver changed: the next reading starts from nothing."""
+        """Refresh NVML before the next reading: the GPUs or their driver changed."""
         self._stale = True
 
     async def read_gpus(self) -> None:
-        """Now, and everybody is told."""
+        """Read the GPUs now and notify all subscribers."""
         async with self._reading:
             await self._read_gpus()
 

@@ -1,9 +1,9 @@
 """Keeps a running daemon's configuration as its files say: on SIGHUP, when a file changes, and by a
 slow poll.
 
-A file with mistakes changes nothing: what ran goes on, and every mistake is told once. A ConfigMap
-that is mounted changes by a symbolic link beside the file, so the directories are watched, and the
-file behind the link is what is compared.
+A file with mistakes changes nothing: the earlier configuration stays in force, and every mistake
+is logged once. A mounted ConfigMap changes by a symbolic link beside the file, so the directories
+are watched, and the file behind the link is compared.
 """
 
 from __future__ import annotations

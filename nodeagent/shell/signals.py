@@ -1,7 +1,7 @@
 """Signals of the daemon's parts to the running node, which is built after them.
 
-A part may find that nothing can go on, or that the GPUs have to be read anew; who listens is the
-running node, which is built last, of those parts. So the parts are given this instead.
+A part may find a fatal error, or that the GPUs have to be read again. The running node handles
+both, but it is built last, from those parts, so the parts receive this object instead.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Protocol
 
 class Listener(Protocol):
     def fatal(self, error: BaseException) -> None:
-        """The ledger is gone, or we have a defect: end now, change nothing more."""
+        """End now and change nothing more: the ledger is lost, or the daemon has a defect."""
 
     def reread(self) -> None:
-        """GPUs or their driver changed: the next reading starts from nothing."""
+        """Refresh NVML before the next reading: the GPUs or their driver changed."""
 
     async def read_gpus(self) -> None:
-        """Now, and everybody is told."""
+        """Read the GPUs now and notify all subscribers."""
 
 
 class Signals:
@@ -26,7 +26,7 @@ class Signals:
         self._fatal: BaseException | None = None
 
     def listen(self, listener: Listener) -> None:
-        """Once; an end that was asked for before is told now."""
+        """Set the listener, once; a fatal error from before is delivered now."""
         self._listener = listener
         if self._fatal is not None:
             listener.fatal(self._fatal)
@@ -38,7 +38,7 @@ class Signals:
             self._fatal = error
 
     def reread(self) -> None:
-        """Requests a new reading of the GPUs. Without a listener nothing was read yet."""
+        """Request a new reading of the GPUs. Without a listener there was no reading yet."""
         if self._listener is not None:
             self._listener.reread()
 

@@ -51,7 +51,7 @@ class Turns:
         return changes
 
     def _tenant(self, record: GrantRecord) -> Tenant:
-        """Made anew only when the record was: 80 grants are looked at ten times a second."""
+        """Built again only with the record, since 80 grants are evaluated ten times a second."""
         known = self._tenants.get(record.grant)
         if known is None or known[0] is not record:
             known = self._tenants[record.grant] = (record, _tenant_of(record))
@@ -86,7 +86,7 @@ class Turns:
             return self._settings.contended_tick_ms / 1000
         if busiest == 1:
             return self._settings.active_tick_ms / 1000
-        if not looks:  # no process at all: the first one to register is looked at at once
+        if not looks:  # Without a process, the first one that registers is evaluated at once.
             return max(self._settings.idle_tick_ms / 1000, HEARTBEAT_NS / NS_PER_S)
         return self._settings.idle_tick_ms / 1000
 

@@ -23,15 +23,15 @@ PAGE: Final = 500
 FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 30.0
 SILENCE_S: Final = 150.0
-"""The server sends a bookmark each minute. A connection that says nothing for longer than two is
-taken for dead; to ask again from the same version costs one request."""
+"""The server sends a bookmark each minute. A connection without data for longer than two
+minutes is considered dead; a new watch from the same version costs one request."""
 WATCH_S: Final = 300
-"""After which the server ends a watch, so that clients spread over the servers again."""
+"""Time after which the server ends a watch, so that clients spread over the servers again."""
 STREAM_TRIES: Final = 3
-"""Streaming lists that end before their end, until lists in pages are tried."""
+"""Streaming lists that may end early before lists in pages are tried instead."""
 _NO_STREAMING: Final = (400, 422)
 _TOO_LARGE_VERSION: Final = 504
-"""The server's cache has not come to the version we ask for."""
+"""The server's cache has not reached the requested version."""
 
 Parameters = tuple[tuple[str, str], ...]
 
@@ -84,7 +84,7 @@ class Reflector(Generic[T]):
         jitter: Callable[[], float] = lambda: 1.0,
     ) -> None:
         """`selectors`: fieldSelector, labelSelector. `jitter`: 0.5 to 1.5, drawn for each pause and
-        watch, lest a thousand nodes come back at once."""
+        watch, so that a thousand nodes do not reconnect at once."""
         self.synced = False
         """True once a whole list has been reported; stays true during errors."""
         self.trouble = "not asked yet"
@@ -107,7 +107,7 @@ class Reflector(Generic[T]):
         self._streams = True
         self._stream_failures = 0
         self._exactly = False
-        """True if the next list in pages must come from etcd, since the server's cache is
+        """True if the next list must come from etcd, in pages, since the server's cache is
         behind."""
         self._failures = 0
         self._heard = False
@@ -172,7 +172,7 @@ class Reflector(Generic[T]):
             return self._failed(why or "the list ended before its end", self._list())
         if why:
             return self._failed(why, self._again())
-        if not self._heard:  # A server that ends every watch at once is not asked without a pause.
+        if not self._heard:  # A server that ends every watch at once is retried with a pause.
             return self._failed("", self._again())
         self.next = self._again()
         return []
@@ -211,7 +211,7 @@ class Reflector(Generic[T]):
         return changes
 
     def anew(self) -> None:
-        """The request was given up: the next one is a list, which reports all objects again and
+        """The request was abandoned: the next one is a list, which reports all objects again and
         those deleted since."""
         self._lines.forget()
         self._versions = dict.fromkeys(self._versions, "")

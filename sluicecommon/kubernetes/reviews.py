@@ -16,7 +16,7 @@ from sluicecommon.kubernetes.errors import ApiAway
 from sluicecommon.kubernetes.resources import TOKEN_REVIEWS
 
 NODE_NAME: Final = "authentication.kubernetes.io/node-name"
-"""Key in `extra` of a token bound to a pod: the pod's node (Kubernetes 1.30 and later)."""
+"""Key in `extra` for the node of the pod that a token is bound to (Kubernetes 1.30 and later)."""
 POD_NAME: Final = "authentication.kubernetes.io/pod-name"
 POD_UID: Final = "authentication.kubernetes.io/pod-uid"
 

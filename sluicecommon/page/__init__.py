@@ -1,1 +1,1 @@
-"""The page: what it shows as documents with revisions, who sees which, and the front end itself."""
+"""The page: its documents with revisions, which user may see which, and its front end."""

@@ -1,8 +1,9 @@
-"""Refusals in bpffs: one directory per daemon, with a pinned link per cgroup, named by the cgroup's
-inode, and a symbolic link to the daemon's runtime directory.
+"""Cgroups that are refused GPUs, as pins in bpffs: one directory per daemon, with a
+pinned link per cgroup, named by the cgroup's inode, and a symbolic link to the daemon's runtime
+directory.
 
-A link is in force while its pin or a descriptor of it exists. Without its daemon it ends when the
-pin is removed, which needs no eBPF.
+A link is in force while its pin or a descriptor of it exists. When its daemon does not run,
+removing the pin ends it, which needs no eBPF.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from nodeagent.ports.watch import NotPossible
 BPFFS: Final = Path("/sys/fs/bpf")
 PIN: Final = "deny-"
 ASIDE: Final = "old-"
-"""Prefix of a pin while its successor is being attached; one that is left shows an interruption."""
+"""Prefix of a pin while its successor is being attached; it remains if that is interrupted."""
 OWNER: Final = "owner"
 SYSTEM: Final = "sluice"
 """Directory of the system's daemon: made by tmpfiles.d and a mount point in its unit, so it is
@@ -85,7 +86,7 @@ class Stale:
 
 
 def stale(root: Path = BPFFS) -> list[Stale]:
-    """Directories without a running daemon; None if bpffs cannot be read."""
+    """Directories without a running daemon; empty if bpffs cannot be read."""
     found = []
     with contextlib.suppress(OSError):
         for name in sorted(os.listdir(root)):

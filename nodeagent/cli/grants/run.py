@@ -196,8 +196,8 @@ def _left_of(ask: GrantAsk, passed_s: float) -> GrantAsk:
 
 
 def _given(client: Client, since_unix_s: float) -> GrantView | None:
-    """The daemon may have gone after it gave the grant and before it said so. One that is older is
-    that of a `sluice run` around us, whose pid we have."""
+    """This process's grant, if the daemon ended after it made the grant and before it answered. An
+    older one is that of a `sluice run` that executed this one, which has the same PID."""
     for grant in client.list_grants():
         ours = grant.pid == os.getpid() and grant.uid == os.getuid()
         if ours and grant.state == "active" and grant.created_unix_s >= since_unix_s:

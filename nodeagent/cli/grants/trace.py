@@ -104,7 +104,7 @@ def since(before: TraceView, device: TracedDevice) -> TracedDevice:
 
 
 def quantile_ns(histogram: Sequence[int], part: float) -> int | None:
-    """The upper end of the bucket in which that part of the values is reached; None: no values."""
+    """Upper bound of the bucket that holds the quantile `part` (0 to 1); None without values."""
     total = sum(histogram)
     seen = 0
     for bucket, count in enumerate(histogram):

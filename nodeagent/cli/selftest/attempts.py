@@ -2,7 +2,7 @@
 
 Run as a script of its own: `python -I attempts.py WAY DRIVER DIRECTORY`. DRIVER is the path of the
 real libcuda.so.1 as the caller found it, DIRECTORY an empty one to write to. Prints one JSON
-object: `reached` (CUDA answered), `allocated_bytes` (all that was got), `note`; or `not_run` with
+object: `reached` (CUDA could be used), `allocated_bytes` (in total), `note`; or `not_run` with
 the reason. Uses nothing but Python's library, so that it runs wherever the daemon does.
 """
 
@@ -32,7 +32,7 @@ class NotRun(Exception):
 
 
 def driver_of_the_grant(driver: str) -> str:
-    """Where the real driver can be read: in a grant by mount it was moved."""
+    """Path of the real driver; injection by mount has moved it."""
     moved = Path("/run/sluice/driver/libcuda.so.1")
     return str(moved if moved.is_file() else driver)
 
@@ -54,7 +54,8 @@ def start(cuda: Any) -> int:
 
 
 def fill(take: Callable[[int], int], block: int = BLOCK) -> tuple[int, int]:
-    """(bytes got, the last answer): blocks until one is refused or it is clearly too much."""
+    """Allocate blocks until one is refused, or MOST_BLOCKS; return the bytes and the last
+    result."""
     got, answer = 0, 0
     while got < BLOCK * MOST_BLOCKS and (answer := take(block)) == 0:
         got += block
@@ -62,7 +63,7 @@ def fill(take: Callable[[int], int], block: int = BLOCK) -> tuple[int, int]:
 
 
 def plain(cuda: Any, allocate: Any = None, note: str = "") -> dict[str, Any]:
-    """Start CUDA through `cuda`, then take memory with its cuMemAlloc or the function given."""
+    """Start CUDA through `cuda`, then allocate with `allocate`, or else with its cuMemAlloc."""
     code = start(cuda)
     if code:
         return {"reached": False, "allocated_bytes": 0, "note": f"refused: CUDA error {code}"}
@@ -76,7 +77,7 @@ def load(path: str, mode: int = ctypes.DEFAULT_MODE) -> Any:
 
 
 def again(way: str, arguments: list[str], **environment: str | None) -> NoReturn:
-    """Become another run of this script, with variables changed (None: removed)."""
+    """Execute this script again in this process, with variables changed (None: removed)."""
     after = {**os.environ, **{k: v for k, v in environment.items() if v is not None}}
     for name, value in environment.items():
         if value is None:
@@ -84,7 +85,7 @@ def again(way: str, arguments: list[str], **environment: str | None) -> NoReturn
     os.execve(sys.executable, [sys.executable, "-I", __file__, way, *arguments], after)
 
 
-# --- the ways ---------------------------------------------------------------------------------
+# --- the attempts -----------------------------------------------------------------------------
 
 
 def by_name(driver: str, directory: str) -> dict[str, Any]:
@@ -115,7 +116,7 @@ def by_global_symbol(driver: str, directory: str) -> dict[str, Any]:
 
 
 def forged_region(driver: str, directory: str) -> dict[str, Any]:
-    """A region of one's own, a copy of the real one with a hundred times the limit."""
+    """Use a forged copy of the region with a hundred times the limit."""
     real = grant_directory()
     policy = bytearray((real / "policy.shm").read_bytes())
     (limit,) = struct.unpack_from("<Q", policy, 128)
@@ -138,7 +139,7 @@ def written_limits(driver: str, directory: str) -> dict[str, Any]:
 
 
 def forged_counters(driver: str, directory: str) -> dict[str, Any]:
-    """Zero what we are charged after each allocation."""
+    """Zero the region's charges after each allocation."""
     cuda = load("libcuda.so.1")
     if start(cuda):
         return {"reached": False, "allocated_bytes": 0, "note": "refused"}
@@ -173,7 +174,7 @@ def deep_bind(driver: str, directory: str) -> dict[str, Any]:
 
 
 def through_get_proc_address(driver: str, directory: str) -> dict[str, Any]:
-    """Every version and default-stream flavour; the most that any of them gave."""
+    """Request cuMemAlloc of every version and default-stream flavour, and allocate with each."""
     cuda = load("libcuda.so.1")
     if start(cuda):
         return {"reached": False, "allocated_bytes": 0, "note": "refused"}
@@ -267,7 +268,7 @@ def own_copy(driver: str, directory: str) -> dict[str, Any]:
 
 
 def own_copy_managed(driver: str, directory: str) -> dict[str, Any]:
-    """Attempt with a private copy of the library, for managed memory."""
+    """Allocate managed memory through a private copy of the library."""
     copy = Path(directory) / "another-name.so"
     shutil.copyfile(driver_of_the_grant(driver), copy)
     cuda = load(str(copy))
@@ -275,8 +276,8 @@ def own_copy_managed(driver: str, directory: str) -> dict[str, Any]:
 
 
 def no_room_to_load(driver: str, directory: str) -> dict[str, Any]:
-    """So little address space that a careless library would not load, and the program go on
-    without it."""
+    """Leave so little address space that the interposer might fail to load, and the program would
+    run without it."""
     with open("/proc/self/statm") as statm:
         pages = int(statm.read().split()[0])
     room = pages * resource.getpagesize() + (48 << 20)
@@ -287,7 +288,7 @@ def no_room_to_load(driver: str, directory: str) -> dict[str, Any]:
 
 
 def forked_child(driver: str, directory: str) -> dict[str, Any]:
-    """A child without exec, which has the parent's memory of being registered."""
+    """Allocate in a forked child, whose memory still says that it is registered."""
     cuda = load("libcuda.so.1")
     read, write = os.pipe()
     if os.fork() == 0:
@@ -444,7 +445,7 @@ def main() -> int:
     except (OSError, AttributeError) as error:
         answer = {"reached": False, "allocated_bytes": 0, "note": f"refused: {error}"}
     print(json.dumps(answer), flush=True)
-    sys.stdin.read()  # hold what was got until the caller has looked
+    sys.stdin.read()  # Hold the memory until the caller has read the counters.
     return 0
 
 

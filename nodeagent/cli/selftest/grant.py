@@ -1,8 +1,8 @@
-"""`sluice selftest grant`: whether the grant that this command runs in is what was asked for.
+"""`sluice selftest grant`: checks that the grant around this command is as requested.
 
-For `helm test`, and for whoever doubts a pod: what the region says, what the driver says, whether
-an allocation over the cap is refused and one below it is not, and how much of the GPU's time
-this program really gets. Works with whatever driver is there; the kernel is PTX.
+For `helm test`, and for debugging a pod: it reads the limits in the region and from the driver,
+checks that an allocation over the cap is refused and one below it is not, and measures the share of
+the GPU's time that it gets. It works with any driver, since its kernel is PTX.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """`sluice selftest interposer`: tries every way around the interposer that needs no special
-hardware, inside of real grants, and says what held.
+hardware, inside of real grants, and prints which limit stopped each.
 
-HOOKED: the way was tried and the grant's memory limit held. WALLED: the interposer was passed by,
-and the driver's own limit held. DETECTED: neither held, and the daemon noticed. NOT COVERED: none
-of it. NOT RUN: it could not be tried here. Exit status 1 if a way that should be hooked with the
-injection of this host is not, or one that the driver's wall should stop where it stands.
+HOOKED: the grant's memory limit held. WALLED: the interposer was bypassed, and the driver's own
+limit held. DETECTED: no limit held, and the daemon noticed. NOT COVERED: no limit held, and the
+daemon did not notice. NOT RUN: it could not be tried here. Exit status 1 if an attempt passes a
+limit that should stop it: the interposer's with this host's injection, or the driver's if it is
+set.
 """
 
 from __future__ import annotations
@@ -86,9 +87,9 @@ class Seen:
 
     tampered: int = 0
     denied: int = 0
-    """How often the interposer refused memory."""
+    """Number of allocations that the interposer refused."""
     wall_bytes: int | None = None
-    """The driver's own limit; None: it has set none."""
+    """The driver's own limit; None if there is none."""
     gpu: str = ""
 
 
@@ -197,7 +198,7 @@ def _attempt(
 
 
 def _walls(seen: Sequence[Seen]) -> dict[str, bool]:
-    """Which walls stood around the attempts."""
+    """Limits that were in force around the attempts, by name."""
     return {
         "interposer": True,
         "driver": any(one.wall_bytes is not None for one in seen),
@@ -206,7 +207,7 @@ def _walls(seen: Sequence[Seen]) -> dict[str, bool]:
 
 
 def _seen(options: argparse.Namespace, environment: Mapping[str, str], name: str) -> Seen:
-    time.sleep(0.3)  # a few looks of the daemon at the counters
+    time.sleep(0.3)  # The daemon reads the counters several times a second.
     with connect(options, environment) as client:
         for grant in client.list_grants():
             if grant.name == name and grant.devices:
@@ -225,8 +226,8 @@ def judge(row: Row, answer: Mapping[str, Any], seen: Seen, by_mount: bool) -> Re
         return Result(row.number, row.way, row.what, "NOT RUN", str(answer["not_run"]), True)
     got = int(answer["allocated_bytes"])
     evidence = f"{got / (1 << 20):,.0f} of {LIMIT_BYTES >> 20:,} MiB, {answer['note']}"
-    # The driver's limit may end an attempt earlier, since it counts the context too: who ended it
-    # is told by who refused.
+    # The driver's limit may stop an attempt earlier, since it counts the context too: the count of
+    # refusals shows whether the interposer stopped it.
     refused = seen.wall_bytes is None or got == 0 or seen.denied > 0
     if got <= LIMIT_BYTES and refused:
         verdict = "HOOKED"

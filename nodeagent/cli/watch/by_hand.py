@@ -43,7 +43,7 @@ class NotDone(Exception):
 
 
 class _Nobody:
-    """A doorman who lets nobody in: processes register with the daemon, when it is back."""
+    """A registration listener that opens nothing: processes register once the daemon runs again."""
 
     def open(self, grant: GrantId, directory: str, uid: int, pod_uid: str = "") -> None:
         return None

@@ -1,4 +1,4 @@
-"""State of each claim that the kubelet asked us to prepare: a reducer, like `grants`.
+"""State of each claim that the kubelet requested to prepare: a reducer, like `grants`.
 
 A claim is an *intent* while one of its grants is missing, *prepared* when all its grants exist and
 the row is durable, *released* when the kubelet has unprepared it or when two successive looks at

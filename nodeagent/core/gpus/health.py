@@ -122,12 +122,12 @@ NODE_UNREADABLE: Final = "the node's GPUs cannot be read"
 
 @dataclass(frozen=True, slots=True)
 class Patient:
-    """One GPU's health, and the state that the next look needs. All times are of the clock that
-    `examine` receives."""
+    """One GPU's health, and the state that the next `examine` needs. All times are of the clock
+    that it receives."""
 
     health: Health = Health.HEALTHY
     reason: str = ""
-    """Reason why it is not healthy, for people."""
+    """Reason why it is not healthy, as shown to users."""
     changed_ns: int = 0
     """Time of the last change of health."""
     fit_since_ns: int | None = None
@@ -165,7 +165,7 @@ class HealthChange:
 
 @dataclass(slots=True)
 class _Symptoms:
-    """Symptoms of one look, by consequence."""
+    """Symptoms of one reading, by consequence."""
 
     found: dict[Consequence, list[str]] = field(default_factory=dict)
     strains: list[str] = field(default_factory=list)
@@ -185,9 +185,10 @@ def examine(
     policy: HealthPolicy,
     now_ns: int,
 ) -> Patient:
-    """Apply one look at a GPU.
+    """Apply one reading of a GPU and the XIDs since the last one.
 
-    `reading` is None if an otherwise good pass did not list the GPU. `now_ns` never decreases.
+    `reading` is None if an otherwise complete reading of the node did not list the GPU. `now_ns`
+    never decreases.
     """
     symptoms = _symptoms_of(reading, xids, policy)
     patient = _remember(patient, reading, xids, policy, symptoms)

@@ -228,7 +228,7 @@ class AllocationBook:
         self._rules = rules
         self.rows: dict[Nonce, Allocation] = {}
         self.grants: dict[GrantId, ContainerRef] = {}
-        """Grants of containers, until they are asked to end."""
+        """Grants of containers, until their end is requested."""
         self.adopted_total = 0
         """Answers that the kubelet knows and the ledger had lost."""
         self._starting: dict[int, _Starting] = {}

@@ -24,7 +24,7 @@ def documents(
     contained: Sequence[ContainedView],
     users: Mapping[int, str],
 ) -> dict[Key, dict[str, Any]]:
-    """Documents by key. `users` has the names by uid that are known."""
+    """Documents by key. `users` maps uids to user names, as far as they are known."""
     found: dict[Key, dict[str, Any]] = {("Node", "", name): _node(view)}
     for gpu in view.gpus:
         found["Gpu", "", gpu.uuid] = _gpu(name, gpu)
@@ -112,7 +112,7 @@ def _grant(node: str, grant: GrantView, users: Mapping[int, str]) -> dict[str, A
 
 def figures(view: NodeView, waited_s: Mapping[str, float]) -> dict[str, dict[str, float | None]]:
     """Samples of each GPU and each grant for the page's graphs, as ratios. `waited_s` has, for each
-    grant, the part of each second since the last sample in which it was throttled."""
+    grant, the part of the time since the last sample in which it was throttled."""
     found: dict[str, dict[str, float | None]] = {}
     for gpu in view.gpus:
         whole = gpu.memory_total_bytes or 1

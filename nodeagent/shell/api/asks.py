@@ -15,7 +15,7 @@ LONGEST_COMMAND: Final = 256
 
 
 def check_ask(ask: GrantAsk, max_wait_s: float) -> None:
-    """Everything about a request that needs no GPU to judge. Raises Refused."""
+    """Validate all of a request that can be checked without a GPU. Raises Refused."""
     problems = []
     if ask.name and not NAME.fullmatch(ask.name):
         problems.append(
@@ -52,7 +52,8 @@ def check_ask(ask: GrantAsk, max_wait_s: float) -> None:
 
 
 def _check_request(request: MemoryAsk, limit: MemoryAsk) -> None:
-    """Raises Refused where it can be told without a GPU; placement caps the rest."""
+    """Raise Refused if request and limit are in the same unit and the request is larger; placement
+    caps it otherwise."""
     amounts = (request.amount_bytes, limit.amount_bytes)
     parts = (request.part_ppm, limit.part_ppm)
     for one, other in (amounts, parts):

@@ -51,12 +51,12 @@ class Scrape:
             dcgm_metrics.fill(samples, view, self._dcgm)
         if self._hami != "off":
             Filler(samples, self._node_name, legacy=self._hami == "legacy").fill(view)
-        self._dropped += samples.dropped  # told by the next scrape
+        self._dropped += samples.dropped  # The next scrape has it.
         return samples.text(openmetrics)
 
 
 def dcgm_wanted(settings: MetricsSettings) -> bool:
-    """Asks, for `auto`, whether a dcgm-exporter answers on this host."""
+    """True if DCGM's metric names are wanted; `auto` checks for a dcgm-exporter on this host."""
     if settings.dcgm != "auto":
         return settings.dcgm == "on"
     try:

@@ -52,7 +52,7 @@ NO_ROOM: Final = (
 
 
 class Queue(Protocol):
-    """The way through a queue controller, for who asks for it."""
+    """Requests that go through the queue controller."""
 
     def wait(self, peer: Peer, ask: GrantAsk) -> AsyncGenerator[Waiting | GrantId, None]:
         """Progress until the grant. Raises Refused. Leaving early withdraws the workload."""
@@ -169,7 +169,7 @@ class Service:
             ) from None
 
     async def _enclosed(self, grant: GrantId, peer: Peer) -> Granted:
-        """A grant whose wall must stand and does not is given back. Raises Refused."""
+        """Set the driver's limit; release the grant if it is required and fails. Raises Refused."""
         try:
             await self._enclose(grant, peer.handle.process)
         except Refused:
@@ -228,7 +228,7 @@ class Service:
 
     def release_grant(self, peer: Peer, grant: str) -> GrantView:
         found = self._find(peer, grant)
-        check_resident(self._held(found).record)  # nobody could bring it back afterwards
+        check_resident(self._held(found).record)  # It could not be restored afterwards.
         view = self._views.grant(self._held(found))
         self._keeper.apply(ev.Released(found))
         held = self._keeper.grant(found)
@@ -288,7 +288,7 @@ class Service:
         """Operators see all; others their own grants, and the GPUs."""
         return self._views.node(self._visible(peer), peer.uid in self._operators)
 
-    # --- who may what ---
+    # --- permissions ---
 
     def _check_priority(self, peer: Peer, priority: int | None) -> None:
         highest = self._settings.max_user_priority

@@ -50,7 +50,7 @@ class QueueSight(Protocol):
         """Empty: it is not the queue's."""
 
     def view(self) -> QueueView | None:
-        """None: this node takes no work from a queue."""
+        """None if this node takes no work from a queue."""
 
 
 @dataclass(frozen=True, slots=True)

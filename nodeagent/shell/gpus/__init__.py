@@ -1,1 +1,1 @@
-"""GPUs as last read, and the desk that cuts them."""
+"""The GPUs of the last reading, and changes of their MIG geometry."""

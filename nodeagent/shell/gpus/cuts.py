@@ -1,10 +1,11 @@
-"""MIG instances made as they are asked for, and given back when their room is wanted.
+"""Creates MIG instances on request, and destroys them when their room is needed.
 
-Each change is two-phase: what is to be made and what is to go is durable before the driver is
-asked, and what the card then shows is written after. A kill anywhere leaves rows that say what was
-meant; the card says what came of it, and the next look believes the card. An instance goes only if
-we made it and nobody holds it: no grant, no answer to the kubelet, no decision of the queue, nobody
-it is being made for, no process by NVML's word; and it is withheld before that is looked at.
+Each change is two-phase: the instances to create and to destroy are durable before the driver is
+called, and the card's resulting state is written afterwards. After a kill the rows have the
+intended state and the card has the actual one, which the next reconciliation takes over. An
+instance is destroyed only if the daemon made it and it has no holder: no grant, no answer to the
+kubelet, no decision of the queue, no pending request for it, and no process that NVML lists. It is
+withheld from placement before its holders are checked.
 """
 
 from __future__ import annotations
@@ -50,13 +51,13 @@ STOP_WAITS_S: Final = 15.0
 
 @dataclass(frozen=True, slots=True)
 class MigWish:
-    """One instance that somebody wants."""
+    """A request for one MIG instance."""
 
     profile: str
     card: GpuUuid | None = None
-    """None: whichever has room."""
+    """None for any card with room."""
     spans: tuple[Span, ...] = ()
-    """Where on the card, in order of preference; empty: where it fits best."""
+    """Spans on the card in order of preference; empty for the best fit."""
 
 
 class Cuts:
@@ -75,7 +76,7 @@ class Cuts:
         reread: Callable[[], Awaitable[None]],
         fatal: Callable[[BaseException], None],
     ) -> None:
-        """`reread`: read the GPUs now, and tell everybody."""
+        """`reread` reads the GPUs now and notifies all subscribers."""
         self._cutter = cutter
         self._ledger = ledger
         self._keeper = keeper
@@ -89,11 +90,11 @@ class Cuts:
         self.rows: dict[tuple[GpuUuid, MigPlace], Cut] = {}
         """Instances that the daemon has made, is about to make, or is about to destroy."""
         self.cards: dict[GpuUuid, MigState] = {}
-        """Cards that have MIG, as last looked at."""
+        """Cards with MIG, as last read."""
         self.on_change: list[Callable[[], None]] = []
         """Called when cards or rows are other than before."""
         self._promised: dict[GpuUuid, str] = {}
-        """Instances that somebody is about to have, and who."""
+        """Instances that are reserved for a request, with the requester's name."""
         self._shown: object = None
         """Signature of the readings when the cards were last read."""
         self._busy = False
@@ -231,9 +232,9 @@ class Cuts:
     async def instance(
         self, wish: MigWish, who: str, but: Collection[GrantId] = ()
     ) -> AsyncGenerator[GpuUuid, None]:
-        """An instance as it is wished for, found or made, that nobody else is given until this
-        ends: make a grant on it within. `but`: grants of the asker's own that may be on it. Raises
-        NoRoom, MigUnavailable, LedgerFull, LedgerLost."""
+        """Find or create an instance and reserve it for the time of the context, within which the
+        caller makes its grant. `but`: the caller's own grants, which may be on it. Raises NoRoom,
+        MigUnavailable, LedgerFull, LedgerLost."""
         uuid = await self._promise(wish, who, frozenset(but))
         try:
             yield uuid
@@ -241,7 +242,8 @@ class Cuts:
             self._promised.pop(uuid, None)
 
     async def _promise(self, wish: MigWish, who: str, but: frozenset[GrantId]) -> GpuUuid:
-        """A change that was begun is finished, whoever has given up waiting for it."""
+        """Reserve an instance; a change that has begun is finished even if the caller is
+        cancelled."""
         # Every error is for the caller, that of a lost ledger is fatal as well.
         task = self._background.spawn(
             self._alone(wish, who, but), "making of a MIG instance", expected=(Exception,)
@@ -348,7 +350,7 @@ class Cuts:
             else Cut(state.gpu, one.place, CutState.GOING, now_s, who)
             for one in going
         ]
-        await self._ledger.commit(rows)  # from here on a kill is told by the card
+        await self._ledger.commit(rows)  # After a kill from here on, the card shows the result.
         self.rows.update({row.key: row for row in rows})
         try:
             outcome = await self._cutter.edit(state.gpu, room.remove, room.place)

@@ -1,4 +1,5 @@
-"""GPUs that come, go, or change their driver: told, and read anew once it has become quiet."""
+"""Reads the GPUs again after a GPU or its driver was added, removed or changed, once no further
+change follows."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Holders:
         self.pods: PodHolders = NoPods()
         """Made later than this."""
         self.promised: Callable[[frozenset[GpuUuid]], list[str]] = lambda gpus: []
-        """Instances that are made for somebody who has no grant yet."""
+        """Holders of instances that are reserved for requests without a grant yet."""
 
     def of_card(self, state: MigState) -> list[str]:
         """Holders of a card and of all its instances."""

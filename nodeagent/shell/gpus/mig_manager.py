@@ -1,8 +1,8 @@
-"""The desk for MIG: shows how cards are cut, and cuts an idle one anew when an operator says so.
+"""Shows the MIG geometry of the cards, and changes that of an idle card for an operator.
 
-The order is what keeps a change from meeting anybody: the card is judged and planned, withheld from
-whoever gives GPUs away, and only then looked at for holders; what is found idle there stays idle.
-The audit row is durable before the driver is touched. A change goes on when its caller leaves.
+The order of steps keeps a change from a card in use: the change is planned, the card is withheld
+from placement, and only then its holders are checked, so that an idle card stays idle. The audit
+row is durable before the driver is called. A change continues when its caller disconnects.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ HELD_UP_S: Final = 120.0
 
 
 class MigManager:
-    """An Endpoint of the daemon, and what the local API asks."""
+    """An Endpoint of the daemon that handles the MIG requests of the local API."""
 
     def __init__(
         self,
@@ -72,8 +72,8 @@ class MigManager:
         operator_uids: frozenset[int],
         fatal: Callable[[BaseException], None],
     ) -> None:
-        """`reread`: read the GPUs now, and tell everybody. `geometry`: held by whoever changes how
-        a card is cut. `cuts`: who makes instances as they are asked for."""
+        """`reread` reads the GPUs now and notifies all subscribers. `geometry` is held during every
+        change of a card's geometry. `cuts` creates instances on request; None if it is off."""
         self._cuts = cuts
         self._cutter = cutter
         self._keeper = keeper
@@ -90,7 +90,7 @@ class MigManager:
     # --- an Endpoint --------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Tells of changes that the daemon did not live to see the end of."""
+        """Record an event for each change that an earlier daemon did not finish."""
         last = {row.subject: row for row in self._audit.audit_rows(RULE)}
         for row in last.values():
             if row.step != BEGUN:
@@ -102,7 +102,7 @@ class MigManager:
                 f"the change of {row.subject} to {wanted} was interrupted and its result is"
                 " unknown: see `sluice mig show`, then set it again",
             )
-            with contextlib.suppress(LedgerFull):  # then it is told once more
+            with contextlib.suppress(LedgerFull):  # The event is recorded again then.
                 self._audit.audit(replace(row, at_unix_s=self._clock.unix_s(), step=INTERRUPTED))
 
     async def close(self) -> None:

@@ -62,7 +62,7 @@ class Gpus:
         self._card_of: dict[GpuUuid, GpuUuid] = {}
         """Card of each MIG instance."""
         self.health_changes: Counter[GpuUuid] = Counter()
-        """How often each GPU's health changed, since the daemon started."""
+        """Number of health changes of each GPU since the daemon started."""
         self.on_health: list[Callable[[HealthChange], object]] = []
         """Called with each change, in the order they happen."""
         self.driver_version: str | None = None
@@ -80,10 +80,10 @@ class Gpus:
         self.on_read: list[Callable[[], None]] = []
         """Called after every pass."""
         self._withheld: set[GpuUuid] = set()
-        """Cards that are being cut anew, and instances that are to go: nothing of them is given
-        away."""
+        """Cards whose geometry is being changed, and instances to be destroyed: nothing is placed
+        on them."""
         self.on_demand: frozenset[GpuUuid] = frozenset()
-        """Instances that were made because somebody asked: given to nobody who does not name
+        """Instances that were created on request: only requests that name them are placed on
         them."""
 
     def take(self, reading: NodeReading, now_ns: int, unix_s: float = 0.0) -> None:

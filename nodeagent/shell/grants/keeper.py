@@ -4,8 +4,8 @@ into its events.
 One instance owns every open region, pidfd and waiting request. Everything runs in one thread,
 to completion, so that an event and its instructions are never interleaved with another's.
 
-Longer than a file should be: open regions, pidfds and who waits change together or not at all, so
-everything that changes them is here. What others may read of them is in `reading.py`.
+Longer than a file should be: open regions, pidfds and waiting requests change together or not at
+all, so everything that changes them is here. Other parts read them through `reading.py`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from nodeagent.units import MAX_SLOTS, NS_PER_S, GpuUuid, GrantId, RequestId, Sl
 log = logging.getLogger(__name__)
 
 CLAIM_RACES = 4
-"""Tries to find a slot nobody is claiming at that very moment."""
+"""Maximum tries to find a slot that no process is claiming at the same moment."""
 
 
 NOBODY: Final = Process(0, 0, 0, 0)
@@ -73,7 +73,7 @@ class Keeper:
         registration_listener: Callable[[Registrar], RegistrationListener],
         fatal: Callable[[BaseException], None],
     ) -> None:
-        """`registration_listener` makes the one who lets processes in to us."""
+        """`registration_listener` makes the listener through which processes register."""
         self._book = GrantBook(rules)
         self._open: dict[GrantId, Open] = {}
         self._requests = itertools.count(1)
@@ -95,9 +95,9 @@ class Keeper:
         self.on_ended: list[Callable[[GrantId], None]] = []
         """Called after a grant's region is gone."""
         self.before_ask: list[Callable[[], None]] = []
-        """Called before a request is looked at: others may have to give back first."""
+        """Called before a request is evaluated, so that borrowers can give memory back first."""
         self.on_changed: list[Callable[[GrantId], None]] = []
-        """Called after a live grant's limits were published anew."""
+        """Called after a live grant's limits were published again."""
         self.on_registered: list[Callable[[], None]] = []
         """Called when a process has joined a grant."""
 
@@ -301,7 +301,7 @@ class Keeper:
         return answer
 
     def withdraw(self, asking: Asking) -> None:
-        """The asker has its answer, or wants none any more."""
+        """The request was answered or withdrawn."""
         self._answers.pop(asking.request, None)
         self.apply(ev.AskEnded(asking.request))
         if asking.grant not in self._book.grants:
@@ -341,7 +341,7 @@ class Keeper:
                 answer = decided
                 break
         if answer.error:
-            if not opened.refused:  # once: a tenant decides how often it asks
+            if not opened.refused:  # Logged once, since a tenant may retry without end.
                 opened.refused = True
                 name = errno.errorcode.get(answer.error, str(answer.error))
                 log.warning("grant %s: pid %d refused: %s", grant, handle.process.pid, name)
@@ -351,15 +351,17 @@ class Keeper:
         return answer
 
     def _ask_slot(self, event: ev.SlotAsked) -> RegisterAnswer | None:
-        """None: a tenant claimed the slot just then, ask again."""
+        """Request a slot; None if a tenant claimed it at the same moment, so that the caller
+        retries."""
         self._owned = None
         self.apply(event)
         return self._owned
 
     def hung_up(self, grant: GrantId, slot: SlotIndex, generation: int) -> None:
-        """A closed socket alone proves nothing: programs close descriptors they do not know. A
-        process that has not mapped the region any more, or is another program that has mapped it
-        anew before we came to look, has become another one: its GPU memory went with the old."""
+        """Free a slot whose process closed its socket, if the process is gone or runs another
+        program. The closed socket alone proves nothing: programs close descriptors they do not
+        know. A process that no longer maps the region, or whose image has changed, has called exec,
+        which freed its GPU memory."""
         opened = self._open.get(grant)
         tenant = opened.tenants.get(slot) if opened else None
         if opened is None or tenant is None or tenant.generation != generation:
@@ -373,13 +375,13 @@ class Keeper:
             self._slot_gone(grant, slot, generation)
 
     def _is_another_now(self, process: Process, image: int) -> bool:
-        """Has the process become another program than `image` was?"""
+        """True if the process now runs another program than `image`."""
         now = self._processes.image_of(process.pid)
         return 0 not in (image, now) and image != now
 
     def _forget_before(self, grant: GrantId, opened: Open, process: Process) -> None:
-        """A process that comes as another program than before has nothing any more in the slots
-        it had: nobody hung up if we were away meanwhile."""
+        """Free the slots that a process had before it called exec: their sockets' end went unseen
+        if the daemon was not running then."""
         before = [
             (slot, tenant.generation)
             for slot, tenant in opened.tenants.items()
@@ -398,7 +400,7 @@ class Keeper:
         generation: int,
     ) -> None:
         before = opened.tenants.get(slot)
-        if before is not None:  # asked again for the slot it has
+        if before is not None:  # The process registered again for the slot it has.
             before.handle.close()
         image = self._processes.image_of(handle.process.pid)
         opened.tenants[slot] = Tenant(handle, generation, image)
@@ -495,12 +497,12 @@ class Keeper:
             opened.region.repair_usage()
 
     def adopt_claims(self) -> None:
-        """Give slots that tenants claimed for themselves an owner, or zero them when nobody is
+        """Give slots that tenants claimed for themselves an owner, or zero them when no process is
         behind them."""
         try:
             self._adopt_claims()
             self._short = False
-        except OSError as error:  # no descriptor left: nobody is taken for gone because of that
+        except OSError as error:  # Without a free descriptor no process is taken for gone.
             if not self._short:
                 log.error("cannot read the claims of processes: %s", error)
             self._short = True
@@ -545,8 +547,8 @@ class Keeper:
             opened.region.drop_claim(slot)
 
     def _is_of(self, process: Process, opened: Open, held: Held) -> bool:
-        """Anybody may write a pid into a claim: the process must have the right user and the
-        region mapped."""
+        """True if the process has the right user and maps the region: any tenant may write any PID
+        into a claim."""
         allowed = held.record.container is not None or process.uid in (held.record.owner.uid, 0)
         return allowed and (
             self._processes.maps_file(process.pid, *opened.region.usage_file()) is True
@@ -555,12 +557,12 @@ class Keeper:
     # --- after a restart ---
 
     def restore(self) -> None:
-        """Take over what lives, end what died while we were away, remove what belongs to nobody."""
+        """Take over live grants, end those that died meanwhile, remove regions without a grant."""
         present = set(self._regions.present())
         records = {record.grant: record for record in self._ledger.load()}
         # Without a row: the ledger was damaged, moved away, put back from a copy, or its disk was
-        # full when the grant was made. An intent is written before its region is there, so nobody
-        # else's region can be without one.
+        # full when the grant was made. An intent is written before its region exists, so
+        # every region of this daemon has had a row.
         for grant in present - records.keys() - self._ledger.ended():
             found = self._regions.read_record(grant)
             if found is not None and found.boot_id == self._book.boot_id:
@@ -613,7 +615,7 @@ class Keeper:
         """Keeps the quota of a grant without a usable region until its processes have ended.
         Returns False if none is alive."""
         if record.state not in (GrantState.ACTIVE, GrantState.DRAINING):
-            return False  # nobody had it yet, or nobody was left
+            return False  # It has no processes yet, or none any more.
         container = record.container
         known = self.tenant_pids()
         handles: list[ProcessHandle] = []
@@ -644,8 +646,8 @@ class Keeper:
         return True
 
     def _find_owner(self, record: GrantRecord) -> bool:
-        """Is there still somebody the grant is held for? A container's is held until the kubelet
-        is done with it."""
+        """True if the grant's owner still exists. A container's grant is held until the kubelet has
+        released it."""
         if record.container is not None:
             return True
         root = self._processes.find(record.owner.pid, record.owner.starttime_ticks)

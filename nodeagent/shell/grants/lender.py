@@ -1,5 +1,5 @@
-"""Lends memory that nobody was guaranteed, and takes back what borrowers do not hold as soon as
-somebody asks for a grant; see `core/grants/lending.py`."""
+"""Lends memory that is guaranteed to no grant, and takes back the part that borrowers do not use as
+soon as a grant is requested; see `core/grants/lending.py`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Lender:
             self.look()
 
     def look(self) -> None:
-        """Once: takes back while somebody waits, lends else."""
+        """Take memory back while a request waits, else lend, once."""
         if self._keeper.waiting():
             self.take_back()
         else:

@@ -1,9 +1,9 @@
 """A grant's region whose files are gone or damaged while its processes live.
 
-Root removed them, or a disk did. The processes go on with the pages they have mapped, under the
-last limits in them, and nobody can reach those pages any more. What is left to do is to keep their
-quota until they end: made anew, the region would let each child account for itself from zero
-beside its parents, and two of them would have twice the memory.
+Root removed them, or the disk failed. The processes continue with the pages they have mapped, under
+the last limits in them, and the daemon cannot reach those pages any more. It only keeps their quota
+until they end: in a new region each child would be charged from zero beside its parents, and two of
+them would have twice the memory.
 """
 
 from __future__ import annotations

@@ -1,10 +1,6 @@
-"""Read access to grants for every part except the keeper. `Held` is what was decided of a grant,
-`Open` its outside half while it has a region; a grant is in one before it is in the other. Both are
-the keeper's own and change under the reader: take the frozen record to remember something.
-
-`Held` is what was decided of a grant, `Open` its outside half while it has a region; a grant is
-in one before it is in the other. Both are the keeper's own and change under it: whoever wants to
-remember something takes the frozen record.
+"""Read access to grants for every part except the keeper. `Held` is the book's state of a grant,
+`Open` its region and pidfds while it has them; the two need not exist at the same time. Both belong
+to the keeper and are mutable: a caller that keeps something takes the frozen record.
 """
 
 from __future__ import annotations
@@ -33,30 +29,30 @@ class Tenant:
 
 @dataclass(slots=True)
 class Open:
-    """The outside half of a grant: what must be closed when it ends."""
+    """The region and processes of a grant, which must be closed when it ends."""
 
     region: Region
     account: GrantAccount
     tenants: dict[SlotIndex, Tenant] = field(default_factory=dict)
     refused: bool = False
-    """A registration was refused, and logged."""
+    """True if a refused registration was logged."""
     image: UsageImage | None = None
-    """Its last reading, nothing of it believed."""
+    """The last reading of its usage page, not validated."""
     lost: bool = False
-    """Its files are gone while processes have them mapped: nothing is known of its usage."""
+    """True if its files are gone while processes have them mapped, so that its usage is unknown."""
     half_claims: set[SlotIndex] = field(default_factory=set)
     """Claims seen without a start time: their owner may be between two stores."""
 
 
 class Grants(Protocol):
     def grant(self, grant: GrantId | None) -> Held | None:
-        """None: there is no such grant (any more)."""
+        """The grant; None if there is none, or none any more."""
 
     def live(self) -> Mapping[GrantId, Held]:
         """All that have not ended, oldest first."""
 
     def opened(self, grant: GrantId | None) -> Open | None:
-        """None: it has no region, not yet or not any more."""
+        """The open region of a grant; None if it has none yet, or none any more."""
 
     def opens(self) -> Mapping[GrantId, Open]:
         """All with a region."""

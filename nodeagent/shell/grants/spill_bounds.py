@@ -1,4 +1,4 @@
-"""How much of the host's memory grants that are spilled may have, and what a refusal names."""
+"""Limits of the host memory that spilled grants may use, and the texts of their refusals."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 SWEEP_S: Final = 5.0
 MOVING_S: Final = 0.5
-"""How often a driver is asked whether it has ended what a predecessor of ours asked for."""
+"""Interval of checking whether the driver has finished a request of an earlier daemon. Seconds."""
 DOCTOR_S: Final = 5.0
 """Timeout of the driver's answer; a caller of doctor waits 10 s."""
 DOCS: Final = "docs/node/checkpoint.md"
@@ -65,8 +65,8 @@ class SpillManager:
         clock: Clock,
         fatal: Callable[[BaseException], None],
     ) -> None:
-        """`cards`: GPUs and MIG instances as last read, `cards_now`: read anew; none where they
-        cannot be."""
+        """`cards` has the GPUs and MIG instances of the last reading, `cards_now` reads them again;
+        both are empty if they cannot be read."""
         self._settings = settings
         self._keeper = keeper
         self._driver = driver
@@ -78,11 +78,11 @@ class SpillManager:
         self._background = BackgroundTasks(fatal)
         self._turn = asyncio.Lock()
         self._has = False
-        """The driver has said that it makes checkpoints; that it makes none is asked again."""
+        """True once the driver is known to support checkpoints; until then it is checked again."""
         self.results: Counter[str] = Counter()
         """Checkpoints and restores by result, since the daemon started."""
         self.overdue: Callable[[GrantId], bool] = lambda grant: False
-        """Ends a grant that has been away for too long; False: it is nobody's to end."""
+        """Ends a grant that has been on the host for too long; False if no part may end it."""
 
     # --- an Endpoint --------------------------------------------------------------------------
 
@@ -98,15 +98,14 @@ class SpillManager:
         await self._background.close()
 
     def forget_driver(self) -> None:
-        """It was replaced: what it has is to be asked again."""
+        """Check the support of checkpoints again, since the driver was replaced."""
         self._has = False
 
     # --- to the host --------------------------------------------------------------------------
 
     async def spill(self, grant: GrantId) -> None:
-        """Pauses it, and has its memory on the host when this returns. Raises Refused: it is then
-        as it was before, or the text says what else it is. Is carried through although the asker
-        goes away."""
+        """Pause a grant and move its memory to the host. Completes even if the caller is cancelled.
+        Raises Refused: the grant is unchanged, unless the text says otherwise."""
         await self._whole(self._spill(grant))
 
     async def _spill(self, grant: GrantId) -> None:
@@ -158,8 +157,8 @@ class SpillManager:
         self._say(grant, "spilled", f"its memory, {format_bytes(bytes_)}, is on the host")
 
     async def _undo(self, processes: list[Process]) -> str:
-        """Whoever can be is brought back: the room is its own. What else there is to say: that this
-        could not be, or not of all."""
+        """Restore all processes that can be: their room on the GPU is still theirs. Returns a text
+        about those that could not be restored."""
         try:
             async with asyncio.timeout(self._settings.total_timeout_s):
                 states = await self._settled(processes)
@@ -174,9 +173,9 @@ class SpillManager:
     # --- and back -----------------------------------------------------------------------------
 
     async def resume(self, grant: GrantId) -> None:
-        """Lets a paused grant go on, with its memory back on its GPUs first where it is not. Raises
-        Refused: it stays as it is, or the text says what else it is. Is carried through although
-        the asker goes away."""
+        """Resume a paused grant, after restoring its memory to its GPUs if needed. Completes even
+        if the caller is cancelled. Raises Refused: the grant is unchanged, unless the text says
+        otherwise."""
         await self._whole(self._resume(grant))
 
     async def _resume(self, grant: GrantId) -> None:
@@ -302,7 +301,8 @@ class SpillManager:
     # --- may it? ------------------------------------------------------------------------------
 
     async def _lacks(self) -> str:
-        """Why the driver makes no checkpoints; empty: it does. Raises CheckpointFailed."""
+        """Reason why the driver cannot make checkpoints; empty if it can. Raises
+        CheckpointFailed."""
         why = "" if self._has else await self._driver.missing()
         self._has = not why
         return why
@@ -323,8 +323,8 @@ class SpillManager:
             )
 
     async def _check_cards(self, grant: GrantId) -> None:
-        """The book says there is room; a driver that finds none may leave the process lost, so the
-        card is asked first. Raises Refused."""
+        """Check that the cards have room, besides the book: the driver may lose a process if it
+        finds none on restore. Raises Refused."""
         record = self._held(grant).record
         cards = {card.uuid: card for card in await self._cards_now()}
         for device, needed in zip(record.devices, record.spilled_bytes, strict=False):

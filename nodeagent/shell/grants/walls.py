@@ -1,10 +1,10 @@
-"""The desk for the driver's walls: builds one around each grant that has a cgroup of its own, moves
-it when the grant's limits change, and takes it away with the grant, also what an earlier daemon
-left.
+"""Sets the driver's cgroup limit (wall) of each grant that has a cgroup of its own, adapts it to
+the grant's limits, and removes it with the grant, also one that an earlier daemon left.
 
-One act after another, in an own task each: the driver is asked in another process. The row in the
-ledger comes before every act and goes after the last one. A soft limit is zeroed before the cgroup
-goes, and where the container's runtime was faster, taken from what is around it.
+Changes run one after another, each in its own task, because the driver is called in another
+process. The ledger's row is written before each change and deleted after the last one. A soft limit
+is zeroed before its cgroup is removed; if the container runtime removed the cgroup first, the limit
+is subtracted from the parent cgroup.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class WallManager:
         self._sweeping = BackgroundTasks(fatal)
         self._rows: dict[tuple[GrantId, GpuUuid], WallRow] = {}
         self._missing: dict[GpuUuid, str] = {}
-        """Why a card has none; only of those that were asked for."""
+        """Reason why a card has no limits, for the cards that were checked."""
         self._asked: frozenset[GpuUuid] = frozenset()
         self._unreadable = ""
         self._told: set[GrantId] = set()
@@ -105,11 +105,11 @@ class WallManager:
         self._grants.on_registered.append(lambda: self._soon(self._latecomers()))
         self._taken_over = not (self._on or self._rows)
         if not self._taken_over:
-            self._soon(self._take_over())  # a driver that hangs keeps nobody from starting
+            self._soon(self._take_over())  # A driver that hangs must not delay the start.
         self._sweeping.spawn(self._sweep_loop(), "sweep of the driver's walls")
 
     async def close(self) -> None:
-        """Walls stand without us."""
+        """Stop; the limits stay in force without the daemon."""
         await self._sweeping.close()
         await self._background.close()
 
@@ -120,12 +120,12 @@ class WallManager:
     # --- building -----------------------------------------------------------------------------
 
     async def enclose_container(self, grant: GrantId, pid: int) -> None:
-        """Around the container that `pid` is the first process of; asked while it is made. Raises
+        """Set the limit of the container whose first process is `pid`, while it is created. Raises
         Refused."""
         await self._in_turn(self._enclose(grant, lambda held: self._container_of(held, pid)))
 
     async def enclose_program(self, grant: GrantId, process: Process) -> None:
-        """Around what `sluice run` is about to become. Raises Refused."""
+        """Set the limit of the program that `sluice run` is about to execute. Raises Refused."""
         if self._settings.run_cgroups:
             await self._in_turn(
                 self._enclose(grant, lambda held: (self._places.make(grant, process.pid), True))
@@ -158,8 +158,8 @@ class WallManager:
             self._none(grant, str(error))
 
     def _none(self, grant: GrantId, why: str) -> None:
-        """No wall of the driver's around it: the interposer's alone. Raises Refused where that is
-        not enough."""
+        """Record that only the interposer limits the grant. Raises Refused if the settings require
+        a wall."""
         if self._settings.enabled == "on":
             raise Refused(
                 RefusalKind.UNAVAILABLE,
@@ -184,7 +184,7 @@ class WallManager:
         self._told.discard(held.record.grant)
 
     async def _latecomers(self) -> None:
-        """Containers whose start we did not see, by the processes that have registered."""
+        """Set limits of containers whose start went unseen, found by their registered processes."""
         if not self._on:
             return
         for grant, held in list(self._grants.live().items()):
@@ -230,7 +230,7 @@ class WallManager:
                 await self._driver.set([WallOrder(row.gpu, row.cgroup, Bytes(0), row.hard_bytes)])
                 others = [one for one in self._of(row.grant) if one.gpu != row.gpu]
                 if not others and not self._places.remove(row.cgroup):
-                    return  # somebody is in it still, and stays behind the wall
+                    return  # A process is still in the cgroup, so the hard limit stays.
             else:
                 await self._driver.set([WallOrder(row.gpu, row.cgroup)])
             self._forget(row)
@@ -345,7 +345,7 @@ class WallManager:
     # --- helpers ------------------------------------------------------------------------------
 
     async def _learn(self, gpus: Sequence[GpuUuid]) -> None:
-        """Which of the cards have limits; asked once for each. Raises WallsUnavailable."""
+        """Check once for each card whether it supports limits. Raises WallsUnavailable."""
         fresh = [gpu for gpu in gpus if gpu not in self._asked and not is_instance(gpu)]
         if not fresh:
             return
@@ -358,7 +358,7 @@ class WallManager:
         self._unreadable = ""
 
     def forget_drivers(self) -> None:
-        """The driver was replaced: what it has is to be asked again."""
+        """Check the cards again, since the driver was replaced."""
         self._missing, self._asked = {}, frozenset()
 
     def _of(self, grant: GrantId) -> list[WallRow]:
@@ -381,7 +381,7 @@ class WallManager:
             await act
 
     async def _guarded(self, act: Coroutine[Any, Any, None]) -> None:
-        """Trouble with one keeps nobody from the next; the sweep comes back to it."""
+        """Log an error of one change, so that the next one runs; the sweep retries it."""
         try:
             await act
         except WallsUnavailable as error:

@@ -33,7 +33,7 @@ LOOK_S: Final = 2.0
 
 
 class Marker(Protocol):
-    """Which door was used last; empty: none yet."""
+    """The allocation mode that was used last; empty if there was none yet."""
 
     def read(self) -> str: ...
     def write(self, door: str) -> None: ...

@@ -1,10 +1,10 @@
-"""Before the device plugin goes, the scheduler is told that nothing is free here.
+"""Sets the node's allocatable GPUs to zero before the device plugin stops.
 
-A kubelet whose plugin has gone fails a pod that is bound to it then, for good; and it tells the API
-server that there is nothing left only with its next status, up to 10 s later. So the daemon says it
-first, goes on serving until what was already bound has been admitted, and only then ends the
-kubelet's stream. New pods wait in the scheduler until the next daemon has registered and the
-kubelet has told so. A daemon that is killed cannot do this.
+A kubelet without the plugin rejects a pod that is then bound to the node, and the pod fails for
+good; but the kubelet reports the missing devices only in its next node status, up to 10 s later. So
+the daemon writes the zero itself, serves until pods that are already bound have been admitted, and
+only then ends the kubelet's stream. New pods stay pending until the next daemon has registered and
+the kubelet has reported its devices. A daemon that is killed cannot do this.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ SETTLES_S: Final = 1.5
 
 class Withdraws(Protocol):
     async def withdraw(self, resources: Collection[str]) -> str:
-        """No pod is bound here for them any more; why it could not be said, empty: it was."""
+        """Set the resources to zero; return the error, or an empty string if they were set."""
 
 
 class NodeDecommission:
-    """Implements Endpoint. Has to close before everything that serves the kubelet."""
+    """An Endpoint that must close before all those that serve the kubelet."""
 
     def __init__(
         self,

@@ -37,8 +37,8 @@ QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 class QueueLimits:
     """The decision of the queue controller for the pod.
 
-    Whether a pod is a queue's is a label on it, or on one of the controllers above it. A pod of
-    which that cannot be told does not start: it might be one, and quota would be passed by.
+    A pod belongs to a queue by a label on it, or on one of the controllers above it. A pod for
+    which that is unknown does not start, since it might bypass its quota.
     """
 
     def __init__(self, manager: QueueManager, pods: PodSource) -> None:

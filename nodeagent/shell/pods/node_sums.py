@@ -1,8 +1,8 @@
 """Keeps the sums over this node's GPUs in its Node object, where Kubernetes' scheduler counts them.
 
-Whoever else writes there (a kubelet that starts anew with an empty checkpoint sets extended
-resources to zero, a node is made anew) is put right as soon as the watch tells. With the setting
-off, what was counted before is taken away.
+Other writes there (a kubelet that restarts with an empty checkpoint sets extended resources to
+zero; a Node object is created again) are corrected as soon as the watch reports them. With the
+setting off, sums that were written before are removed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class NodeStatus(Protocol):
 
     @property
     def facts(self) -> Known | None:
-        """None: not known."""
+        """None if unknown."""
 
     async def count(self, changes: Mapping[str, str | None], counted: str | None) -> str:
         """Writes capacity and the names that are ours; why it could not, empty when it could."""
@@ -112,7 +112,7 @@ class NodeSums:
             self.writes_total += 1
             said = ", ".join(f"{key} {value or 'not any more'}" for key, value in changes.items())
             log.info("kubernetes: node %s counts %s", self._status.node, said or names)
-            # The watch tells of our own write; until then it is not written again.
+            # The watch reports our own write; until then it is not written again.
             await asyncio.sleep(PAUSE_S)
         return trouble
 

@@ -1,7 +1,7 @@
 """Resizes the grants of running pods as their annotations say; see `core/kubelet/resizing.py`.
 
-Looked at when a pod changes, when one of its containers has a grant, and, for what had no room,
-when a grant ends. What is done or refused is told in the pod's events, once for each wish.
+A pod is evaluated when it changes, when one of its containers gets a grant, and, if there was no
+room, when a grant ends. Results are recorded in the pod's events, once for each request.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Resizer:
         self._rules = rules
         self._tell = tell
         self._told: dict[GrantId, tuple[str, str]] = {}
-        """The wish that was answered last, and the answer's reason."""
+        """The last request that was answered, and the reason in the answer."""
         self._background = BackgroundTasks()
         grants.on_ended.append(self._ended)
         grants.on_registered.append(self.look)

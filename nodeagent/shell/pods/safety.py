@@ -1,7 +1,7 @@
 """Periodic check for settings of this node that let pods bypass their grants.
 
-Nothing is done about it: a running node is not taken down for a setting of somebody else's. It is
-said once in the log when it changes, in `sluice doctor`, and in the metrics.
+The daemon only reports them, since the settings belong to other components: in the log when one
+changes, in `sluice doctor`, and in the metrics.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ EVERY_S: Final = 60.0
 class SafetyLook:
     toolkit: Finding
     toolkit_accepts: bool | None
-    """The container runtime gives GPUs to whoever asks by a variable; None: not known."""
+    """True if the container runtime gives GPUs to containers that set NVIDIA_VISIBLE_DEVICES; None
+    if unknown."""
     plugins: Finding
     cdi: Finding | None = None
     """Finding on whether containers can be given GPUs; None: no GPU is known yet."""

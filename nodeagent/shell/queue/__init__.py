@@ -1,1 +1,1 @@
-"""The desk at the queue."""
+"""The node's session with the queue controller, and processes that wait for admission."""

@@ -40,7 +40,7 @@ def pods_of(records: Iterable[GrantRecord]) -> tuple[PodGpus, ...]:
 
 
 def _for_queue(health: Health) -> str:
-    """The queue knows nothing between suspect, which takes work, and unhealthy."""
+    """The queue has no state between suspect, which takes work, and unhealthy."""
     return Health.SUSPECT.value if health is Health.DEGRADED else health.value
 
 

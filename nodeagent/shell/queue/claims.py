@@ -43,7 +43,7 @@ class Claims:
             if now_ns >= claim.until_ns or key not in self._book.works:
                 del self._claims[key]
         mine = self.works_of_owners(pod, owners)
-        for one in mine:  # it asks again, or another container of it
+        for one in mine:  # A retry, or another container of the pod.
             claimed = self._claims.get(one.key)
             if self._pod_in(one) == pod.uid or (claimed is not None and claimed.pod == pod.uid):
                 work = one

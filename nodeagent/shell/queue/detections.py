@@ -24,11 +24,11 @@ class Detections:
         self._told = 0
 
     def begin(self) -> None:
-        """A session is new: its controller knows nothing yet."""
+        """Send all again: the controller of a new session has none yet."""
         self._told = 0
 
     def due(self, workloads: Mapping[GrantId, str]) -> tuple[Detection, ...]:
-        """`workloads`: whose each grant is."""
+        """Detections not sent yet. `workloads` maps grants to their workloads."""
         found = [one for one in self._after(self._told) if one.kind in TOLD]
         return tuple(
             Detection(

@@ -1,11 +1,12 @@
-"""The node's desk at the queue: keeps a session with the controller, carries out what the reducer
-decides, and lets processes under `sluice run --queue` wait for their turn.
+"""Keeps a session with the queue controller, carries out the reducer's decisions, and lets
+processes under `sluice run --queue` wait for admission.
 
-It runs in the daemon's one thread. A session that breaks is made anew after a pause that grows;
-what was not told meanwhile is told when connecting, since that tells everything.
+It runs in the daemon's one thread. A broken session is opened again after a growing pause; nothing
+is lost meanwhile, since connecting reports the whole state.
 
-Longer than a file should be: the session and those who wait share what was told, to whom, and in
-which session. Claims of pods, and what is said to those who wait, stand beside it.
+Longer than a file should be: the session and the waiting processes share the record of what was
+sent in which session. Claims of pods, and the messages to waiting processes, have their own
+modules.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 10.0
 WITHDRAWN_AT_ONCE: Final = 64
 MOST_EARLY: Final = 10_000
-"""Workloads heard of before their submission is answered; as many submissions are never under way
-at once."""
+"""Maximum workloads whose status arrived before the answer to their submission; there are never as
+many open submissions."""
 
 
 _REFUSALS: Final = {
@@ -95,7 +96,7 @@ class QueueManager:
         self._background = BackgroundTasks(fatal)
         self.book = QueueBook(*ledger.load_queue())
         self.trouble = "not connected yet"
-        """Why there is no session; empty while there is one."""
+        """Error for which there is no session; empty while there is one."""
         self._connected_ns: int | None = None
         self._heard_ns: int | None = None
         """When the controller last said anything that counts."""
@@ -220,7 +221,7 @@ class QueueManager:
         )
         loop = asyncio.get_running_loop()
         earlier = self._kills.pop(do.grant, None)
-        if earlier is not None:  # told to stop before, with more time
+        if earlier is not None:  # An earlier stop had a longer grace period.
             earlier.cancel()
         self._kills[do.grant] = loop.call_later(do.grace_s, self._kill, do.grant)
 
@@ -236,15 +237,15 @@ class QueueManager:
         self._kills[grant] = asyncio.get_running_loop().call_later(TICK_S, self._kill, grant)
 
     def _grant_ended(self, grant: GrantId) -> None:
-        """Called in the middle of the keeper's work, so it is looked at afterwards."""
+        """Called while the keeper handles an event, so it is evaluated afterwards."""
         handle = self._kills.pop(grant, None)
         if handle is not None:
             handle.cancel()
         asyncio.get_running_loop().call_soon(self._apply, qd.GrantEnded(grant))
 
     def evict(self, grant: GrantId, rule: str) -> str:
-        """The grant ends, and the controller hears why; whom that is, empty where it is not the
-        queue's."""
+        """End the grant and report the reason to the controller; return a text that
+        names the controller and the workload, empty if the grant is not the queue's."""
         workload = self.workload_of(grant)
         if not workload:
             return ""
@@ -354,11 +355,11 @@ class QueueManager:
         self.trouble = why
 
     def _in_line(self) -> list[str]:
-        """Workloads that somebody here still waits for."""
+        """Workloads for which a process of this node still waits."""
         return [name for name, one in self._waiters.items() if not one.granted]
 
     async def _connect(self) -> bool:
-        self._outbox = asyncio.Queue()  # connecting tells everything
+        self._outbox = asyncio.Queue()  # Connecting reports the whole state.
         self._broken = asyncio.Event()
         self._early.clear()
         self._alone.clear()
@@ -489,7 +490,7 @@ class QueueManager:
                 return
 
     async def _withdraw(self, workload: str, uid: str) -> bool:
-        """False: it has to be tried again."""
+        """Returns False if it must be retried."""
         try:
             await self._link.withdraw(workload, uid)
         except LinkLost:
@@ -541,9 +542,9 @@ class QueueManager:
         await self._follow(waiter)
 
     async def _submit(self, waiter: Waiter, submission: Submission, name: str) -> bool:
-        """False: it was refused, and the waiter was told. Sent again, it is the same submission."""
+        """Submit; False if it was refused, which the waiter has received. A retry is idempotent."""
         while True:
-            # Only within a session: one that begins withdraws what nobody is known to wait for.
+            # Only within a session: a new one withdraws workloads without a known waiter.
             if self.trouble:
                 waiter.steps.put_nowait(Waiting(0, f"not connected to the queue: {self.trouble}"))
                 await asyncio.sleep(FIRST_PAUSE_S)

@@ -1,5 +1,5 @@
-"""Has grants of the queue spilled and brought back, each in its own time, and tells the reducer
-what became of it."""
+"""Has grants of the queue spilled and brought back, each in its own task, and reports the
+result to the reducer."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Spilling:
         self._soon(self._bring_back(grant))
 
     def resume(self, grant: GrantId) -> None:
-        """One that somebody here has spilled, and the queue only paused."""
+        """Restore a grant that the node spilled while the queue only paused it."""
         self._soon(self._resume(grant))
 
     async def close(self) -> None:

@@ -38,7 +38,8 @@ class Waiter:
 
 
 def submission_of(waiter: Waiter, namespace: str, user: str) -> Submission:
-    """`namespace`: of who names none. `user`: the name of the waiter's user."""
+    """The submission of a waiter. `namespace` is used if it names none; `user` is its user's
+    name."""
     queue = waiter.ask.queue
     assert queue is not None
     token = str(uuid.uuid4())
@@ -59,7 +60,7 @@ def submission_of(waiter: Waiter, namespace: str, user: str) -> Submission:
 
 
 def ask_for(work: Work, asked: GrantAsk) -> GrantAsk:
-    """The local ask for what was decided: exactly these GPUs, now."""
+    """The local request for a decision: exactly its GPUs, without waiting."""
     gpus = work.decision.gpus
     if not gpus:
         return replace(asked, queue=None, wait_s=0.0)

@@ -1,1 +1,1 @@
-"""Looks at who uses the GPUs, and carries out what is done about it."""
+"""Detects use of the GPUs around the limits, and contains it."""

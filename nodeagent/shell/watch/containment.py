@@ -56,9 +56,9 @@ class Containment:
         denies: bool,
         placers: Sequence[Callable[[GrantId, str], str]] = (),
     ) -> None:
-        """`kernel` refuses opens of GPUs, if it `denies`: without eBPF it cannot. `placers` place
-        grants here and can take them away: told (grant, why), they say who they are; empty: it is
-        none of theirs."""
+        """`kernel` refuses opens of GPUs, if it `denies`: without eBPF it cannot. `placers` evict a
+        grant that they placed: given (grant, reason), each returns a text that names it, or an
+        empty string if the grant is not its own."""
         self._keeper = keeper
         self._processes = processes
         self._restrainer = restrainer
@@ -89,7 +89,7 @@ class Containment:
             return False  # a person was there first, or it was never done
         fresh = hold is None
         if hold is not None:
-            self._owed.pop(hold.number, None)  # asked for again, or tried again now
+            self._owed.pop(hold.number, None)  # It is requested again, or retried now.
         try:
             self._ledger.audit(self._row(act, because))
             if not act.undo and act.step in UNDONE:
@@ -136,7 +136,8 @@ class Containment:
                 self._deny_again(self._kernel, hold)
 
     def _deny_again(self, kernel: KernelWatch, hold: Hold) -> None:
-        """Once to each child that does not know: where there is no bpffs to take it over from."""
+        """Request the refusal again from each new eBPF child, which without bpffs does not take it
+        over."""
         status = kernel.status()
         if status.state is not WatchState.RUNNING or hold.cgroup in kernel.denied():
             return
@@ -147,8 +148,8 @@ class Containment:
     # --- after a start, and by hand ---
 
     def resume(self, policy: Policy | None) -> list[Hold]:
-        """Look through what an earlier daemon held: take back what nobody asks for any more, do
-        again what it did not come to. What stays in force; `policy` None: detection is off."""
+        """Take over the holds of an earlier daemon: undo those without a reason, and complete those
+        that it began. Returns the holds in force. `policy` is None if detection is off."""
         kept = []
         for hold in self.holds.load():
             reason = unwanted(hold, policy, self._keeper.live(), self._denies)
@@ -191,8 +192,8 @@ class Containment:
         return self.carry_out(act, because)
 
     def allow_strangers(self) -> None:
-        """Refusals in our own directory that no row stands for: the ledger was lost. Looked at
-        before the eBPF child takes them over."""
+        """Remove refusals in our own directory that have no row, because the ledger was lost.
+        Called before the eBPF child takes them over."""
         known = {hold.cgroup_id for hold in self.holds.all() if hold.step == Step.DENY}
         for number in sorted(self._targets.refused() - known):
             because = "no row of the ledger says why"

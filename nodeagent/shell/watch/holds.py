@@ -130,7 +130,7 @@ class Holds:
     def _lives(self, pid: int, starttime_ticks: int) -> bool:
         try:
             handle = self._processes.find(pid, starttime_ticks)
-        except OSError:  # cannot be told now: what is held stays held
+        except OSError:  # Unknown now, so the hold stays.
             return True
         if handle is None:
             return False

@@ -1,5 +1,5 @@
-"""The kernel's watch inside the daemon: whom it looks at, what it told so far, and tracing for
-people."""
+"""The daemon's side of the kernel watch: the processes it watches, the events it has reported, and
+tracing for users."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class KernelWatchManager:
         held = self._grants.live().values()
         return frozenset(one.record.driver_path for one in held if one.record.driver_path)
 
-    # --- what it told ---
+    # --- its events ---
 
     def _count(self, event: KernelEvent) -> None:
         name = type(event).__name__

@@ -1,6 +1,6 @@
-"""Looks at who uses the GPUs after every reading, and starts what the rules ask for.
+"""Checks the processes on the GPUs after every reading, and starts the acts that the rules require.
 
-The sight comes from NVML's list of processes, /proc, and the list of registered processes; where
+The input comes from NVML's list of processes, /proc, and the list of registered processes; where
 the kernel watch runs it adds opens, foreign libraries and audit windows.
 """
 
@@ -48,7 +48,7 @@ _GRANULE_BYTES: Final = 2 * MIB
 MAPS_EVERY_S: Final = 5.0
 """Interval of reading the mapped libraries of one process; each reading costs about 21 us."""
 MOST_MAPS: Final = 100
-"""Processes whose libraries are looked at after one reading; the others have their turn later."""
+"""Maximum processes whose libraries are read after one reading; the others follow later."""
 
 
 class Watch:
@@ -66,7 +66,7 @@ class Watch:
         known_libraries: Callable[[], Iterable[str]],
         former_libraries: Callable[[], Collection[LibraryIdentity]],
     ) -> None:
-        """`kernel` tells of opens, foreign libraries and audit windows. `place_of` is (namespace,
+        """`kernel` reports opens, foreign libraries and audit windows. `place_of` is (namespace,
         ClusterQueue) of a grant that came through the queue, `known_libraries` the paths of driver
         libraries that processes may have mapped, `former_libraries` those this node has had, as of
         a process that has one from before an update mapped."""
@@ -94,7 +94,7 @@ class Watch:
         kernel.subscribe(self.heard)
 
     def acts(self) -> dict[str, int]:
-        """How often each step was taken, since the daemon started."""
+        """Number of acts of each step since the daemon started."""
         return dict(self._containment.acts)
 
     def suspicions(self) -> dict[str, int]:
@@ -172,7 +172,7 @@ class Watch:
         elif isinstance(event, ForeignLibrary) and event.resembles == "driver":
             # Not a copy of ours: one from before an upgrade is mapped by every older process.
             subject = self._subject(event.actor.pid, event.actor.starttime_ticks)
-            # The eBPF child hears of a new driver a moment later than the first program may map it.
+            # The first program may map a new driver a moment before the eBPF child knows of it.
             if subject is not None and (event.file.device, event.file.inode) not in self._known():
                 self._told_foreign.append(ForeignMapping(subject, event.path, event.file.inode))
         elif isinstance(event, AuditWindow):
@@ -197,7 +197,7 @@ class Watch:
         for gpu in reading.gpus:
             for one in gpu.processes:
                 known = registered.get(one.pid)
-                # Held by a pidfd: while it is registered its pid is nobody else's.
+                # Its pidfd is open, so the PID is not reused while it is registered.
                 subject = (
                     self._registered(*known) if known is not None else self._subject(one.pid, None)
                 )
@@ -350,7 +350,7 @@ class Watch:
     def _lives(self, pid: int, starttime_ticks: int) -> bool:
         try:
             handle = self._processes.find(pid, starttime_ticks)
-        except OSError:  # cannot be told now
+        except OSError:  # Unknown now, so it counts as alive.
             return True
         if handle is None:
             return False

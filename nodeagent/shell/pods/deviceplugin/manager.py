@@ -1,12 +1,12 @@
-"""The node's desk for the kubelet: answers what the device plugin is asked, and keeps grants and
-CDI files as the reducer says.
+"""Handles the device plugin's calls of the kubelet, and keeps grants and CDI files as the reducer
+decides.
 
-Allocate is local: an intent in the ledger and a name, nothing else. Everything that takes time or
-may fail happens when the container starts, where the kubelet tries again. One event and all its
-instructions are carried out before the next, so what is durable and what is done never cross.
+Allocate only writes an intent to the ledger and returns a CDI name. Everything that takes time or
+may fail happens when the container starts, where the kubelet retries. One event and all its
+instructions are carried out before the next, so durable rows and actions stay in order.
 
-Longer than a file should be: whatever changes the book, or carries out what it says, is here.
-Shelves, and finding out whose a container is, stand beside it.
+Longer than a file should be: everything that changes the book, or carries out its instructions, is
+here. The served resources and the identification of containers have their own modules.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ from sluicecommon.background import BackgroundTasks
 log = logging.getLogger(__name__)
 
 LONGEST_NAME = 512
-"""Kubernetes allows 63, 253 and 63 characters; who speaks in the kubelet's place may send any."""
+"""Kubernetes allows 63, 253 and 63 characters; another client of the socket may send any."""
 
 ALLOCATE_DEADLINE_S: Final = 1.0
 """The kubelet has none, and admits no other pod meanwhile."""
@@ -69,7 +69,7 @@ GONE_LOOK_S: Final = 1.0
 GONE_S: Final = 120.0
 """Time after which such a pod is reconciled at the usual interval. Seconds."""
 RECOVERY_QUIET_S: Final = 1.5
-"""A GPU is offered again only after this; that it is sick is told at once."""
+"""Time before a recovered GPU is reported to the kubelet; a failed one is reported at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class Beside:
     kept: Callable[[], Kept] = lambda: NOTHING_KEPT
     """CDI files that are not the device plugin's."""
     on_demand: OnDemand | None = None
-    """MIG instances made for the pods that ask for them; None: not made."""
+    """MIG instances that are created for pods; None if that is off."""
 
 
 ALONE: Final = Beside()
@@ -170,7 +170,7 @@ class DevicePluginManager:
         self._may_offer = beside.may_offer
         self._kept = beside.kept
         self._gone: dict[PodUid, int] = {}
-        """Pods that the API server says are over, and when it said so, in ns."""
+        """Pods that have ended, and when the API server reported it, in ns."""
         self._hurry = asyncio.Event()
         self._calls = PendingCalls()
         self._turn = asyncio.Lock()
@@ -179,13 +179,13 @@ class DevicePluginManager:
         """Seconds until the container runtime has read the files of this turn."""
         self.served_resources: dict[str, ServedResource] = {}
         self.on_shelf: list[Callable[[ServedResource], None]] = []
-        """Called with every shelf that is put up."""
+        """Called with every new served resource."""
         self.problem = ""
-        """Why something that is there is not offered."""
+        """Reason why an existing device is not offered."""
         self._allocating: list[frozenset[GpuUuid]] = []
         """GPUs of allocations that are being written to the ledger."""
         self._unshared = ""
-        """Why containers' CDI files have nothing in common; empty: they have."""
+        """Reason why the shared CDI specification is not written; empty if it is."""
         self.starting = Starting(
             sources.records, sources.pods, sources.limits, self.figures, clock, self._background
         )
@@ -201,7 +201,7 @@ class DevicePluginManager:
         self._gpus.on_read.append(self._gpus_read)
         for resource, offered in self._offers().items():
             self._served_resource(resource).show(offered)
-        await self._renew_driver()  # before anybody is answered: the runtime has read it by then
+        await self._renew_driver()  # Before any call is answered, so that the runtime has read it.
         await self._apply(kb.Restored(tuple(self._ledger.load()), self._grants.live(claims=False)))
         self._background.spawn(self._reconcile_loop(), "release of allocations")
 
@@ -287,7 +287,7 @@ class DevicePluginManager:
                 )
 
     async def _show_later(self, served_resource: ServedResource, then: tuple[Offer, ...]) -> None:
-        """Good news is told when it has lasted."""
+        """Report recovered devices after they have stayed so for RECOVERY_QUIET_S."""
         await asyncio.sleep(RECOVERY_QUIET_S)
         if self._offers().get(served_resource.resource, ()) == then:
             served_resource.show(then)
@@ -500,7 +500,7 @@ class DevicePluginManager:
                 assert_never(do)
 
     def _trouble(self, event: kb.Event, error: Exception) -> None:
-        """Whoever waits is told; the next try, the next look or the next start repeats it."""
+        """Return the error to the waiting call, or log it; a later event repeats the action."""
         call = event.call if isinstance(event, kb.StartAsked) else None
         if not self._calls.answer(call, RetryLater(str(error))):
             log.error("kubelet: %s: %s", type(event).__name__, error)
@@ -554,7 +554,7 @@ class DevicePluginManager:
                 await self._grants.remove_cdi(name)
 
     async def _keep_drivers(self, do: kb.KeepDrivers) -> None:
-        with contextlib.suppress(OSError):  # told to whoever starts, and by `sluice doctor`
+        with contextlib.suppress(OSError):  # Starts and `sluice doctor` report it.
             drivers = do.drivers | self._kept().drivers
             await asyncio.to_thread(self._cdi.keep_drivers, drivers)
 
@@ -577,7 +577,7 @@ class DevicePluginManager:
     # --- the end ------------------------------------------------------------------------------
 
     def _grant_ended(self, grant: GrantId) -> None:
-        """Called in the middle of the keeper's work, so it is looked at afterwards."""
+        """Called while the keeper handles an event, so it is evaluated afterwards."""
         if grant in self.book.grants:
             self._background.spawn(self._grant_is_over(grant), "end of a grant")
 

@@ -1,5 +1,5 @@
-"""MIG instances for pods that ask for a profile: what is offered of cards that are cut on demand,
-and the instances of a container that starts."""
+"""MIG instances for pods that request a profile: the placements offered to the kubelet, and the
+instances of a container that starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A container that starts: whose it is, by the kubelet's own records, and how much it may have."""
+"""A container that starts: its pod, from the kubelet's records, and its limits."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ class KubeletFigures:
     hint_mismatches: int = 0
     """Grants on another GPU than the kubelet counts them on."""
     unread: int = 0
-    """Containers let in by the node's defaults because nobody could say what they ask for."""
+    """Containers admitted with the node's defaults because their requests could not be read."""
     unread_last: str = ""
-    """The last of them, and why; empty: none."""
+    """The last of them with the reason; empty if there was none."""
     away: str = ""
-    """Why the kubelet's records could not be read last time; empty: they could."""
+    """Error of the last reading of the kubelet's records; empty if it succeeded."""
     start_seconds: list[float] = field(default_factory=list)
 
 
 class Starting:
-    """`sources` are asked in this order, and may be replaced while the daemon runs; tasks of
-    `background` end with the manager that owns it."""
+    """Identifies starting containers. `sources` are tried in this order, and may be replaced while
+    the daemon runs; tasks of `background` end with the manager that owns it."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class Starting:
         return merge(parts)
 
     def _let_in_unread(self, pod: PodIdentity, container: str, why: str) -> None:
-        """Never silently: whoever asked for 8 GiB and has a whole GPU must be able to find out."""
+        """Count and log it, so that a user who requested 8 GiB and has a whole GPU can find out."""
         self.figures.unread += 1
         self.figures.unread_last = f"{pod}, container {container}: {why}"
         now_ns = self._clock.monotonic_ns()

@@ -105,7 +105,7 @@ class Telling:
             try:
                 await self._status.tell(row.claim, devices)
             except Conflict:
-                pass  # it is gone, and will be given back
+                pass  # It is gone, and will be released.
             except PoolAway as error:
                 if str(error) != self._trouble:
                     log.warning("dra: cannot write the status of ResourceClaims: %s", error)

@@ -1,9 +1,9 @@
-"""The node's desk for claims: prepares and gives back what the kubelet asks, and keeps grants and
-CDI files as the reducer says.
+"""Prepares and unprepares ResourceClaims for the kubelet, and keeps grants and CDI files as the
+reducer decides.
 
-A claim is read from the API server, turned into what it asks of the ledger, and carried out as one
-event with all its instructions before the next; what is durable and what is done never cross. The
-kubelet asks again after every failure, so nothing is kept for later here but what the ledger has.
+A claim is read from the API server, turned into a request for grants, and carried out as one event
+with all its instructions before the next, so durable rows and actions stay in order. The kubelet
+retries after every failure, so only the ledger keeps state between calls.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class ClaimFigures:
     refused: int = 0
     released: int = 0
     away: str = ""
-    """Why claims could not be read last time; empty: they could."""
+    """Error of the last reading of claims; empty if it succeeded."""
     prepare_seconds: list[float] = field(default_factory=list)
     """Durations of the last thousand calls in seconds, without the wait for the container
     runtime."""
@@ -300,8 +300,8 @@ class ClaimManager:
     async def _call(
         self, event_of: Callable[[int], cb.Event], kinds: list[RefusalKind] | None = None
     ) -> float:
-        """Returns when it is answered: the seconds until the runtime has seen what was written.
-        Raises NotPrepared. `kinds` is told why, where the ledger refused."""
+        """Wait for the answer; return the seconds until the runtime has read the CDI files. Raises
+        NotPrepared; the kind of a refusal is appended to `kinds`."""
         with self._calls.open() as (call, answer):
             try:
                 settles_s = await self._apply(event_of(call), call)
@@ -369,7 +369,7 @@ class ClaimManager:
     # --- the end ------------------------------------------------------------------------------
 
     def _grant_ended(self, grant: GrantId) -> None:
-        """Called in the middle of the keeper's work, so it is looked at afterwards."""
+        """Called while the keeper handles an event, so it is evaluated afterwards."""
         if self.book.claim_of(grant) is not None:
             self._background.spawn(self._apply(cb.GrantEnded(grant)), "end of a grant")
 

@@ -1,8 +1,8 @@
 """Keeps the node's ResourceSlices as they should be: after each reading of the GPUs, after each
-change of the slices by whomever, and after what is held here by others than claims.
+change of the slices by any client, and when grants other than claims' change.
 
-A write that is refused as a conflict ends the round: the watch tells what there is now, and the
-next round starts from that.
+A write that is refused as a conflict ends the round; the watch reports the current slices, and the
+next round starts from them.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Publisher:
         self._since_ns: int | None = None
         """When what is wanted became different from what is written."""
         self.trouble = "not written yet"
-        """Why the slices are not as they should be; empty: they are."""
+        """Error for which the slices are outdated; empty if they are up to date."""
         self.writes_total = 0
         self.seconds: list[float] = []
         """Durations from a change to its last slice, the last thousand."""
