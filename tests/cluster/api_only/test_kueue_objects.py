@@ -294,7 +294,7 @@ def test_explain_has_our_words(plane: ControlPlane) -> None:
         "explain", "clusterqueues.spec.resourceGroups.flavors.resources.nominalQuota"
     )
     assert "as much as the flavor's nodes have" in told
-    assert "StrictFIFO: the first in line blocks" in plane.kubectl("explain", "cq.spec")
+    assert "StrictFIFO: the head blocks the queue" in plane.kubectl("explain", "cq.spec")
     assert "v1beta2 has cohortName" in plane.kubectl("explain", "cq.spec", f"--api-version={OLD}")
 
 

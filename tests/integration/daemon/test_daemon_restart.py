@@ -249,7 +249,7 @@ def test_region_files_that_root_removed_give_nobody_their_quota_twice(how: str) 
         done = node.sluice(*asked)
         assert done.returncode == 125
         assert "do not fit" in done.stderr or "free" in done.stderr, done.stderr
-        assert f"grant {grant.grant}: its region's files are gone" in node.log.read_text()
+        assert f"grant {grant.grant}: region files are missing or corrupt" in node.log.read_text()
         node.kill()
         node.start()
         assert [one.name for one in node.grants()] == ["a"], "over another restart, too"

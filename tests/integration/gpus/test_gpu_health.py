@@ -96,7 +96,7 @@ def test_a_gpu_that_fell_off_the_bus_is_lost_alone(node: Node) -> None:
     [
         ("ecc_uncorrected=3@0", "uncorrectable memory errors"),
         ("row_remap_pending=1@0", "at the next reset"),
-        ("throttle=0x40@0", "because it is hot"),
+        ("throttle=0x40@0", "throttled by temperature"),
         ("throttle=0x80@0", "brake signal"),
         ("recovery_action=3@0", "recovery action is drain"),
     ],

@@ -127,7 +127,7 @@ def condition_of(plane: ControlPlane, name: str) -> str:
 @pytest.mark.parametrize(
     ("document", "said"),
     [
-        (pod("part", {GPU: 1, "nvidia.com/gpumem-percentage": 50}), "cannot be said in a claim"),
+        (pod("part", {GPU: 1, "nvidia.com/gpumem-percentage": 50}), "expressed in a claim"),
         (
             pod("chosen", {GPU: 1, MEM: 1}, **{"nvidia.com/use-gputype": "H100"}),
             "is not supported with claims",

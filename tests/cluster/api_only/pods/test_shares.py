@@ -119,7 +119,7 @@ def test_what_was_decided_is_ours_to_write(
 ) -> None:
     plane, _ = served
     key = "sluice.dev/placement"
-    with pytest.raises(ApiError, match="is written by who decides that"):
+    with pytest.raises(ApiError, match="only the scheduler may write it"):
         plane.api.create("pods", "team", pod("forged", {MEM: 1}, **{key: "{}"}))
     plane.api.create("pods", "team", pod("honest", {MEM: 1}))
 
@@ -127,7 +127,7 @@ def test_what_was_decided_is_ours_to_write(
         try:
             plane.api.patch(f"{PODS}/honest", {"metadata": {"annotations": {key: "{}"}}})
         except ApiError as error:
-            return "is written by who decides that" in str(error)
+            return "only the scheduler may write it" in str(error)
         plane.api.patch(f"{PODS}/honest", {"metadata": {"annotations": {key: None}}})
         return False
 
