@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from aiohttp import HttpVersion10, HttpVersion11, web
 
-from sluicecommon.web.get_server import LONGEST_REQUEST_BYTES, Answer, Responder
+from sluicecommon.web.answers import LONGEST_REQUEST_BYTES, Answer, Responder
 
 log = logging.getLogger(__name__)
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Final
 
+from sluicecommon.web.answers import LONGEST_REQUEST_BYTES, Responder
 from sluicecommon.web.clients import Clients
 from sluicecommon.web.listener import Certificate, Limits, Listener
 
@@ -19,24 +19,6 @@ log = logging.getLogger(__name__)
 
 REQUEST_S: Final = 2.0
 """Longest connection, from its acceptance to the last byte of the answer."""
-LONGEST_REQUEST_BYTES: Final = 8 << 10
-PLAIN: Final = "text/plain; charset=utf-8"
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A response."""
-
-    status: int
-    body: bytes
-    kind: str = PLAIN
-    """The header Content-Type."""
-    headers: Mapping[str, str] = field(default_factory=dict)
-    """Further headers."""
-
-
-Responder = Callable[[str, Mapping[str, str]], Answer]
-"""Returns the answer for a path without its query, and headers whose names ignore case."""
 
 
 class GetServer:

@@ -15,7 +15,8 @@ from typing import Final
 from nodeagent.adapters.web.probes import PATHS, health
 from nodeagent.ports.views import NodeView
 from sluicecommon.prometheus import OPENMETRICS, TEXT, wants_openmetrics
-from sluicecommon.web.get_server import Answer, GetServer
+from sluicecommon.web.answers import Answer
+from sluicecommon.web.get_server import GetServer
 from sluicecommon.web.listener import Certificate
 
 __all__ = ["Access", "Certificate", "MetricsServer"]

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from nodeagent.ports.views import LoopView
-from sluicecommon.web.get_server import Answer, GetServer
+from sluicecommon.web.answers import Answer
+from sluicecommon.web.get_server import GetServer
 
 HEALTHY_SILENCE_S: Final = 10.0
 """A loop that completes no round for so long makes the probes fail."""

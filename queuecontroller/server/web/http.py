@@ -11,7 +11,8 @@ from time import monotonic
 from typing import Final, Protocol
 
 from sluicecommon.prometheus import TEXT
-from sluicecommon.web.get_server import Answer, GetServer
+from sluicecommon.web.answers import Answer
+from sluicecommon.web.get_server import GetServer
 
 SCRAPE_S: Final = 0.25
 """Scrapes within this time share one text."""
