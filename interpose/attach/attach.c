@@ -25,7 +25,7 @@
 
 #include "interpose/attach/oldglibc.h"
 
-#include "interpose/attach/clock.h"
+#include "nativecommon/clock.h"
 #include "interpose/attach/settings.h"
 #include "proto/register.h"
 

@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "interpose/attach/clock.h"
+#include "nativecommon/clock.h"
 #include "interpose/compute/pipe.h"
 #include "interpose/compute/rules/gate.h"
 #include "interpose/compute/rules/words.h"

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "interpose/driver/cuda_abi.h"
+#include "nativecommon/cuda_abi.h"
 
 struct throttle_pipe;
 

@@ -21,7 +21,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "interpose/attach/clock.h"
+#include "nativecommon/clock.h"
 #include "interpose/compute/rules/gate.h"
 #include "interpose/compute/rules/words.h"
 #include "interpose/compute/settle.h"

@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #include "interpose/compute/rules/cost.h"
-#include "interpose/driver/cuda_abi.h"
+#include "nativecommon/cuda_abi.h"
 
 struct throttle_pipe;
 

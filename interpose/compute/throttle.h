@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 #include "interpose/compute/credit.h"
-#include "interpose/driver/cuda_abi.h"
+#include "nativecommon/cuda_abi.h"
 
 /* The decision of throttle_before() about one launch. */
 struct throttle_ticket {

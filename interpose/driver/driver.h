@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "interpose/driver/cuda_abi.h"
+#include "nativecommon/cuda_abi.h"
 
 /* The newest CUDA version whose symbols are listed (hooks.def, forward.def, cuda_symbols.txt). */
 #define CUDA_NEWEST_LISTED 13050

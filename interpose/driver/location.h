@@ -3,7 +3,7 @@
 #ifndef SLUICE_LOCATION_H
 #define SLUICE_LOCATION_H
 
-#include "interpose/driver/cuda_abi.h"
+#include "nativecommon/cuda_abi.h"
 
 /* The CUDA ordinal of the device that a location names, also when it names a part of a device; -1: not device
  * memory. */

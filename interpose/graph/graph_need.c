@@ -10,7 +10,7 @@
 #include <stdlib.h>
 
 #include "interpose/driver/driver.h"
-#include "interpose/driver/footprint.h"
+#include "nativecommon/footprint.h"
 #include "interpose/driver/location.h"
 
 #define PAGE_BYTES (UINT64_C(2) << 20)

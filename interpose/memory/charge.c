@@ -6,7 +6,7 @@
 #include "interpose/memory/charge.h"
 
 #include "interpose/driver/driver.h"
-#include "interpose/driver/footprint.h"
+#include "nativecommon/footprint.h"
 #include "interpose/tenant/guest.h"
 #include "interpose/tenant/move.h"
 #include "interpose/tenant/tally.h"

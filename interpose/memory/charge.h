@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "interpose/driver/cuda_abi.h"
+#include "nativecommon/cuda_abi.h"
 
 /* Region device of the calling thread's context. CUDA_SUCCESS; the driver's own error when there is no context;
  * CUDA_ERROR_OUT_OF_MEMORY on a GPU outside of the grant, where no allocation is allowed. */

@@ -7,7 +7,7 @@
  * give the same address to another thread.
  */
 #include "interpose/driver/driver.h"
-#include "interpose/driver/footprint.h"
+#include "nativecommon/footprint.h"
 #include "interpose/memory/charge.h"
 #include "interpose/memory/pool.h"
 #include "interpose/memory/ptrmap.h"

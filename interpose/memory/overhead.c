@@ -24,9 +24,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "interpose/attach/clock.h"
+#include "nativecommon/clock.h"
 #include "interpose/attach/reallib.h"
-#include "interpose/driver/footprint.h"
+#include "nativecommon/footprint.h"
 #include "interpose/memory/charge.h"
 #include "interpose/tenant/away.h"
 #include "interpose/tenant/guest.h"

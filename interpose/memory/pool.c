@@ -29,7 +29,7 @@
 #include <stddef.h>
 
 #include "interpose/driver/driver.h"
-#include "interpose/driver/footprint.h"
+#include "nativecommon/footprint.h"
 #include "interpose/memory/charge.h"
 #include "interpose/tenant/guest.h"
 #include "interpose/tenant/wiped.h"

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "interpose/driver/cuda_abi.h"
+#include "nativecommon/cuda_abi.h"
 #include "interpose/memory/ptrmap.h"
 
 #define POOL_DEVICE_NONE (-2) /* no charge: the memory is the host's, or another process pays for it */

@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "interpose/attach/attach.h"
-#include "interpose/attach/clock.h"
+#include "nativecommon/clock.h"
 #include "interpose/driver/driver.h"
 #include "interpose/tenant/guest_page.h"
 #include "interpose/tenant/wiped.h"

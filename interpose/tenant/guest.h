@@ -12,7 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "interpose/driver/cuda_abi.h"
+#include "nativecommon/cuda_abi.h"
 #include "interpose/tenant/guest_view.h"
 
 /* NULL until cuInit attached this process, and again in a forked child. A plain load: safe on the launch path. */

@@ -13,7 +13,7 @@ check() {
 		status=1
 	fi
 }
-mapfile -t c_files < <(find proto interpose simgpu nodeagent/bpf tests -name '*.[ch]' | sort) # not git's list: there may be no git
+mapfile -t c_files < <(find proto interpose simgpu nativecommon nodeagent/bpf tests -name '*.[ch]' | sort) # not git's list: there may be no git
 check ruff ruff check --quiet .
 check ruff-format ruff format --check --quiet .
 check mypy mypy
@@ -22,7 +22,7 @@ check c-layers python3 packaging/development/c_layers.py
 check docstrings python3 packaging/development/docstrings.py simgpu tests packaging nodeagent queuecontroller sluicecommon
 check clang-format clang-format --dry-run --Werror "${c_files[@]}"
 if [ -f build/meson/compile_commands.json ]; then
-	mapfile -t units < <(find interpose simgpu -name '*.c' | sort)
+	mapfile -t units < <(find interpose simgpu nativecommon -name '*.c' | sort)
 	check clang-tidy python3 packaging/development/tidy.py "${units[@]}"
 fi
 exit $status

@@ -7,5 +7,5 @@ if [ -n "${SOURCE_DATE_EPOCH:-}" ]; then
 elif git log -1 --format=%ct 2>/dev/null; then
 	:
 else
-	find proto interpose simgpu nodeagent queuecontroller sluicecommon packaging -type f -printf '%T@\n' | sort -n | tail -1 | cut -d. -f1
+	find proto interpose nativecommon simgpu nodeagent queuecontroller sluicecommon packaging -type f -printf '%T@\n' | sort -n | tail -1 | cut -d. -f1
 fi

@@ -139,7 +139,7 @@ Action: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What affects a job's reconciliation besides the job and its Workload."""
+    """Settings and facts that affect a job's reconciliation besides the job and its Workload."""
 
     without_queue: bool = False
     """True with manageJobsWithoutQueueName, if its namespace is selected."""

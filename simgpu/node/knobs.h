@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "interpose/driver/cuda_abi.h"
+#include "nativecommon/cuda_abi.h"
 
 /* The value in the control file or the environment now; `otherwise` when neither has it. */
 uint64_t sim_knob_number(const char *name, uint64_t otherwise);

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "interpose/attach/clock.h"
+#include "nativecommon/clock.h"
 
 static char directory[200];
 

@@ -103,7 +103,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 @each_page
 def test_files_and_targets_it_names_are_there(page: Path) -> None:
-    roots = "nodeagent|queuecontroller|sluicecommon|tests|packaging|proto|interpose|systemd|docs"
+    roots = "nodeagent|queuecontroller|sluicecommon|tests|packaging|proto|interpose|nativecommon|systemd|docs"
     named = re.findall(rf"(?<![\w/.-])((?:{roots})/[\w./*-]*\w)", page.read_text())
     assert [one for one in set(named) - RENDERED if not list(REPO.glob(one))] == []
     makefile = (REPO / "Makefile").read_text()

@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "interpose/driver/cuda_abi.h"
+#include "nativecommon/cuda_abi.h"
 #include "tests/programs/kernel.h"
 
 typedef CUresult (*get_proc_fn)(const char *, void **, int, uint64_t, CUdriverProcAddressQueryResult *);

@@ -19,7 +19,7 @@ def edges(*pairs: tuple[str, str]) -> dict[tuple[Path, Path], str]:
 
 def placed(name: str) -> Path:
     """A file of interpose/, unless the name begins with another top-level folder."""
-    return Path(name) if name.startswith(("simgpu/", "proto/")) else Path("interpose", name)
+    return Path(name) if name.startswith(("simgpu/", "proto/", "nativecommon/")) else Path("interpose", name)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,9 @@ def placed(name: str) -> Path:
         ("compute/rules/fair.c", "compute/siblings.h", True),
         ("driver/driver.c", "resolve.c", True),
         ("memory/memory.c", "simgpu/node/state.h", True),
-        ("simgpu/node/state.c", "driver/cuda_abi.h", False),
+        ("simgpu/node/state.c", "nativecommon/cuda_abi.h", False),
+        ("nativecommon/footprint.h", "driver/driver.h", True),
+        ("simgpu/node/state.c", "driver/location.h", True),
         ("simgpu/cuda/context.c", "tenant/guest.h", True),
         ("simgpu/cuda/context.c", "attach/region.h", True),
         ("simgpu/cuda/context.c", "driver/driver.h", True),

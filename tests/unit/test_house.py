@@ -45,7 +45,7 @@ MOST_LINES = 500
 REASON = re.compile(r"\blong\b|\blonger than\b", re.IGNORECASE)
 """Word in the first comment of a long file that gives the reason for its length."""
 SOURCES = (".py", ".c", ".h", ".go", ".sh")
-OURS = ("docs", "interpose", "nodeagent", "packaging", "proto", "queuecontroller", "simgpu", "sluicecommon", "systemd", "tests")  # fmt: skip
+OURS = ("docs", "interpose", "nativecommon", "nodeagent", "packaging", "proto", "queuecontroller", "simgpu", "sluicecommon", "systemd", "tests")  # fmt: skip
 
 
 def folders() -> Iterator[tuple[Path, list[Path]]]:

@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "interpose/driver/cuda_abi.h"
+#include "nativecommon/cuda_abi.h"
 #include "simgpu/node/state.h"
 
 enum sim_tag {

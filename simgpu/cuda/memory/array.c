@@ -10,7 +10,7 @@
 
 #include <stdlib.h>
 
-#include "interpose/driver/footprint.h"
+#include "nativecommon/footprint.h"
 #include "simgpu/cuda/base/call.h"
 #include "simgpu/cuda/graphs/capture.h"
 #include "simgpu/cuda/ranges/range.h"

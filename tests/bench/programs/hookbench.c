@@ -13,7 +13,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "interpose/driver/cuda_abi.h"
+#include "nativecommon/cuda_abi.h"
 #include "tests/programs/kernel.h"
 
 #define BATCH 500

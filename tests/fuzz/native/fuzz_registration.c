@@ -20,7 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "interpose/attach/clock.h"
+#include "nativecommon/clock.h"
 #include "interpose/attach/oldglibc.h"
 #include "interpose/attach/settings.h"
 #include "proto/register.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Only a clock that is behind follows the daemon's heartbeat. */
-#include "interpose/attach/clock.h"
+#include "nativecommon/clock.h"
 
 #include "tests/interpose/check.h"
 

@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "interpose/attach/clock.h"
+#include "nativecommon/clock.h"
 #include "interpose/compute/rules/fair.h"
 #include "interpose/compute/siblings.h"
 #include "interpose/driver/driver.h"

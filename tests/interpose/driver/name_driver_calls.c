@@ -3,7 +3,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "interpose/driver/cuda_abi.h"
+#include "nativecommon/cuda_abi.h"
 
 #define API __attribute__((visibility("default")))
 

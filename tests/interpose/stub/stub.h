@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "interpose/driver/cuda_abi.h"
+#include "nativecommon/cuda_abi.h"
 
 #define API __attribute__((visibility("default")))
 #define DEVICES 3

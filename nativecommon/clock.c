@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The kernel maps its clock into each process as a small ELF library (vDSO); libc calls the same function. */
-#include "interpose/attach/clock.h"
+#include "nativecommon/clock.h"
 
 #include <elf.h>
 #include <link.h>
