@@ -6,7 +6,7 @@ import ctypes as c
 from pathlib import Path
 
 from tests.interpose.memory.world import LIMIT, World, world
-from tests.kit.simulator.clients import Client, Cuda, CudaError
+from tests.kit.simulator.clients import Client, Cuda
 from tests.kit.simulator.cuda import MIB, U64, Location, PoolProps, Size
 
 PIECE = 2 * MIB
@@ -23,11 +23,10 @@ def pool_of_remains(cuda: Cuda, pieces: int) -> None:
     cuda.cuMemPoolCreate(c.byref(pool), c.byref(PoolProps(1, 0, Location(1, 0))))
     for _ in range(pieces):
         at = U64()
-        try:
-            cuda.cuMemAllocFromPoolAsync(c.byref(at), Size(PIECE), pool, None)
-        except CudaError as error:
-            assert error.code == OUT_OF_MEMORY
+        code = cuda.try_("cuMemAllocFromPoolAsync", c.byref(at), Size(PIECE), pool, None)
+        if code == OUT_OF_MEMORY:
             break
+        assert code == 0
         got.append(at.value)
     for number, address in enumerate(got):
         if number % CHUNK_PIECES:
