@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -57,7 +56,7 @@ class Driver:
 
 
 @pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
+def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     it = Driver()
 
     def absent(name: str) -> Any:
@@ -77,7 +76,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
         "nvmlEventSetWait_v2": it.wait,
     }.items():
         monkeypatch.setattr(pynvml, name, answer)
-    yield it
+    return it
 
 
 def sweeper(driver: Driver) -> Sweeper:
