@@ -36,7 +36,7 @@ def read_all(text: str) -> list[object]:
         raise ValueError(f"not YAML or JSON: {_in_one_line(error)}") from error
     except (ValueError, OverflowError, LookupError, AttributeError, TypeError) as error:
         # PyYAML raises these for a scalar that does not fit its tag: `!!int x`, a month 99.
-        what = f"a value is none of its kind: {_in_one_line(error)}"
+        what = f"a value does not fit its tag: {_in_one_line(error)}"
         raise ValueError(f"not YAML or JSON: {what}") from error
 
 

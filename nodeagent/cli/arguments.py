@@ -84,7 +84,7 @@ def seconds(text: str) -> float:
         value = -1.0
     if not 0 <= value <= LONGEST_S:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not a number of seconds, 0 to {LONGEST_S:.0f} (a year)"
+            f"expected a number of seconds, 0 to {LONGEST_S:.0f} (a year)"
         )
     return value
 
@@ -109,7 +109,7 @@ def one_of(kind: type[K]) -> Callable[[str], K]:
             return kind(text)
         except ValueError:
             known = ", ".join(kind)
-            raise argparse.ArgumentTypeError(f"{text!r} is none of {known}") from None
+            raise argparse.ArgumentTypeError(f"must be one of {known}, got {text!r}") from None
 
     return choice
 

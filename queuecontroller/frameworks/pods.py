@@ -179,7 +179,9 @@ def total_of(pod: Document) -> int:
     text = reader.text(names.GROUP_TOTAL)
     if text.isascii() and text.isdigit() and 0 <= int(text[:9]) <= MOST_PODS:
         return int(text[:9])
-    what = f"{shown(text)} is not a whole number up to {MOST_PODS}" if text else "is required"
+    what = (
+        f"expected a whole number up to {MOST_PODS}, got {shown(text)}" if text else "is required"
+    )
     reader.problem(names.GROUP_TOTAL, what, "write the number of pods of the group, in quotes")
     raise ManifestError(reader.problems)
 

@@ -362,7 +362,7 @@ def _check_together(settings: Settings) -> list[str]:
         )
     served = tokens.mode == "standalone"  # In a cluster, users call the API server instead.
     if served and not server.listen and server.socket == "none":
-        problems.append("server.socket: is none and server.listen is empty: set one of them")
+        problems.append('server.socket: is "none" while server.listen is empty: set one of them')
     if bool(tls.certificate) != bool(tls.key):
         lacking = "key" if tls.certificate else "certificate"
         problems.append(f"tls.{lacking}: is missing; certificate and key must be set together")

@@ -489,9 +489,9 @@ class Book:
                 wrong.append(f"{key}: holds quota {holds}, its row says {should}")
             for one in self.nodes.of_workload(key).values():
                 if one.desired is Desired.RUN and not workload.is_true(ADMITTED):
-                    wrong.append(f"{key}: told to run on {one.node} without admission")
+                    wrong.append(f"{key}: reported as running on {one.node} without admission")
                 if one.desired is Desired.RUN and workload.is_true(EVICTED):
-                    wrong.append(f"{key}: told to run on {one.node} although evicted")
+                    wrong.append(f"{key}: reported as running on {one.node} although evicted")
         return wrong
 
 

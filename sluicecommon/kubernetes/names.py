@@ -69,12 +69,12 @@ def wrong_names(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _wrong_labels(labels: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for key, value in labels.items():
         if not _LABEL_KEY.fullmatch(str(key)):
-            yield "metadata.labels", f"{shown(key)} is no label's name"
+            yield "metadata.labels", f"expected the name of a label, got {shown(key)}"
         elif key == QUEUE_LABEL and isinstance(value, str) and value:
             if problem := wrong_name(value):
                 yield f"metadata.labels.{QUEUE_LABEL}", problem
         elif isinstance(value, str) and not _LABEL_VALUE.fullmatch(value):
-            yield "metadata.labels", f"{key}: {shown(value)} is no label's value"
+            yield "metadata.labels", f"{key}: expected the value of a label, got {shown(value)}"
 
 
 def _fields(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -122,7 +122,7 @@ def _whole(given: Mapping[str, list[str]], name: str, default: int) -> int:
     if not text:
         return default
     if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise Wrong(400, "BadRequest", f"{name}: {text[:40]!r} is not a whole number from 0")
+        raise Wrong(400, "BadRequest", f"{name}: expected a whole number from 0, got {text[:40]!r}")
     if name == "limit" and int(text) > MOST:
         text = f"limit: {text} is more than {MOST}: use offset to read the list in parts"
         raise Wrong(400, "BadRequest", text)

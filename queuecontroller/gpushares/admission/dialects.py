@@ -65,7 +65,7 @@ def _meant(annotations: Mapping[str, str], containers: list[Container]) -> Conta
         if one.get("name") == wanted:
             return one
     known = ", ".join(str(one.get("name")) for one in containers)
-    raise AskError(f"{FRACTION_CONTAINER}: {shown(wanted)} is no container of the pod: {known}")
+    raise AskError(f"{FRACTION_CONTAINER}: must be one of {known}, got {shown(wanted)}")
 
 
 def _percent(text: str) -> int:
@@ -75,7 +75,7 @@ def _percent(text: str) -> int:
     except InvalidOperation:
         part = Decimal("NaN")
     if not part.is_finite() or not 0 < part <= 1:
-        raise AskError(f"{FRACTION}: {shown(text)} is not above 0 and at most 1, such as 0.5")
+        raise AskError(f"{FRACTION}: expected a number above 0 and at most 1, got {shown(text)}")
     return max(1, int((part * 100).to_integral_value(ROUND_HALF_UP)))
 
 
@@ -83,7 +83,7 @@ def _whole(key: str, text: str, most: int) -> int:
     plain = text.strip()
     if plain.isascii() and plain.isdigit() and len(plain) <= 12 and 1 <= int(plain) <= most:
         return int(plain)
-    raise AskError(f"{key}: {shown(text)} is no whole number from 1 to {most}")
+    raise AskError(f"{key}: expected a whole number from 1 to {most}, got {shown(text)}")
 
 
 def volcano(annotations: dict[str, str], containers: list[Container], names: Nvidia) -> bool:

@@ -221,7 +221,9 @@ def _nvidia(
         return False
     percent = read.amount(names.percent)
     if percent > WHOLE:
-        raise AskError(f"container {read.name}: {names.percent}: {percent} is not from 0 to 100")
+        raise AskError(
+            f"container {read.name}: {names.percent}: must be from 0 to 100, got {percent}"
+        )
     memory = read.amount(names.memory)
     if not memory and not percent:
         if names.default_memory_mib:

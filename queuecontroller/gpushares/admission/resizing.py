@@ -46,7 +46,7 @@ def amounts(text: str) -> dict[str, int]:
         except QuantityError as error:
             raise ValueError(f": {name}: {error}") from None
         if not 0 < value <= MOST[name]:
-            raise ValueError(f": {name}: {value} is not from 1 to {MOST[name]}")
+            raise ValueError(f": {name}: must be from 1 to {MOST[name]}, got {value}")
         found[name] = value
     return found
 

@@ -55,7 +55,9 @@ def read_mappings(readers: Sequence[Reader]) -> dict[str, Mapped]:
     for number, reader in enumerate(readers):
         name = reader.required("name")
         if name and (not _NAME.fullmatch(name) or len(name) > 253 or name in (CPU, PODS)):
-            reader.problem("name", f"{shown(name)} is no name for a quota", "write DOMAIN/NAME")
+            reader.problem(
+                "name", f"expected the name of a quota, got {shown(name)}", "write DOMAIN/NAME"
+            )
         if name in names:
             reader.problem("name", f"{name} is there already", "put its classes into one mapping")
         if number == MOST_MAPPINGS:
@@ -75,7 +77,9 @@ def read_mappings(readers: Sequence[Reader]) -> dict[str, Mapped]:
             reader.problem("sources", what, "make two mappings")
         for one in classes:
             if not _CLASS.fullmatch(one) or len(one) > 253:
-                reader.problem("deviceClassNames", f"{shown(one)} is no DeviceClass")
+                reader.problem(
+                    "deviceClassNames", f"expected the name of a DeviceClass, got {shown(one)}"
+                )
                 continue
             before = found.get(one)
             if before is not None and not (before.sources and sources):
@@ -99,10 +103,12 @@ def _source(reader: Reader) -> Source:
     name, driver = inner.required("name"), inner.required("driver")
     wanted = re.compile(_LABEL) if kinds[0] == "counter" else _CAPACITY
     if name and not wanted.fullmatch(name):
-        inner.problem("name", f"{shown(name)} is no name of a {kinds[0]}")
+        inner.problem("name", f"expected the name of a {kinds[0]}, got {shown(name)}")
     if driver and (not _DRIVER.fullmatch(driver) or len(driver) > 63):
         inner.problem(
-            "driver", f"{shown(driver)} is no name of a driver", "write one as sluice.dev"
+            "driver",
+            f"expected the name of a driver, got {shown(driver)}",
+            "write one as sluice.dev",
         )
     selector = inner.child("deviceSelector")
     cel = selector.child("cel")

@@ -130,7 +130,9 @@ def _kinds(reader: Reader) -> list[_Kind]:
         )
         for profile in kind.mig:
             if not known_spans(profile, kind.mig):
-                one.problem("mig", f"{profile!r} is not a MIG profile", "write such as 1g.10gb")
+                one.problem(
+                    "mig", f"expected a MIG profile, got {profile!r}", "write such as 1g.10gb"
+                )
         one.done()
         found.append(kind)
     return found

@@ -198,13 +198,13 @@ def _word(value: str, what: str, may_be_empty: bool = False) -> str:
 
 def _unix_s(value: float, what: str) -> int:
     if not 0.0 <= value <= MOST_UNIX_S:  # NaN is in no range
-        raise Refused("invalid", f"{what}: {value} is not a valid time")
+        raise Refused("invalid", f"{what}: expected a time, got {value}")
     return int(value)
 
 
 def _ratio(value: float | None, what: str) -> float | None:
     if value is not None and not 0.0 <= value <= MOST_RATIO:  # NaN is in no range
-        raise Refused("invalid", f"{what}: {value} is not a valid ratio")
+        raise Refused("invalid", f"{what}: expected a ratio, got {value}")
     return value
 
 
@@ -420,7 +420,7 @@ def read_submission(message: Any, caller: str) -> Submission:
     """The submission in a message; `caller` is its user if the message names none."""
     if message.preempted and message.preempted not in set(OnPreemption):
         known = ", ".join(OnPreemption)
-        raise Refused("invalid", f"preempted: {message.preempted!r} is not one of {known}")
+        raise Refused("invalid", f"preempted: must be one of {known}, got {message.preempted!r}")
     seconds = message.max_execution_seconds
     if not 0 <= seconds <= MOST_SECONDS:  # NaN is in no range
         raise Refused("invalid", f"max_execution_seconds: must be from 0 to {MOST_SECONDS}")
