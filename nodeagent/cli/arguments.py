@@ -25,7 +25,7 @@ LONGEST_S: Final = 365 * 86_400.0
 once."""
 LARGEST_ROW: Final = (1 << 63) - 1
 """Largest row number of SQLite."""
-MOST_ROUNDS: Final = 10**9
+MAX_ROUNDS: Final = 10**9
 EVENT_KINDS: Final = tuple(sorted([*Rule, *EventKind]))
 
 
@@ -74,7 +74,7 @@ def number(text: str) -> int:
 
 
 def rounds(text: str) -> int:
-    return _whole(text, 0, MOST_ROUNDS, "a number of rounds")
+    return _whole(text, 0, MAX_ROUNDS, "a number of rounds")
 
 
 def seconds(text: str) -> float:

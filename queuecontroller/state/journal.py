@@ -19,7 +19,7 @@ from queuecontroller.state.records import (
     WorkloadRecord,
 )
 
-MOST_GAPS: Final = 16
+MAX_GAPS: Final = 16
 """Restored copies that are remembered; nodes with work from before have long reconnected by
 then."""
 
@@ -59,7 +59,7 @@ class Journal:
         """Skip past every revision that may have been published, and remember the gap: the database
         is an old copy."""
         upper = max(revision, self.revision) + gap
-        self.forgotten = (*self.forgotten, (self.revision, upper))[-MOST_GAPS:]
+        self.forgotten = (*self.forgotten, (self.revision, upper))[-MAX_GAPS:]
         self.revision = upper
         self._change.forgotten = self.forgotten
 

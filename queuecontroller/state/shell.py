@@ -35,7 +35,7 @@ NEWS_S: Final = 0.05
 """Changes within this time are published together."""
 WATCHDOG_SILENCE_S: Final = 20.0
 """Longer than the slowest loop: the longest step over 100,000 workloads takes seconds."""
-MOST_BEHIND: Final = 10_000
+MAX_BEHIND: Final = 10_000
 """Changes that a watcher may lag behind before it has to list again."""
 NEWS_A_SECOND: Final = 300
 """Notifications per second; one takes about 0.3 ms."""
@@ -285,7 +285,7 @@ class Shell:
 
     def subscribe(self) -> Subscription:
         """Watch every object from now on; the caller closes the subscription."""
-        queue: asyncio.Queue[ObjectId] = asyncio.Queue(MOST_BEHIND)
+        queue: asyncio.Queue[ObjectId] = asyncio.Queue(MAX_BEHIND)
         self._watchers.add(queue)
         return Subscription(queue, lambda: self._watchers.discard(queue), self.rest_s)
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 LONGEST: Final = 253
 LONGEST_LABEL: Final = 63
-MOST_SHOWN: Final = 64
+MAX_SHOWN: Final = 64
 """Characters of an invalid name that are shown in a message."""
 
 SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
@@ -31,7 +31,7 @@ QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 
 def shown(name: object) -> str:
     text = repr(name)
-    return text if len(text) <= MOST_SHOWN + 2 else f"{text[:MOST_SHOWN]}…'"
+    return text if len(text) <= MAX_SHOWN + 2 else f"{text[:MAX_SHOWN]}…'"
 
 
 def wrong_name(name: str) -> str:

@@ -29,7 +29,7 @@ from nodeagent.ports.clients import GrantAsk, Peer, RefusalKind, Refused, Waitin
 from nodeagent.ports.kubelet import OwnerRef, PodIdentity
 from nodeagent.ports.ledger import Spill
 from nodeagent.ports.queue import (
-    MOST_NEWS,
+    MAX_NEWS,
     LinkLost,
     NotOffered,
     QueueLedger,
@@ -59,7 +59,7 @@ TICK_S: Final = 1.0
 FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 10.0
 WITHDRAWN_AT_ONCE: Final = 64
-MOST_EARLY: Final = 10_000
+MAX_EARLY: Final = 10_000
 """Maximum workloads whose status arrived before the answer to their submission; there are never as
 many open submissions."""
 
@@ -437,7 +437,7 @@ class QueueManager:
     async def _send(self) -> None:
         while True:
             works = [await self._outbox.get()]
-            while not self._outbox.empty() and len(works) < MOST_NEWS:
+            while not self._outbox.empty() and len(works) < MAX_NEWS:
                 works.append(self._outbox.get_nowait())
             answers = await self._link.tell(self.book.fence, works)
             if len(answers) != len(works):
@@ -463,7 +463,7 @@ class QueueManager:
     def _hear_of(self, status: QueueStatus) -> None:
         waiter = self._waiters.get(status.workload)
         if waiter is None:
-            if len(self._early) < MOST_EARLY:
+            if len(self._early) < MAX_EARLY:
                 self._early[status.workload] = status
         elif not waiter.granted and status.uid in ("", waiter.uid):
             waiter.tell(step_of(status))

@@ -23,7 +23,7 @@ from queuecontroller.gpushares.vendors.asks import AskError, table
 from queuecontroller.gpushares.vendors.config import Nvidia
 from sluicecommon.reader import shown
 
-MOST_DEVICES: Final = 64
+MAX_DEVICES: Final = 64
 Container = dict[str, Any]
 
 
@@ -39,7 +39,7 @@ def fractions(annotations: Mapping[str, str], containers: list[Container], names
     if part is not None and memory is not None:
         raise AskError(f"{FRACTION}: is given together with {FRACTION_MEMORY}: leave one out")
     container = _meant(annotations, containers)
-    devices = _whole(FRACTION_DEVICES, annotations.get(FRACTION_DEVICES, "1"), MOST_DEVICES)
+    devices = _whole(FRACTION_DEVICES, annotations.get(FRACTION_DEVICES, "1"), MAX_DEVICES)
     for resource in names.resources:
         if resource in limits_of(container):
             key = FRACTION if part is not None else FRACTION_MEMORY

@@ -37,7 +37,7 @@ from sluicecommon.reader import Problem
 
 DEFAULT_SCHEDULER: Final = "default-scheduler"
 WHOLE: Final = 100
-MOST_WARNINGS: Final = 8
+MAX_WARNINGS: Final = 8
 LONGEST_WARNING: Final = 250
 """Characters; the API server truncates at 256 when there are many warnings."""
 
@@ -355,7 +355,7 @@ def _unknown_names(
 
 
 def _warn(warnings: list[str], text: str) -> None:
-    if len(warnings) < MOST_WARNINGS:
+    if len(warnings) < MAX_WARNINGS:
         shortened = text if len(text) <= LONGEST_WARNING else f"{text[: LONGEST_WARNING - 1]}…"
         warnings.append(shortened)
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 from queuecontroller.gpushares.claims.cel_parse import DEEPEST, LONGEST, CelError, Node, parse
 from sluicecommon.kubernetes.quantity import QuantityError, milli_value
 
-MOST_STEPS: Final = 20_000
+MAX_STEPS: Final = 20_000
 LONGEST_VERSION: Final = 256
 """Characters; what devices publish has at most 64."""
 _VERSION: Final = re.compile(
@@ -106,8 +106,8 @@ class _Run:
 
     def of(self, node: Node) -> Any:
         self.steps += 1
-        if self.steps > MOST_STEPS:
-            raise CelError(f"more than {MOST_STEPS} steps")
+        if self.steps > MAX_STEPS:
+            raise CelError(f"more than {MAX_STEPS} steps")
         if self.deep > DEEPEST:
             raise CelError(f"deeper than {DEEPEST}")
         kind, *parts = node

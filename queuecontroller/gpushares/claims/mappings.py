@@ -11,9 +11,9 @@ from queuecontroller.gpushares.claims.cel import check
 from sluicecommon.kubernetes.quantity import CPU, PODS
 from sluicecommon.reader import Reader, shown
 
-MOST_MAPPINGS: Final = 16
-MOST_CLASSES: Final = 8
-MOST_SOURCES: Final = 8
+MAX_MAPPINGS: Final = 16
+MAX_CLASSES: Final = 8
+MAX_SOURCES: Final = 8
 _LABEL: Final = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
 _NAME: Final = re.compile(rf"(?:{_LABEL}(?:\.{_LABEL})*/)?{_LABEL}")
 _CLASS: Final = re.compile(rf"{_LABEL}(?:\.{_LABEL})*(?:/{_LABEL})?")
@@ -60,18 +60,18 @@ def read_mappings(readers: Sequence[Reader]) -> dict[str, Mapped]:
             )
         if name in names:
             reader.problem("name", f"{name} is there already", "put its classes into one mapping")
-        if number == MOST_MAPPINGS:
-            reader.problem("", f"there are more than {MOST_MAPPINGS} mappings", "join some")
+        if number == MAX_MAPPINGS:
+            reader.problem("", f"there are more than {MAX_MAPPINGS} mappings", "join some")
         names.add(name)
         classes = reader.texts("deviceClassNames")
         if not classes:
             reader.missing("deviceClassNames")
-        if len(classes) > MOST_CLASSES:
-            what = f"{len(classes)} classes, more than {MOST_CLASSES}"
+        if len(classes) > MAX_CLASSES:
+            what = f"{len(classes)} classes, more than {MAX_CLASSES}"
             reader.problem("deviceClassNames", what, "make two mappings")
         sources = tuple(_source(one) for one in reader.children("sources"))
-        if len(sources) > MOST_SOURCES:
-            reader.problem("sources", f"more than {MOST_SOURCES}", "leave some out")
+        if len(sources) > MAX_SOURCES:
+            reader.problem("sources", f"more than {MAX_SOURCES}", "leave some out")
         if len({one.counter for one in sources}) > 1:
             what = "counters and capacities are counted in one number"
             reader.problem("sources", what, "make two mappings")

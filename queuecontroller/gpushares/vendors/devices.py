@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from sluicecommon.reader import shown
 
-MOST_DEVICES: Final = 1024
+MAX_DEVICES: Final = 1024
 """Devices per vendor and node."""
 LONGEST: Final = 256 << 10
 """Characters; the API server's limit for all annotations of an object."""
@@ -104,8 +104,8 @@ def checked(devices: Iterable[Device]) -> tuple[Device, ...]:
         if one.id in found:
             raise BadRegister(f"device {shown(one.id)} is there twice")
         found[one.id] = one
-        if len(found) > MOST_DEVICES:
-            raise BadRegister(f"more than {MOST_DEVICES} devices")
+        if len(found) > MAX_DEVICES:
+            raise BadRegister(f"more than {MAX_DEVICES} devices")
     return tuple(found.values())
 
 

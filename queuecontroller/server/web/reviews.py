@@ -16,7 +16,7 @@ from queuecontroller.kueueapi.conversion import ConversionError, convert
 from queuecontroller.kueueapi.manifests.validating import problems_of
 from sluicecommon.reader import Problem, shown
 
-MOST_OBJECTS: Final = 100_000
+MAX_OBJECTS: Final = 100_000
 LONGEST_MESSAGE: Final = 4 << 10
 """Characters; the message is shown in a terminal."""
 
@@ -28,8 +28,8 @@ class BadReview(ValueError):
 def converted(body: bytes) -> bytes:
     review, request = _read(body, "ConversionReview", "apiextensions.k8s.io/v1")
     objects, wanted = request.get("objects"), request.get("desiredAPIVersion")
-    if not isinstance(objects, list) or len(objects) > MOST_OBJECTS:
-        raise BadReview(f"request.objects: expected a list of at most {MOST_OBJECTS}")
+    if not isinstance(objects, list) or len(objects) > MAX_OBJECTS:
+        raise BadReview(f"request.objects: expected a list of at most {MAX_OBJECTS}")
     made: list[dict[str, Any]] = []
     result: dict[str, Any] = {"status": "Success"}
     for one in objects:

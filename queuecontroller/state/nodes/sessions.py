@@ -85,7 +85,7 @@ class Hello:
     """The newest sealed fence that it received."""
 
 
-MOST_DETECTIONS: Final = 32
+MAX_DETECTIONS: Final = 32
 """Detections kept per node in memory; the node's own journal has all of them."""
 
 
@@ -122,7 +122,7 @@ class Node:
         one."""
         for one in told:
             self.detections.setdefault(one.number, one)
-        while len(self.detections) > MOST_DETECTIONS:
+        while len(self.detections) > MAX_DETECTIONS:
             del self.detections[next(iter(self.detections))]
 
     @property

@@ -16,7 +16,7 @@ from queuecontroller.scheduler.model.objects import WorkloadKey
 from queuecontroller.scheduler.model.selectors import Taint
 
 HOSTNAME: Final = "kubernetes.io/hostname"
-MOST_GONE: Final = 1000
+MAX_GONE: Final = 1000
 """Number of removed nodes that are remembered, so that their pods can be replaced."""
 PODS: Final = "pods"
 """The resource of which every pod takes one."""
@@ -94,7 +94,7 @@ class Ground:
     def drop_node(self, name: str) -> bool:
         if self.nodes.pop(name, None) is None:
             return False
-        if len(self.hosts) > len(self.nodes) + MOST_GONE:
+        if len(self.hosts) > len(self.nodes) + MAX_GONE:
             known = {one.host for one in self.nodes.values()}
             self.hosts = {host: facts for host, facts in self.hosts.items() if host in known}
         self.changes += 1

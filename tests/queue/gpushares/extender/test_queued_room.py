@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from queuecontroller.gpushares.extender.answers import Defaults
-from queuecontroller.gpushares.extender.queued_room import MOST_PODS
+from queuecontroller.gpushares.extender.queued_room import MAX_PODS
 from queuecontroller.scheduler.model.objects import PlacedPods, WorkloadKey
 from queuecontroller.scheduler.model.reasons import PendingReason
 from tests.queue.gpushares.extender.queue import RACK, Queue, uuids
@@ -49,8 +49,8 @@ def test_what_no_node_could_ever_give_is_waited_for_in_vain() -> None:
     queue = Queue({"a": node("a", 1)})
     verdict = queue.keep(queue.submit("w", gpumem=100_000))
     assert not verdict.preempting_helps
-    verdict = queue.keep(queue.submit("many", count=MOST_PODS + 1, gpumem=1))
-    assert f"{MOST_PODS} at most are placed" in verdict.refusal
+    verdict = queue.keep(queue.submit("many", count=MAX_PODS + 1, gpumem=1))
+    assert f"{MAX_PODS} at most are placed" in verdict.refusal
     wrong = queue.submit("wrong", annotations={"nvidia.com/numa-bind": "perhaps"}, gpumem=1)
     verdict = queue.keep(wrong)
     assert "must be true or false" in verdict.refusal
