@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +19,18 @@ from nodeagent.core.metrics import catalogue, dcgm, hami
 from queuecontroller.server.metrics import catalogue as queue_catalogue
 from queuecontroller.server.metrics import kueue_catalogue
 from sluicecommon.metric import Kind, Metric
+
+_BY_LOCAL_QUEUE: Final = "The same, by LocalQueue."
+_DEVICE: Final = frozenset({"node", "device_index", "device_uuid", "device_type"})
+"""Labels of HAMi's metrics of a device."""
+_FAMILIES: Final = (
+    ("kueue_", ("replica_role",)),
+    ("multikueue_", ("replica_role",)),
+    ("sluice_gpu_", ("gpu", "index")),
+    ("sluice_grant_", ("grant", "name")),
+)
+"""Labels that all metrics whose names begin so have."""
+_DEVICE_TEXT: Final = "`device`: the labels `node`, `device_index`, `device_uuid` and `device_type`."
 
 _GENERATED: Final = "Generated from the code by `make docs`. How to scrape, alert and draw: [metrics.md](../metrics.md)."
 
@@ -29,10 +42,30 @@ def exposed(metric: Metric) -> str:
 
 def table(metrics: Iterable[Metric]) -> str:
     lines = ["| Metric | Kind | Labels | Meaning |", "|---|---|---|---|"]
-    for one in metrics:
-        labels = ", ".join(f"`{label}`" for label in one.labels)
-        lines.append(f"| `{exposed(one)}` | {one.kind} | {labels} | {one.help} |")
+    known = list(metrics)
+    twins = {one.name: twin for one, twin in pairwise(known) if _is_twin(one, twin)}
+    for one in known:
+        if one in twins.values():
+            continue
+        names = [exposed(one), *(exposed(twins[key]) for key in (one.name,) if key in twins)]
+        shown = ", ".join(f"`{name}`" for name in names)
+        lines.append(f"| {shown} | {one.kind} | {labels_of(one)} | {one.help} |")
     return "\n".join(lines) + "\n"
+
+
+def _is_twin(one: Metric, other: Metric) -> bool:
+    """Whether the second is the first by LocalQueue, with the LocalQueue's labels instead."""
+    expected = ("name", "namespace", *(label for label in one.labels if label != "cluster_queue"))
+    return other.help == _BY_LOCAL_QUEUE and one.kind is other.kind and other.labels == expected
+
+
+def labels_of(metric: Metric) -> str:
+    """The labels without those that the page's text gives to all metrics of the family."""
+    labels = list(metric.labels)
+    if set(labels) >= _DEVICE:
+        labels = ["device", *(label for label in labels if label not in _DEVICE)]
+    common = next((known for family, known in _FAMILIES if metric.name.startswith(family)), ())
+    return ", ".join(f"`{label}`" for label in labels if label not in common)
 
 
 def queue_md() -> str:
@@ -46,7 +79,8 @@ def queue_md() -> str:
 
 ## Kueue's names
 
-Names, kinds and labels are those of Kueue 0.19. CPU is given in cores.
+Names, kinds and labels are those of Kueue 0.19; CPU is in cores. All have the label `replica_role`. A second name is the same by LocalQueue,
+with `name` and `namespace` in place of `cluster_queue`.
 
 {table(kueue_catalogue.CATALOGUE)}
 ## Sluice's own
@@ -54,7 +88,7 @@ Names, kinds and labels are those of Kueue 0.19. CPU is given in cores.
 {table(one for one in others if one not in hamis)}
 ## HAMi's names
 
-ResourceQuotas of namespaces, and devices of other vendors than NVIDIA.
+ResourceQuotas of namespaces, and devices of other vendors than NVIDIA. {_DEVICE_TEXT}
 
 {table(hamis)}"""
 
@@ -66,6 +100,8 @@ def node_md() -> str:
 {_GENERATED}
 
 ## Sluice's own
+
+`sluice_gpu_…` have the labels `gpu` (UUID) and `index`, `sluice_grant_…` `grant` (id) and `name`, besides those listed.
 
 {table(catalogue.CATALOGUE)}
 ## dcgm-exporter's names
@@ -79,7 +115,7 @@ Served with `metrics.dcgm`. Names, units and labels are dcgm-exporter's: `gpu`, 
 {_dcgm_rows()}
 ## HAMi's names
 
-Served with `metrics.hami`; the names before HAMi 2.9 only with `"legacy"`.
+Served with `metrics.hami`; the names before HAMi 2.9 only with `"legacy"`. {_DEVICE_TEXT}
 
 | Metric | Before HAMi 2.9 | Kind | Labels | Meaning |
 |---|---|---|---|---|
@@ -96,7 +132,7 @@ def _hami_rows() -> str:
     rows = []
     for one in hami.FAMILIES:
         legacy = f"`{one.legacy.name}`" if one.legacy else ""
-        labels = ", ".join(f"`{label}`" for label in one.metric.labels)
+        labels = labels_of(one.metric)
         rows.append(
             f"| `{exposed(one.metric)}` | {legacy} | {one.metric.kind} | {labels} | {one.metric.help} |\n"
         )

@@ -195,10 +195,10 @@ class Book:
             self.journal.put_usage(queue, record)
         return self.journal.take(label)
 
-    def pods_heard(self) -> None:
+    def pods_received(self) -> None:
         """Note that all pods that hold GPU shares are known by now."""
         if self.shares is not None:
-            self.shares.heard()
+            self.shares.inputs_received()
 
     # -- objects ----------------------------------------------------------------------------------
 

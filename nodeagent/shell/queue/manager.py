@@ -98,7 +98,7 @@ class QueueManager:
         self.trouble = "not connected yet"
         """Error for which there is no session; empty while there is one."""
         self._connected_ns: int | None = None
-        self._heard_ns: int | None = None
+        self._last_message_ns: int | None = None
         """When the controller last said anything that counts."""
         self._sessions_total = 0
         self.tape: Tape[qd.Event] = Tape(self.book.memory, frozenset({qd.Ticked}))
@@ -308,7 +308,7 @@ class QueueManager:
         return QueueView(
             connected=connected,
             session_s=since_s(self._connected_ns) if connected else None,
-            silent_s=since_s(self._heard_ns),
+            silent_s=since_s(self._last_message_ns),
             lease_left_s=max(0, book.lease_until_ns - now_ns) / NS_PER_S,
             works={state.value: states[state] for state in WorkState},
             waiting=len(self._in_line()),
@@ -376,7 +376,7 @@ class QueueManager:
             return False
         self.trouble = ""
         self._detections.begin()
-        self._connected_ns = self._heard_ns = self._boot_ns()
+        self._connected_ns = self._last_message_ns = self._boot_ns()
         self._sessions_total += 1
         self._report_s = welcome.report_s or 5.0
         log.info(
@@ -414,7 +414,7 @@ class QueueManager:
         fenced = self.book.fenced_total
         self._apply(event)
         if self.book.fenced_total == fenced:
-            self._heard_ns = self._boot_ns()
+            self._last_message_ns = self._boot_ns()
 
     async def _report(self) -> None:
         for sequence in itertools.count(1):

@@ -91,7 +91,7 @@ class Watch:
         self._audits: list[LaunchAudit] = []
         self._told_foreign: list[ForeignMapping] = []
         self._timer: asyncio.TimerHandle | None = None
-        kernel.subscribe(self.heard)
+        kernel.subscribe(self.receive)
 
     def acts(self) -> dict[str, int]:
         """Number of acts of each step since the daemon started."""
@@ -158,7 +158,7 @@ class Watch:
         if self._timer is not None:
             self._timer.cancel()
 
-    def heard(self, event: KernelEvent) -> None:
+    def receive(self, event: KernelEvent) -> None:
         """Takes an event from the kernel watch."""
         if not self._enabled:
             return

@@ -39,7 +39,7 @@ the pods."""
 MAX_COUNTS: Final = 100_000
 NO_NODES: Final = "no node has reported its GPUs yet"
 _HIDDEN: Final = "nvidia.com/priority"
-NOT_HEARD: Final = "which pods hold GPUs already"
+NOT_RECEIVED: Final = "which pods hold GPUs already"
 
 
 class SharesOfQueued:
@@ -68,7 +68,7 @@ class SharesOfQueued:
         self._verdicts = Verdicts()
         self._ranking = Ranking()
         self._counts: OrderedDict[Hashable, int] = OrderedDict()
-        self.unheard = NOT_HEARD
+        self.missing_input = NOT_RECEIVED
         self.wrong: dict[WorkloadKey, str] = {}
         """Errors in the places of admissions, by workload. Nothing is reserved for such a workload.
         """
@@ -81,10 +81,10 @@ class SharesOfQueued:
     def freed(self) -> int:
         return self._stock.freed
 
-    def heard(self) -> None:
+    def inputs_received(self) -> None:
         """Note that all pods that hold GPUs are known by now."""
-        if self.unheard:
-            self.unheard = ""
+        if self.missing_input:
+            self.missing_input = ""
             self._stock.note_freed()
 
     def each(self, workload: Workload, pod_set: PodSet) -> Amounts:

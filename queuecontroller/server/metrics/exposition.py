@@ -97,9 +97,9 @@ class _Scrape:
         samples.add(m.DUPLICATES, (), book.nodes.duplicates_total)
         for labels, count in DEFECTS.items():
             samples.add(m.DEFECTS, labels, count)
-        doors = dict(shell.doors())
-        samples.add(m.CONNECTIONS, (), doors.pop("open", 0))
-        for what, count in doors.items():
+        connections = dict(shell.connection_counts())
+        samples.add(m.CONNECTIONS, (), connections.pop("open", 0))
+        for what, count in connections.items():
             samples.add(m.TURNED_AWAY, (what,), count)
         for loop, at_ns in shell.last_ok_ns.items():
             samples.add(m.LOOP_LAST_OK, (loop,), at_ns / 1e9)

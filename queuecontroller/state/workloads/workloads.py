@@ -267,7 +267,7 @@ class Workloads:
             self._reserve(decision, now_ns)
         for pending in result.pending:
             self._wait(pending, now_ns)
-        for key in result.heard:
+        for key in result.unreported:
             if key not in self.waiting:
                 self._journal.touch_workload(key)
         if result.heads:

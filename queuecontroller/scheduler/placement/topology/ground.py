@@ -62,17 +62,17 @@ class Ground:
     """Node and requests of these pods."""
     _held: dict[WorkloadKey, tuple[Part, ...]] = field(default_factory=dict)
     _of_place: dict[Hashable, dict[WorkloadKey, dict[str, int]]] = field(default_factory=dict)
-    unheard: str = ""
+    missing_input: str = ""
     """Input that was not received yet and is required for placement; empty: nothing is missing."""
     changes: int = 0
     """Counter that grows with every change."""
     freed: int = 0
     """Counter that grows when a request that found no room may find some."""
 
-    def heard(self) -> None:
+    def inputs_received(self) -> None:
         """Record that all nodes and pods have been received."""
-        if self.unheard:
-            self.unheard = ""
+        if self.missing_input:
+            self.missing_input = ""
             self.changes += 1
             self.freed += 1
 

@@ -59,11 +59,11 @@ def test_what_no_node_could_ever_give_is_waited_for_in_vain() -> None:
 
 def test_nothing_is_placed_before_it_is_known_which_pods_hold_gpus() -> None:
     queue = Queue({"a": node("a", 1)})
-    queue.shares.unheard = "which pods hold GPUs already"
+    queue.shares.missing_input = "which pods hold GPUs already"
     verdict = queue.keep(queue.submit("w", gpumem=1000))
     assert "not received yet: which pods hold GPUs already" in verdict.refusal
     freed = queue.room.freed
-    queue.shares.heard()
+    queue.shares.inputs_received()
     assert queue.room.freed > freed, "who waits is looked at again"
     assert not queue.keep(queue.submit("w", gpumem=1000)).refusal
 
