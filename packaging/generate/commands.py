@@ -64,7 +64,7 @@ def commands_md() -> str:
     parsers = [*node_parsers().values(), *queue_parsers().values()]
     number = Counter(row for parser in parsers for row in _rows(parser))
     shared = [row for row, uses in number.items() if uses >= COMMON and row[0].startswith("`-")]
-    top = ["## Shared options\n", *_table(shared)]
+    top = ["## Shared options\n", *_list(shared)]
     sections = ["\n".join(_section(parser, shared)) + "\n" for parser in parsers]
     return "\n".join([HEAD, "\n".join(top) + "\n", *sections])
 
@@ -85,13 +85,12 @@ def _section(parser: argparse.ArgumentParser, shared: Collection[Row]) -> Iterat
     also = ", ".join(name for name, meaning in rows if (name, meaning) in shared)
     if rows:
         yield ""
-        yield from _table([*own, (also, "[shared](#shared-options)")] if also else own)
+        yield from _list([*own, (also, "[shared](#shared-options)")] if also else own)
 
 
-def _table(rows: Iterable[Row]) -> Iterator[str]:
-    yield "| | |\n|---|---|"
+def _list(rows: Iterable[Row]) -> Iterator[str]:
     for name, meaning in rows:
-        yield f"| {name} | {meaning} |"
+        yield f"- {name}: {meaning}"
 
 
 def _named(action: argparse.Action) -> str:
@@ -109,7 +108,7 @@ def _meaning(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
+    return " ".join(text.split())
 
 
 if __name__ == "__main__":
