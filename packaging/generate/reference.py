@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, dataclass, fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -160,12 +161,19 @@ admins = "carol"
 
 
 def configuration_md() -> str:
-    parts = [_HEAD, *_tables(node_config.SECTIONS), _QUEUE_HEAD, *_tables(queue_config.SECTIONS)]
+    node, queue = node_config.SECTIONS, queue_config.SECTIONS
+    parts = [_HEAD, *_tables(node), _QUEUE_HEAD, *_tables(queue, before=node)]
     return "\n".join(parts)
 
 
-def _tables(known: Mapping[str, type[Any]]) -> Iterator[str]:
+def _tables(
+    known: Mapping[str, type[Any]], before: Mapping[str, type[Any]] = MappingProxyType({})
+) -> Iterator[str]:
+    """A table per section; `before` has those that the page shows already."""
     for section, about, keys in sections(known):
+        if before.get(section) is known[section]:
+            yield f"## `[{section}]`\n\nThe same keys as the [node's](#{section}).\n"
+            continue
         lines = [f"## `[{section}]`", ""]
         lines += [f"{about[:1].upper()}{about[1:]}", ""] if about else []
         lines += ["| Key | Default (allowed) | Meaning |", "|---|---|---|"]
