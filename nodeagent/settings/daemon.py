@@ -171,9 +171,9 @@ class MetricsSettings:
     tls_key: str = _absolute_path()
     """PEM of its key."""
     bearer_token_file: str = _absolute_path()
-    """File with a token that a scrape must send; /healthz stays open."""
+    """File with a token that a scrape must send."""
     basic_user: str = ""
-    """User name that a scrape may send instead, with the password from basic_password_file."""
+    """User name that a scrape may send instead."""
     basic_password_file: str = _absolute_path()
     """Its password, on one line."""
 
@@ -190,20 +190,18 @@ class DetectionSettings:
     bare_metal: str = _choice("observe", "observe", "contain", "kill")
     """Level for all other processes of the host."""
     policies: str = ""
-    """Exceptions: `namespace/NAME=LEVEL, queue/NAME=LEVEL`; a namespace takes precedence over a
-    queue."""
+    """Exceptions: `namespace/NAME=LEVEL, queue/NAME=LEVEL`; the namespace's wins."""
     exempt: str = (
         "/usr/bin/nvidia-smi, /usr/bin/nvidia-persistenced, /usr/bin/nv-hostengine,"
         " /usr/bin/dcgm-exporter, /usr/bin/nvidia-cuda-mps-server, /usr/lib/xorg/Xorg"
     )
-    """Programs of the host, by full path, that may use a GPU without a grant; a program in a pod is
-    never exempt."""
+    """Programs of the host, by full path, that may use a GPU without a grant; never in a pod."""
     grace_s: float = _number(0.4, 0.0, 600.0)
-    """How long a process may be on a GPU before it must have registered. Programs register before
-    they have a context, so 0.4 covers the time between two readings."""
+    """How long a process may be on a GPU before it must have registered: the time between two
+    readings."""
     memory_slack_mib: int = _number(256, 0, 1_000_000)
     """GPU memory that NVML may see beyond what a grant accounts for, or memory_slack_percent if
-    more. Drivers take memory when they load code, which is accounted at the next launch or wait."""
+    more: drivers take memory for code, accounted at the next launch."""
     memory_slack_percent: float = _number(5.0, 0.0, 100.0)
     """Percentage of the memory NVML sees."""
     time_slack_percent: float = _number(10.0, 0.0, 100.0)
@@ -286,23 +284,22 @@ class QueueSettings:
     """[queue]: the queue controller from which this node takes work."""
 
     server: str = ""
-    """`sluice-queue serve`: ADDRESS:PORT, or unix:/run/sluice-queue/queue.sock on its own machine.
-    Empty: no queue, `sluice run --queue` is refused."""
+    """`sluice-queue serve`: ADDRESS:PORT, or unix:/run/sluice-queue/queue.sock. Empty: no queue."""
     node_name: str = ""
     """This node's name, also for [kubelet] and HAMi's files. Default: $NODE_NAME, else the host
     name. With mutual TLS the certificate must identify it by the URI sluice:node:NAME, or by its
     name and the controller's tls.nodes."""
     namespace: str = "default"
-    """Namespace in which `sluice run --queue NAME` looks for the LocalQueue if it names none."""
+    """Namespace of LocalQueues in `sluice run --queue NAME`."""
     ca: str = _absolute_path()
-    """PEM of the controller's certificate authority; TCP needs it."""
+    """PEM of the controller's certificate authority, for TCP."""
     certificate: str = _absolute_path()
     """PEM of this node's own certificate, for mutual TLS."""
     key: str = _absolute_path()
     """PEM of its key."""
     token: str = _absolute_path()
-    """File of a Kubernetes token for the controller's audience, bound to the daemon's pod, instead
-    of a certificate; read at every call."""
+    """File of a Kubernetes token for the controller's audience, instead of a certificate; read at
+    every call."""
     server_name: str = ""
     """The name in the controller's certificate, if that is not the address."""
     labels: str = _text("", live=True)
@@ -338,8 +335,7 @@ class EbpfSettings:
     """prebuilt: shipped programs, loaded by libbpf; bcc: compiled here, needs bcc and kernel
     headers; auto: prebuilt if they load, else bcc."""
     devices: str = ""
-    """Device nodes whose opens are reported: `MAJOR:MINOR, MAJOR:*`. Default: every nvidia major of
-    /proc/devices."""
+    """Device nodes whose opens are reported: `MAJOR:MINOR, MAJOR:*`. Default: nvidia's majors."""
     audit_interval_s: float = _number(10.0, 0.0, 3600.0)
     """Time between two audit windows at the driver's launch entry points. 0: none."""
     audit_window_ms: float = _number(100.0, 1.0, 1000.0)

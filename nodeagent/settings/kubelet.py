@@ -48,7 +48,7 @@ class KubeletConfig:
     the modes: docs/hami.md."""
 
     enabled: bool = flag(False)
-    """Serve the kubelet's device plugin API."""
+    """Serve the kubelet."""
     door: str = choice("device-plugin", "device-plugin", "dra")
     """How this node allocates GPUs. device-plugin: as the resource resource_count; dra: to
     ResourceClaims, from ResourceSlices (driver sluice.dev; Kubernetes 1.34, shares of a GPU from
@@ -66,8 +66,8 @@ class KubeletConfig:
     """HAMi's ConfigMaps hami-scheduler-device and hami-device-plugin, unmodified: as a manifest or
     as the bare device-config.yaml and config.json."""
     mode: str = choice("share", "share", "exclusive", "mig", "mps")
-    """share: grants share a GPU; exclusive: one slot per GPU, with the whole of it; mig: MIG
-    instances, each whole to one container; mps: not supported yet, see below."""
+    """share: grants share a GPU; exclusive: one slot per GPU, the whole of it; mig: instances, each
+    whole to one container; mps: refused."""
     mig_strategy: str = choice("none", "none", "single", "mixed")
     """Names of MIG instances, with mode mig. single: resource_count, if all have one profile;
     mixed: DOMAIN/mig-PROFILE, beside whole cards, which are shared as usual."""
@@ -111,7 +111,7 @@ class KubeletConfig:
     resource_cores: str = text("nvidia.com/gpucores", live=True)
     """A pod's request for a share of each GPU's time, in percent."""
     resource_priority: str = text("nvidia.com/priority", live=True)
-    """A pod's request for HAMi's priority: 0 goes before 1, and before pods without a priority."""
+    """A pod's request for HAMi's priority: 0 goes before 1 and before none."""
     memory_factor: int = number(1, 1, 1_048_576, live=True)
     """MiB in one unit of resource_memory."""
     default_memory_mib: int = number(0, 0, 1_000_000_000, live=True)
@@ -127,8 +127,7 @@ class KubeletConfig:
     requests, for which quota was counted; on: above that, too, if the quota counts the annotation.
     Needs the API server."""
     memory_scaling: float = number(1.0, 0.1, 10.0)
-    """Memory offered for each byte of a card's. Over 1 is overcommit; the effects of a full card
-    are described below."""
+    """Memory offered per byte of a card's. Over 1 is overcommit: docs/hami.md."""
     exclude_uuids: tuple[str, ...] = field(default=(), metadata={"live": True})
     """GPUs that are not offered, by UUID."""
     exclude_indexes: tuple[int, ...] = field(default=(), metadata={"live": True})

@@ -34,7 +34,7 @@ class ServerSettings:
     /run/sluice-queue/queue.sock as root or as a service, else below $XDG_RUNTIME_DIR. none: no
     socket."""
     listen: str = ""
-    """Address of gRPC over TCP, ADDRESS:PORT; requires [tls]. Empty: only the Unix socket."""
+    """ADDRESS:PORT of gRPC over TCP; requires [tls]. Empty: only the Unix socket."""
     metrics_listen: str = "127.0.0.1:9466"
     """Address of /metrics, /healthz and /readyz; empty: not served. Labels name users' queues."""
     probes_listen: str = ""
@@ -88,10 +88,9 @@ class KubernetesSettings:
     objects in the API server. beside: Kueue's own manager, which requests placement through an
     AdmissionCheck of the controller `sluice.dev/placement`."""
     namespace: str = ""
-    """Namespace of the Lease and the webhooks' Service. Empty: the pod's own."""
+    """Namespace of the Lease and the webhooks' Service. Empty: the pod's."""
     kubeconfig: str = _path()
-    """Kubeconfig of the API server, for modes kubernetes and beside. Empty: the pod's service
-    account."""
+    """Access to the API server. Empty: the pod's service account."""
     kueue_configuration: str = _path()
     """Kueue's Configuration file, for mode kubernetes: queued frameworks and namespaces,
     transformations, fair sharing, waitForPodsReady; it overrides [engine]. Sections without effect
@@ -121,7 +120,7 @@ class KubernetesSettings:
     """Audience that a token must have, `sluice-queue` in the chart. Empty: no tokens are
     accepted."""
     api_server: str = ""
-    """URL of the API server. Empty: $KUBERNETES_SERVICE_HOST, as set in a pod."""
+    """URL of the API server. Empty: $KUBERNETES_SERVICE_HOST."""
     nodes: str = ""
     """Service accounts whose tokens authenticate the node that their pod runs on, as in
     `system:serviceaccount:sluice:sluice-agent`."""
@@ -146,7 +145,7 @@ class SharesSettings:
     """Scheduler names that it replaces; add kai-scheduler or volcano to migrate without changing
     manifests."""
     served_schedulers: tuple[str, ...] = ("sluice-scheduler", "hami-scheduler")
-    """Schedulers that call the extender: pods that name one keep it."""
+    """Schedulers that call the extender; pods that name one keep it."""
     hami_devices: str = _path()
     """HAMi's device-config.yaml, bare or as its ConfigMap: resource names, defaults, other vendors'
     devices. Empty: HAMi's defaults."""
@@ -179,8 +178,8 @@ class ExtenderSettings:
     """ADDRESS:PORT of this replica's webhooks, to which others forward requests while it leads.
     Empty: replicas that do not lead answer with an error."""
     node_policy: str = _choice("binpack", "binpack", "spread", "topology")
-    """Node policy of pods that name none. binpack: the fullest node; spread: the emptiest;
-    topology: a node whose GPUs are linked, or of one NUMA node."""
+    """Node policy of pods that name none. binpack: the fullest; spread: the emptiest; topology:
+    GPUs linked or on one NUMA node."""
     answers: str = _choice("all", "all", "best")
     """Nodes that the filter returns. all: every node with room, scores added to the scheduler's
     own; best: only the best by node policy, as HAMi does: faster, but the pod's other preferences
@@ -218,8 +217,8 @@ class NodeSettings:
     lost_after_s: float = _number(60.0, 1.0, 86_400.0)
     """Seconds after the end of its lease until a node counts as lost."""
     lost_policy: str = _choice("keep", "keep", "requeue")
-    """keep: work on a lost node may still run, so it keeps its quota. requeue: it is requeued, and
-    the node pauses it by itself at the end of the lease."""
+    """keep: work on a lost node keeps its quota. requeue: it is requeued, and the node pauses it at
+    the end of the lease."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,12 +228,11 @@ class EngineOptions:
     fair_sharing: bool = False
     """Order and preempt by dominant resource share."""
     omitted_resource_is_unlimited: bool = True
-    """A flavor that omits a covered resource does not limit it; false is Kueue's behaviour."""
+    """A flavor that omits a covered resource does not limit it (Kueue: false)."""
     missing_selector_admits_all: bool = False
-    """A ClusterQueue without namespaceSelector matches every namespace; false is Kueue's
-    behaviour."""
+    """A ClusterQueue without namespaceSelector matches every namespace (Kueue: false)."""
     requeue_delay_s: float = _number(0.0, 0.0, 60.0)
-    """Seconds for which freed quota is batched before the next cycle. 0: no delay; Kueue's is 1."""
+    """Seconds for which freed quota is batched before the next cycle (Kueue: 1)."""
     protect_from_reclaim_s: float = _number(0.0, 0.0, 31_536_000.0)
     """Seconds after admission in which no ClusterQueue that reclaims quota preempts a workload;
     Kueue's `preemptionProtection.reclaimWithinCohort.minAdmitDuration` overrides it."""
@@ -245,7 +243,7 @@ class EngineOptions:
     """Seconds after admission in which no higher priority in its own ClusterQueue preempts a
     workload."""
     never_preempted: str = ""
-    """WorkloadPriorityClasses that are never preempted, separated by commas."""
+    """WorkloadPriorityClasses that are never preempted."""
     preempted_rests_s: float = _number(0.0, 0.0, 86_400.0)
     """Seconds until a preempted workload is requeued. 0: at once."""
     pods_ready_timeout_s: int = _number(0, 0, 604_800)
