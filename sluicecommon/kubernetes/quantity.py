@@ -72,7 +72,7 @@ def _digits(text: str) -> tuple[int, int]:
     match = _NOTATION.fullmatch(text.strip()) if len(text) <= LONGEST else None
     if match is None or not (match["whole"] or match["fraction"]):
         start = text[:80]
-        raise QuantityError(f"{start!r} is not a quantity (examples: 1, 500m, 1.5, 2Gi, 1e3)")
+        raise QuantityError(f"expected a quantity such as 1, 500m, 1.5, 2Gi or 1e3, got {start!r}")
     fraction = match["fraction"] or ""
     digits = int((match["whole"] or "0") + fraction)
     exponent = -len(fraction)

@@ -61,7 +61,7 @@ def parse_quantity(text: str) -> Fraction:
     except QuantityError:
         number = None
     if number is None or number > _MAX_QUANTITY:
-        raise ValueError(f"{text[:40]!r} is not a quantity such as 8000, 8k or 8Gi")
+        raise ValueError(f"expected a quantity such as 8000, 8k or 8Gi, got {text[:40]!r}")
     return number
 
 
@@ -136,7 +136,7 @@ def _whole(resources: Mapping[str, str], name: str) -> int:
     except ValueError as error:
         raise PermanentError(f"{name}: {error}") from error
     if value.denominator != 1 or value < 0 or value > 1 << 40:
-        raise PermanentError(f"{name}: {text[:40]!r} is not a whole number of units")
+        raise PermanentError(f"{name}: expected a whole number of units, got {text[:40]!r}")
     return int(value)
 
 

@@ -333,7 +333,7 @@ class Cuts:
             _, _, state, room = min(found, key=lambda one: one[:2])
             return state, room
         if wish.card is not None and wish.card not in self.cards:
-            raise NoRoom(f"{wish.card} is no card with MIG here, or cannot be read now")
+            raise NoRoom(f"{wish.card}: unknown here, without MIG, or unreadable now")
         never = bool(reasons) and all(isinstance(one, NoSuchProfile) for one in reasons)
         text = "; ".join(map(str, reasons)) or "no card here has MIG"
         raise NoSuchProfile(text) if never or not reasons else NoRoom(text)

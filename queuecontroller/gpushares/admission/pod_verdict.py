@@ -38,7 +38,7 @@ from sluicecommon.reader import Problem
 
 DEFAULT_SCHEDULER: Final = "default-scheduler"
 WHOLE: Final = 100
-MOST_WARNINGS: Final = 8
+MAX_WARNINGS: Final = 8
 LONGEST_WARNING: Final = 250
 """Characters; the API server truncates at 256 when there are many warnings."""
 
@@ -222,7 +222,9 @@ def _nvidia(
         return False
     percent = read.amount(names.percent)
     if percent > WHOLE:
-        raise AskError(f"container {read.name}: {names.percent}: {percent} is not from 0 to 100")
+        raise AskError(
+            f"container {read.name}: {names.percent}: must be from 0 to 100, got {percent}"
+        )
     memory = read.amount(names.memory)
     if problem := gpu_mib_problem(memory, names.memory_factor):
         raise AskError(f"container {read.name}: {names.memory}: {problem}")
@@ -361,7 +363,7 @@ def _unknown_names(
 
 
 def _warn(warnings: list[str], text: str) -> None:
-    if len(warnings) < MOST_WARNINGS:
+    if len(warnings) < MAX_WARNINGS:
         shortened = text if len(text) <= LONGEST_WARNING else f"{text[: LONGEST_WARNING - 1]}…"
         warnings.append(shortened)
 

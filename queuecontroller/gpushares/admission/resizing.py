@@ -48,7 +48,7 @@ def amounts(text: str) -> dict[str, int]:
         if name == MEMORY and (problem := gpu_mib_problem(value)):
             raise ValueError(f": {name}: {problem}")
         if not 0 < value <= MOST[name]:
-            raise ValueError(f": {name}: {value} is not from 1 to {MOST[name]}")
+            raise ValueError(f": {name}: must be from 1 to {MOST[name]}, got {value}")
         found[name] = value
     return found
 
