@@ -36,7 +36,7 @@ KUBERNETES = ("1.28", "1.31", "1.34")
 def helm(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     assert HELM is not None
     return subprocess.run(
-        [HELM, *arguments], capture_output=True, text=True, check=False, timeout=60
+        [HELM, *arguments], capture_output=True, text=True, check=False, timeout=240
     )
 
 
