@@ -36,7 +36,7 @@ RIGHTS_S: Final = 20.0
 """How long `403` may be the answer: the rights of this pod were made a moment before it, and each
 API server learns of them by itself."""
 PAGE: Final = 500
-MOST_NAMED: Final = 10
+MAX_NAMED: Final = 10
 
 
 class Api(Protocol):
@@ -199,8 +199,8 @@ async def end_agents(
         if not users and not await late():
             continue
         users = users or sorted(name for name, _ in found_users)
-        named = ", ".join(users[:MOST_NAMED])
-        more = f" and {len(users) - MOST_NAMED} more" if len(users) > MOST_NAMED else ""
+        named = ", ".join(users[:MAX_NAMED])
+        more = f" and {len(users) - MAX_NAMED} more" if len(users) > MAX_NAMED else ""
         raise Failed(
             EXIT_REFUSED,
             f"{len(users)} pods use GPUs of Sluice: {named}{more}. Delete them first; or `helm"
@@ -220,7 +220,7 @@ async def end_agents(
         pod["metadata"]["name"] async for pod in _all(api, PODS, namespace, labelSelector=wanted)
     ]:
         if await late():
-            raise Failed(EXIT_REFUSED, f"these agents do not end: {', '.join(left[:MOST_NAMED])}")
+            raise Failed(EXIT_REFUSED, f"these agents do not end: {', '.join(left[:MAX_NAMED])}")
     say("the agents have ended")
 
 

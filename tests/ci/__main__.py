@@ -35,7 +35,7 @@ PREPARED = {"test-cluster": "cluster-programs"}
 RECORDER = "tests.ci.recorder"
 DIRECTORY = "SLUICE_CI_RECORD"
 """The same variable as in tests/ci/recorder.py, which needs pytest."""
-MOST_AGAIN = 20
+MAX_AGAIN = 20
 """Failed tests of a suite that are run a second time. More than that are a defect, and would take hours."""
 
 
@@ -117,7 +117,7 @@ def suite(name: str, below: Path) -> Suite:
     status = run(["make", name], first, os.environ)
     records = read(first)
     again = Records()
-    if 0 < len(records.failures) <= MOST_AGAIN:
+    if 0 < len(records.failures) <= MAX_AGAIN:
         again = second(name, records, below / f"{name}.again")
     elif records.failures:
         say(f"{name}: {len(records.failures)} tests failed: too many to run again")

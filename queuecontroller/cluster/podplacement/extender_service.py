@@ -138,7 +138,7 @@ class ExtenderService:
                 self._preemption.take_over()
             self._has_all_pods = True
             if self.book.shares is not None:
-                self._shell.step("pods heard", lambda book, now_ns: book.pods_heard())
+                self._shell.step("pods received", lambda book, now_ns: book.pods_received())
             log.info("placing pods: %d hold GPUs", len(self.ledger))
             if self._preemption is not None:
                 await self._preemption.run()

@@ -171,7 +171,10 @@ def test_the_best_alone_is_one_with_the_most_points(policy: str) -> None:
 def test_what_cannot_be_meant_is_refused_everywhere_with_its_reason() -> None:
     one = extender({"a": node("a")})
     for asked, said in (
-        (pod(annotations={"hami.io/gpu-scheduler-policy": "best"}), "is none of binpack, spread"),
+        (
+            pod(annotations={"hami.io/gpu-scheduler-policy": "best"}),
+            "must be one of binpack, spread",
+        ),
         (pod(gpucores=101), "gpucores: 101 is not between 0 and 100"),
         (pod(gpumem_percentage=200), "200 is not between 0 and 100"),
         (pod(count=1000), "nvidia.com/gpu: 1000 is not between 0 and 64"),
