@@ -48,11 +48,11 @@ def exposed(metric: Metric) -> str:
 def table(metrics: Iterable[Metric]) -> str:
     lines = ["| Metric | Labels | Meaning |", "|---|---|---|"]
     known = list(metrics)
-    twins = {one.name: twin for one, twin in pairwise(known) if _is_twin(one, twin)}
+    twins = {exposed(one): twin for one, twin in pairwise(known) if _is_twin(one, twin)}
     for one in known:
         if one in twins.values():
             continue
-        names = [exposed(one), *(exposed(twins[key]) for key in (one.name,) if key in twins)]
+        names = [exposed(one), *(exposed(twins[key]) for key in (exposed(one),) if key in twins)]
         shown = ", ".join(f"`{name}`" for name in names)
         lines.append(f"| {shown} | {labels_of(one)} | {meaning_of(one)} |")
     return "\n".join(lines) + "\n"
@@ -112,7 +112,7 @@ def node_md() -> str:
 
 ## Sluice's own
 
-`sluice_gpu_…` have the labels `gpu` (UUID) and `index`, `sluice_grant_…` `grant` (id) and `name`, besides those listed.
+`sluice_gpu_…` have the labels `gpu` (UUID) and `index` besides those listed, `sluice_grant_…` of one grant `grant` (id) and `name`.
 
 {table(catalogue.CATALOGUE)}
 ## dcgm-exporter's names
