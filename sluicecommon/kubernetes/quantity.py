@@ -36,12 +36,26 @@ _NOTATION: Final = re.compile(
     r"(?:(?P<suffix>[numkMGTPE]|[KMGTPE]i)|[eE](?P<exponent>[+-]?\d{1,3}))?",
     re.ASCII,
 )
+MAX_GPU_UNITS: Final = 1 << 27
+"""More MiB, or larger units, than any GPU has: a larger amount was meant in bytes."""
 LONGEST: Final = 256
 """Characters; the largest number that counts has 19 digits."""
 
 
 class QuantityError(ValueError):
     """The text is not a Kubernetes quantity."""
+
+
+def gpu_mib_problem(amount: int, unit_mib: int = 1) -> str:
+    """The reason why an amount of GPU memory, in units of `unit_mib` MiB, cannot be meant, with
+    what to write instead; empty if it can. `8Gi` is the usual mistake: it is 8589934592 MiB."""
+    if amount <= MAX_GPU_UNITS:
+        return ""
+    unit = "MiB" if unit_mib == 1 else f"units of {unit_mib} MiB"
+    return (
+        f"{amount} is more than any GPU has, because the amount is in {unit}:"
+        f" write {max(1, (amount >> 20) // unit_mib)}"
+    )
 
 
 def _ceil_div(numerator: int, denominator: int) -> int:

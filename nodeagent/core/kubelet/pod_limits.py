@@ -16,7 +16,7 @@ from typing import Final
 from nodeagent.ports.clients import GrantAsk, MemoryAsk
 from nodeagent.ports.kubelet import ContainerLimits, PermanentError
 from nodeagent.units import MIB, WHOLE_PPM, Bytes, Ppm, SharePolicy
-from sluicecommon.kubernetes.quantity import QuantityError, exact_value
+from sluicecommon.kubernetes.quantity import QuantityError, exact_value, gpu_mib_problem
 
 FIRST_PRIORITY: Final = 1
 """Priority of a grant whose pod requests HAMi's priority 0; all others have 0."""
@@ -75,6 +75,8 @@ def limits_from_requests(
     memory = _whole(resources, names.memory)
     percent = _whole(resources, names.memory_percent)
     cores = _whole(resources, names.cores)
+    if problem := gpu_mib_problem(memory, names.memory_factor):
+        raise PermanentError(f"{names.memory}: {problem}")
     if memory:
         ask = MemoryAsk(amount_bytes=Bytes(memory * names.memory_factor * MIB))
     elif percent:

@@ -19,7 +19,6 @@ from typing import Final
 
 from nodeagent.core.gpus.cuts import NoRoom, NoSuchProfile, Room, room_for, settled
 from nodeagent.core.gpus.mig_geometry import geometry
-from nodeagent.core.grants import events as ev
 from nodeagent.ports.clock import Clock
 from nodeagent.ports.ledger import LedgerLost
 from nodeagent.ports.mig import (
@@ -298,7 +297,7 @@ class Cuts:
         try:
             for uuid in uuids:
                 self._gpus.withhold(uuid, True)
-            self._keeper.apply(ev.GpusSeen(self._gpus.capacities()))
+            self._keeper.apply(self._gpus.seen())
             held = self._used(state)
             taken = [f"{one.place} by {held[one.place]}" for one in going if one.place in held]
             if taken:

@@ -33,6 +33,7 @@ from queuecontroller.gpushares.vendors import AskError, Vendor
 from queuecontroller.gpushares.vendors.asks import Container, annotations_of, containers_of
 from queuecontroller.gpushares.vendors.config import DeviceConfig, Nvidia
 from queuecontroller.scheduler.placement.request import AnnotationError, annotated
+from sluicecommon.kubernetes.quantity import gpu_mib_problem
 from sluicecommon.reader import Problem
 
 DEFAULT_SCHEDULER: Final = "default-scheduler"
@@ -225,6 +226,13 @@ def _nvidia(
             f"container {read.name}: {names.percent}: must be from 0 to 100, got {percent}"
         )
     memory = read.amount(names.memory)
+    if problem := gpu_mib_problem(memory, names.memory_factor):
+        raise AskError(f"container {read.name}: {names.memory}: {problem}")
+    if memory and percent:
+        raise AskError(
+            f"container {read.name}: {names.memory} and {names.percent}: both set the GPU memory:"
+            " write one of them"
+        )
     if not memory and not percent:
         if names.default_memory_mib:
             memory = limits[names.memory] = names.default_memory_mib

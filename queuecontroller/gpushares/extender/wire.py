@@ -103,12 +103,20 @@ def _texts(values: list[Any], what: str) -> tuple[str, ...]:
     return tuple(values)
 
 
+def _formatted(reasons: Mapping[str, str]) -> dict[str, str]:
+    """Reasons without percent signs, because kube-scheduler takes a reason for a format string."""
+    return {
+        node: reason.replace(" %", " percent").replace("%", " percent")
+        for node, reason in reasons.items()
+    }
+
+
 def write_filter(question: Question | None, answer: Passed | str) -> bytes:
     if isinstance(answer, str):
-        return _dumps({"Error": answer})
+        return _dumps({"Error": answer.replace("%", "percent")})
     made: dict[str, Any] = {
-        "FailedNodes": answer.failed,
-        "FailedAndUnresolvableNodes": answer.hopeless,
+        "FailedNodes": _formatted(answer.failed),
+        "FailedAndUnresolvableNodes": _formatted(answer.hopeless),
         "Error": "",
     }
     if question is not None and question.nodes is not None:

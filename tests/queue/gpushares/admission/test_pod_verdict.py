@@ -225,6 +225,9 @@ def test_a_node_of_ones_own_choice_is_refused() -> None:
         ),
         ({GPU: "many"}, {}, "nvidia.com/gpu: expected a quantity"),
         ({GPU: 1, MEM: -1}, {}, "nvidia.com/gpumem: must be from 0 to 1099511627776, got -1"),
+        ({GPU: 1, MEM: "8Gi"}, {}, "because the amount is in MiB: write 8192"),
+        ({GPU: 1, MEM: "40G"}, {}, "because the amount is in MiB: write 38146"),
+        ({GPU: 1, MEM: 3000, PCT: 50}, {}, "nvidia.com/gpumem-percentage: both set the GPU memory"),
         ({GPU: 1}, {"nvidia.com/numa-bind": "yes"}, "must be true or false, got 'yes'"),
         (
             {GPU: 1},
