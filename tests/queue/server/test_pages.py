@@ -29,20 +29,20 @@ def fragments(world: World) -> dict[tuple[str, str], float]:
 
 def test_the_metrics_on_the_page() -> None:
     page = (REPO / "docs" / "reference" / "metrics-queue.md").read_text()
-    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    rows = [line for line in page.splitlines() if line.startswith("- `")]
     for one in catalogue.CATALOGUE:
         name = one.name + ("_total" if one.kind is catalogue.Kind.COUNTER else "")
-        (row,) = (row for row in rows if f"`{name}`" in row.split(" | ")[0])
-        assert row.endswith(f"{one.help} |") or one.help == "The same, by LocalQueue."
+        (row,) = (row for row in rows if f"`{name}`" in row.partition(": ")[0])
+        assert row.endswith(one.help) or one.help == "The same, by LocalQueue."
         common = {"replica_role"} if one.name.startswith(("kueue_", "multikueue_")) else set()
-        shown = {*re.findall(r"`(\w+)`", row.split(" | ")[1]), *common}
+        shown = {*re.findall(r"`(\w+)`", row.partition(": ")[0]), *common}
         if "device" in shown:
             shown |= {"node", "device_index", "device_uuid", "device_type"}
         if one.help == "The same, by LocalQueue.":
             shown |= {"name", "namespace"}
         assert {*one.labels} <= shown
         assert ("*histogram:* " in row) is (one.kind is catalogue.Kind.HISTOGRAM)
-    named = [name for row in rows for name in row.split(" | ")[0].split(", ")]
+    named = [name for row in rows for name in row.partition(": ")[0].split(" (")[0].split(", ")]
     assert len(named) == len(catalogue.CATALOGUE)
     making = [sys.executable, "packaging/generate/metrics.py", "metrics-queue.md"]
     assert subprocess.run(making, cwd=REPO, capture_output=True, text=True).stdout == page

@@ -443,13 +443,14 @@ def rows(metrics: tuple[Metric, ...]) -> list[str]:
         common = next((given for start, given in COMMON.items() if name.startswith(start)), ())
         labels = ", ".join(f"`{label}`" for label in metric.labels if label not in common)
         kind = "*histogram:* " if metric.kind is Kind.HISTOGRAM else ""
-        lines.append(f"| `{name}` | {labels} | {kind}{metric.help} |")
+        shown = f" ({labels})" if labels else ""
+        lines.append(f"- `{name}`{shown}: {kind}{metric.help}")
     return lines
 
 
 def test_the_page_says_what_the_catalogue_does() -> None:
     lines = PAGE.read_text().splitlines()
-    assert [line for line in lines if line.startswith("| `sluice_")] == rows(CATALOGUE)
+    assert [line for line in lines if line.startswith("- `sluice_")] == rows(CATALOGUE)
 
 
 @pytest.mark.parametrize(
