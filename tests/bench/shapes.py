@@ -22,7 +22,7 @@ class Row:
         return (
             "--kernel-ns",
             str(self.kernel_ns),
-            "--shape-every",
+            "--new-shape",
             str(self.shape_every),
         )
 

@@ -73,7 +73,6 @@ struct options {
 	double idle_s;       /* after the work: keep holding the memory for so long */
 	uint64_t start_ns;   /* CLOCK_MONOTONIC, so that several tenants measure the same window */
 	const char *begin;   /* path of a file: the work begins when it exists */
-	uint64_t shape_every; /* a grid never seen before after so many launches, 0 = always the same */
 	const char *door;
 	bool sync;
 };
@@ -85,8 +84,7 @@ static const struct option long_options[] = {
 	{ "warm", required_argument, NULL, 'w' },     { "report", required_argument, NULL, 'r' },
 	{ "launches", required_argument, NULL, 'n' }, { "idle", required_argument, NULL, 'i' },
 	{ "start-ns", required_argument, NULL, 't' }, { "streams", required_argument, NULL, 'm' },
-	{ "begin", required_argument, NULL, 'b' },    { "shape-every", required_argument, NULL, 'g' },
-	{ NULL, 0, NULL, 0 },
+	{ "begin", required_argument, NULL, 'b' },    { NULL, 0, NULL, 0 },
 };
 
 static struct options parse(int argc, char **argv)
@@ -135,9 +133,6 @@ static struct options parse(int argc, char **argv)
 		case 'b':
 			o.begin = optarg;
 			break;
-		case 'g':
-			o.shape_every = strtoull(optarg, NULL, 0);
-			break;
 		case 't':
 			o.start_ns = strtoull(optarg, NULL, 0);
 			break;
@@ -146,7 +141,7 @@ static struct options parse(int argc, char **argv)
 			        "usage: tenant [--seconds S] [--kernel-ns N[,N…]] [--streams N] [--sync] [--door "
 			        "plain|ex|coop|graph|"
 			        "ptsz] [--alloc BYTES] [--hold BYTES] [--warm S] [--report S] [--launches N] [--begin "
-			        "FILE] [--shape-every N]\n");
+			        "FILE]\n");
 			exit(2);
 		}
 	}
@@ -262,18 +257,15 @@ int main(int argc, char **argv)
 		CUstream stream = streams[launches % o.streams];
 		void *params[] = { &o.kernel_ns[pick] };
 
-		unsigned grid = o.shape_every ? 64 + (unsigned)(launches / o.shape_every) : 64;
-
 		config.hStream = stream;
-		config.gridDimX = grid;
 		if (exec[pick])
 			result = api.graph_launch(exec[pick], stream);
 		else if (strcmp(o.door, "ex") == 0)
 			result = api.launch_ex(&config, kernel, params, NULL);
 		else if (strcmp(o.door, "coop") == 0)
-			result = api.launch_coop(kernel, grid, 1, 1, 256, 1, 1, 0, stream, params);
+			result = api.launch_coop(kernel, 64, 1, 1, 256, 1, 1, 0, stream, params);
 		else
-			result = api.launch(kernel, grid, 1, 1, 256, 1, 1, 0, stream, params, NULL);
+			result = api.launch(kernel, 64, 1, 1, 256, 1, 1, 0, stream, params, NULL);
 		check(result, "launch");
 		launches++;
 		gpu_ns += o.kernel_ns[pick];
