@@ -32,6 +32,7 @@
 #define PIPES 32                                 /* contexts of one process; more are charged but never timed */
 #define RECORDS 64                               /* outstanding records of one context */
 #define RECORD_EVERY_NS UINT64_C(250000)         /* of charged work, varied at random by half */
+#define RECORD_ALONE_NS UINT64_C(1000000)        /* the same while nobody else is on the GPU */
 #define GAP_TRIES 3                              /* empty records that measure the cost of two event calls */
 #define UNKNOWN_PATIENCE_NS UINT64_C(2000000000) /* limit on delaying the second launch of a new shape */
 
@@ -44,7 +45,9 @@ struct throttle_record {
 	CUevent after;
 	CUstream stream;
 	struct settle_work work;
+	uint64_t due_ns; /* when its work should be over if no other process uses the GPU */
 	bool empty;      /* two events and nothing between */
+	bool alone;      /* as in pipe_launch */
 	int8_t previous; /* index of the record at whose end this one begins, -1 = begins with its own event */
 	uint32_t previous_sequence;
 };
@@ -58,6 +61,7 @@ struct throttle_pipe {
 	uint64_t unmarked_ns;  /* charged since the last record, and not known to be done */
 	uint64_t untimed_ns;   /* charged since the last record */
 	uint64_t idle_at_ns;   /* when all recorded work should be done if no other process uses the GPU */
+	uint64_t reap_at_ns;   /* when the oldest record should be over; at the latest then it is queried */
 	uint64_t record_at_ns; /* amount of unmarked work at which the next record is due */
 	uint64_t gap_ns;       /* host time between two event calls, as the GPU's clock shows it */
 	uint32_t gap_tries;
@@ -229,6 +233,16 @@ static void record_finish(struct throttle_pipe *pipe, struct throttle_record *re
 	__atomic_store_n(&record->state, RECORD_FREE, __ATOMIC_RELEASE);
 }
 
+/* The next query is due at that time, or earlier. */
+static void reap_by(struct throttle_pipe *pipe, uint64_t at_ns)
+{
+	uint64_t old_ns = __atomic_load_n(&pipe->reap_at_ns, __ATOMIC_RELAXED);
+
+	while (at_ns < old_ns && !__atomic_compare_exchange_n(&pipe->reap_at_ns, &old_ns, at_ns, true, __ATOMIC_RELAXED,
+	                                                      __ATOMIC_RELAXED))
+		;
+}
+
 /* One thread at a time; the others continue without reaping. */
 void pipe_reap(struct throttle_pipe *pipe)
 {
@@ -236,7 +250,9 @@ void pipe_reap(struct throttle_pipe *pipe)
 	    __atomic_exchange_n(&pipe->reaping, 1, __ATOMIC_ACQUIRE))
 		return;
 	uint32_t first = __atomic_load_n(&pipe->next_record, __ATOMIC_RELAXED);
+	uint64_t next_ns = UINT64_MAX;
 
+	__atomic_store_n(&pipe->reap_at_ns, UINT64_MAX, __ATOMIC_RELAXED);
 	for (unsigned i = 0; i < RECORDS; i++) { /* oldest first: a chain's start is settled before its end */
 		struct throttle_record *record = &pipe->record[(first + i) % RECORDS];
 		uint32_t state = RECORD_PENDING;
@@ -247,12 +263,27 @@ void pipe_reap(struct throttle_pipe *pipe)
 			continue;
 		CUresult r = driver.cuEventQuery(record->after);
 
-		if (r == CUDA_ERROR_NOT_READY)
+		if (r == CUDA_ERROR_NOT_READY) {
+			next_ns = record->due_ns < next_ns ? record->due_ns : next_ns;
 			__atomic_store_n(&record->state, RECORD_PENDING, __ATOMIC_RELEASE);
-		else
+		} else {
 			record_finish(pipe, record);
+		}
 	}
+	reap_by(pipe, next_ns);
 	__atomic_store_n(&pipe->reaping, 0, __ATOMIC_RELEASE);
+}
+
+void pipe_reap_due(struct throttle_pipe *pipe, uint64_t now_ns)
+{
+	uint64_t at_ns = __atomic_load_n(&pipe->reap_at_ns, __ATOMIC_RELAXED);
+
+	if (now_ns < at_ns)
+		return;
+	pipe_reap(pipe);
+	/* overdue, beside others perhaps: no use in a query at each launch */
+	if (__atomic_load_n(&pipe->reap_at_ns, __ATOMIC_RELAXED) <= now_ns)
+		__atomic_store_n(&pipe->reap_at_ns, now_ns + GATE_POLL_NS, __ATOMIC_RELAXED);
 }
 
 uint64_t pipe_inflight_ns(const struct throttle_pipe *pipe)
@@ -325,12 +356,12 @@ void pipe_mark(struct throttle_pipe *pipe, int64_t used_ns, const void *thread)
 		take64(&pipe->unmarked_ns, (uint64_t)-used_ns);
 }
 
-void pipe_await_first_sample(struct throttle_pipe *pipe, const struct cost_entry *entry)
+void pipe_await_first_sample(struct throttle_pipe *pipe, const struct cost_entry *entry, uint32_t ahead)
 {
 	uint64_t began_ns = clock_ns(), step_ns = 20000;
 
 	while (__atomic_load_n(&entry->cost_ns, __ATOMIC_RELAXED) == 0 &&
-	       __atomic_load_n(&pipe->outstanding, __ATOMIC_RELAXED) > 0 &&
+	       __atomic_load_n(&pipe->outstanding, __ATOMIC_RELAXED) > ahead &&
 	       clock_ns() - began_ns < UNKNOWN_PATIENCE_NS) {
 		struct timespec step = { .tv_sec = 0, .tv_nsec = (long)step_ns };
 
@@ -370,6 +401,7 @@ static void measure_gap(struct throttle_pipe *pipe, CUstream stream)
 	struct throttle_record *record = &pipe->record[index];
 
 	record->empty = true;
+	record->due_ns = 0;
 	record->work.paid_ns = 0;
 	if (driver.cuEventRecord(record->before, stream) == CUDA_SUCCESS &&
 	    driver.cuEventRecord(record->after, stream) == CUDA_SUCCESS)
@@ -422,13 +454,19 @@ int8_t pipe_record_open(struct throttle_pipe *pipe, struct cost_entry *entry, co
 
 	record->stream = launch->stream;
 	record->work.key = launch->key;
+	record->work.kin = launch->kin;
+	record->work.lent = launch->lent;
 	record->work.cost_ns = launch->cost_ns;
 	record->work.contention = launch->contention;
 	record->work.placed = launch->placed;
 	record->work.sole = launch->sole;
-	record->work.mixed = launch->mixed;
+	/* nothing but this launch is without a record: whatever came before it was of no account */
+	record->work.mixed = launch->mixed && __atomic_load_n(&pipe->unmarked_ns, __ATOMIC_RELAXED) > launch->cost_ns;
 	record->work.busy = launch->sole ? 1 : siblings_busy(device_of(pipe), 0);
 	set_others_done(record, siblings_exist() ? siblings_work(device_of(pipe)).done_ns : UINT64_MAX);
+	record->alone = launch->alone;
+	if (launch->lent) /* or a deep queue of new shapes would be timed launch by launch */
+		cost_tried(entry);
 	bool free = record_chain(pipe, record);
 
 	if (record->previous < 0) {
@@ -464,12 +502,16 @@ uint64_t pipe_record_close(struct throttle_pipe *pipe, int8_t index, bool launch
 	__atomic_store_n(&pipe->untimed_ns, 0, __ATOMIC_RELAXED);
 	uint64_t chance = gate_mix(__atomic_add_fetch(&pipe->random, 1, __ATOMIC_RELAXED)) >> 48;
 
-	__atomic_store_n(&pipe->record_at_ns, RECORD_EVERY_NS / 2 + RECORD_EVERY_NS * chance / 65536, __ATOMIC_RELAXED);
+	uint64_t every_ns = record->alone ? RECORD_ALONE_NS : RECORD_EVERY_NS;
+
+	__atomic_store_n(&pipe->record_at_ns, every_ns / 2 + every_ns * chance / 65536, __ATOMIC_RELAXED);
 	add64(&pipe->inflight_ns, record->work.paid_ns);
-	draw(&pipe->idle_at_ns, now_ns, record->work.paid_ns);
+	uint64_t idle_ns = draw(&pipe->idle_at_ns, now_ns, record->work.paid_ns);
+	uint64_t due_ns = record->due_ns = gate_tat_after_ns(idle_ns, now_ns, record->work.paid_ns);
 	uint64_t last = (uint64_t)record->sequence << 8 | (uint8_t)index;
 
 	record_publish(pipe, record);
+	reap_by(pipe, due_ns);
 	__atomic_store_n(&pipe->last, last, __ATOMIC_RELEASE);
 	return host_ns;
 }

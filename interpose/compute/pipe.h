@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "interpose/compute/rules/cost.h"
+#include "interpose/compute/rules/kin.h"
 #include "nativecommon/cuda_abi.h"
 
 struct throttle_pipe;
@@ -18,11 +19,14 @@ struct throttle_pipe;
 struct pipe_launch {
 	CUstream stream;
 	uint64_t key;
+	struct kin kin;
 	uint64_t cost_ns;        /* charge of the launch */
 	uint64_t window_left_ns; /* rest of the grant's own window, UINT64_MAX = no windows */
 	uint32_t contention;     /* low bits of the device's contention epoch */
 	bool placed;             /* no other grant should be on the GPU: this one is alone, or inside its own window */
 	bool sole;               /* no other process of the grant is at work */
+	bool alone;              /* that, and no other grant is at work on the GPU */
+	bool lent;               /* its price is no time of its shape */
 	bool mixed;              /* some work marked since the last record is of other launches */
 };
 
@@ -35,6 +39,8 @@ void pipe_forget_parent(void);
 
 /* Settle every record whose work is done. */
 void pipe_reap(struct throttle_pipe *pipe);
+/* The same, but only when the oldest record should be over: each query is a call of the driver. */
+void pipe_reap_due(struct throttle_pipe *pipe, uint64_t now_ns);
 /* GPU time charged for queued work that is not known to be done. */
 uint64_t pipe_inflight_ns(const struct throttle_pipe *pipe);
 /* The part of it that should still be to come if no other process uses the GPU: by its expected end, some of it must be
@@ -50,9 +56,10 @@ bool pipe_held(struct throttle_pipe *pipe);
 #define PIPE_HELD_PATIENCE_NS UINT64_C(50000000) /* without a beginning for so long, it is no other grant's turn */
 /* A thread has handed so much to the driver; a negative amount takes back what failed. `thread` identifies it. */
 void pipe_mark(struct throttle_pipe *pipe, int64_t used_ns, const void *thread);
-/* A shape launched once and not timed yet: its second launch waits for the time of the first, or an application could
- * queue minutes of work at the default price. */
-void pipe_await_first_sample(struct throttle_pipe *pipe, const struct cost_entry *entry);
+/* A shape launched once, not timed yet, and of a function without a price: its second launch waits for the time of the
+ * first, or an application could queue minutes of work at the default price. Returns at once while at most `ahead`
+ * records are outstanding. */
+void pipe_await_first_sample(struct throttle_pipe *pipe, const struct cost_entry *entry, uint32_t ahead);
 
 /* Before a launch: open a record for it if one is due. Returns its index, or -1. */
 int8_t pipe_record_open(struct throttle_pipe *pipe, struct cost_entry *entry, const struct pipe_launch *launch);

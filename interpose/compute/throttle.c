@@ -48,6 +48,7 @@ void throttle_forget_all(void)
 {
 	throttle_forget_local();
 	cost_relearn_all();
+	kin_forget_all();
 }
 
 /* The price is known, the credit covers it, and no launch is due for timing: as throttle_charge(), for a shape it did
@@ -103,16 +104,19 @@ static CUresult pay(struct throttle_local *local, struct pass_ask *ask)
 }
 
 /* Open a record for the launch, if one is due. */
-static int8_t open_record(struct throttle_lane *lane, struct cost_entry *entry, CUstream stream,
+static int8_t open_record(struct throttle_lane *lane, struct cost_entry *entry, const struct kin *kin, CUstream stream,
                           const struct pass_ask *ask)
 {
 	struct pipe_launch launch = { .stream = stream,
 		                      .key = lane->key,
+		                      .kin = *kin,
 		                      .cost_ns = ask->cost_ns,
 		                      .window_left_ns = ask->window_left_ns,
 		                      .contention = ask->contention,
 		                      .placed = ask->placed,
 		                      .sole = ask->sole,
+		                      .alone = ask->alone,
+		                      .lent = cost_is_lent(entry),
 		                      .mixed = lane->mixed };
 	int8_t record = pipe_record_open(ask->pipe, entry, &launch);
 
@@ -121,22 +125,36 @@ static int8_t open_record(struct throttle_lane *lane, struct cost_entry *entry, 
 	return record;
 }
 
+#define TIMED_NEAR 2  /* launches of a new shape that are timed where its function is known */
+#define AHEAD_FREE 16 /* launches of unknown length that may be queued where nobody is kept waiting by them */
+
+/* A shape that was never timed takes the price of its kin. Where no other grant is at work and no cap binds, a price
+ * from launches of about the same size needs no confirmation: records settle it. */
+static void borrow_price(struct cost_entry *entry, const struct kin *kin, int device)
+{
+	struct kin_price price = kin_price(kin);
+
+	if (price.ns)
+		cost_lend(entry, price.ns, price.near && pass_is_free(device) ? 0 : TIMED_NEAR);
+}
+
 /* Every step that calls the driver on our own behalf, with the thread's capture mode relaxed. */
 static CUresult charge_launch(struct throttle_ticket *ticket, struct throttle_local *local, struct cost_entry *entry,
-                              CUstream stream)
+                              const struct kin *kin, CUstream stream)
 {
 	struct throttle_pipe *pipe = credit_pipe(local->lane);
 	uint64_t cost_ns = __atomic_load_n(&entry->cost_ns, __ATOMIC_RELAXED);
-	bool proven = cost_is_proven(entry);
+	bool known = cost_is_proven(entry) || cost_is_lent(entry);
+	bool free = !known && pass_is_free(local->lane->device);
 	CUresult result;
 
 	if (!cost_ns && pipe) {
-		pipe_await_first_sample(pipe, entry);
+		pipe_await_first_sample(pipe, entry, free ? AHEAD_FREE : 0);
 		cost_ns = __atomic_load_n(&entry->cost_ns, __ATOMIC_RELAXED);
 	}
 	struct pass_ask ask = { .pipe = pipe,
 		                .device = local->lane->device,
-		                .proven = proven,
+		                .proven = known || free,
 		                .cost_ns = cost_ns ? cost_ns : COST_DEFAULT_NS };
 
 	result = pay(local, &ask);
@@ -145,7 +163,7 @@ static CUresult charge_launch(struct throttle_ticket *ticket, struct throttle_lo
 	ticket->waited_ns = ask.waited_ns;
 	ticket->counted = true;
 	if (pipe) {
-		ticket->record = open_record(local->lane, entry, stream, &ask);
+		ticket->record = open_record(local->lane, entry, kin, stream, &ask);
 		ticket->pipe = pipe;
 		ticket->cost_ns = ask.cost_ns;
 	}
@@ -169,6 +187,10 @@ CUresult throttle_before(struct throttle_ticket *ticket, const void *handle, con
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	credit_pipe(lane);
 	note_key(local, lane, key);
+	struct kin kin = kin_of(handle, shape, device);
+
+	if (!__atomic_load_n(&entry->cost_ns, __ATOMIC_RELAXED))
+		borrow_price(entry, &kin, device);
 	if (pay_from_credit(local, handle, shape, key, entry, __atomic_load_n(&entry->cost_ns, __ATOMIC_RELAXED))) {
 		ticket->counted = true;
 		return CUDA_SUCCESS;
@@ -178,7 +200,7 @@ CUresult throttle_before(struct throttle_ticket *ticket, const void *handle, con
 	if (capture_records(stream, false))
 		return CUDA_SUCCESS;
 	CUstreamCaptureMode mode = capture_relax();
-	CUresult result = charge_launch(ticket, local, entry, stream);
+	CUresult result = charge_launch(ticket, local, entry, &kin, stream);
 
 	capture_restore(mode);
 	return result;

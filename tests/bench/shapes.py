@@ -29,9 +29,7 @@ class Row:
     def bare(self, node: Node) -> float:
         """A count of launches, not a time: nothing stops a bare program from queueing minutes of work."""
         launches = SECONDS * 1_000_000_000 // self.kernel_ns
-        job = node.run_bare(
-            "bare", *self.arguments(), "--warm", "0", "--launches", str(launches)
-        )
+        job = node.run_bare("bare", *self.arguments(), "--warm", "0", "--launches", str(launches))
         return float(job.result()["share_ratio"])
 
     def share(self, node: Node, uuid: str, policy: str, cores: int) -> float:
