@@ -83,6 +83,8 @@ static void settle_shared(int device, const struct settle_work *work, const stru
 		correct(device, policy, own_ns, paid_ns);
 		return;
 	}
+	if (work->lent && (!work->chained || work->cost_ns >= work->paid_ns))
+		kin_learn_shared(&work->kin, own_ns);
 	if (work->chained)
 		return;
 	if (entry) {

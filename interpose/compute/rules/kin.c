@@ -2,13 +2,17 @@
 /* The table of functions: see kin.h. */
 #include "interpose/compute/rules/kin.h"
 
+#include <assert.h>
 #include <stddef.h>
 #include <sys/mman.h>
 
 #include "interpose/compute/rules/gate.h"
 
-#define KIN_ENTRIES 4096 /* 128 KiB, of which only touched pages take memory */
+#define KIN_ENTRIES 4096 /* 256 KiB, of which only touched pages take memory */
 #define KIN_PROBES 8
+#define JUDGE_BOUNDS 8 /* upper bounds that are judged together */
+#define JUDGE_WARY 128 /* after that judgement, which may be wrong: samples until the price is trusted again */
+#define JUDGE_FAR 6    /* so many of them far above: times of this size vary; at the edges of windows a few are */
 
 /* Of a function, or of one octave of it. */
 struct kin_entry {
@@ -16,8 +20,14 @@ struct kin_entry {
 	uint64_t cost_ns;   /* mean; 0 = never timed */
 	uint64_t thread_fs; /* time per thread, of a function */
 	uint32_t samples;
-	uint32_t wary; /* samples until the price is trusted again */
+	uint32_t wary;     /* samples until the price is trusted again */
+	uint64_t least_ns; /* of the upper bounds since the last judgement */
+	uint32_t bounds;   /* their number */
+	uint32_t far;      /* those far above the price */
+	uint64_t reserved[2];
 };
+
+static_assert(sizeof(struct kin_entry) == 64, "one cache line");
 
 static struct kin_entry *table; /* published once by compare-and-swap, never unmapped */
 
@@ -43,6 +53,8 @@ static void clear(struct kin_entry *e)
 	__atomic_store_n(&e->thread_fs, 0, __ATOMIC_RELAXED);
 	__atomic_store_n(&e->samples, 0, __ATOMIC_RELAXED);
 	__atomic_store_n(&e->wary, 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&e->bounds, 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&e->far, 0, __ATOMIC_RELAXED);
 }
 
 static struct kin_entry *probe(uint64_t key, bool insert)
@@ -163,6 +175,30 @@ void kin_learn(const struct kin *kin, uint64_t sample_ns)
 		return;
 	add_to_function(of, kin, sample_ns, !__atomic_load_n(&octave->cost_ns, __ATOMIC_RELAXED));
 	add(octave, sample_ns);
+}
+
+void kin_learn_shared(const struct kin *kin, uint64_t upper_ns)
+{
+	uint64_t known_ns = kin_price(kin).ns;
+	struct kin_entry *octave;
+
+	if (!known_ns || !(octave = probe(octave_key(kin), true)))
+		return;
+	uint32_t bounds = __atomic_load_n(&octave->bounds, __ATOMIC_RELAXED) + 1;
+	uint32_t far = bounds > 1 ? __atomic_load_n(&octave->far, __ATOMIC_RELAXED) : 0;
+	uint64_t least_ns = bounds > 1 ? __atomic_load_n(&octave->least_ns, __ATOMIC_RELAXED) : UINT64_MAX;
+
+	far += upper_ns / 4 > known_ns && upper_ns > GATE_WARY_NS;
+	least_ns = upper_ns < least_ns ? upper_ns : least_ns;
+	__atomic_store_n(&octave->far, far, __ATOMIC_RELAXED);
+	__atomic_store_n(&octave->least_ns, least_ns, __ATOMIC_RELAXED);
+	__atomic_store_n(&octave->bounds, bounds < JUDGE_BOUNDS ? bounds : 0, __ATOMIC_RELAXED);
+	if (bounds < JUDGE_BOUNDS)
+		return;
+	if (least_ns > known_ns)
+		kin_learn(kin, least_ns);
+	else if (far >= JUDGE_FAR)
+		__atomic_store_n(&octave->wary, JUDGE_WARY, __ATOMIC_RELAXED);
 }
 
 void kin_forget_all(void)
