@@ -19,6 +19,7 @@
 #include "interpose/compute/rules/gate.h"
 #include "interpose/compute/rules/words.h"
 #include "interpose/compute/siblings.h"
+#include "interpose/tenant/capture.h"
 #include "interpose/tenant/guest.h"
 
 #define WAIT_MAX_NS UINT64_C(10000000) /* every wait checks again after 10 ms */
@@ -295,6 +296,7 @@ static void wait_and_account(struct pass_ask *ask, struct attempt *at, uint32_t 
 {
 	uint64_t began_ns = at->now_ns;
 
+	capture_wait();
 	wait_for(guest_self()->policy, wake, wait_ns, began_ns, at->punctual);
 	at->now_ns = clock_ns();
 	guest_heartbeat(at->now_ns);

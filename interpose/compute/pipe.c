@@ -27,6 +27,7 @@
 #include "interpose/compute/settle.h"
 #include "interpose/compute/siblings.h"
 #include "interpose/driver/driver.h"
+#include "interpose/tenant/capture.h"
 #include "interpose/tenant/guest.h"
 
 #define PIPES 32                                 /* contexts of one process; more are charged but never timed */
@@ -369,6 +370,7 @@ void pipe_await_first_sample(struct throttle_pipe *pipe, const struct cost_entry
 		if (__atomic_load_n(&entry->cost_ns, __ATOMIC_RELAXED) ||
 		    (clock_ns() - began_ns > PIPE_HELD_PATIENCE_NS && pipe_held(pipe)))
 			break;
+		capture_wait();
 		nanosleep(&step, NULL);
 		step_ns = step_ns < 1000000 ? step_ns * 2 : step_ns;
 	}
@@ -522,4 +524,36 @@ void pipe_settle(struct throttle_pipe *pipe, bool whole_context)
 	if (whole_context || pipe_outstanding(pipe) == 0)
 		add64(&guest_usage(device_of(pipe))->completed_ns,
 		      __atomic_exchange_n(&pipe->unmarked_ns, 0, __ATOMIC_RELAXED));
+}
+
+static bool is_due(const struct throttle_pipe *pipe, uint64_t now_ns)
+{
+	return __atomic_load_n(&pipe->context, __ATOMIC_ACQUIRE) &&
+	       (pipe_outstanding(pipe) ? __atomic_load_n(&pipe->reap_at_ns, __ATOMIC_RELAXED) <= now_ns
+	                               : __atomic_load_n(&pipe->unmarked_ns, __ATOMIC_RELAXED) > 0);
+}
+
+bool pipe_any_due(uint64_t now_ns)
+{
+	struct throttle_pipe *pipe;
+
+	for (unsigned i = 0; i < PIPES && (pipe = __atomic_load_n(&pipes[i], __ATOMIC_ACQUIRE)); i++)
+		if (is_due(pipe, now_ns))
+			return true;
+	return false;
+}
+
+void pipe_settle_polled(void)
+{
+	struct throttle_pipe *pipe;
+	uint64_t now_ns = clock_ns();
+
+	for (unsigned i = 0; i < PIPES && (pipe = __atomic_load_n(&pipes[i], __ATOMIC_ACQUIRE)); i++) {
+		if (!is_due(pipe, now_ns))
+			continue;
+		pipe_reap_due(pipe, now_ns);
+		pipe_settle(pipe, false);
+		if (guest_self())
+			guest_heartbeat(now_ns);
+	}
 }

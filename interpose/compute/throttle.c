@@ -5,6 +5,7 @@
  */
 #include "interpose/compute/throttle.h"
 
+#include "nativecommon/clock.h"
 #include "interpose/compute/pass.h"
 #include "interpose/compute/pipe.h"
 #include "interpose/compute/rules/gate.h"
@@ -40,6 +41,7 @@ void throttle_forget_parent(void)
 	throttle_local.launches = 0;
 	if (throttle_local.lane)
 		throttle_local.lane->seen_ns = 0;
+	capture_forget_parent();
 	pipe_forget_parent();
 	siblings_forget_parent();
 }
@@ -197,12 +199,12 @@ CUresult throttle_before(struct throttle_ticket *ticket, const void *handle, con
 	}
 	local->last = shape ? throttle_recall(local, handle, shape) : NULL;
 	local->expected = local->last ? local->last->next : NULL;
-	if (capture_records(stream, false))
+	if (capture_open() && capture_records(stream, false))
 		return CUDA_SUCCESS;
-	CUstreamCaptureMode mode = capture_relax();
+	capture_relax();
 	CUresult result = charge_launch(ticket, local, entry, &kin, stream);
 
-	capture_restore(mode);
+	capture_restore();
 	return result;
 }
 
@@ -234,10 +236,10 @@ void throttle_after(enum throttle_kind kind, struct throttle_ticket *ticket, CUr
 		return;
 	if (ticket->record < 0)
 		return;
-	CUstreamCaptureMode mode = capture_relax();
+	capture_relax();
 	uint64_t host_ns = pipe_record_close(pipe, ticket->record, result == CUDA_SUCCESS);
 
-	capture_restore(mode);
+	capture_restore();
 	void (*callback)(int, bool) = __atomic_load_n(&on_launch, __ATOMIC_ACQUIRE);
 
 	if (callback && throttle_local.lane)
@@ -256,9 +258,26 @@ void throttle_settle(bool whole_context)
 	credit_report_use(local);
 	if (!pipe)
 		return;
-	CUstreamCaptureMode mode = capture_relax();
+	capture_relax();
 
 	pipe_reap(pipe);
-	capture_restore(mode);
+	capture_restore();
 	pipe_settle(pipe, whole_context);
+}
+
+void throttle_polled(void)
+{
+	struct throttle_local *local = &throttle_local;
+
+	if (!guest_self())
+		return;
+	if (local->lane && (local->launches || local->credit_ns != local->lane->seen_ns)) {
+		credit_flush_launches(local);
+		credit_report_use(local);
+	}
+	if (!pipe_any_due(clock_ns()))
+		return;
+	capture_relax();
+	pipe_settle_polled();
+	capture_restore();
 }
