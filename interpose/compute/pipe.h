@@ -34,6 +34,8 @@ struct pipe_launch {
 struct throttle_pipe *pipe_of_current(int device);
 /* The context with this guest_context_tag() was destroyed, and its events with it. */
 void pipe_context_gone(uint32_t tag);
+/* The same of a context that only lent its streams: a green context. */
+void pipe_home_gone(uint32_t tag);
 /* The process attaches again after a fork: all pipes were its parent's. */
 void pipe_forget_parent(void);
 

@@ -34,6 +34,11 @@ void throttle_context_gone(uint32_t tag)
 	pipe_context_gone(tag);
 }
 
+void throttle_green_gone(uint32_t tag)
+{
+	pipe_home_gone(tag);
+}
+
 void throttle_forget_parent(void)
 {
 	throttle_forget_all();

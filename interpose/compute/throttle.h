@@ -43,6 +43,8 @@ void throttle_polled(void);
 void throttle_forget_local(void);
 /* The context with this guest_context_tag() was destroyed, and its events with it. */
 void throttle_context_gone(uint32_t tag);
+/* The same of a green context, which is never current by itself. */
+void throttle_green_gone(uint32_t tag);
 /* The process attaches again after a fork, and no other thread is in yet: all state was its parent's. */
 void throttle_forget_parent(void);
 /* The driver may reuse handles from now on. */
