@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from nodeagent.settings.kubelet import KubeletConfig, Layer
-from sluicecommon.hami import VENDORS, HamiPart, PartKind, short
+from sluicecommon.hami.documents import VENDORS, HamiPart, PartKind, short
+from sluicecommon.hami.names import GPU
 from sluicecommon.settings import ConfigError, as_field, check_value, known_fields, nearest
 
 _DEVICE_KEYS: Final[Mapping[str, str]] = {
@@ -206,7 +207,7 @@ def _section(
                 values[field.name] = as_field(field, value)
         elif key in undone:
             if value not in undone[key].nothing:
-                count = str(body.get("resourceCountName", "nvidia.com/gpu"))
+                count = str(body.get("resourceCountName", GPU))
                 why = undone[key].why.replace("{resource_count}", count)
                 warnings.append(f"{here}: {short(value)} {why}")
         else:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from queuecontroller.state.access.lists import parse_checks
+from sluicecommon.hami import names as hami
 from sluicecommon.page.settings import PageSettings, check_page
 from sluicecommon.settings import ConfigError, check_table, nearest
 from sluicecommon.settings import absolute_path as _path
@@ -150,7 +151,7 @@ class SharesSettings:
     replaced_schedulers: tuple[str, ...] = ("default-scheduler",)
     """Scheduler names that it replaces. For a migration from KAI or Volcano without changing
     manifests, add kai-scheduler or volcano."""
-    served_schedulers: tuple[str, ...] = ("sluice-scheduler", "hami-scheduler")
+    served_schedulers: tuple[str, ...] = ("sluice-scheduler", hami.SCHEDULER)
     """Schedulers that call the extender: pods that name one keep it."""
     hami_devices: str = _path()
     """HAMi's device-config.yaml, bare or as its ConfigMap's manifest: resource names, defaults of
@@ -202,14 +203,14 @@ class ExtenderSettings:
     """A pod that lacks only GPU shares preempts pods of lower priority, unless its preemptionPolicy
     is Never; kube-scheduler itself preempts none for shares. false: victims that kube-scheduler
     chooses for its own reasons are still completed so that the GPUs suffice."""
-    resource_count: str = "nvidia.com/gpu"
+    resource_count: str = hami.GPU
     """Resource name of the number of GPUs, the same as in the agents' [kubelet]. If it and the
     other three are not set, HAMi's file (shares.hami_devices) gives them."""
-    resource_memory: str = "nvidia.com/gpumem"
+    resource_memory: str = hami.GPU_MEMORY
     """Resource name of the memory of each GPU, MiB."""
-    resource_memory_percentage: str = "nvidia.com/gpumem-percentage"
+    resource_memory_percentage: str = hami.GPU_MEMORY_PERCENT
     """Resource name of the memory of each GPU, percent."""
-    resource_cores: str = "nvidia.com/gpucores"
+    resource_cores: str = hami.GPU_CORES
     """Resource name of the time of each GPU, percent."""
 
 

@@ -13,11 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from queuecontroller.cluster.cache.objects import Document, annotations_of, key_of
+from sluicecommon.hami.names import ALLOCATED, MIG_ALLOCATIONS, NODE, REGISTER
 
-REGISTER: Final = "hami.io/node-nvidia-register"
-ALLOCATED: Final = "hami.io/vgpu-devices-allocated"
-NODE: Final = "hami.io/vgpu-node"
-MIG: Final = "hami.io/vgpu-mig-allocations"
 LONGEST: Final = 256 << 10
 """Characters; Kubernetes' limit for all annotations of an object."""
 _OVER: Final = ("Succeeded", "Failed")
@@ -166,8 +163,8 @@ def allocated(pod: Document) -> list[Grant]:
                 raise ValueError(f"{ALLOCATED}: {kind[:40]!r}: only NVIDIA GPUs are supported")
             amounts = _whole(memory, ALLOCATED), _whole(cores, ALLOCATED)
             made.append(Grant(key_of(pod), containers[at], node, uuid, *amounts))
-    if made and annotations_of(pod).get(MIG):
-        raise ValueError(f"{MIG}: its MIG instance was created by HAMi: let it finish")
+    if made and annotations_of(pod).get(MIG_ALLOCATIONS):
+        raise ValueError(f"{MIG_ALLOCATIONS}: its MIG instance was created by HAMi: let it finish")
     return made
 
 

@@ -15,7 +15,13 @@ from typing import Any, Final
 from queuecontroller.gpushares.vendors.ascend import Chip, Template
 from queuecontroller.gpushares.vendors.rules import Vendor
 from queuecontroller.gpushares.vendors.table import CHIPS, ROWS, ascend, iluvatar
-from sluicecommon.hami import VENDORS, short
+from sluicecommon.hami.documents import VENDORS, short
+from sluicecommon.hami.names import (
+    ResourceNames,
+    devices_allocated,
+    devices_to_allocate,
+    node_register,
+)
 from sluicecommon.settings import ConfigError, nearest
 
 POLICIES: Final = ("default", "force", "disable")
@@ -24,28 +30,18 @@ MOST: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Nvidia:
+class Nvidia(ResourceNames):
     """Section `nvidia`, as far as it concerns pods; the agent reads the rest."""
 
-    count: str = "nvidia.com/gpu"
-    memory: str = "nvidia.com/gpumem"
-    percent: str = "nvidia.com/gpumem-percentage"
-    cores: str = "nvidia.com/gpucores"
-    priority: str = "nvidia.com/priority"
     default_memory_mib: int = 0
     """0: the whole memory."""
     default_cores: int = 0
     default_gpus: int = 1
     """0: pods that request only memory or cores are left unchanged."""
-    memory_factor: int = 1
     core_policy: str = "default"
     runtime_class: str = ""
     overwrite_env: bool = False
     """True if containers without a GPU get an environment variable that hides all GPUs."""
-
-    @property
-    def resources(self) -> tuple[str, ...]:
-        return (self.count, self.memory, self.percent, self.cores, self.priority)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +59,7 @@ _OF_THE_PLUGIN: Final = "is for the vendor's own device plugin"
 _NVIDIA: Final[Mapping[str, tuple[str, type]]] = {
     "resourceCountName": ("count", str),
     "resourceMemoryName": ("memory", str),
-    "resourceMemoryPercentageName": ("percent", str),
+    "resourceMemoryPercentageName": ("memory_percent", str),
     "resourceCoreName": ("cores", str),
     "resourcePriorityName": ("priority", str),
     "defaultMem": ("default_memory_mib", int),
@@ -470,9 +466,9 @@ def _others(reading: _Reading, where: str, body: object) -> None:
             for key, name in _OTHER_KEYS.items()
         }
         values |= {
-            "register": values["register"] or f"hami.io/node-{word}-register",
-            "to_allocate": values["to_allocate"] or f"hami.io/{word}-devices-to-allocate",
-            "allocated": values["allocated"] or f"hami.io/{word}-devices-allocated",
+            "register": values["register"] or node_register(word),
+            "to_allocate": values["to_allocate"] or devices_to_allocate(word),
+            "allocated": values["allocated"] or devices_allocated(word),
         }
         for key in entry:
             if key not in (*_OTHER_KEYS, "commonWord", "title", "memoryFactor"):

@@ -15,7 +15,7 @@ from nodeagent.core.reload import Loaded
 from nodeagent.settings import hami as hami_config
 from nodeagent.settings.daemon import ConfigError
 from nodeagent.settings.kubelet import DEFAULTS
-from sluicecommon.hami import VENDORS
+from sluicecommon.hami.documents import VENDORS
 from tests.golden import check
 from tests.kit.places import REPO
 
