@@ -14,9 +14,10 @@ from typing import Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from nodeagent.core.metrics import catalogue, dcgm, hami
+from nodeagent.core.metrics import catalogue, dcgm
 from queuecontroller.server.metrics import catalogue as queue_catalogue
 from queuecontroller.server.metrics import kueue_catalogue
+from sluicecommon.hami import metrics as hami
 from sluicecommon.metric import Kind, Metric
 
 _GENERATED: Final = "Generated from the code by `make docs`. How to scrape, alert and draw: [metrics.md](../metrics.md)."
@@ -38,7 +39,6 @@ def table(metrics: Iterable[Metric]) -> str:
 def queue_md() -> str:
     theirs = frozenset(kueue_catalogue.CATALOGUE)
     others = [one for one in queue_catalogue.CATALOGUE if one not in theirs]
-    hamis = [one for one in others if one.name.startswith("hami_")]
     return f"""\
 # Metrics of the queue controller
 
@@ -51,12 +51,12 @@ Names, kinds and labels are those of Kueue 0.19. CPU is given in cores.
 {table(kueue_catalogue.CATALOGUE)}
 ## Sluice's own
 
-{table(one for one in others if one not in hamis)}
+{table(one for one in others if one not in hami.SCHEDULER)}
 ## HAMi's names
 
 ResourceQuotas of namespaces, and devices of other vendors than NVIDIA.
 
-{table(hamis)}"""
+{table(hami.SCHEDULER)}"""
 
 
 def node_md() -> str:
@@ -94,7 +94,7 @@ def _dcgm_rows() -> str:
 
 def _hami_rows() -> str:
     rows = []
-    for one in hami.FAMILIES:
+    for one in hami.NODE:
         legacy = f"`{one.legacy.name}`" if one.legacy else ""
         labels = ", ".join(f"`{label}`" for label in one.metric.labels)
         rows.append(

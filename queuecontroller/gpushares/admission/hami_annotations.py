@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, Final
 
-from queuecontroller.gpushares.vendors.handshake import DELETED, stamp
 from queuecontroller.scheduler.placement.capacity import TAKES_WORK, GpuCapacity
 from queuecontroller.scheduler.placement.mig import compute_slices
 from queuecontroller.scheduler.placement.stock import Share
 from sluicecommon.hami.devices import Device, Part, encode, write_register
+from sluicecommon.hami.handshake import deleted, reported
 from sluicecommon.hami.names import (
     ALLOCATED,
     BIND_PHASE,
@@ -29,7 +28,6 @@ from sluicecommon.hami.names import (
 )
 
 ON_NODES: Final = frozenset({REGISTER, SCORE, HANDSHAKE})
-REPORTED: Final = "Reported"
 OURS: Final = " sluice"
 """Suffix of our handshakes. When a node's agent is away, nodes with another plugin's handshake are
 left unchanged."""
@@ -90,7 +88,7 @@ def differences(
     is away."""
     handshake = noted.get(HANDSHAKE, "")
     if gpus is None:
-        return {HANDSHAKE: f"{DELETED}_{stamp(now_ns)}"} if handshake.endswith(OURS) else {}
+        return {HANDSHAKE: deleted(now_ns)} if handshake.endswith(OURS) else {}
     cards = [one for one in gpus if not one.parent_uuid]
     if not cards and REGISTER not in noted:
         return {}
@@ -99,8 +97,7 @@ def differences(
         wanted[SCORE] = scores(cards)
     changed = {key: value for key, value in wanted.items() if noted.get(key) != value}
     if changed or not handshake.endswith(OURS):
-        when = datetime.fromtimestamp(now_ns // 1_000_000_000, UTC)
-        changed[HANDSHAKE] = f"{REPORTED} {when:%Y-%m-%d %H:%M:%S} +0000 UTC{OURS}"
+        changed[HANDSHAKE] = reported(now_ns) + OURS
     return changed
 
 

@@ -11,10 +11,10 @@ from queuecontroller.gpushares.admission.hami_annotations import (
     register,
     scores,
 )
-from queuecontroller.gpushares.vendors.handshake import stamp
 from queuecontroller.scheduler.placement.capacity import GpuCapacity, MigProfile
 from queuecontroller.scheduler.placement.stock import Share
 from sluicecommon.hami.devices import decode, read_register
+from sluicecommon.hami.handshake import stamp
 from sluicecommon.hami.names import HANDSHAKE, REGISTER, SCORE
 
 GIB = 1 << 30
