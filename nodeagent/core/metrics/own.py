@@ -88,7 +88,6 @@ def _gpu(samples: Exposition, gpu: GpuView) -> None:
     samples.add(m.GPU_SM_GRANTED, labels, gpu.share_granted_ratio)
     samples.add(m.GPU_UTILIZATION, labels, gpu.utilization_ratio)
     samples.add(m.GPU_TEMPERATURE, labels, gpu.temperature_celsius)
-    samples.add(m.GPU_POWER, labels, gpu.power_watts)
     samples.add(m.GPU_GRANTS, labels, gpu.grants)
     samples.add(m.GPU_SLOTS, labels, gpu.slots)
 
@@ -126,9 +125,7 @@ def _reading(samples: Exposition, gpu: GpuReading) -> None:
         samples.add(m.GPU_ACTIVE, (*labels, "dram"), profile.dram_active_ratio)
         samples.add(m.GPU_PCIE_RATE, (*labels, "tx"), profile.pcie_tx_bytes_per_s)
         samples.add(m.GPU_PCIE_RATE, (*labels, "rx"), profile.pcie_rx_bytes_per_s)
-    # The card's instances are the GPUs above, and only the card reports power.
-    if gpu.mig is not None:
-        samples.add(m.GPU_POWER, labels, gpu.power_watts)
+    samples.add(m.GPU_POWER, labels, gpu.power_watts)
     for mig in gpu.mig or ():
         instances = (str(mig.gpu_instance), str(mig.compute_instance))
         samples.add(m.GPU_MIG_INFO, (*labels, mig.uuid, mig.profile, *instances), 1)
