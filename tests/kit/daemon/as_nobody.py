@@ -25,7 +25,7 @@ if __name__ == "__main__":
     assert nodeagent.cli
     assert grpc._channel
     # The user may not look into the checkout either, where that lies in another's home directory.
-    files = native.locate()
+    files = native.locate(os.environ.get("SLUICE_TEST_NATIVE"))
     wire = session.Wire(files.wire_descriptors)
     native.locate = lambda override=None: files
     session.Wire = lambda path: wire  # type: ignore[assignment,misc]
