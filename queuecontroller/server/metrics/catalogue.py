@@ -22,6 +22,19 @@ REVISION: Final = Metric("sluice_queue_revision", _G, (), "Revision of the last 
 COMMITS: Final = Metric(
     "sluice_queue_commit_seconds", _H, (), "Time to make a change durable in the database."
 )
+STEPS: Final = Metric(
+    "sluice_queue_steps",
+    _C,
+    (),
+    "Steps that changed the state; divided by the number of commits, the steps per commit.",
+)
+PREEMPTION_TURNS: Final = Metric(
+    "sluice_queue_preemption_turns",
+    _C,
+    ("cluster_queue",),
+    "Preemptions between two workloads that had preempted each other more than three times, by the"
+    " preemptor's ClusterQueue.",
+)
 NODES: Final = Metric(
     "sluice_queue_nodes", _G, ("state",), "Nodes: ready, away (lease over) or lost."
 )
@@ -39,19 +52,6 @@ REGRESSIONS: Final = Metric(
     _C,
     (),
     "Nodes that had seen newer revisions than the database: it is an old backup.",
-)
-PREEMPTION_TURNS: Final = Metric(
-    "sluice_queue_preemption_turns",
-    _C,
-    ("cluster_queue",),
-    "Preemptions between two workloads that had preempted each other more than three times, by the"
-    " preemptor's ClusterQueue.",
-)
-STEPS: Final = Metric(
-    "sluice_queue_steps",
-    _C,
-    (),
-    "Steps that changed the state; divided by the number of commits, the steps per commit.",
 )
 STALE: Final = Metric(
     "sluice_queue_stale_messages", _C, (), "Messages of ended node sessions, refused."
@@ -109,7 +109,6 @@ LOOP_LAST_OK: Final = Metric(
     ("loop",),
     "When a loop last completed a round.",
 )
-
 DISPLACED: Final = Metric(
     "sluice_queue_displaced_pods",
     _C,
@@ -119,26 +118,6 @@ DISPLACED: Final = Metric(
 
 CATALOGUE: Final = (
     *kueue_catalogue.CATALOGUE,
-    UP,
-    TERM,
-    REVISION,
-    COMMITS,
-    STEPS,
-    PREEMPTION_TURNS,
-    NODES,
-    PODS,
-    UNPLACED,
-    REGRESSIONS,
-    STALE,
-    UNPROVEN,
-    DUPLICATES,
-    DEFECTS,
-    CONNECTIONS,
-    TURNED_AWAY,
-    GPU_MEMORY,
-    FRAGMENTATION,
-    GPU_FITS,
-    LOOP_LAST_OK,
-    DISPLACED,
+    *(one for one in list(globals().values()) if isinstance(one, Metric)),
     *hami.SCHEDULER,
 )
