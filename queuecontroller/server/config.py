@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_type_hints
 
 from queuecontroller.state.access.lists import parse_checks
 from sluicecommon.hami import names as hami
@@ -302,18 +302,8 @@ class Settings:
     page: PageSettings = field(default_factory=PageSettings)
 
 
-SECTIONS: Final[Mapping[str, type[Any]]] = {
-    "server": ServerSettings,
-    "tls": TlsSettings,
-    "kubernetes": KubernetesSettings,
-    "shares": SharesSettings,
-    "extender": ExtenderSettings,
-    "nodes": NodeSettings,
-    "engine": EngineOptions,
-    "placement": PlacementSettings,
-    "workloads": WorkloadSettings,
-    "page": PageSettings,
-}
+SECTIONS: Final[Mapping[str, type[Any]]] = get_type_hints(Settings)
+"""Sections by name."""
 
 
 def parse(document: Mapping[str, object]) -> Settings:
