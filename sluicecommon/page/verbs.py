@@ -25,9 +25,9 @@ class Verb(Generic[T]):
     title: str
     """Text of the button."""
     meaning: str
-    """What happens, in the dialog that asks for confirmation."""
+    """Sentence in the dialog that asks for confirmation."""
     does: T
-    """What the backend carries out."""
+    """Function, or data, by which the backend carries it out."""
     kinds: frozenset[str]
     """Kinds of objects that have it."""
     fields: tuple[Field, ...] = ()

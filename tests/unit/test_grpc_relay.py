@@ -59,7 +59,7 @@ def play(directory: Path, scene: Scene) -> None:
 
 
 async def sent(stage: Stage, data: bytes) -> bytes:
-    """What comes back until the end, of data that is sent with the end behind it."""
+    """Send data and the end of the stream; returns all that is echoed."""
     reader, writer = await stage.caller()
     writer.write(data)
     writer.write_eof()
