@@ -7,6 +7,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable, Mapping
+from time import monotonic
 from typing import Any, Final
 
 from queuecontroller.cluster.cache.kinds import CRDS
@@ -57,19 +58,23 @@ async def keep_registered(
     webhooks: bool = True,
     visibility: bool = False,
 ) -> None:
-    """Keep the webhooks registered until cancelled. `webhook` is called each time, so a renewed
-    certificate authority is registered, too."""
+    """Keep the webhooks registered until cancelled. `webhook` is called every SOON_S, so a renewed
+    certificate authority or key is registered soon."""
+    registered: Webhook | None = None
+    next_s = 0.0
     while True:
         try:
-            if webhooks:
-                await register(client, webhook(), namespace)
-            if visibility:
-                await register_visibility(client, webhook().ca_bundle, namespace)
-            rest_s = AGAIN_S
+            given = webhook()
+            if given != registered or monotonic() >= next_s:
+                registered = None
+                if webhooks:
+                    await register(client, given, namespace)
+                if visibility:
+                    await register_visibility(client, given.ca_bundle, namespace)
+                registered, next_s = given, monotonic() + AGAIN_S
         except (ApiAway, ApiRefused, OSError) as error:
             log.warning("webhooks are not registered, trying again: %s", error)
-            rest_s = SOON_S
-        await asyncio.sleep(rest_s)
+        await asyncio.sleep(SOON_S)
 
 
 async def register(client: ApiClient, webhook: Webhook, namespace: str) -> None:
