@@ -23,6 +23,7 @@ from queuecontroller.gpushares.admission.names import (
     FRACTION_MEMORY,
     FRACTIONS,
     IGNORE,
+    MOST_LOOKED_UP,
     OPT_OUT,
     Names,
     names_of,
@@ -333,12 +334,14 @@ def _unknown_names(
     rules: Rules, given: Mapping[str, str], every: Iterable[Mapping[str, Any]]
 ) -> list[str]:
     warnings: list[str] = []
-    for key, near in unknown(given, rules.names):
+    for key, near in unknown(given, rules.names, MOST_WARNINGS):
         hint = f"; did you mean {near}?" if near else ""
         _warn(warnings, f"annotation {key} is unknown here and has no effect{hint}")
     seen: set[str] = set()
     for container in every:
         for resource in limits_of(container):
+            if len(warnings) >= MOST_WARNINGS or len(seen) >= MOST_LOOKED_UP:
+                return warnings
             known = rules.names.resources.get(resource.rpartition("/")[0])
             if known is None or "/" not in resource or resource in known or resource in seen:
                 continue
