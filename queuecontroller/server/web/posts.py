@@ -97,7 +97,7 @@ class PostServer:
         self.tasks: set[asyncio.Task[None]] = set()
         self._setting = setting
         limits = Limits(FIRST_S, first_s=FIRST_S)
-        self._listener = Listener(self._protocol, self.clients, limits, certificate)
+        self._listener = Listener(self.protocol, self.clients, limits, certificate)
         self._sweeping: asyncio.Task[None] | None = None
         self.connections_total = 0
 
@@ -110,7 +110,8 @@ class PostServer:
         """Serve these routes from the next request on."""
         self.routes = MappingProxyType({path.encode(): one for path, one in routes.items()})
 
-    async def _protocol(self, client: Client) -> asyncio.Protocol:
+    async def protocol(self, client: Client) -> asyncio.Protocol:
+        """A protocol for one connection."""
         return _Connection(self, client, asyncio.get_running_loop())
 
     @property
