@@ -122,9 +122,13 @@ class KubeletConfig:
     """MiB in one unit of resource_memory."""
     default_memory_mib: int = number(0, 0, 1_000_000_000, live=True)
     """Memory, on each GPU, of a container without a request, in MiB. 0: all of it."""
+    max_priority: int = number(0, -1000, 1000, live=True)
+    """Highest priority of a pod or a claim that no DeviceClass configures. 0: users may only lower
+    theirs; resource_priority 0 and a claim's higher priority have no effect or are refused. A
+    DeviceClass may set any."""
     default_cores_percent: int = number(0, 0, 100, live=True)
     """Share of time of a container without a request, in percent. 0: no cap while alone, and
-    otherwise an equal weight; 100: an exclusive GPU."""
+    beside others the weight of one core; 100: an exclusive GPU."""
     cores_policy: str = choice("hard", "hard", "elastic", live=True)
     """hard: a share of time is a cap, even while the grant is alone; elastic: a weight among active
     grants (HAMi's gpuCorePolicy disable)."""
