@@ -103,9 +103,16 @@ async def register(client: ApiClient, webhook: Webhook, namespace: str) -> None:
 async def own_account(client: ApiClient) -> str:
     """Return the controller's own user name if it is a service account, else "".
 
-    Kubernetes before 1.28 does not tell it. The webhooks leave out the controller's own writes:
-    each review would take both sides more than a millisecond. Raises ApiAway.
+    The webhooks leave out the controller's own writes: each review would take both sides more than
+    a millisecond. Raises ApiAway.
     """
+    name = await own_name(client)
+    return name if _ACCOUNT.fullmatch(name) else ""
+
+
+async def own_name(client: ApiClient) -> str:
+    """Return the controller's own user name; Kubernetes before 1.28 does not tell it, and the name
+    is then empty. Raises ApiAway."""
     try:
         request = {"apiVersion": REVIEWS.api_version, "kind": REVIEWS.kind}
         answer = await client.create(REVIEWS, request)
@@ -113,8 +120,7 @@ async def own_account(client: ApiClient) -> str:
         log.info("the API server does not tell the own user name: %s", refused)
         return ""
     info = (answer.get("status") or {}).get("userInfo") or {}
-    name = str(info.get("username") or "")
-    return name if _ACCOUNT.fullmatch(name) else ""
+    return str(info.get("username") or "")
 
 
 async def _put(client: ApiClient, kind: Resource, document: Mapping[str, Any]) -> None:

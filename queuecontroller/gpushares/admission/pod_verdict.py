@@ -82,6 +82,8 @@ class Verdict:
     warnings: tuple[str, ...] = ()
     asks: bool = False
     """True if the pod requests any devices."""
+    opted_out: bool = False
+    """True if it requests devices and is left as it is by its label."""
 
 
 def refused_change(
@@ -101,9 +103,9 @@ def admit(rules: Rules, pod: Mapping[str, Any], user: str, ticket: str) -> Verdi
     forged = [] if user in rules.writers else sorted(given.keys() & rules.names.written)
     if forged:
         return Verdict(pod, tuple(map(_forged, forged)))
-    if (_labels(pod)).get(OPT_OUT) == IGNORE:
-        return Verdict(pod)
     every = _containers(pod)
+    if (_labels(pod)).get(OPT_OUT) == IGNORE:  # Unchanged, but not beyond the namespace's quota.
+        return Verdict(pod, opted_out=bool(every) and _may_ask(rules, given, every))
     if not every:
         return Verdict(pod)  # The API server itself reports the malformed pod.
     warnings = _unknown_names(rules, given, every)

@@ -11,8 +11,19 @@ from typing import Any
 import pytest
 import yaml
 
-from queuecontroller.gpushares.admission import Rules, admit, patch, refused_change
+from queuecontroller.gpushares.admission import (
+    Answer,
+    Question,
+    Quotas,
+    Rules,
+    admit,
+    answer,
+    counted,
+    patch,
+    refused_change,
+)
 from queuecontroller.gpushares.admission.names import MOST_LOOKED_UP
+from queuecontroller.gpushares.admission.pod_review import NO_CHANGE
 from queuecontroller.gpushares.admission.pod_verdict import MOST_WARNINGS
 from queuecontroller.gpushares.vendors import ROWS
 from queuecontroller.gpushares.vendors.config import DeviceConfig, Nvidia, read_device_config
@@ -288,6 +299,27 @@ def test_who_opts_out_is_left_alone() -> None:
     assert admit(RULES, document, "u", "t").pod == document
     document["metadata"]["annotations"] = {"sluice.dev/placement": "{}"}
     assert admit(RULES, document, "u", "t").problems, "but not to lie"
+
+
+def test_who_opts_out_stays_within_the_quota_of_the_namespace() -> None:
+    """The label is the user's own; with it a pod had no quota."""
+    quotas = Quotas(counted(RULES.devices))
+    hard = {f"limits.{MEM}": "1000"}
+    quotas.quota(
+        {
+            "metadata": {"name": "q", "namespace": "team"},
+            "spec": {"hard": hard},
+        }
+    )
+
+    def answered(memory: int) -> Answer:
+        document = pod({GPU: 1, MEM: memory})
+        document["metadata"]["labels"] = {"hami.io/webhook": "ignore"}
+        return answer(RULES, quotas, Question(document, None, "team", "ann", "t"), 0)
+
+    assert "exceed" in str(answered(1001).problems[0])
+    within = answered(1000)
+    assert (within.problems, within.patch) == ((), NO_CHANGE)
 
 
 # -- others' words --------------------------------------------------------------------------------
