@@ -174,9 +174,10 @@ class ExtenderSettings:
     mode kubernetes."""
 
     callers: str = ""
-    """Names in client certificates of kubernetes.webhooks_ca that may call the extender, which
-    includes binding pods, separated by commas; a trailing `*` matches any suffix. Empty: the
-    extender is off."""
+    """Names of schedulers that may call the extender, which includes binding pods, separated by
+    commas; a trailing `*` matches any suffix. A scheduler's client certificate of
+    kubernetes.webhooks_ca has its name in the URI `sluice:scheduler:NAME`. Empty: the extender is
+    off."""
     listen: str = ""
     """ADDRESS:PORT on the loopback where a kube-scheduler calls without TLS, as from a container
     of the same pod. Every process that shares that loopback can bind pods. docs/queue/scheduling.md

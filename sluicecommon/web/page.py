@@ -41,7 +41,7 @@ MOST_STREAMS_EACH: Final = 64
 """Streams of one viewer, each of them a browser window."""
 LARGEST_BODY_BYTES: Final = 1 << 20
 LARGEST_LOGIN_BYTES: Final = 16 << 10
-"""Of the only body that is read without a credential."""
+"""Limit of the only body that is read without a credential."""
 FRAME_S: Final = 0.25
 """Changes within this time are sent as one event."""
 BEAT_S: Final = 10.0
@@ -54,8 +54,8 @@ MOST_SILENT: Final = 128
 """Most connections that have sent no request yet."""
 ENTERING: Final = 8
 """Most concurrent logins, since each may be a request to the Kubernetes API server."""
-LONGEST_TOKEN: Final = 3_800
-"""Characters; browsers store cookies of up to 4 KiB."""
+LONGEST_TOKEN: Final = 12_000
+"""Characters, so that a login fits its body."""
 ACTION_HEADER: Final = "X-Sluice-Page"
 SECURITY: Final = MappingProxyType(
     {

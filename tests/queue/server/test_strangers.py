@@ -39,7 +39,7 @@ from tests.queue.server.asking import answer, question
 
 SILENCE_S = 3.0
 MOST_CPU_S = 0.02
-"""Of one callback; the best of three tries. 5 ms are promised, with a margin for a processor that
+"""Limit for one callback; the best of three tries. 5 ms are promised, with a margin for a processor that
 others use."""
 
 
@@ -256,7 +256,7 @@ SENT: dict[str, bytes] = {
 
 
 async def send(port: int, tls: bool, sent: bytes) -> bytes:
-    """What is answered until the server closes, or is silent."""
+    """Return the answer until the server closes or is silent."""
     got = b""
     try:
         reader, writer = await connect(port, tls)
