@@ -83,7 +83,7 @@ def selector(data: bytes) -> object:
     try:
         return matches(data.decode("utf-8", "replace"), DEVICE, budget)
     finally:
-        assert budget.spent <= 100_000 + counting.MOST_STEPS
+        assert budget.spent <= 100_000 + counting.MAX_STEPS
 
 
 CLAIMS: dict[str, Any] = {

@@ -78,7 +78,7 @@ _KNOWN_ELSEWHERE: Final = (
     "sluice.dev/resize",
 )
 """Our annotations on pods and jobs that other components read."""
-MOST_LOOKED_UP: Final = 64
+MAX_LOOKED_UP: Final = 64
 """Unknown names of one pod for which a similar one is searched; each takes a millisecond."""
 LONGEST: Final = 317
 """Characters of an annotation's name: a domain, a slash and 63."""
@@ -156,11 +156,11 @@ def _by_domain(names: Iterable[str]) -> dict[str, frozenset[str]]:
 def unknown(given: Iterable[str], names: Names, most: int) -> list[tuple[str, str]]:
     """Annotations that resemble a known one but are unknown, each with the nearest known name. In
     our domain and HAMi's, unknown annotations without a near name are listed as well. Only the
-    first MOST_LOOKED_UP unknown names are looked at, and no more than `most` are returned."""
+    first MAX_LOOKED_UP unknown names are looked at, and no more than `most` are returned."""
     found: list[tuple[str, str]] = []
     looked_up = 0
     for key in given:
-        if len(found) >= most or looked_up >= MOST_LOOKED_UP:
+        if len(found) >= most or looked_up >= MAX_LOOKED_UP:
             break
         domain = key.rpartition("/")[0]
         known = names.asked.get(domain)

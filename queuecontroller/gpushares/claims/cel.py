@@ -19,10 +19,10 @@ from queuecontroller.gpushares.claims.cel_parse import DEEPEST, LONGEST, CelErro
 from sluicecommon.budget import TEXT_STEP, Budget, BudgetSpent
 from sluicecommon.kubernetes.quantity import QuantityError, milli_value
 
-MOST_STEPS: Final = 20_000
-MOST_CACHED: Final = 256 << 10
+MAX_STEPS: Final = 20_000
+MAX_CACHED: Final = 256 << 10
 """Characters of parsed expressions that are kept; a tree takes some 60 times as many bytes."""
-MOST_NUMBER: Final = 2**63
+MAX_NUMBER: Final = 2**63
 LONGEST_VERSION: Final = 256
 """Characters; what devices publish has at most 64."""
 _VERSION: Final = re.compile(
@@ -63,7 +63,7 @@ class Device:
 def quantity(text: object) -> Quantity:
     """Raises CelError."""
     if not isinstance(text, str | int | float):
-        raise CelError(f"{_kind(text)} is no quantity")
+        raise CelError(f"expected a quantity, got {_kind(text)}")
     if isinstance(text, str) and len(text) > LONGEST_VERSION:
         raise CelError(f"a quantity of more than {LONGEST_VERSION} characters")
     try:
@@ -75,10 +75,10 @@ def quantity(text: object) -> Quantity:
 def version(text: object) -> Version:
     """Parse a semantic version with three numbers, as Kubernetes requires them. Raises CelError."""
     if not isinstance(text, str):
-        raise CelError(f"{_kind(text)} is no version such as 1.2.3")
+        raise CelError(f"expected a version such as 1.2.3, got {_kind(text)}")
     match = _VERSION.fullmatch(text) if len(text) <= LONGEST_VERSION else None
     if match is None:
-        raise CelError(f"{text[:40]!r} is no version such as 1.2.3")
+        raise CelError(f"expected a version such as 1.2.3, got {text[:40]!r}")
     parts = match[4].split(".") if match[4] else []
     before = tuple((not p.isdigit(), int(p) if p.isdigit() else 0, p) for p in parts)
     return Version((int(match[1]), int(match[2]), int(match[3])), not before, before)
@@ -105,7 +105,7 @@ class ParsedExpressions:
             return str(error)
         self._kept[text] = found
         self.characters += len(text)
-        while self.characters > MOST_CACHED:
+        while self.characters > MAX_CACHED:
             oldest, _ = self._kept.popitem(last=False)
             self.characters -= len(oldest)
         return found
@@ -129,7 +129,7 @@ def matches(text: str, device: Device, whole: Budget | None = None) -> bool:
         tree = _parsed(text)
         if isinstance(tree, str):
             raise CelError(tree)
-        found = _Run({"device": device}, Budget(MOST_STEPS, whole)).of(tree)
+        found = _Run({"device": device}, Budget(MAX_STEPS, whole)).of(tree)
     except BudgetSpent as spent:
         raise CelError(str(spent)) from None
     if not isinstance(found, bool):
@@ -213,7 +213,7 @@ class _Run:
             self.budget.spend((len(a) + len(b)) // (1 if isinstance(a, list) else TEXT_STEP))
             return a + b
         found = a + b if sign == "+" else a - b
-        if not -MOST_NUMBER <= found < MOST_NUMBER:
+        if not -MAX_NUMBER <= found < MAX_NUMBER:
             raise CelError("a number of more than 64 bits")
         return found
 
@@ -235,7 +235,7 @@ class _Run:
         if not isinstance(among, list | Mapping):
             raise CelError(f"nothing is in {_kind(among)}")
         if isinstance(among, Mapping) and not isinstance(value, str):
-            raise CelError(f"{_kind(value)} is no name of a field")
+            raise CelError(f"expected the name of a field, got {_kind(value)}")
         if isinstance(among, Mapping):
             return value in among
         return any(self._equal(value, one) for one in among)
@@ -274,12 +274,12 @@ class _Run:
         if optional:
             return found
         if not found.is_there:
-            raise CelError(f"there is no {_shown(key)}")
+            raise CelError(f"no such key: {_shown(key)}")
         return found.value
 
     def _found(self, there: Any, key: Any) -> Maybe:
         if isinstance(there, Device | Mapping) and not isinstance(key, str):
-            raise CelError(f"{_kind(key)} is no name of a field")
+            raise CelError(f"expected the name of a field, got {_kind(key)}")
         if isinstance(there, Device):
             known = {
                 "driver": there.driver,

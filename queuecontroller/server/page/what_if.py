@@ -14,7 +14,7 @@ from typing import Any, Final
 from sluicecommon.web.page import Refusal
 
 LONGEST_S: Final = 30.0
-MOST_VIEWERS: Final = 8
+MAX_VIEWERS: Final = 8
 """What-ifs that run or wait, each of which holds a copy of the queue's objects."""
 LARGEST_ANSWER: Final = 32 << 20
 LONGEST_WHY: Final = 4_000
@@ -30,7 +30,7 @@ class Player:
         """The report of `simulate` for a viewer. Raises Refusal."""
         if viewer in self._viewers:
             raise Refusal(429, "another what-if of yours is running: try again in a moment")
-        if len(self._viewers) >= MOST_VIEWERS:
+        if len(self._viewers) >= MAX_VIEWERS:
             raise Refusal(429, "other what-ifs are running: try again in a moment")
         self._viewers.add(viewer)
         try:

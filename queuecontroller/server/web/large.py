@@ -15,7 +15,7 @@ from typing import Final
 
 from queuecontroller.server.web.posts import Answered, refused
 
-MOST_WAITING: Final = 8
+MAX_WAITING: Final = 8
 ANSWER_S: Final = 20.0
 """Timeout of one review; API servers wait for 30 s at most."""
 IDLE_S: Final = 60.0
@@ -39,7 +39,7 @@ class LargeReviews:
 
     async def read(self, path: str, body: bytes) -> Answered | None:
         """The answer to a review; None if the caller is to answer it itself."""
-        if self._waiting >= MOST_WAITING:
+        if self._waiting >= MAX_WAITING:
             return refused(503, "too many large reviews at a time: try again")
         self._waiting += 1
         try:

@@ -12,8 +12,8 @@ from queuecontroller.kueueapi.crds import CONVERT_PATH, VALIDATE_PATH
 from queuecontroller.server.web.large import ANSWERED, BAD, GO_ON, HEAD
 from queuecontroller.server.web.reviews import BadReview, converted, judged, weighed
 
-MOST_MEMORY_BYTES: Final = 512 << 20
-MOST_CPU_S: Final = 10
+MAX_MEMORY_BYTES: Final = 512 << 20
+MAX_CPU_S: Final = 10
 
 
 def answer(path: str, body: bytes) -> tuple[int, bytes]:
@@ -33,7 +33,7 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
         path_length, length = HEAD.unpack(head)
         path, body = source.read(path_length).decode(), source.read(length)
         _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-        resource.setrlimit(resource.RLIMIT_CPU, (int(process_time()) + MOST_CPU_S, hard))
+        resource.setrlimit(resource.RLIMIT_CPU, (int(process_time()) + MAX_CPU_S, hard))
         try:
             status, text = answer(path, body)
         except MemoryError:
@@ -44,5 +44,5 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
 
 if __name__ == "__main__":
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY_BYTES, MOST_MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     serve(sys.stdin.buffer, sys.stdout.buffer)

@@ -44,7 +44,7 @@ def test_one_viewer_does_not_keep_others_from_theirs() -> None:
 def test_those_that_wait_are_bounded() -> None:
     async def main() -> None:
         player = Held()
-        every = [asyncio.create_task(player.play(f"u{n}", [])) for n in range(what_if.MOST_VIEWERS)]
+        every = [asyncio.create_task(player.play(f"u{n}", [])) for n in range(what_if.MAX_VIEWERS)]
         await asyncio.sleep(0)
         with pytest.raises(Refusal, match="other what-ifs"):
             await player.play("late", [])
