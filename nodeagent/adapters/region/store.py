@@ -44,8 +44,8 @@ from sluicecommon.plain import read_plain, write_all_fields
 
 RECORD_FILE: Final = "grant.json"
 DIRECTORY_MODE: Final = 0o711
-"""Mode of regions and the directory above them: other users can list neither, and a grant's identifier,
-which they would have to guess, is random."""
+"""Mode of regions and the directory above them: other users can list neither, and would
+have to guess a grant's identifier, which is random."""
 MOUNT_OPTIONS: Final = "size=320k,nr_inodes=6,mode=0711"
 """76 pages for the two files and one for the record; inodes for the root, four files and one to
 rename from."""
