@@ -87,10 +87,10 @@ class LargeReviews:
             self._idle.cancel()
         if self._child is None or self._child.returncode is not None:
             isolated = ("-I",) if sys.flags.isolated else ()
-            # `nice` and no preexec_fn: between fork and exec a process with gRPC's threads can die.
             words = (*isolated, "-m", "queuecontroller.server.web.large_child")
             self._child = await asyncio.create_subprocess_exec(
-                *("nice", "-n", "5", sys.executable, *words),
+                sys.executable,
+                *words,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 limit=1 << 20,

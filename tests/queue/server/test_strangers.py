@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from queuecontroller.cluster.setup.front_proxy import FrontProxy
-from queuecontroller.server.web import posts, visibility, webhooks
+from queuecontroller.server.web import large, posts, visibility, webhooks
 from queuecontroller.server.web.extender import ExtenderEndpoint, LoopbackServer
 from queuecontroller.server.web.http import HttpServer
 from queuecontroller.server.web.large import LargeReviews
@@ -409,8 +409,11 @@ def test_a_handshake_without_a_request_ends(
     asyncio.run(main())
 
 
-def test_a_large_review_is_parsed_elsewhere_within_limits(tmp_path: Path) -> None:
+def test_a_large_review_is_parsed_elsewhere_within_limits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With the word, as a user of the API server causes one."""
+    monkeypatch.setattr(large, "ANSWER_S", 120.0)
     tail = b"," + REVIEW[1:]
     most = webhooks.LARGEST_BYTES
     lists = b'{"junk":[' + b"[]," * ((most - len(tail) - 20) // 3) + b"[]]" + tail
@@ -452,17 +455,19 @@ def test_a_large_review_is_parsed_elsewhere_within_limits(tmp_path: Path) -> Non
 def test_a_review_that_exceeds_the_limits_ends_the_child_and_the_next_is_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(large, "ANSWER_S", 120.0)
+
     async def main() -> None:
-        large = LargeReviews()
-        child = await large._started()
+        reviews = LargeReviews()
+        child = await reviews._started()
         child.kill()
-        answered = await large.read("/validate", REVIEW)
+        answered = await reviews.read("/validate", REVIEW)
         assert answered is not None
         assert answered.status == 413
-        answered = await large.read("/validate", REVIEW)
+        answered = await reviews.read("/validate", REVIEW)
         assert answered is not None
         assert answered.status == 200
-        assert await large.read("/shares", REVIEW) is None, "it is small enough to answer here"
-        await large.close()
+        assert await reviews.read("/shares", REVIEW) is None, "it is small enough to answer here"
+        await reviews.close()
 
     asyncio.run(main())
