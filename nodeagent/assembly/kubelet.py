@@ -465,6 +465,7 @@ def default_limits_of(config: KubeletConfig) -> DefaultLimits:
         memory_mib=config.default_memory_mib,
         cores_percent=config.default_cores_percent,
         elastic=config.cores_policy == "elastic",
+        max_priority=config.max_priority,
         alone=config.mode == "exclusive",
     )
 

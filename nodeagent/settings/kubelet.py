@@ -117,9 +117,12 @@ class KubeletConfig:
     """MiB in one unit of resource_memory."""
     default_memory_mib: int = number(0, 0, 1_000_000_000, live=True)
     """Memory on each GPU of a container without a request. 0: all of it."""
+    max_priority: int = number(0, -1000, 1000, live=True)
+    """Highest priority of a pod, or of a claim whose DeviceClass sets none. 0: users may only lower
+    theirs."""
     default_cores_percent: int = number(0, 0, 100, live=True)
-    """Share of time of a container without a request. 0: no cap while alone, else an equal weight;
-    100: an exclusive GPU."""
+    """Share of time of a container without a request. 0: no cap while alone, else the weight of one
+    core; 100: an exclusive GPU."""
     cores_policy: str = choice("hard", "hard", "elastic", live=True)
     """hard: a share is a cap, even alone; elastic: a weight among active grants (HAMi's
     gpuCorePolicy disable)."""

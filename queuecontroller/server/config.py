@@ -168,8 +168,9 @@ class ExtenderSettings:
     mode kubernetes."""
 
     callers: str = ""
-    """Names in client certificates of kubernetes.webhooks_ca that may call the extender, and so
-    bind pods; separated by commas, a trailing `*` matches any suffix. Empty: the extender is
+    """Names of schedulers that may call the extender, and so bind pods; separated by commas, a
+    trailing `*` matches any suffix. A certificate of kubernetes.webhooks_ca has its scheduler's
+    name in the URI `sluice:scheduler:NAME`. Empty: the extender is
     off."""
     listen: str = ""
     """ADDRESS:PORT on the loopback where a kube-scheduler in the same pod calls without TLS; every

@@ -84,7 +84,7 @@ from queuecontroller.server.web.extender import ExtenderEndpoint, LoopbackServer
 from queuecontroller.server.web.http import HttpServer
 from queuecontroller.server.web.reviews import patched, reviewed
 from queuecontroller.server.web.visibility import VisibilityServer
-from queuecontroller.server.web.webhooks import WebhookServer
+from queuecontroller.server.web.webhooks import WebhookServer, word_of
 from queuecontroller.state.access.lists import Names
 from queuecontroller.state.shell import EXIT_DEFECT, EXIT_OK
 from queuecontroller.version import version
@@ -406,9 +406,10 @@ def _visibility(
 
 
 def webhook_of(given: KubernetesSettings, namespace: str) -> Webhook:
-    """The webhooks' CA bundle and address. Raises OSError."""
+    """The webhooks' CA bundle, address and secret word. Raises OSError."""
     bundle = base64.b64encode(Path(given.webhooks_ca).read_bytes()).decode()
-    return Webhook(bundle, given.webhooks_url.rstrip("/"), namespace)
+    word = word_of(Path(given.webhooks_key))
+    return Webhook(bundle, given.webhooks_url.rstrip("/"), namespace, word=word)
 
 
 async def _until_fit(client: ApiClient, stopped: asyncio.Event, beside: bool) -> bool:

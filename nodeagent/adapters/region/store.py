@@ -43,7 +43,10 @@ from nodeagent.units import MAX_SLOTS, GrantId, Nanoseconds, SlotIndex
 from sluicecommon.plain import read_plain, write_all_fields
 
 RECORD_FILE: Final = "grant.json"
-MOUNT_OPTIONS: Final = "size=320k,nr_inodes=6,mode=0755"
+DIRECTORY_MODE: Final = 0o711
+"""Mode of regions and the directory above them: other users can list neither, and would
+have to guess a grant's identifier, which is random."""
+MOUNT_OPTIONS: Final = "size=320k,nr_inodes=6,mode=0711"
 """76 pages for the two files and one for the record; inodes for the root, four files and one to
 rename from."""
 
@@ -324,12 +327,13 @@ class TmpfsRegions:
         self._boot_id = uuid.UUID(boot_id).bytes
         self._mounts = mounts
         root.mkdir(mode=0o755, parents=True, exist_ok=True)
+        os.chmod(root, DIRECTORY_MODE)
         self._closed_root.mkdir(mode=0o700, exist_ok=True)
         os.chmod(self._closed_root, 0o700)
 
     def create(self, record: GrantRecord, limits: Sequence[DeviceLimits]) -> Region:
         directory = self._place(record.grant, record.container is not None)
-        directory.mkdir(mode=0o755)
+        directory.mkdir(mode=DIRECTORY_MODE)
         try:
             if self._mounts is not None:
                 self._mounts.mount(directory, MOUNT_OPTIONS, MS_NOSUID | MS_NODEV | MS_NOEXEC)
@@ -387,7 +391,7 @@ class TmpfsRegions:
         if directory.is_dir():
             with beneath.directory(directory) as root:
                 beneath.replace_beneath(
-                    root, RECORD_FILE, json.dumps(write_all_fields(record)).encode()
+                    root, RECORD_FILE, json.dumps(write_all_fields(record)).encode(), 0o600
                 )
 
     def _place(self, grant: str, closed: bool) -> Path:

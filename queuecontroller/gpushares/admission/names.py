@@ -83,6 +83,8 @@ _KNOWN_ELSEWHERE: Final = (
     "sluice.dev/resize",
 )
 """Our annotations on pods and jobs that other components read."""
+MAX_LOOKED_UP: Final = 64
+"""Unknown names of one pod for which a similar one is searched; each takes a millisecond."""
 LONGEST: Final = 317
 """Characters of an annotation's name: a domain, a slash and 63."""
 WRITTEN: Final = frozenset(
@@ -154,15 +156,20 @@ def _by_domain(names: Iterable[str]) -> dict[str, frozenset[str]]:
     return {domain: frozenset(names) for domain, names in found.items()}
 
 
-def unknown(given: Iterable[str], names: Names) -> list[tuple[str, str]]:
+def unknown(given: Iterable[str], names: Names, most: int) -> list[tuple[str, str]]:
     """Annotations that resemble a known one but are unknown, each with the nearest known name. In
-    our domain and HAMi's, unknown annotations without a near name are listed as well."""
-    found = []
+    our domain and HAMi's, unknown annotations without a near name are listed as well. Only the
+    first MAX_LOOKED_UP unknown names are looked at, and no more than `most` are returned."""
+    found: list[tuple[str, str]] = []
+    looked_up = 0
     for key in given:
+        if len(found) >= most or looked_up >= MAX_LOOKED_UP:
+            break
         domain = key.rpartition("/")[0]
         known = names.asked.get(domain)
         if known is None or key in known or key in names.written or len(key) > LONGEST:
             continue
+        looked_up += 1
         near = nearest(key, known)
         if near or domain in (DOMAIN, "sluice.dev"):
             found.append((key, near))

@@ -22,6 +22,7 @@ from queuecontroller.gpushares.admission.names import (
     FRACTION,
     FRACTION_MEMORY,
     FRACTIONS,
+    MAX_LOOKED_UP,
     Names,
     names_of,
     nearest,
@@ -81,6 +82,8 @@ class Verdict:
     warnings: tuple[str, ...] = ()
     asks: bool = False
     """True if the pod requests any devices."""
+    opted_out: bool = False
+    """True if it requests devices and is left as it is by its label."""
 
 
 def refused_change(
@@ -100,9 +103,9 @@ def admit(rules: Rules, pod: Mapping[str, Any], user: str, ticket: str) -> Verdi
     forged = [] if user in rules.writers else sorted(given.keys() & rules.names.written)
     if forged:
         return Verdict(pod, tuple(map(_forged, forged)))
-    if (_labels(pod)).get(OPT_OUT) == IGNORE:
-        return Verdict(pod)
     every = _containers(pod)
+    if (_labels(pod)).get(OPT_OUT) == IGNORE:  # Unchanged, but not beyond the namespace's quota.
+        return Verdict(pod, opted_out=bool(every) and _may_ask(rules, given, every))
     if not every:
         return Verdict(pod)  # The API server itself reports the malformed pod.
     warnings = _unknown_names(rules, given, every)
@@ -342,12 +345,14 @@ def _unknown_names(
     rules: Rules, given: Mapping[str, str], every: Iterable[Mapping[str, Any]]
 ) -> list[str]:
     warnings: list[str] = []
-    for key, near in unknown(given, rules.names):
+    for key, near in unknown(given, rules.names, MAX_WARNINGS):
         hint = f"; did you mean {near}?" if near else ""
         _warn(warnings, f"annotation {key} is unknown here and has no effect{hint}")
     seen: set[str] = set()
     for container in every:
         for resource in limits_of(container):
+            if len(warnings) >= MAX_WARNINGS or len(seen) >= MAX_LOOKED_UP:
+                return warnings
             known = rules.names.resources.get(resource.rpartition("/")[0])
             if known is None or "/" not in resource or resource in known or resource in seen:
                 continue

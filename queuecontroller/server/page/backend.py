@@ -323,8 +323,8 @@ class QueuePage:
             raise Refusal(422, "yaml: no objects: write the changed or new objects")
         changes = [dict(one.body) for one in found]
         now = questions.manifests_of(shell)
-        before = await self._player.play(now)
-        after = await self._player.play(questions.replaced(now, changes))
+        before = await self._player.play(viewer.name, now)
+        after = await self._player.play(viewer.name, questions.replaced(now, changes))
         return questions.compared(before, after)
 
 
