@@ -190,6 +190,22 @@ class MetricsSettings:
     """Its password, on one line."""
 
 
+DETECTION_RULES: Final = frozenset(
+    {
+        "unregistered_gpu_user",
+        "unallocated_opener",
+        "memory_under_reported",
+        "time_under_reported",
+        "tampered_region",
+        "foreign_libcuda",
+        "hook_gap",
+        "launches_unaccounted",
+        "runaway_kernel",
+    }
+)
+"""Names of the rules, which lie in a layer above; a test compares both."""
+
+
 @dataclass(frozen=True, slots=True)
 class DetectionSettings:
     """[detection]: use of GPUs around the interposer, and the response to it. observe: report;
@@ -204,6 +220,11 @@ class DetectionSettings:
     policies: str = ""
     """Exceptions: `namespace/NAME=LEVEL, queue/NAME=LEVEL`; a namespace takes precedence over a
     queue."""
+    rules: str = ""
+    """Levels by rule, `RULE=LEVEL, RULE=LEVEL`: the most that follows from a rule, whatever the
+    subject's level. Without an exception memory_under_reported, time_under_reported and
+    runaway_kernel only observe, because honest programs can raise them; the others have no limit
+    of their own."""
     exempt: str = (
         "/usr/bin/nvidia-smi, /usr/bin/nvidia-persistenced, /usr/bin/nv-hostengine,"
         " /usr/bin/dcgm-exporter, /usr/bin/nvidia-cuda-mps-server, /usr/lib/xorg/Xorg"
@@ -232,6 +253,11 @@ class DetectionSettings:
 
     def exempt_paths(self) -> frozenset[str]:
         return frozenset(one.strip() for one in self.exempt.split(",") if one.strip())
+
+    def rule_levels(self) -> dict[str, str]:
+        """RULE to LEVEL."""
+        pairs = (one.partition("=") for one in self.rules.split(",") if one.strip())
+        return {rule.strip(): level.strip() for rule, _, level in pairs}
 
     def policy_map(self, kind: str) -> dict[str, str]:
         """NAME to LEVEL of the exceptions of one kind."""
@@ -492,6 +518,12 @@ def _check_detection(detection: DetectionSettings) -> list[str]:
             problems.append(
                 f"detection.policies: {one!r} is not namespace/NAME=LEVEL or queue/NAME=LEVEL"
                 " (observe, contain, kill)"
+            )
+    for rule, level in detection.rule_levels().items():
+        if rule not in DETECTION_RULES or level not in ("observe", "contain", "kill"):
+            problems.append(
+                f"detection.rules: {rule}={level} is not RULE=LEVEL, with a rule of"
+                " docs/node/telemetry.md and observe, contain or kill"
             )
     for path in sorted(detection.exempt_paths()):
         if not path.startswith("/"):

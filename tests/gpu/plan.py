@@ -26,20 +26,20 @@ from tests.gpu.stage import Stage
 
 Run = Callable[[Stage], None]
 PLAN: tuple[tuple[Scene, Run], ...] = (
-    (Scene("0", "card", 25, "the card, doctor, what the daemon reports"), card.run),
+    (Scene("0", "card", 35, "the card, doctor, what the daemon reports"), card.run),
     (Scene("A", "slices", 30, "time slices and changes of contexts, without Sluice"), slices.run),
     (Scene("B", "costs", 15, "costs of driver calls"), costs.run),
     (Scene("C", "shares", 90, "shares side by side, bare and with Sluice"), sharing.run),
-    (Scene("D", "serving", 45, "a server beside a training job"), serving.run),
+    (Scene("D", "serving", 50, "a server beside a training job"), serving.run),
     (Scene("E", "hooks", 30, "hooks and ever new shapes"), hooks.run),
     (Scene("F", "fills", 35, "memory: everything fills its grant at once"), libraries.run),
-    (Scene("G", "mps", 25, "the same jobs under MPS"), mps.run),
-    (Scene("H", "frameworks", 75, "PyTorch, steps interleaved"), frameworks.run),
-    (Scene("I", "kv", 15, "a server's cache: measure, take, sleep, wake"), kv.run),
-    (Scene("J", "kept", 45, "spill to the host and return"), kept.run),
-    (Scene("K", "faults", 25, "kills, a program without a grant, resizing"), faults.run),
-    (Scene("L", "hami", 25, "HAMi-core, where its library lies beside the run"), hami.run),
-    (Scene("M", "unusual", 20, "GPUs by UUID, several processes of a grant"), unusual.run),
+    (Scene("G", "mps", 20, "the same jobs under MPS"), mps.run),
+    (Scene("H", "frameworks", 65, "PyTorch, steps interleaved"), frameworks.run),
+    (Scene("I", "kv", 20, "a server's cache: measure, take, sleep, wake"), kv.run),
+    (Scene("J", "kept", 40, "spill to the host and return"), kept.run),
+    (Scene("K", "faults", 35, "kills, a program without a grant, resizing"), faults.run),
+    (Scene("L", "hami", 15, "HAMi-core, where its library lies beside the run"), hami.run),
+    (Scene("M", "unusual", 25, "GPUs by UUID, several processes of a grant"), unusual.run),
     (Scene("N", "lone", 35, "one capped job alone"), sharing.run_lone),
 )
 SCENES = tuple(scene for scene, _ in PLAN)

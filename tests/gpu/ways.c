@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fills a GPU by one of the driver's own ways to memory until it is refused, as fill_job.py does by libraries: prints a JSON
+ * Fills a GPU by one of the driver's own ways to memory until it is refused, as jobs/fill.py does by libraries: prints a JSON
  * object when it is full, waits for a line, gives all back, takes one block again and prints another. `kv` is a server's
  * way instead: it takes nine tenths of what is free for a cache, gives the memory back while it sleeps and takes it again.
  */

@@ -15,9 +15,12 @@ for python in ${SLUICE_GPU_PYTHON:-} python3 /usr/bin/python3 python3.13 python3
 		if PYTHONPATH=$path "$python" -c "$needed" 2>/dev/null; then
 			mkdir -p .venv/bin
 			printf '#!/bin/sh\nexec env PYTHONPATH="%s:%s" "%s" "$@"\n' "$here" "$path" "$python" >.venv/bin/python
-			# Without PYTHONPATH: the programs of a grant must not get our modules instead of their own.
-			printf '#!/bin/sh\nexec "%s" -c "import sys; sys.path[:0] = '"'%s'"'.split('"':'"'); from nodeagent.cli import main; sys.exit(main())" "$@"\n' \
-				"$python" "$here:$path" >.venv/bin/sluice
+			# `sluice run` without PYTHONPATH: a grant's program must not get our modules instead of its own.
+			cat >.venv/bin/sluice <<-END
+				#!/bin/sh
+				[ "\$1" = run ] || exec env PYTHONPATH="$here:$path" "$python" -m nodeagent.cli "\$@"
+				exec "$python" -c "import sys; sys.path[:0] = '$here:$path'.split(':'); from nodeagent.cli import main; sys.exit(main())" "\$@"
+			END
 			chmod +x .venv/bin/python .venv/bin/sluice
 			# Compiles them once, before any scene's time begins.
 			.venv/bin/python -c 'import nodeagent.assembly.daemon, nodeagent.cli.main, tests.gpu.plan'

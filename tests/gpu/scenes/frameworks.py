@@ -14,14 +14,14 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.gpu.jobs.pythons import python_with
 from tests.gpu.play import play
-from tests.gpu.pythons import python_with
 from tests.gpu.scenes.libraries import line
 from tests.gpu.stage import Stage
 from tests.kit.node import Node
 from tests.kit.places import SLUICE
 
-JOB = Path(__file__).resolve().parents[1] / "torch_job.py"
+JOB = Path(__file__).resolve().parents[1] / "jobs" / "torch_job.py"
 KINDS = {
     "train": "training, GPU-bound",
     "small": "training, small steps",

@@ -7,14 +7,14 @@ import subprocess
 import time
 from pathlib import Path
 
+from tests.gpu.jobs.pythons import python_with
 from tests.gpu.play import play
-from tests.gpu.pythons import python_with
 from tests.gpu.scenes.libraries import line, on_the_card
 from tests.gpu.stage import Stage
 from tests.kit.places import SLUICE, TENANT
 
 GIB = 2**30
-JOB = Path(__file__).resolve().parents[1] / "torch_job.py"
+JOB = Path(__file__).resolve().parents[1] / "jobs" / "torch_job.py"
 HELD_GIB = 4
 
 

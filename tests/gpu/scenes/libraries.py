@@ -13,16 +13,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from tests.gpu.fill_job import BLOCK
+from tests.gpu.jobs.fill import BLOCK
+from tests.gpu.jobs.pythons import python_with
 from tests.gpu.play import play
-from tests.gpu.pythons import python_with
 from tests.gpu.stage import WAYS as DRIVER_WAYS
 from tests.gpu.stage import Stage
 from tests.kit.node import Node, NodeError
 from tests.kit.places import SLUICE
 
 GIB = 2**30
-JOB = Path(__file__).resolve().parents[1] / "fill_job.py"
+JOB = Path(__file__).resolve().parents[1] / "jobs" / "fill.py"
 CAP_BYTES = 6 * GIB
 LEAST_BYTES = CAP_BYTES - 2 * GIB
 """Least that a program gets: of a grant of 6 GiB a context with its libraries' kernels may take one

@@ -86,7 +86,7 @@ def run(stage: Stage) -> None:
 def lone(stage: Stage, cores: int, ms: float) -> None:
     iterations = _iterations(stage, ms)
     base = stage.alone(iterations)
-    times = ("--warm", f"{stage.seconds(0.5)}", "--seconds", f"{stage.seconds(1.2)}")
+    times = ("--warm", f"{stage.seconds(0.4)}", "--seconds", f"{stage.seconds(1)}")
     arguments = ("train", *stage.work(iterations), *times)
     got = rate(stage.granted(f"lone-{cores}-{ms:g}", JOB, *arguments, cores=cores).result()) / base
     stage.report.share(f"{cores} % alone, {ms:g} ms", cores / 100, got)
