@@ -265,7 +265,7 @@ def build(
         mig,
         walls,
         spills,
-        Lender(keeper, gpus.capacities, signals.fatal),
+        Lender(keeper, gpus.capacities, signals.fatal, clock, settings.grants.lending_pause_s),
         HookListener(ground.runtime, os.geteuid(), walls.enclose_container),
         *([page] if page is not None else []),
         LocalApi(ground.runtime, ground.wire, service, clock, doctor, mig, opener),

@@ -54,6 +54,10 @@ class GrantSettings:
     managed_oversubscription: bool = _flag(False)
     """True if a grant may have more managed memory (cudaMallocManaged) than is left of it. The
     excess is not charged; docs/node/memory.md says what that promises and what not."""
+    lending_pause_s: float = _number(60.0, 0.0, 3600.0)
+    """How long, in s, after a process joined a grant with a request below its limit no memory is
+    lent to the grant or taken back. 60: inference servers measure free memory when they start, and
+    refuse to go on when it grows meanwhile. 0: it may change at any time."""
     max_wait_s: float = _number(86_400.0, 0.0, 31_536_000.0, live=True)
     """Longest `sluice run --wait`, in seconds. One day: longer queues belong to the queue
     controller."""
