@@ -19,7 +19,7 @@ from nodeagent import native
 from nodeagent.adapters.api.server import LocalApi
 from nodeagent.adapters.checkpoint.driver import ChildCheckpoints
 from nodeagent.adapters.checkpoint.host_room import SystemHostRoom
-from nodeagent.adapters.checks import host_findings
+from nodeagent.adapters.checks import host_findings, program_name
 from nodeagent.adapters.containers.hook_listener import HookListener
 from nodeagent.adapters.ebpf.known import known_libraries
 from nodeagent.adapters.ebpf.pins import BPFFS, DenyPins, pins_of
@@ -45,6 +45,7 @@ from nodeagent.assembly.kernel import make_kernel
 from nodeagent.assembly.page import make_page
 from nodeagent.assembly.web import make_web
 from nodeagent.core import flight
+from nodeagent.core.gpus import outside
 from nodeagent.core.gpus.health import HealthChange
 from nodeagent.core.metrics import catalogue as m
 from nodeagent.core.reload import Loaded, Running
@@ -251,6 +252,7 @@ def build(
             walls.finding(instances),
             await spills.finding(),
             *kernel.findings(),
+            *outside.findings(gpus.sorted(), program_name),
             *(pods.all_findings() if pods is not None else []),
         ]
 

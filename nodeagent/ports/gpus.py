@@ -82,6 +82,9 @@ class GpuReading:
     temperature_celsius: float | None = None
     power_watts: float | None = None
     processes: tuple[ProcessReading, ...] = ()
+    graphics: tuple[ProcessReading, ...] = ()
+    """Processes that NVML lists for graphics only (OpenGL, Vulkan, OptiX, video); every few
+    seconds. Neither their memory nor their time is in any grant."""
     recovery_action: str | None = None
     """NVML's own verdict, if it gives one: none, reset, reboot, drain."""
     error: str | None = None

@@ -295,6 +295,6 @@ def test_doctor_says_what_is_there(node: Node) -> None:
 def test_becoming_the_command_is_silent_and_leaves_its_environment_alone(node: Node) -> None:
     for _ in range(15):
         answer = node.cli(
-            "run", "--gpumem", "1Gi", "--cores", "1", "--", "/bin/sh", "-c", "echo $GRPC_VERBOSITY"
+            "run", "--gpumem", "2Gi", "--cores", "1", "--", "/bin/sh", "-c", "echo $GRPC_VERBOSITY"
         )
         assert (answer.stdout, answer.stderr) == ("\n", "")
