@@ -184,6 +184,8 @@ def build(
     pods = make_pods(loaded, ground, keeper, gpus, queue, cuts, signals)
     if pods is not None:
         holders.pods = pods.manager
+        if pods.cluster is not None:
+            watch.on_pod.append(pods.cluster.tell_pod)
     mig = MigManager(
         cutter,
         keeper,

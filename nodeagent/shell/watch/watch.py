@@ -76,6 +76,7 @@ class Watch:
         self._processes = processes
         self._inspector = inspector
         self._containment = containment
+        self.on_pod = containment.on_pod
         self._journal = journal
         self._clock = clock
         self._detector = Detector(_limits(settings))

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from pathlib import Path
 
 from tests.kit.node import Node, running, until
-from tests.kit.places import AT_REST, TENANT
+from tests.kit.places import AT_REST, SLUICE, TENANT
 
 
 def doctor(node: Node) -> str:
@@ -35,6 +36,23 @@ def test_the_doctor_tells_of_graphics_and_of_an_mps_server(tmp_path: Path) -> No
         # A graphics program is no evader: it has no context for compute.
         kinds = {(event["kind"], event["pid"]) for event in node.cli_json("events")}
         assert ("unregistered_gpu_user", os.getpid()) not in kinds
+
+
+def test_the_doctor_tells_of_an_mps_control_daemon_by_its_pipes(tmp_path: Path) -> None:
+    environment = {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": str(tmp_path)}
+
+    def told() -> str:
+        done = subprocess.run(
+            [SLUICE, "doctor", "--socket", tmp_path / "none"],
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+        return done.stdout
+
+    assert "mps control" not in told()
+    (tmp_path / "control").touch()
+    assert f"the control daemon of an MPS server has its pipes in {tmp_path}" in told()
 
 
 def test_a_grant_smaller_than_the_drivers_own_memory_is_told_before_the_program_starts(
