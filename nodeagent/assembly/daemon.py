@@ -253,6 +253,7 @@ def build(
             *host,
             walls.finding(instances),
             await spills.finding(),
+            *gpus.findings(),
             *kernel.findings(),
             *outside.findings(gpus.sorted(), program_name),
             *(pods.all_findings() if pods is not None else []),

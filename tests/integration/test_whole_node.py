@@ -201,7 +201,7 @@ def test_pause_holds_launches_and_resume_lets_them_go(node: Node) -> None:
     # A second time says nothing new.
     for _ in range(2):
         node.cli("resume", "paused")
-        until("it runs again", lambda: launches() > stood + 50)
+        until("it runs again", lambda least=stood + 50: launches() > least)
         node.cli("pause", "paused")
         until("it stands still", lambda: (a := launches()) and a == launches() and a == launches())
         stood = launches()
