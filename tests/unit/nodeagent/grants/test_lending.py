@@ -182,7 +182,7 @@ def joined(keeper: Keeper, grant: str, pid: int) -> None:
 def test_what_is_free_is_lent_once_before_the_first_process_measures(
     keeper: Keeper, lender: Lender, clock: ManualClock
 ) -> None:
-    """Of a grant that waited the first process may join before the daemon lends again."""
+    """A grant that waited can have a process before the daemon lends again."""
     keeper.ask("a", 60 * GIB, 20 * GIB)
     joined(keeper, "a", 1)
     lender.look()
