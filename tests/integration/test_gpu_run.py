@@ -114,7 +114,7 @@ def test_a_change_of_contexts_is_what_a_gap_has_beside_the_others_time() -> None
 def test_scenes_come_in_the_order_of_their_value_and_the_best_fit_into_half_of_the_budget() -> None:
     assert "".join(scene.letter for scene in SCENES) == "0ABCDEFGHIJKLMN"
     assert sum(scene.seconds for scene in SCENES[:6]) <= FULL_S / 2, "up to E"
-    assert sum(scene.seconds for scene in SCENES) <= FULL_S * 1.1, "most end long before theirs"
+    assert sum(scene.seconds for scene in SCENES) <= FULL_S * 1.2, "most end long before theirs"
 
 
 def test_it_runs_over_the_simulator(tmp_path: Path) -> None:
