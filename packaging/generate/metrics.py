@@ -65,7 +65,7 @@ def meaning_of(metric: Metric) -> str:
 
 
 def _is_twin(one: Metric, other: Metric) -> bool:
-    """Whether the second is the first by LocalQueue, with the LocalQueue's labels instead."""
+    """True if the second is the first by LocalQueue, with the LocalQueue's labels instead."""
     expected = ("name", "namespace", *(label for label in one.labels if label != "cluster_queue"))
     return other.help == _BY_LOCAL_QUEUE and one.kind is other.kind and other.labels == expected
 

@@ -103,7 +103,7 @@ def test_what_cannot_be_meant_names_the_resource(resources: dict[str, str]) -> N
 
 
 def test_memory_written_in_bytes_is_refused_with_the_amount_in_mib() -> None:
-    with pytest.raises(PermanentError, match="the amount is in MiB: write 8192$"):
+    with pytest.raises(PermanentError, match=r"the amount is in MiB: write 8192$"):
         limits_from_requests({"nvidia.com/gpumem": "8Gi"}, 1, NAMES, DefaultLimits())
 
 
