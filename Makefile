@@ -6,6 +6,7 @@ export PATH := $(CURDIR)/$(BIN):$(CURDIR)/build/tools:$(PATH)
 MESON_DIR := build/meson
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
+GPU_ARGS ?=
 # Hundreds of processes are started: none of them compiles our modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 # Lanes of `make test`, and what runs beside them: most tests wait. Two processors are enough.
@@ -23,7 +24,7 @@ CHART_SOURCES := packaging/helm/sluice/values.yaml packaging/grafana/sluice-node
 	$(shell find packaging/generate queuecontroller sluicecommon -name '*.py' -o -name '*.sh')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build check test test-peers test-clients test-full test-floor test-oldest test-faults test-page lint bench fuzz soak gpu-check docs chart install packages test-packages test-cluster cluster-up cluster-down cluster-programs clean
+.PHONY: help demo build check test test-peers test-clients test-full test-floor test-oldest test-faults test-page lint bench fuzz soak gpu-check gpu-archive docs chart install packages test-packages test-cluster cluster-up cluster-down cluster-programs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -78,8 +79,11 @@ fuzz: build ## ten minutes over every reader of what somebody else wrote; writes
 soak: build ## the node under random load and kills for SOAK_S seconds (default 14400): nothing lost, nothing that grows
 	$(BIN)/python -m tests.soak --seconds $${SOAK_S:-14400}
 
-gpu-check: build ## the same promises on a real GPU; needs one
-	tests/gpu/run
+gpu-check: build ## the same promises on a real GPU, in 9 minutes; needs one
+	tests/gpu/run $(GPU_ARGS)
+
+gpu-archive: build ## one archive that measures on a machine with a GPU, without network: build/sluice-gpu.tar.gz
+	$(BIN)/python packaging/development/gpu_archive.py build/sluice-gpu.tar.gz
 
 docs: $(VENV)/.ready ## write what is generated from the code: docs/reference
 	$(BIN)/python packaging/generate/reference.py configuration.md >docs/reference/configuration.md

@@ -38,18 +38,24 @@ static __thread struct thread_state self __attribute__((tls_model("initial-exec"
 
 /* --- attaching -------------------------------------------------------------------------------------------------- */
 
-/* Printed once: a framework may call cuInit again and again. */
-void guest_refuse(const char *why)
+/* One line on stderr, once: a framework may call cuInit again and again. */
+static void say_once(bool *said, const char *what, const char *why)
 {
-	static bool said;
 	char line[256];
 	int n;
 
-	if (__atomic_exchange_n(&said, true, __ATOMIC_RELAXED))
+	if (__atomic_load_n(said, __ATOMIC_RELAXED) || __atomic_exchange_n(said, true, __ATOMIC_RELAXED))
 		return;
-	n = snprintf(line, sizeof(line), "sluice: no GPU for process %d: %s\n", (int)getpid(), why);
+	n = snprintf(line, sizeof(line), "sluice: %s %d: %s\n", what, (int)getpid(), why);
 	if (n > 0 && write(STDERR_FILENO, line, (size_t)n < sizeof(line) ? (size_t)n : sizeof(line) - 1) < 0)
 		return; /* stderr is closed or full */
+}
+
+void guest_refuse(const char *why)
+{
+	static bool said;
+
+	say_once(&said, "no GPU for process", why);
 }
 
 void guest_introduce(const struct attach_slot *slot)
@@ -242,7 +248,14 @@ struct sluice_usage_device *guest_usage(int device)
 
 void guest_heartbeat(uint64_t now_ns)
 {
+	static bool said;
+
 	__atomic_store_n(&guest_page->guest.usage->slot[guest_slot()].heartbeat_ns, now_ns, __ATOMIC_RELAXED);
+	/* A program that stands still tells its owner why: only the gate calls this, and a detection pauses a grant before
+	 * it freezes its processes. */
+	if (__atomic_load_n(&guest_page->guest.policy->dev[0].flags, __ATOMIC_RELAXED) & SLUICE_FLAG_PAUSED)
+		say_once(&said, "launches wait in process",
+		         "its grant is paused or held; `sluice ps` says why and how it goes on");
 }
 
 void guest_count_unknown_symbol(void)

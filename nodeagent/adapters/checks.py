@@ -89,6 +89,31 @@ def is_ours(path: Path) -> bool:
         return False  # The loader reports what is wrong with it.
 
 
+def program_name(pid: int) -> str:
+    """The program's name as the kernel has it; empty if the process is gone or hidden."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _mps(environment: Mapping[str, str]) -> list[Finding]:
+    """The control daemon's directory: it starts a server with the first client."""
+    directory = Path(environment.get("CUDA_MPS_PIPE_DIRECTORY") or "/tmp/nvidia-mps")
+    if not (directory / "control").exists():
+        return []
+    return [
+        Finding(
+            "mps control",
+            "warning",
+            f"the control daemon of an MPS server has its pipes in {directory}",
+            "programs that find it become clients of one shared context, which grants do not"
+            " divide; end it (`echo quit | nvidia-cuda-mps-control`), or set"
+            " CUDA_MPS_PIPE_DIRECTORY to an empty directory for programs in grants",
+        )
+    ]
+
+
 def host_findings(
     native: NativeFiles,
     environment: Mapping[str, str],
@@ -96,7 +121,7 @@ def host_findings(
     nvml_library: str = "",
 ) -> list[Finding]:
     """Findings that need no running daemon."""
-    found = [_kernel(), *_peer_credentials(), _native(native)]
+    found = [_kernel(), *_peer_credentials(), _native(native), *_mps(environment)]
     driver = find_library(DRIVER, environment, [native.shim_dir])
     if driver is None:
         found.append(

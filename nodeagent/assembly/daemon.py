@@ -19,7 +19,7 @@ from nodeagent import native
 from nodeagent.adapters.api.server import LocalApi
 from nodeagent.adapters.checkpoint.driver import ChildCheckpoints
 from nodeagent.adapters.checkpoint.host_room import SystemHostRoom
-from nodeagent.adapters.checks import host_findings
+from nodeagent.adapters.checks import host_findings, program_name
 from nodeagent.adapters.containers.hook_listener import HookListener
 from nodeagent.adapters.ebpf.known import known_libraries
 from nodeagent.adapters.ebpf.pins import BPFFS, DenyPins, pins_of
@@ -45,6 +45,7 @@ from nodeagent.assembly.kernel import make_kernel
 from nodeagent.assembly.page import make_page
 from nodeagent.assembly.web import make_web
 from nodeagent.core import flight
+from nodeagent.core.gpus import outside
 from nodeagent.core.gpus.health import HealthChange
 from nodeagent.core.metrics import catalogue as m
 from nodeagent.core.reload import Loaded, Running
@@ -183,6 +184,8 @@ def build(
     pods = make_pods(loaded, ground, keeper, gpus, queue, cuts, signals)
     if pods is not None:
         holders.pods = pods.manager
+        if pods.cluster is not None:
+            watch.on_pod.append(pods.cluster.tell_pod)
     mig = MigManager(
         cutter,
         keeper,
@@ -252,6 +255,7 @@ def build(
             await spills.finding(),
             *gpus.findings(),
             *kernel.findings(),
+            *outside.findings(gpus.sorted(), program_name),
             *(pods.all_findings() if pods is not None else []),
         ]
 
@@ -266,7 +270,7 @@ def build(
         mig,
         walls,
         spills,
-        Lender(keeper, gpus.capacities, signals.fatal),
+        Lender(keeper, gpus.capacities, signals.fatal, clock, settings.grants.lending_pause_s),
         HookListener(ground.runtime, os.geteuid(), walls.enclose_container),
         *([page] if page is not None else []),
         LocalApi(ground.runtime, ground.wire, service, clock, doctor, mig, opener),

@@ -26,6 +26,12 @@ def ps_lines(grants: Sequence[GrantView], width: int = WIDTH) -> list[str]:
     for grant in grants:
         for number, device in enumerate(grant.devices):
             lines.append(_grant_row(grant, device, first=number == 0))
+        if grant.held:
+            lines.append(f"  ! held: {grant.held}")
+            lines.append(
+                f"    why: `sluice events`; let it go: `sluice resume {grant.grant[:8]}`, root:"
+                " `sluice uncontain`"
+            )
     return [_cut(line, width) for line in lines]
 
 
@@ -182,7 +188,8 @@ def _grant_row(grant: GrantView, device: DeviceView, first: bool) -> str:
         if first
         else " " * 30
     )
-    tail = f"{grant.processes:>4} {grant.state:8} {grant.command}" if first else ""
+    state = "held" if grant.held else grant.state
+    tail = f"{grant.processes:>4} {state:8} {grant.command}" if first else ""
     return f"{who} {gpu:3} {memory:>13} {used + '/' + cap:>9} {tail}".rstrip()
 
 

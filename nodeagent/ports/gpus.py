@@ -93,6 +93,9 @@ class GpuReading(GpuFigures):
     """All of NVML's data of one GPU; a field that this card or driver does not report is None."""
 
     processes: tuple[ProcessReading, ...] = ()
+    graphics: tuple[ProcessReading, ...] = ()
+    """Processes that NVML lists for graphics only (OpenGL, Vulkan, OptiX, video); every few
+    seconds. Neither their memory nor their time is in any grant."""
     recovery_action: str | None = None
     """NVML's own verdict, if it gives one: none, reset, reboot, drain."""
     error: str | None = None

@@ -66,6 +66,8 @@ class GrantView:
     container: ContainerRef | None = None
     pids: tuple[int, ...] = ()
     """Pids of the registered processes."""
+    held: str = ""
+    """Rules and steps of the detection that holds its programs; empty if none does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,6 +53,9 @@ class GrantSettings:
     managed_oversubscription: bool = _flag(False)
     """Allow a grant more managed memory (cudaMallocManaged) than it has left, uncharged:
     docs/node/memory.md."""
+    lending_pause_s: float = _number(60.0, 0.0, 3600.0)
+    """How long after a process joined a grant no memory is lent to it or taken back: inference
+    servers refuse to start when free memory grows. 0: at any time."""
     max_wait_s: float = _number(86_400.0, 0.0, 31_536_000.0, live=True)
     """Longest `sluice run --wait`."""
     max_waiting: int = _number(256, 1, 10_000, live=True)
@@ -178,6 +181,22 @@ class MetricsSettings:
     """Its password, on one line."""
 
 
+DETECTION_RULES: Final = frozenset(
+    {
+        "unregistered_gpu_user",
+        "unallocated_opener",
+        "memory_under_reported",
+        "time_under_reported",
+        "tampered_region",
+        "foreign_libcuda",
+        "hook_gap",
+        "launches_unaccounted",
+        "runaway_kernel",
+    }
+)
+"""Names of the rules, which lie in a layer above; a test compares both."""
+
+
 @dataclass(frozen=True, slots=True)
 class DetectionSettings:
     """[detection]: use of GPUs around the interposer, and the response to it. observe: report;
@@ -191,6 +210,9 @@ class DetectionSettings:
     """Level for all other processes of the host."""
     policies: str = ""
     """Exceptions: `namespace/NAME=LEVEL, queue/NAME=LEVEL`; the namespace's wins."""
+    rules: str = ""
+    """Levels by rule, `RULE=LEVEL`, whatever the subject's. Default: memory_under_reported,
+    time_under_reported and runaway_kernel observe, because honest programs can raise them."""
     exempt: str = (
         "/usr/bin/nvidia-smi, /usr/bin/nvidia-persistenced, /usr/bin/nv-hostengine,"
         " /usr/bin/dcgm-exporter, /usr/bin/nvidia-cuda-mps-server, /usr/lib/xorg/Xorg"
@@ -216,6 +238,11 @@ class DetectionSettings:
 
     def exempt_paths(self) -> frozenset[str]:
         return frozenset(one.strip() for one in self.exempt.split(",") if one.strip())
+
+    def rule_levels(self) -> dict[str, str]:
+        """RULE to LEVEL."""
+        pairs = (one.partition("=") for one in self.rules.split(",") if one.strip())
+        return {rule.strip(): level.strip() for rule, _, level in pairs}
 
     def policy_map(self, kind: str) -> dict[str, str]:
         """NAME to LEVEL of the exceptions of one kind."""
@@ -452,6 +479,12 @@ def _check_detection(detection: DetectionSettings) -> list[str]:
             problems.append(
                 f"detection.policies: {one!r} is not namespace/NAME=LEVEL or queue/NAME=LEVEL"
                 " (observe, contain, kill)"
+            )
+    for rule, level in detection.rule_levels().items():
+        if rule not in DETECTION_RULES or level not in ("observe", "contain", "kill"):
+            problems.append(
+                f"detection.rules: {rule}={level} is not RULE=LEVEL, with a rule of"
+                " docs/node/telemetry.md and observe, contain or kill"
             )
     for path in sorted(detection.exempt_paths()):
         if not path.startswith("/"):

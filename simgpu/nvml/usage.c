@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The simulated management library: processes on a device, and their use of it, in the driver's own terms. */
+#include <stdio.h>
 #include <string.h>
 
 #include "simgpu/kernel/cgroup.h"
+#include "simgpu/node/knobs.h"
 #include "simgpu/node/wall.h"
 #include "simgpu/nvml/nvml.h"
 
@@ -185,7 +187,30 @@ static nvmlReturn_t none(nvmlDevice_t device, unsigned *count)
 	return NVML_SUCCESS;
 }
 
-/* There are no graphics processes here, and MPS is not modelled. */
+/* One that a test names: `graphics` in the control file is PID:MIB@GPU. */
+NVML_API nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, unsigned *count,
+                                                               struct process_info *list)
+{
+	char text[64];
+	unsigned pid, index;
+	unsigned long long mib;
+
+	ENTER_DEVICE(device);
+	WANT(count && (list || *count == 0));
+	unsigned room = *count;
+
+	*count = 0;
+	if (!sim_knob_text("graphics", text, sizeof(text)) || sscanf(text, "%u:%llu@%u", &pid, &mib, &index) != 3 ||
+	    index != sim_gpu_index(sim_state(), device))
+		return NVML_SUCCESS;
+	*count = 1;
+	if (room == 0)
+		return NVML_ERROR_INSUFFICIENT_SIZE;
+	list[0] = (struct process_info){ pid, mib << 20, UINT32_MAX, UINT32_MAX };
+	return NVML_SUCCESS;
+}
+
+/* Other forms of it list none, and MPS is not modelled. */
 #define NO_PROCESSES(symbol)                                                                                           \
 	NVML_API nvmlReturn_t symbol(nvmlDevice_t device, unsigned *count, void *list)                                 \
 	{                                                                                                              \
@@ -195,7 +220,6 @@ static nvmlReturn_t none(nvmlDevice_t device, unsigned *count)
 
 NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses)
 NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v2)
-NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v3)
 NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses)
 NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v2)
 NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3)

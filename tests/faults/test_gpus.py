@@ -34,7 +34,7 @@ FLAGS = ("--gpumem", "2Gi", "--cores", "30")
 @pytest.mark.faults
 @pytest.mark.parametrize("policy", ["contain", "kill"])
 def test_f6_work_that_never_ends_is_a_runaway_and_the_others_go_on(policy: str) -> None:
-    settings = f'[detection]\nrunaway_kernel_s = {RUNAWAY_S}\ngrants = "{policy}"\n'
+    settings = f'[detection]\nrunaway_kernel_s = {RUNAWAY_S}\ngrants = "{policy}"\nrules = "runaway_kernel={policy}"\n'
     with (
         workplace() as directory,
         running(directory, gpus="1xh100-80gb", settings=settings) as node,

@@ -246,10 +246,14 @@ class Node:
 
     def run_bare(self, name: str, *arguments: str) -> Tenant:
         """The same program straight on the driver: what a machine without us gives."""
+        return self.bare(TENANT, *arguments, name=name)
+
+    def bare(self, program: Path, *arguments: str, name: str = "") -> Tenant:
+        """Any program, straight on the driver."""
         tenant = Tenant(
-            name,
+            name or program.name,
             subprocess.Popen(
-                [TENANT, *arguments],
+                [program, *arguments],
                 env=self.on_the_driver(),
                 stdout=subprocess.PIPE,
                 text=True,

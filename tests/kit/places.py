@@ -16,8 +16,10 @@ AT_REST = ("--warm", "0", "--launches", "1", "--idle", "3600")
 """A tenant that is on the GPU and makes no more calls. For whoever is to be frozen: one that is stopped in the middle
 of a call keeps the simulated driver's lock from everybody, where a real driver has it in the kernel."""
 GATE_PROBE = MESON / "tests" / "libgate_probe.so"
-SLUICE = Path(sys.executable).parent / "sluice"
-"""The `sluice` command of the virtual environment that runs the tests."""
+_BESIDE = Path(sys.executable).parent / "sluice"
+SLUICE = _BESIDE if _BESIDE.exists() else REPO / ".venv" / "bin" / "sluice"
+"""The `sluice` command of the virtual environment that runs the tests; in an archive of `make gpu-archive` a wrapper around
+the machine's Python."""
 
 
 def preloaded(library: Path) -> str:

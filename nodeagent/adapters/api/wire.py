@@ -146,6 +146,7 @@ class Wire(Descriptors):
             workload=view.workload,
             devices=[self._device(device) for device in view.devices],
             priority=view.priority,
+            held=view.held,
         )
 
     def write_waiting(self, step: Waiting) -> Any:
@@ -328,6 +329,7 @@ class Wire(Descriptors):
             workload=message.workload,
             devices=tuple(_read_device(device) for device in message.devices),
             priority=message.priority,
+            held=message.held,
         )
 
     def read_trace(self, message: Any) -> TraceView:

@@ -242,6 +242,7 @@ class Sweeper:
             "nvlink_peers": self._value(card, "peers", lambda: _peers(handle)),
             "vgpu_licensed": self._value(card, "licence", lambda: _licensed(handle)),
             "mig": self._value(card, "mig", lambda: _mig(handle)),
+            "graphics": self._graphics(card),
         }
 
     def _value(self, card: _Card, name: str, read: Callable[[], T]) -> T | None:
@@ -282,10 +283,23 @@ class Sweeper:
             if sample.timeStamp > getattr(latest.get(sample.pid), "timeStamp", 0):
                 latest[sample.pid] = sample
             card.sampled_us = max(card.sampled_us, sample.timeStamp)
+        drawing = {one.pid for one in card.slow["graphics"]}
         return tuple(
             _process(pid, held.get(pid), latest.get(pid))
-            for pid in sorted(held.keys() | latest.keys())
+            for pid in sorted(held.keys() | (latest.keys() - drawing))
         )
+
+    def _graphics(self, card: _Card) -> tuple[ProcessReading, ...]:
+        """Processes with a graphics context and none for compute."""
+        handle = card.handle
+        drawing = self._value(
+            card, "graphics", lambda: pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3(handle)
+        )
+        computing = self._value(
+            card, "v3", lambda: pynvml.nvmlDeviceGetComputeRunningProcesses_v3(handle)
+        )
+        both = {one.pid for one in computing or ()}
+        return tuple(_process(one.pid, one, None) for one in drawing or () if one.pid not in both)
 
     def _xids(self) -> list[tuple[GpuUuid, int]]:
         found: list[tuple[GpuUuid, int]] = []

@@ -25,7 +25,7 @@ _MIG: Final = tuple(f.name for f in fields(MigReading))
 _PROCESS: Final = tuple(f.name for f in fields(ProcessReading))
 _PROFILE: Final = tuple(f.name for f in fields(ProfileReading))
 _NODE: Final = tuple(f.name for f in fields(NodeReading))
-_PROCESSES: Final = _GPU.index("processes")
+_PROCESSES: Final = (_GPU.index("processes"), _GPU.index("graphics"))
 _THROTTLE: Final = _GPU.index("throttle_reasons")
 _MIGS: Final = _GPU.index("mig")
 _PROFILED: Final = _GPU.index("profile")
@@ -61,7 +61,8 @@ def decode(line: bytes | str) -> NodeReading:
 
 def _gpu_out(gpu: GpuReading) -> list[Any]:
     row = [getattr(gpu, name) for name in _GPU]
-    row[_PROCESSES] = [[getattr(one, name) for name in _PROCESS] for one in gpu.processes]
+    for index in _PROCESSES:
+        row[index] = [[getattr(one, name) for name in _PROCESS] for one in row[index]]
     if gpu.mig is not None:
         row[_MIGS] = [[getattr(one, name) for name in _MIG] for one in gpu.mig]
     if gpu.profile is not None:
@@ -71,7 +72,8 @@ def _gpu_out(gpu: GpuReading) -> list[Any]:
 
 def _gpu_in(plain: Any) -> GpuReading:
     row = _row(plain, len(_GPU))
-    row[_PROCESSES] = tuple(ProcessReading(*one) for one in row[_PROCESSES])
+    for index in _PROCESSES:
+        row[index] = tuple(ProcessReading(*one) for one in row[index])
     if row[_THROTTLE] is not None:
         row[_THROTTLE] = tuple(row[_THROTTLE])
     if row[_MIGS] is not None:

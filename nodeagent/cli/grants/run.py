@@ -25,11 +25,12 @@ from nodeagent.adapters.checks import DRIVER, NVML
 from nodeagent.adapters.containers import injection, library_store
 from nodeagent.cli.main import EXIT_USAGE
 from nodeagent.cli.session import Away, Failed, complain, connect
+from nodeagent.core.grants.quantities import format_bytes
 from nodeagent.native import NativeFiles
 from nodeagent.paths import library_dir
 from nodeagent.ports.clients import GrantAsk, Granted, QueueAsk, Waiting
 from nodeagent.ports.views import GrantView
-from nodeagent.units import GpuUuid, Injection
+from nodeagent.units import MIB, Bytes, GpuUuid, Injection
 
 EXIT_NOT_STARTED = 125
 EXIT_INTERRUPTED = 130
@@ -39,6 +40,9 @@ SHOWN_COMMAND = 256
 AWAY_S = 5.0
 """How long a daemon that does not answer is tried: several times what a restart takes."""
 AWAY_EVERY_S = 0.2
+DRIVERS_BYTES = Bytes(1050 * MIB)
+"""The driver's own memory in one process of PyTorch on an H200: context 518 MiB, the first kernel
+92, code of a large model's kernels up to 440; docs/results/2026-11-26-h200.md."""
 
 
 def run(options: argparse.Namespace, environment: dict[str, str]) -> int:
@@ -88,7 +92,22 @@ def run(options: argparse.Namespace, environment: dict[str, str]) -> int:
         except OSError as error:
             complain(f"run: {error}; --inject environment does without mounts")
             return EXIT_NOT_STARTED
+    if not options.quiet and (note := small_grant(grant)):
+        complain(f"run: {note}")
     return become(command, tenant_environment(environment, grant, files), inherited)
+
+
+def small_grant(grant: GrantView) -> str:
+    """A note if the driver itself may need more memory for one process than the grant has; else
+    empty. What programs then report is out of memory before their first tensor."""
+    smallest = min((device.memory_limit_bytes for device in grant.devices), default=DRIVERS_BYTES)
+    if smallest >= DRIVERS_BYTES:
+        return ""
+    return (
+        f"note: the grant has {format_bytes(smallest)} of GPU memory, and the driver itself takes"
+        f" up to {DRIVERS_BYTES // MIB} MiB for each process (context, kernels' code), see"
+        " docs/node/memory.md; --quiet suppresses this"
+    )
 
 
 def _covers(

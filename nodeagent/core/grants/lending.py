@@ -5,12 +5,15 @@ limit. Lent memory is lent to one grant alone, so together all have no more than
 borrower is stopped at what it has got, and no other grant's allocation fails for it. No grant is
 evicted: a borrower that uses more than its request keeps it until it frees it, and only unused
 memory is taken back for a new request.
+
+Programs measure free memory when they start and size themselves by it; inference servers refuse
+to start when it grows meanwhile. So nothing changes while a process of the grant is new.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from nodeagent.units import MIB, Bytes, GpuUuid, GrantId
@@ -34,10 +37,48 @@ class Borrower:
     memory_bytes: int
     """Memory that it has now."""
     used_bytes: int
+    fixed: bool = False
+    """True while no memory is lent to it."""
+    kept: bool = False
+    """True while no memory is taken back from it."""
+
+
+@dataclass(slots=True)
+class Beginnings:
+    """How long the processes of one grant have been there, and what follows for its memory."""
+
+    pause_ns: int
+    """How long a process is new."""
+    _seen: dict[tuple[int, int], int] = field(default_factory=dict)
+    """Process (pid, start time) to when it was first seen."""
+    _began_ns: int | None = None
+    """Since when at least one of them has been new."""
+    _lent: bool = False
+
+    def look(self, now_ns: int, processes: Collection[tuple[int, int]]) -> tuple[bool, bool]:
+        """(fixed, kept) of a Borrower.
+
+        A grant is lent memory once before its first process can have measured. Processes that start
+        all the time keep a loan from others for `pause_ns` only, not for ever.
+        """
+        self._seen = {one: self._seen.get(one, now_ns) for one in processes}
+        new = any(now_ns - since < self.pause_ns for since in self._seen.values())
+        if not new:
+            self._began_ns = None
+        elif self._began_ns is None:
+            self._began_ns = now_ns
+        kept = self._began_ns is not None and now_ns - self._began_ns < self.pause_ns
+        return new and self._lent, kept
+
+    def lent(self) -> None:
+        """It was considered when memory was lent."""
+        self._lent = True
 
 
 def taken_back(borrower: Borrower) -> Bytes:
     """Memory that it keeps when others need it: its guarantee, or what it uses."""
+    if borrower.kept:
+        return Bytes(borrower.memory_bytes)
     held = -(-borrower.used_bytes // GRANULE) * GRANULE
     return Bytes(min(borrower.limit_bytes, max(borrower.request_bytes, held)))
 
@@ -51,7 +92,7 @@ def lend(free_bytes: int, borrowers: Sequence[Borrower]) -> dict[GrantId, Bytes]
         left = [
             one
             for one in sorted(borrowers, key=lambda one: (one.created_unix_s, one.grant))
-            if one.priority == priority and one.memory_bytes < one.limit_bytes
+            if one.priority == priority and one.memory_bytes < one.limit_bytes and not one.fixed
         ]
         while left and free >= GRANULE:
             part = max(GRANULE, free // len(left) // GRANULE * GRANULE)

@@ -59,7 +59,7 @@ def unwanted(hold: Hold, policy: Policy | None, grants: Container[GrantId], ebpf
         return "detection is switched off"
     if hold.rule not in set(Rule) or hold.step not in set(Step):
         return f"this version has no rule {hold.rule}, or no step {hold.step}"
-    level = policy.level(subject_of(hold))
+    level = policy.level(subject_of(hold), Rule(hold.rule))
     if Step(hold.step) not in ALLOWED[level]:
         return f"the policy is {level} now"
     if hold.step == Step.DENY and not ebpf:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from nodeagent.core.watch.detection import RULES, Alarm, AlarmKey, Step
+from nodeagent.core.watch.detection import RULES, Alarm, AlarmKey, Rule, Step
 from nodeagent.core.watch.sightings import Subject
 from nodeagent.units import NS_PER_S, Nanoseconds
 
@@ -35,17 +35,29 @@ UNDONE: Final = frozenset({Step.THROTTLE, Step.DENY, Step.FREEZE})
 """Steps that are undone when the suspicion is over."""
 
 
+HONEST: Final = frozenset({Rule.MEMORY, Rule.TIME, Rule.RUNAWAY})
+"""Rules whose condition an honest program can meet: NVML counts memory and time that are no
+launches or allocations of the program (graphics, video engines, a driver that loads code), and
+kernels that are made to run for ever do not end. Without a setting they report only."""
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """Level for each subject; the most specific one wins: namespace, then queue, then whether it is
-    in a grant."""
+    in a grant. A rule may have a level of its own, and then the milder of both is in force."""
 
     grants: Level = Level.CONTAIN
     bare_metal: Level = Level.OBSERVE
     namespaces: Mapping[str, Level] = field(default_factory=dict)
     queues: Mapping[str, Level] = field(default_factory=dict)
+    rules: Mapping[Rule, Level] = field(default_factory=dict)
+    """Exceptions from the defaults: observe for HONEST, kill (no limit) for the others."""
 
-    def level(self, subject: Subject) -> Level:
+    def level(self, subject: Subject, rule: Rule) -> Level:
+        most = self.rules.get(rule, Level.OBSERVE if rule in HONEST else Level.KILL)
+        return min(self._of(subject), most, key=tuple(Level).index)
+
+    def _of(self, subject: Subject) -> Level:
         if subject.namespace in self.namespaces:
             return self.namespaces[subject.namespace]
         if subject.queue in self.queues:
@@ -85,14 +97,14 @@ class Responder:
         self._climbs: dict[AlarmKey, _Climb] = {}
 
     def raised(self, alarm: Alarm) -> Level:
-        level = self.policy.level(alarm.subject)
+        level = self.policy.level(alarm.subject, alarm.rule)
         self._climbs[alarm.key] = _Climb(alarm, level)
         return level
 
     def taken_up(self, alarm: Alarm, done: Iterable[Step]) -> None:
         """Restore an alarm of an earlier daemon with the steps done. No further step follows until
         it is confirmed."""
-        level = self.policy.level(alarm.subject)
+        level = self.policy.level(alarm.subject, alarm.rule)
         self._climbs[alarm.key] = _Climb(alarm, level, list(done), unseen=True)
 
     def confirmed(self, alarm: Alarm) -> None:

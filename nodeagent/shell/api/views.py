@@ -243,6 +243,7 @@ class Views:
             priority=record.priority,
             container=record.container,
             pids=tuple(process.pid for process in held.slots.values()),
+            held=self._watch.holding(record.grant),
         )
 
 

@@ -96,6 +96,8 @@ class Keeper:
         """Called after a grant's region is gone."""
         self.before_ask: list[Callable[[], None]] = []
         """Called before a request is evaluated, so that borrowers can give memory back first."""
+        self.after_ask: list[Callable[[], None]] = []
+        """Called when a request was granted at once, before its caller receives the answer."""
         self.on_changed: list[Callable[[GrantId], None]] = []
         """Called after a live grant's limits were published again."""
         self.on_registered: list[Callable[[], None]] = []
@@ -278,6 +280,8 @@ class Keeper:
         )
         if asking.grant in self._open:
             self.binding_s.observe((self._clock.monotonic_ns() - began_ns) / NS_PER_S)
+            for call in self.after_ask:
+                call()
         return asking
 
     def ask_now(

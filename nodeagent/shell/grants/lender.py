@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from nodeagent.core.grants import events as ev
-from nodeagent.core.grants.lending import Borrower, lend, taken_back
+from nodeagent.core.grants.lending import Beginnings, Borrower, lend, taken_back
 from nodeagent.core.grants.placement import GpuCapacity, Load
+from nodeagent.ports.clock import Clock
 from nodeagent.ports.ledger import GrantState, Spill
 from nodeagent.shell.grants.keeper import Keeper
-from nodeagent.units import Bytes, GpuUuid, GrantId
+from nodeagent.units import NS_PER_S, Bytes, GpuUuid, GrantId
 from sluicecommon.background import BackgroundTasks
 
 EVERY_S: Final = 1.0
@@ -27,11 +28,18 @@ class Lender:
         keeper: Keeper,
         capacities: Callable[[], Sequence[GpuCapacity]],
         fatal: Callable[[BaseException], None],
+        clock: Clock,
+        pause_s: float,
     ) -> None:
+        """`pause_s`: how long a process is new, in which its grant's memory does not change."""
         self._keeper = keeper
         self._capacities = capacities
         self._background = BackgroundTasks(fatal)
+        self._clock = clock
+        self._pause_ns = int(pause_s * NS_PER_S)
+        self._beginnings: dict[GrantId, Beginnings] = {}
         keeper.before_ask.append(self.take_back)
+        keeper.after_ask.append(self.look)
 
     async def start(self) -> None:
         self._background.spawn(self._run(), "lending")
@@ -62,6 +70,7 @@ class Lender:
 
     def _lend(self) -> None:
         borrowers = self._borrowers()
+        self._beginnings = {one.grant: self._beginnings[one.grant] for one in borrowers}
         if not borrowers:
             return
         loads = self._keeper.loads()
@@ -72,6 +81,8 @@ class Lender:
             for grant, bytes_ in lend(max(0, free), here).items():
                 shall.setdefault(grant, {})[gpu.uuid] = bytes_
         self._apply(shall)
+        for one in self._beginnings.values():
+            one.lent()
 
     def _apply(self, shall: dict[GrantId, dict[GpuUuid, Bytes]]) -> None:
         for grant, by_gpu in shall.items():
@@ -90,8 +101,12 @@ class Lender:
             if record.spill is not Spill.RESIDENT:
                 continue
             borrows = [one.limit_bytes is not None for one in record.devices]
-            if any(borrows):
-                self._keeper.look(grant, opened)
+            if not any(borrows):
+                continue
+            self._keeper.look(grant, opened)
+            beginnings = self._beginnings.setdefault(grant, Beginnings(self._pause_ns))
+            processes = [(one.pid, one.starttime_ticks) for one in held.slots.values()]
+            fixed, kept = beginnings.look(self._clock.monotonic_ns(), processes)
             for index, device in enumerate(record.devices):
                 if borrows[index]:
                     found.append(
@@ -104,6 +119,8 @@ class Lender:
                             device.most_bytes,
                             device.memory_bytes,
                             opened.account.total(index).charged_bytes,
+                            fixed,
+                            kept,
                         )
                     )
         return found

@@ -11,7 +11,7 @@ import json
 import logging
 import signal
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -30,7 +30,7 @@ from nodeagent.ports.watch import AuditRow, Hold, NotPossible, Restrainer, Targe
 from nodeagent.shell.grants.keeper import Keeper
 from nodeagent.shell.journal import Journal
 from nodeagent.shell.watch.holds import Holds
-from nodeagent.units import GrantId
+from nodeagent.units import GrantId, PodUid
 from sluicecommon.background import BackgroundTasks
 
 log = logging.getLogger(__name__)
@@ -40,6 +40,21 @@ _SIGNALS: Final = {
     (Step.FREEZE, True): signal.SIGCONT,
     (Step.KILL, False): signal.SIGKILL,
 }
+
+
+_TOLD_TO_PODS: Final = frozenset({Step.FREEZE, Step.KILL})
+TellPod = Callable[[PodUid, str, str, bool], Coroutine[None, None, None]]
+"""Records an event on a pod: (uid, reason, text, whether it is a warning)."""
+
+
+def _pod_event(act: Act, hold: Hold | None) -> tuple[str, str, bool]:
+    why = f"because of {act.alarm.rule}; on the node `sluice events` says why"
+    if act.undo:
+        return "SluiceReleased", f"its programs go on: they were held {why}", False
+    if act.step is Step.KILL:
+        return "SluiceKilled", f"its programs were killed {why}", True
+    way_out = f", and root's `sluice uncontain {hold.number}` lets them go on" if hold else ""
+    return "SluiceHeld", f"its programs are frozen {why}{way_out}", True
 
 
 class Containment:
@@ -74,6 +89,8 @@ class Containment:
         # From 0: a rise from nothing is none to Prometheus.
         self.acts: Counter[str] = Counter({str(step): 0 for step in Step})
         self._background = BackgroundTasks()
+        self.on_pod: list[TellPod] = []
+        """Called when a pod's container was frozen, released or killed: its owner looks there."""
         self._owed: dict[int, tuple[Act, str]] = {}
         """Undone as soon as the ledger has room again; by the act's number."""
         self._denied_by: dict[int, int | None] = {}
@@ -121,6 +138,10 @@ class Containment:
             pid=subject.pid,
             evidence=act.alarm.evidence,
         )
+        if subject.pod_uid and act.step in _TOLD_TO_PODS:
+            for call in self.on_pod:
+                told = call(PodUid(subject.pod_uid), *_pod_event(act, hold))
+                self._background.spawn(told, "event of a pod")
         return True
 
     def sweep(self) -> None:

@@ -76,6 +76,7 @@ class Watch:
         self._processes = processes
         self._inspector = inspector
         self._containment = containment
+        self.on_pod = containment.on_pod
         self._journal = journal
         self._clock = clock
         self._detector = Detector(_limits(settings))
@@ -111,6 +112,14 @@ class Watch:
 
     def contained(self) -> list[ContainedView]:
         return [view_of(hold) for hold in self._containment.holds.all()]
+
+    def holding(self, grant: GrantId) -> str:
+        """`RULE (STEP, STEP)` of what holds the grant's programs now; empty if nothing does."""
+        steps: dict[str, list[str]] = {}
+        for hold in self._containment.holds.all():
+            if hold.grant == grant:
+                steps.setdefault(hold.rule, []).append(hold.step)
+        return "; ".join(f"{rule} ({', '.join(done)})" for rule, done in steps.items())
 
     def held_steps(self) -> dict[str, int]:
         steps = Counter(hold.step for hold in self._containment.holds.all())
@@ -456,4 +465,5 @@ def _policy(settings: DetectionSettings) -> Policy:
         bare_metal=Level(settings.bare_metal),
         namespaces={k: Level(v) for k, v in settings.policy_map("namespace").items()},
         queues={k: Level(v) for k, v in settings.policy_map("queue").items()},
+        rules={Rule(k): Level(v) for k, v in settings.rule_levels().items()},
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -81,7 +82,11 @@ def _sluice() -> tuple[str, ...]:
 
 @pytest.fixture
 def node() -> Iterator[Node]:
-    with workplace() as directory, running(directory, gpus="1xh100-80gb") as it:
+    settings = "[grants]\nlending_pause_s = 0\n"
+    with (
+        workplace() as directory,
+        running(directory, gpus="1xh100-80gb", settings=settings) as it,
+    ):
         yield it
 
 
@@ -125,6 +130,31 @@ def test_what_was_lent_is_known_after_a_restart(node: Node) -> None:
         assert node.cli("run", "--gpumem", "40Gi", "--cores", "10", "--", "true").returncode == 0
     finally:
         lends.end()
+
+
+def test_memory_does_not_change_while_a_process_is_new() -> None:
+    """A program finds all that is free when it starts; then its total stays as it is, whatever comes and goes."""
+    with workplace() as directory, running(directory, gpus="1xh100-80gb") as node:
+        beside = Taker(node, "beside", "--gpumem", "30Gi")
+        new = None
+        try:
+            assert beside.take(1) == 0
+            new = Taker(node, "new", "--gpumem", "70Gi", "--gpumem-request", "10Gi")
+            assert new.take(1) == 0
+            until("it has what is free", lambda: new.has() == 49)
+            beside.end()
+            until("its neighbour is gone", lambda: node.grant("beside") is None)
+            done = node.cli("run", "--gpumem", "60Gi", "--cores", "10", "--", "true", check=False)
+            assert done.returncode == 125
+            assert "more is lent)" in done.stderr
+            looks = 3
+            for _ in range(looks):
+                time.sleep(1)  # the daemon lends once a second
+                assert new.has() == 49
+        finally:
+            beside.end()
+            if new is not None:
+                new.end()
 
 
 @pytest.mark.parametrize(

@@ -148,13 +148,36 @@ def test_in_a_grant_it_is_held_by_default_and_its_neighbours_are_not(
     grant = observing.grant("evader")
     assert grant is not None
     assert grant["state"] == "paused"
+    assert grant["held"] == "unregistered_gpu_user (throttle, freeze)"
+    listed = observing.cli("ps").stdout
+    assert "! held: unregistered_gpu_user (throttle, freeze)" in listed
+    assert f"`sluice resume {grant['grant'][:8]}`" in listed
     other = observing.grant("beside")
     assert other is not None
     assert other["state"] == "active"
+    assert other["held"] == ""
     assert goes_on(neighbour)
     neighbour.kill()
     evader.kill()
     until("its grant ends", lambda: observing.grant("evader") is None)
+
+
+RUNAWAY = ("--kernel-ns", str(10**12), "--launches", "1", "--warm", "0")
+
+
+def test_a_kernel_that_never_ends_is_reported_and_goes_on_by_default(tmp_path: Path) -> None:
+    """Kernels that run for ever on purpose are honest; who wants them ended says so."""
+    with node_with(tmp_path / "n", "runaway_kernel_s = 1") as node:
+        job = node.run_tenant("forever", *RUNAWAY, flags=("--gpumem", "4Gi", "--cores", "50"))
+        (event,) = until("it is reported", lambda: events(node, "runaway_kernel"))
+        assert event["level"] == "warning"
+        time_of_a_freeze_s = 1.5
+        end_s = time.monotonic() + time_of_a_freeze_s
+        while time.monotonic() < end_s:
+            assert not stopped(job.process.pid)
+            time.sleep(0.1)
+        assert (node.grant("forever") or {})["held"] == ""
+        job.kill()
 
 
 def copied(directory: Path) -> Path:

@@ -30,7 +30,7 @@ def test_the_controller_hears_why_its_job_was_ended() -> None:
         controller.apply(QUEUE)
         settings = (
             f'[queue]\nserver = "{controller.address}"\nnode_name = "n1"\n'
-            '[detection]\npolicies = "queue/all=kill"\nrunaway_kernel_s = 1\n'
+            '[detection]\npolicies = "queue/all=kill"\nrules = "runaway_kernel=kill"\nrunaway_kernel_s = 1\n'
         )
         with running(directory / "node", gpus="2xh100-80gb", settings=settings) as node:
             until(

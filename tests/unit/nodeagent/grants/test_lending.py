@@ -19,7 +19,17 @@ from nodeagent.core.grants.states import Held, Rules
 from nodeagent.ports.clients import GrantAsk, MemoryAsk, ResizeAsk
 from nodeagent.ports.processes import Process
 from nodeagent.shell.grants.lender import Lender
-from nodeagent.units import Bytes, GpuUuid, GrantId, Nanoseconds, Ppm, RequestId, SharePolicy
+from nodeagent.units import (
+    Bytes,
+    GpuUuid,
+    GrantId,
+    Nanoseconds,
+    Ppm,
+    RequestId,
+    SharePolicy,
+    SlotIndex,
+)
+from tests.kit.clock import ManualClock
 
 MIB, GIB = 1 << 20, 1 << 30
 GPU = GpuCapacity(GpuUuid("GPU-0"), 0, "a card", Bytes(80 * GIB), Bytes(80 * GIB), 10)
@@ -93,6 +103,7 @@ class Keeper:
         self.book = GrantBook(Rules(Nanoseconds(1), Nanoseconds(1), Nanoseconds(1), "boot"))
         self.book.handle(ev.GpusSeen((GPU,)))
         self.before_ask: list[Any] = []
+        self.after_ask: list[Any] = []
         self.used: dict[str, int] = {}
         self.published: list[tuple[str, int]] = []
         self.told: list[Any] = []
@@ -149,9 +160,71 @@ def keeper() -> Keeper:
     return Keeper()
 
 
+PAUSE_S = 60.0
+
+
 @pytest.fixture
-def lender(keeper: Keeper) -> Lender:
-    return Lender(keeper, lambda: [GPU], lambda error: None)  # type: ignore[arg-type]  # a stand-in
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def lender(keeper: Keeper, clock: ManualClock) -> Lender:
+    return Lender(keeper, lambda: [GPU], lambda error: None, clock, PAUSE_S)  # type: ignore[arg-type]  # a stand-in
+
+
+def joined(keeper: Keeper, grant: str, pid: int) -> None:
+    """A process joins the grant."""
+    held = keeper.book.grants[GrantId(grant)]
+    held.slots[SlotIndex(pid)] = Process(pid, pid, 0, 0)
+
+
+def test_what_is_free_is_lent_once_before_the_first_process_measures(
+    keeper: Keeper, lender: Lender, clock: ManualClock
+) -> None:
+    """A grant that waited can have a process before the daemon lends again."""
+    keeper.ask("a", 60 * GIB, 20 * GIB)
+    joined(keeper, "a", 1)
+    lender.look()
+    assert keeper.has("a") == 60 * GIB
+
+
+def test_nothing_is_lent_or_taken_back_while_a_process_is_new(
+    keeper: Keeper, lender: Lender, clock: ManualClock
+) -> None:
+    keeper.ask("full", 50 * GIB)
+    keeper.ask("a", 80 * GIB, 20 * GIB)
+    lender.look()
+    joined(keeper, "a", 1)
+    keeper.apply(ev.Released(GrantId("full")))
+    keeper.apply(ev.OwnerGone(GrantId("full")))
+    keeper.book.grants.pop(GrantId("full"), None)
+    for _ in range(int(PAUSE_S)):
+        lender.look()
+        assert keeper.has("a") == 30 * GIB, "what was free when it started"
+        clock.advance(1)
+    lender.look()
+    assert keeper.has("a") == 80 * GIB
+    joined(keeper, "a", 2)
+    assert not keeper.ask("b", 10 * GIB), "the second process is new"
+    assert "more is lent)" in keeper.told[-1]
+    clock.advance(PAUSE_S)
+    assert keeper.ask("b", 10 * GIB)
+
+
+def test_processes_that_start_all_the_time_keep_a_loan_for_one_pause_only(
+    keeper: Keeper, lender: Lender, clock: ManualClock
+) -> None:
+    keeper.ask("a", 80 * GIB, 20 * GIB)
+    lender.look()
+    refused = 0
+    for pid in range(1, 100):
+        joined(keeper, "a", pid)
+        if keeper.ask("b", 10 * GIB):
+            break
+        refused += 1
+        clock.advance(PAUSE_S / 4)
+    assert refused == 4
 
 
 def test_a_borrower_begins_with_its_request_and_soon_has_what_is_free(

@@ -29,7 +29,12 @@ from nodeagent.core.watch.sightings import (
     Look,
     Subject,
 )
-from nodeagent.settings.daemon import ConfigError, DetectionSettings, parse
+from nodeagent.settings.daemon import (
+    DETECTION_RULES,
+    ConfigError,
+    DetectionSettings,
+    parse,
+)
 from nodeagent.units import GIB, MIB, NS_PER_S, GpuUuid, GrantId, Nanoseconds
 
 GPU = GpuUuid("GPU-1")
@@ -288,11 +293,34 @@ def test_what_may_be_a_mistake_is_only_told(rule: Rule) -> None:
 )
 def test_the_most_particular_policy_wins(subject: Subject, level: Level) -> None:
     policy = Policy(namespaces={"lab": Level.OBSERVE}, queues={"batch": Level.KILL})
-    assert policy.level(subject) is level
+    assert policy.level(subject, Rule.UNREGISTERED) is level
+
+
+@pytest.mark.parametrize("rule", list(Rule), ids=str)
+def test_what_an_honest_program_can_cause_holds_nobody_by_default(rule: Rule) -> None:
+    """Whatever level its grant, namespace or queue has."""
+    policy = Policy(Level.KILL, Level.KILL, {"lab": Level.KILL}, {"batch": Level.KILL})
+    honest = rule in (Rule.MEMORY, Rule.TIME, Rule.RUNAWAY)
+    for subject in (TENANT, STRANGER, replace(TENANT, namespace="lab", queue="batch")):
+        responder = Responder(policy)
+        assert responder.raised(alarm(rule, subject)) is (Level.OBSERVE if honest else Level.KILL)
+        assert bool(climbed(responder, 90)) is (bool(RULES[rule].ladder) and not honest)
+
+
+def test_a_rule_may_have_a_level_and_the_milder_one_is_in_force() -> None:
+    policy = Policy(rules={Rule.RUNAWAY: Level.KILL, Rule.UNREGISTERED: Level.OBSERVE})
+    assert policy.level(TENANT, Rule.RUNAWAY) is Level.CONTAIN
+    assert policy.level(STRANGER, Rule.RUNAWAY) is Level.OBSERVE
+    assert policy.level(TENANT, Rule.UNREGISTERED) is Level.OBSERVE
+    assert policy.level(TENANT, Rule.TAMPERED) is Level.CONTAIN
+
+
+def test_settings_know_every_rule() -> None:
+    assert {str(rule) for rule in Rule} == DETECTION_RULES
 
 
 def test_what_was_done_is_taken_back_last_first_unless_somebody_still_wants_it() -> None:
-    responder = Responder(Policy(bare_metal=Level.CONTAIN))
+    responder = Responder(Policy(bare_metal=Level.CONTAIN, rules={Rule.MEMORY: Level.CONTAIN}))
     first, second = alarm(), alarm(Rule.MEMORY)
     responder.raised(first)
     responder.raised(second)
@@ -336,6 +364,8 @@ def test_no_step_is_ever_taken_twice_for_one_alarm(moves: list[str], level: Leve
         ({"policies": "namespace/a=stop"}, "detection.policies"),
         ({"policies": "namespace/=kill"}, "detection.policies"),
         ({"exempt": "nvidia-smi"}, "detection.exempt"),
+        ({"rules": "memory=kill"}, "detection.rules"),
+        ({"rules": "runaway_kernel=stop"}, "detection.rules"),
         ({"grants": "punish"}, "detection.grants"),
     ],
     ids=str,
@@ -350,3 +380,8 @@ def test_policies_are_read_by_their_kind() -> None:
     settings = DetectionSettings(policies="namespace/a=kill, queue/b=observe,namespace/c=contain")
     assert settings.policy_map("namespace") == {"a": "kill", "c": "contain"}
     assert settings.policy_map("queue") == {"b": "observe"}
+    settings = DetectionSettings(rules="memory_under_reported=contain, runaway_kernel=kill")
+    assert settings.rule_levels() == {
+        "memory_under_reported": "contain",
+        "runaway_kernel": "kill",
+    }

@@ -24,6 +24,7 @@ from nodeagent.ports.telemetry import (
 from nodeagent.ports.watch import MappedLibrary, NotPossible
 from nodeagent.units import GrantId, Nanoseconds
 from tests.unit.nodeagent.watch.bench import CGROUP, POD, Bench, World, daemon, held, on_gpu
+from tests.unit.nodeagent.watch.scenes import evader, play
 
 OTHER_POD = "1b4e28ba-2fa1-11d2-883f-000000000002"
 OTHER_CGROUP = f"/kubepods/pod{OTHER_POD}/c2"
@@ -367,3 +368,41 @@ def test_events_are_numbered_and_followed(follow: bool) -> None:
         await stream.aclose()
 
     bench(act)
+
+
+def test_a_pods_owner_finds_in_its_events_that_it_is_held_and_that_it_goes_on() -> None:
+    told: list[tuple[str, str, str, bool]] = []
+
+    async def tell(uid: str, reason: str, text: str, warns: bool) -> None:
+        told.append((uid, reason, text, warns))
+
+    async def act(it: Bench) -> None:
+        it.watch.on_pod.append(tell)
+        await evader(it)
+        ((uid, reason, text, warns),) = told
+        assert (uid, reason, warns) == (POD, "SluiceHeld", True)
+        assert "because of unregistered_gpu_user" in text
+        (freeze,) = [one.number for one in it.watch.contained() if one.step == "freeze"]
+        assert f"`sluice uncontain {freeze}`" in text
+        it.watch.let_go([freeze], "by hand")
+        await asyncio.sleep(0)
+        assert told[1][:2] == (POD, "SluiceReleased")
+        assert told[1][3] is False
+
+    play(act)
+
+
+def test_a_process_outside_of_pods_has_no_pod_event() -> None:
+    told: list[str] = []
+
+    async def tell(uid: str, reason: str, text: str, warns: bool) -> None:
+        told.append(uid)
+
+    async def act(it: Bench) -> None:
+        it.watch.on_pod.append(tell)
+        it.world.add(7)
+        await it.looks(on_gpu(7), 4)
+        assert "freeze" in [one.step for one in it.watch.contained()]
+        assert told == []
+
+    play(act, bare_metal="contain")

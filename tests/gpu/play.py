@@ -1,4 +1,4 @@
-"""One scene after the other: what fails is a row of the report, and the next one is played all the same."""
+"""The parts of a scene, one after the other: what fails is a row of the report, and the next part is played all the same."""
 
 from __future__ import annotations
 
@@ -11,14 +11,9 @@ from tests.kit.report import Report
 FAILURES = (NodeError, LookupError, TypeError, ValueError, OSError, subprocess.SubprocessError)
 
 
-def play(report: Report, scenes: Mapping[str, Callable[[], None]]) -> None:
-    for name, scene in scenes.items():
+def play(report: Report, parts: Mapping[str, Callable[[], None]]) -> None:
+    for name, part in parts.items():
         try:
-            scene()
+            part()
         except FAILURES as error:
             report.row(name, "runs", f"did not: {str(error)[-600:]}", False)
-
-
-def rate(answer: Mapping[str, float]) -> float:
-    """Kernels' iterations a second, in billions."""
-    return answer["gpu_ns"] / answer["wall_ns"]

@@ -1,6 +1,6 @@
 """A PyTorch program like any other, for the measurements on a real card. Prints one JSON object.
 
-torch_job.py train|graph|compile|infer --seconds S [--warm S]   steps a second, latencies
+torch_job.py turns --kind train|small|shapes|graphs             a line when it is ready; then for each line with seconds: steps a second
 torch_job.py nccl                                             an all-reduce of one process
 torch_job.py keep --gib N                                     memory with content, steps until a line comes, then a look at it
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import select
-import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -25,10 +24,11 @@ def model() -> Any:
     return torch.nn.TransformerEncoder(layer, 4).cuda()
 
 
-def training() -> Callable[[], None]:
+def training(batch_size: int = 96) -> Callable[[], None]:
+    """96: the GPU is to be busy, not the processor."""
     net = model()
     optimiser = torch.optim.SGD(net.parameters(), lr=1e-4)
-    batch = torch.randn(96, 128, 512, device="cuda")  # the GPU is to be busy, not the processor
+    batch = torch.randn(batch_size, 128, 512, device="cuda")
 
     def step() -> None:
         optimiser.zero_grad(set_to_none=False)
@@ -38,66 +38,76 @@ def training() -> Callable[[], None]:
     return step
 
 
-def captured() -> Callable[[], None]:
-    step = training()
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
-    replay: Callable[[], None] = graph.replay
-    return replay
-
-
-def compiled() -> Callable[[], None]:
-    net = torch.compile(model().eval())
-    batch = torch.randn(16, 128, 512, device="cuda")
-
-    def step() -> None:
-        with torch.no_grad():
-            net(batch)
-
-    return step
-
-
-def inference() -> Callable[[], None]:
+def changing() -> Callable[[], None]:
+    """Another length in each step, as prompts have: most launches have a shape of their own."""
     net = model().eval()
-    batch = torch.randn(1, 64, 512, device="cuda")
+    tokens = torch.randn(16, 1024, 512, device="cuda")
+    length = 64
 
     def step() -> None:
+        nonlocal length
+        length = 64 + (length * 5 + 37) % 961
         with torch.no_grad():
-            net(batch)
-        torch.cuda.synchronize()
-        time.sleep(0.01)
+            net(tokens[:, :length])
 
     return step
 
 
-def loop(step: Callable[[], None], warm_s: float, seconds: float) -> dict[str, float]:
-    end = time.monotonic() + warm_s
-    while time.monotonic() < end:
-        step()
-    torch.cuda.synchronize()
-    taken: list[float] = []
-    begin = time.monotonic()
+def captured() -> Callable[[], None]:
+    """A graph for each batch size from 1 to 8 in one private pool, replayed in turn, as inference servers do."""
+    net = model().eval()
+    tokens = torch.randn(8, 128, 512, device="cuda")
+    pool = torch.cuda.graph_pool_handle()
+    graphs = []
+    with torch.no_grad():
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                net(tokens)
+        torch.cuda.current_stream().wait_stream(side)
+        for size in range(8, 0, -1):
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=pool):
+                net(tokens[:size])
+            graphs.append(graph)
+    turn = 0
+
+    def step() -> None:
+        nonlocal turn
+        turn += 1
+        graphs[turn % len(graphs)].replay()
+
+    return step
+
+
+KINDS: dict[str, Callable[[], Callable[[], None]]] = {
+    "train": training,
+    "small": lambda: training(4),
+    "shapes": changing,
+    "graphs": captured,
+}
+
+
+def turns(kind: str) -> None:
+    """Works only when a line says for how long, so that others can have the GPU between."""
+    step = KINDS[kind]()
+    loop(step, 1.0)
+    print(json.dumps({"ready": True}), flush=True)
+    for text in sys.stdin:
+        print(json.dumps({"steps_per_s": loop(step, float(text))}), flush=True)
+
+
+def loop(step: Callable[[], None], seconds: float) -> float:
+    """Steps a second; never more than 16 steps ahead of the GPU."""
+    steps, begin = 0, time.monotonic()
     while time.monotonic() - begin < seconds:
-        at = time.monotonic()
         step()
-        if len(taken) % 16 == 0:
+        steps += 1
+        if steps % 16 == 0:
             torch.cuda.synchronize()
-        taken.append(time.monotonic() - at)
     torch.cuda.synchronize()
-    wall = time.monotonic() - begin
-    taken.sort()
-    return {
-        "steps_per_s": len(taken) / wall,
-        "p50_ms": statistics.median(taken) * 1e3,
-        "p99_ms": taken[min(len(taken) - 1, len(taken) * 99 // 100)] * 1e3,
-    }
+    return steps / (time.monotonic() - begin)
 
 
 def nccl() -> dict[str, float]:
@@ -144,18 +154,14 @@ def keep(gib: int) -> dict[str, float]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["train", "graph", "compile", "infer", "nccl", "keep"])
-    parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--warm", type=float, default=2.0)
+    parser.add_argument("what", choices=["turns", "nccl", "keep"])
+    parser.add_argument("--kind", choices=list(KINDS), default="train")
     parser.add_argument("--gib", type=int, default=4)
     options = parser.parse_args()
-    if options.what == "nccl":
-        answer = nccl()
-    elif options.what == "keep":
-        answer = keep(options.gib)
-    else:
-        steps = {"train": training, "graph": captured, "compile": compiled, "infer": inference}
-        answer = loop(steps[options.what](), options.warm, options.seconds)
+    if options.what == "turns":
+        turns(options.kind)
+        return 0
+    answer = nccl() if options.what == "nccl" else keep(options.gib)
     print(json.dumps(answer), flush=True)
     return 0
 

@@ -1,6 +1,6 @@
 """Fills a GPU by one library of somebody else's until the library says no, gives all back, and takes a block again.
 
-fill_job.py WAY     prints one JSON object when it is full and waits for a line; then another at its end
+fill.py WAY     prints one JSON object when it is full and waits for a line; then another at its end
 """
 
 from __future__ import annotations

@@ -1,0 +1,45 @@
+"""Users of the GPUs that grants do not contain, as `sluice doctor` shows them."""
+
+from __future__ import annotations
+
+from nodeagent.core.gpus.outside import MPS_SERVER, findings
+from nodeagent.ports.gpus import GpuReading, ProcessReading
+from nodeagent.units import GIB, MIB, Bytes, GpuUuid
+
+NAMES = {1: "Xorg", 2: "blender", 3: "nvidia-cuda-mps", 4: "python3"}
+
+
+def gpu(*processes: int, graphics: tuple[int, ...] = ()) -> GpuReading:
+    return GpuReading(
+        GpuUuid("GPU-0"),
+        0,
+        "a card",
+        Bytes(80 * GIB),
+        processes=tuple(ProcessReading(pid, Bytes(pid * GIB)) for pid in processes),
+        graphics=tuple(ProcessReading(pid, Bytes(pid * 100 * MIB)) for pid in graphics),
+    )
+
+
+def found(one: GpuReading) -> dict[str, str]:
+    return {each.topic: each.what for each in findings([one], lambda pid: NAMES.get(pid, ""))}
+
+
+def test_a_node_of_grants_alone_has_no_finding() -> None:
+    assert found(gpu(4)) == {}
+
+
+def test_graphics_programs_are_named_with_their_memory_the_largest_first() -> None:
+    text = found(gpu(4, graphics=(1, 2)))["graphics on GPU 0"]
+    assert "2 graphics programs with 300Mi, outside of all grants" in text
+    assert text.endswith("blender (pid 2, 200Mi), Xorg (pid 1, 100Mi)")
+
+
+def test_of_many_the_largest_are_named() -> None:
+    text = found(gpu(graphics=tuple(range(10, 18))))["graphics on GPU 0"]
+    assert "8 graphics programs" in text
+    assert text.endswith("and 3 more")
+
+
+def test_an_mps_server_is_known_by_its_shortened_name() -> None:
+    assert MPS_SERVER.startswith(NAMES[3])
+    assert found(gpu(3, 4)) == {"mps": "an MPS server runs: pid 3 on GPU 0"}
