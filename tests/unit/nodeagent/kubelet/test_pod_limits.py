@@ -9,7 +9,6 @@ import pytest
 from nodeagent.assembly.kubelet import limit_sources
 from nodeagent.core.kubelet.pod_limits import (
     DefaultLimits,
-    ResourceNames,
     limits_from_requests,
     merge,
     parse_quantity,
@@ -20,6 +19,7 @@ from nodeagent.settings.kubelet import KubeletConfig
 from nodeagent.shell.pods.limits import NodeDefaults, PodLimits
 from nodeagent.shell.pods.pod_sources import PodSources
 from nodeagent.units import MIB, WHOLE_PPM, Bytes, Ppm, SharePolicy
+from sluicecommon.hami.names import ResourceNames
 
 NAMES = ResourceNames()
 
