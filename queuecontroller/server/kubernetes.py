@@ -46,7 +46,6 @@ from queuecontroller.cluster.setup.registration import keep_registered
 from queuecontroller.cluster.status.visibility import Question, answer
 from queuecontroller.gpushares.admission import Rules
 from queuecontroller.gpushares.extender.answers import Defaults, with_policies
-from queuecontroller.gpushares.extender.pods import ResourceNames
 from queuecontroller.kueueapi.crds import Webhook
 from queuecontroller.scheduler.placement.request import Policy, gpu_policies
 from queuecontroller.server.api.calls import Calls
@@ -325,10 +324,7 @@ def _page_backend(controller: Controller, access: Access, settings: Settings) ->
 def _defaults(given: ExtenderSettings, rules: Rules) -> Defaults:
     usual = (Policy.SPREAD,) if rules.devices.is_given else (Policy.BINPACK,)
     policies = gpu_policies("extender.gpu_policy", given.gpu_policy or usual)
-    nvidia = rules.devices.nvidia
-    names = ResourceNames(
-        nvidia.count, nvidia.memory, nvidia.percent, nvidia.cores, nvidia.memory_factor
-    )
+    names = rules.devices.nvidia
     made = replace(with_policies(policies), node_policy=given.node_policy, names=names)
     return replace(made, best_only=given.answers == "best")
 

@@ -53,11 +53,13 @@ rename from."""
 _SLOT_BYTES: Final = ctypes.sizeof(c.UsageSlot)
 _SLOTS_AT: Final = c.Usage.slot.offset
 _CLAIM_AT: Final = c.UsageSlot.self_claim.offset
+_FAILED_AT: Final = c.UsageSlot.failed_records.offset
 _IMAGE_AT: Final = c.UsageSlot.image.offset
 _DEVICES_AT: Final = c.UsageSlot.dev.offset
 _HEAD: Final = struct.Struct("=QHHI")  # The fields of sluice_usage_header up to claim_high.
 _LINE0: Final = struct.Struct("=4QIIQ")
 _CLAIM: Final = struct.Struct("=QQ")
+_FAILED: Final = struct.Struct("=Q")
 _IMAGE: Final = struct.Struct("=Q")
 _DEVICE: Final = struct.Struct("=8Q")
 _GRANT_NAME: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -248,7 +250,8 @@ class TmpfsRegion:
         )
         seen, beat, hooks, symbols, _pid, _status, tables = _LINE0.unpack_from(raw)
         claim, starttime = _CLAIM.unpack_from(raw, _CLAIM_AT)
-        return SlotUsage(seen, beat, hooks, symbols, tables, claim, starttime, devices)
+        (records,) = _FAILED.unpack_from(raw, _FAILED_AT)
+        return SlotUsage(seen, beat, hooks, symbols, tables, records, claim, starttime, devices)
 
     def self_claims(self) -> dict[SlotIndex, tuple[int, int]]:
         head = self._read(0, _HEAD.size)

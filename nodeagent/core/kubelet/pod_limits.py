@@ -17,6 +17,7 @@ from typing import Final
 from nodeagent.ports.clients import GrantAsk, MemoryAsk
 from nodeagent.ports.kubelet import ContainerLimits, PermanentError
 from nodeagent.units import MIB, WHOLE_PPM, Bytes, Ppm, SharePolicy
+from sluicecommon.hami.names import ResourceNames
 from sluicecommon.kubernetes.quantity import QuantityError, exact_value, gpu_mib_problem
 
 FIRST_PRIORITY: Final = 1
@@ -27,19 +28,6 @@ YIELDING_PPM: Final = Ppm(WHOLE_PPM // 100)
 time from neighbours that are limited to the cores that they requested."""
 _MAX_QUANTITY: Final = 10**117
 """Larger numbers are refused before anything computes with them; all real ones are far smaller."""
-
-
-@dataclass(frozen=True, slots=True)
-class ResourceNames:
-    """Names of the resources on this node; HAMi lets them be configured."""
-
-    count: str = "nvidia.com/gpu"
-    memory: str = "nvidia.com/gpumem"
-    memory_percent: str = "nvidia.com/gpumem-percentage"
-    cores: str = "nvidia.com/gpucores"
-    priority: str = "nvidia.com/priority"
-    memory_factor: int = 1
-    """MiB in one unit of `memory`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,9 +29,10 @@ from queuecontroller.gpushares.admission.hami_annotations import ON_NODES
 from queuecontroller.gpushares.admission.instances import profiles_in
 from queuecontroller.gpushares.vendors.asks import annotations_of
 from queuecontroller.gpushares.vendors.book import ForeignBook
-from queuecontroller.gpushares.vendors.devices import LONGEST
-from queuecontroller.gpushares.vendors.rules import CORDON, listed
+from queuecontroller.gpushares.vendors.rules import listed
 from queuecontroller.state.nodes.nodes_room import NO_CORDON, Cordon
+from sluicecommon.hami.devices import LONGEST
+from sluicecommon.hami.names import CORDON
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.decoding import Decoder
 from sluicecommon.kubernetes.errors import ApiAway

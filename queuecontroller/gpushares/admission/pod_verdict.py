@@ -22,9 +22,7 @@ from queuecontroller.gpushares.admission.names import (
     FRACTION,
     FRACTION_MEMORY,
     FRACTIONS,
-    IGNORE,
     MAX_LOOKED_UP,
-    OPT_OUT,
     Names,
     names_of,
     nearest,
@@ -34,6 +32,7 @@ from queuecontroller.gpushares.vendors import AskError, Vendor
 from queuecontroller.gpushares.vendors.asks import Container, annotations_of, containers_of
 from queuecontroller.gpushares.vendors.config import DeviceConfig, Nvidia
 from queuecontroller.scheduler.placement.request import AnnotationError, annotated
+from sluicecommon.hami.names import IGNORE, OPT_OUT, SCHEDULER
 from sluicecommon.kubernetes.quantity import gpu_mib_problem
 from sluicecommon.reader import Problem
 
@@ -53,7 +52,7 @@ class Rules:
     """Scheduler that places pods with shares; empty: pods keep the scheduler they name."""
     replaced: frozenset[str] = frozenset({DEFAULT_SCHEDULER})
     """Schedulers whose pods are given to `scheduler` instead."""
-    served: frozenset[str] = frozenset({"sluice-scheduler", "hami-scheduler"})
+    served: frozenset[str] = frozenset({"sluice-scheduler", SCHEDULER})
     """Schedulers that use our extender: their pods keep the name."""
     writers: frozenset[str] = frozenset()
     """Users that may write allocations, including our own. Empty: our own user is unknown, and
@@ -208,7 +207,7 @@ def _nvidia(
 ) -> bool:
     read = Container(str(container.get("name") or ""), limits_of(container))
     limits: dict[str, int] = {}
-    by_parts = any(read.has(one) for one in (names.memory, names.percent, names.cores))
+    by_parts = any(read.has(one) for one in (names.memory, names.memory_percent, names.cores))
     if read.has(names.count):
         count = read.amount(names.count)
     elif by_parts and names.default_gpus:
@@ -223,18 +222,18 @@ def _nvidia(
         if names.overwrite_env:
             _set_env(container, "NVIDIA_VISIBLE_DEVICES", "none")
         return False
-    percent = read.amount(names.percent)
+    percent = read.amount(names.memory_percent)
     if percent > WHOLE:
         raise AskError(
-            f"container {read.name}: {names.percent}: must be from 0 to 100, got {percent}"
+            f"container {read.name}: {names.memory_percent}: must be from 0 to 100, got {percent}"
         )
     memory = read.amount(names.memory)
     if problem := gpu_mib_problem(memory, names.memory_factor):
         raise AskError(f"container {read.name}: {names.memory}: {problem}")
     if memory and percent:
         raise AskError(
-            f"container {read.name}: {names.memory} and {names.percent}: both set the GPU memory:"
-            " write one of them"
+            f"container {read.name}: {names.memory} and {names.memory_percent}: both set the GPU"
+            " memory: write one of them"
         )
     if not memory and not percent:
         if names.default_memory_mib:

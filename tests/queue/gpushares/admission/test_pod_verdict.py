@@ -28,7 +28,7 @@ from queuecontroller.gpushares.admission.pod_verdict import MAX_WARNINGS
 from queuecontroller.gpushares.vendors import ROWS
 from queuecontroller.gpushares.vendors.config import DeviceConfig, Nvidia, read_device_config
 from queuecontroller.kueueapi.manifests.validating import problems_of
-from queuecontroller.scheduler.placement.weights import weights
+from sluicecommon.hami.weights import weights
 from tests.queue.gpushares.admission.pods import env_of, limits_of, pod
 from tests.queue.gpushares.vendors.plugins import PLUGINS
 from tests.queue.manifests.collected import FOLDER

@@ -10,7 +10,6 @@ from nodeagent.assembly.kubelet import limit_sources
 from nodeagent.core.kubelet.pod_limits import (
     YIELDING_PPM,
     DefaultLimits,
-    ResourceNames,
     limits_from_requests,
     merge,
     parse_quantity,
@@ -21,6 +20,7 @@ from nodeagent.settings.kubelet import KubeletConfig
 from nodeagent.shell.pods.limits import NodeDefaults, PodLimits
 from nodeagent.shell.pods.pod_sources import PodSources
 from nodeagent.units import MIB, WHOLE_PPM, Bytes, Ppm, SharePolicy
+from sluicecommon.hami.names import ResourceNames
 
 NAMES = ResourceNames()
 
@@ -104,7 +104,7 @@ def test_what_cannot_be_meant_names_the_resource(resources: dict[str, str]) -> N
 
 
 def test_memory_written_in_bytes_is_refused_with_the_amount_in_mib() -> None:
-    with pytest.raises(PermanentError, match="the amount is in MiB: write 8192$"):
+    with pytest.raises(PermanentError, match=r"the amount is in MiB: write 8192$"):
         limits_from_requests({"nvidia.com/gpumem": "8Gi"}, 1, NAMES, DefaultLimits())
 
 
