@@ -41,7 +41,7 @@ def test_an_honest_step_is_taken_over_whole(last: DeviceCounters, steps: list[in
 
 
 def image(counters: DeviceCounters, heartbeat_ns: int = 1) -> UsageImage:
-    return UsageImage({SLOT: SlotUsage(1, heartbeat_ns, 0, 0, 0, 0, 0, (counters,))})
+    return UsageImage({SLOT: SlotUsage(1, heartbeat_ns, 0, 0, 0, 0, 0, 0, (counters,))})
 
 
 def test_the_same_reading_again_changes_nothing_and_the_next_counts_from_it() -> None:
