@@ -21,6 +21,7 @@ from tests.cluster.queueing import (
     apply,
     asked,
     condition,
+    define_all,
     door,
     is_true,
     job,
@@ -47,6 +48,7 @@ def plane() -> Iterator[ControlPlane]:
         tempfile.TemporaryDirectory(prefix="control-plane-") as directory,
         ControlPlane(Path(directory), controllers=True) as made,
     ):
+        define_all(made)
         yield made
 
 
