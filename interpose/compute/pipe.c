@@ -44,6 +44,7 @@ struct throttle_record {
 	CUevent after;
 	CUstream stream;
 	struct settle_work work;
+	uint64_t begins_ns; /* as in pipe_launch */
 	bool empty;      /* two events and nothing between */
 	int8_t previous; /* index of the record at whose end this one begins, -1 = begins with its own event */
 	uint32_t previous_sequence;
@@ -57,6 +58,7 @@ struct throttle_pipe {
 	uint64_t inflight_ns;  /* Σ paid_ns of PENDING records */
 	uint64_t unmarked_ns;  /* charged since the last record, and not known to be done */
 	uint64_t untimed_ns;   /* charged since the last record */
+	uint64_t oldest_ns;    /* charge of the oldest PENDING record at the last reaping */
 	uint64_t idle_at_ns;   /* when all recorded work should be done if no other process uses the GPU */
 	uint64_t record_at_ns; /* amount of unmarked work at which the next record is due */
 	uint64_t gap_ns;       /* host time between two event calls, as the GPU's clock shows it */
@@ -236,6 +238,7 @@ void pipe_reap(struct throttle_pipe *pipe)
 	    __atomic_exchange_n(&pipe->reaping, 1, __ATOMIC_ACQUIRE))
 		return;
 	uint32_t first = __atomic_load_n(&pipe->next_record, __ATOMIC_RELAXED);
+	uint64_t oldest_ns = 0;
 
 	for (unsigned i = 0; i < RECORDS; i++) { /* oldest first: a chain's start is settled before its end */
 		struct throttle_record *record = &pipe->record[(first + i) % RECORDS];
@@ -245,13 +248,17 @@ void pipe_reap(struct throttle_pipe *pipe)
 		    !__atomic_compare_exchange_n(&record->state, &state, RECORD_REAPING, false, __ATOMIC_ACQUIRE,
 		                                 __ATOMIC_RELAXED))
 			continue;
+		uint64_t paid_ns = record->work.paid_ns;
 		CUresult r = driver.cuEventQuery(record->after);
 
+		if (r == CUDA_ERROR_NOT_READY && !oldest_ns)
+			oldest_ns = paid_ns;
 		if (r == CUDA_ERROR_NOT_READY)
 			__atomic_store_n(&record->state, RECORD_PENDING, __ATOMIC_RELEASE);
 		else
 			record_finish(pipe, record);
 	}
+	__atomic_store_n(&pipe->oldest_ns, oldest_ns, __ATOMIC_RELAXED);
 	__atomic_store_n(&pipe->reaping, 0, __ATOMIC_RELEASE);
 }
 
@@ -267,6 +274,15 @@ uint64_t pipe_expected_ns(const struct throttle_pipe *pipe, uint64_t now_ns)
 	uint64_t left_ns = idle_at_ns > now_ns ? idle_at_ns - now_ns : 0;
 
 	return left_ns < inflight_ns ? left_ns : inflight_ns;
+}
+
+uint64_t pipe_honest_ns(const struct throttle_pipe *pipe, uint64_t now_ns, uint64_t period_ns)
+{
+	uint64_t idle_at_ns = __atomic_load_n(&pipe->idle_at_ns, __ATOMIC_RELAXED);
+
+	return gate_honest_ns(pipe_expected_ns(pipe, now_ns), pipe_inflight_ns(pipe),
+	                      __atomic_load_n(&pipe->oldest_ns, __ATOMIC_RELAXED),
+	                      now_ns > idle_at_ns ? now_ns - idle_at_ns : 0, period_ns);
 }
 
 uint32_t pipe_outstanding(const struct throttle_pipe *pipe)
@@ -421,6 +437,7 @@ int8_t pipe_record_open(struct throttle_pipe *pipe, struct cost_entry *entry, co
 	uint64_t now_ns = clock_ns(), ahead_ns = pipe_expected_ns(pipe, now_ns);
 
 	record->stream = launch->stream;
+	record->begins_ns = launch->begins_ns;
 	record->work.key = launch->key;
 	record->work.cost_ns = launch->cost_ns;
 	record->work.contention = launch->contention;
@@ -466,7 +483,7 @@ uint64_t pipe_record_close(struct throttle_pipe *pipe, int8_t index, bool launch
 
 	__atomic_store_n(&pipe->record_at_ns, RECORD_EVERY_NS / 2 + RECORD_EVERY_NS * chance / 65536, __ATOMIC_RELAXED);
 	add64(&pipe->inflight_ns, record->work.paid_ns);
-	draw(&pipe->idle_at_ns, now_ns, record->work.paid_ns);
+	draw(&pipe->idle_at_ns, record->begins_ns > now_ns ? record->begins_ns : now_ns, record->work.paid_ns);
 	uint64_t last = (uint64_t)record->sequence << 8 | (uint8_t)index;
 
 	record_publish(pipe, record);

@@ -90,14 +90,21 @@ class PlannerSettings:
     """[planner]: how grants on one GPU take turns."""
 
     period_ms: float = _number(10.0, 2.0, 1000.0)
-    """Length of one round of turns, in ms. 10 keeps 99 % of the GPU busy; 5 suits latency-bound
-    inference."""
+    """Shortest round of turns, in ms."""
     longest_period_ms: float = _number(100.0, 2.0, 10_000.0)
-    """The round grows up to this, in ms, so that the smallest share still gets its quantum."""
+    """The round grows up to this, in ms, so that changes of contexts cost little and the smallest
+    share still gets its quantum."""
     smallest_quantum_ms: float = _number(2.0, 0.1, 1000.0)
-    """Shortest turn, in ms: over 20 times the cost of switching turns."""
+    """Shortest turn, in ms."""
+    switch_us: float = _number(200.0, 0.0, 5000.0)
+    """Time, in microseconds, that a GPU needs to change from one process to another. Turns are so
+    long that at most 0.75 % of the GPU's time is lost by it, as far as longest_period_ms allows. A
+    value 2.5 times off costs one percent."""
     contended_tick_ms: float = _number(5.0, 1.0, 1000.0)
     """Planning interval, in ms, while two or more grants are active on one GPU."""
+    bursty_tick_ms: float = _number(2.0, 1.0, 1000.0)
+    """The same while one of them rested within the last second: how soon others get what it leaves,
+    and how soon its priority counts when it returns."""
     active_tick_ms: float = _number(50.0, 1.0, 1000.0)
     """Planning interval, in ms, while some grant is active but no two on one GPU."""
     idle_tick_ms: float = _number(100.0, 1.0, 1000.0)
@@ -108,8 +115,9 @@ class PlannerSettings:
     use all of it; at most 20 for all such grants together. 5: a job still makes progress and its
     watchdogs stay quiet. To stop one altogether use `sluice pause`."""
     active_hold_ms: float = _number(50.0, 1.0, 10_000.0)
-    """A grant counts as active this long, in ms, after its last sign of work. It is several
-    periods, so that waiting for a turn does not look like idleness."""
+    """A grant whose programs use an older interposer counts as active this long, in ms, after its
+    last sign of work, so that waiting for a turn does not look like idleness. Newer ones publish
+    that they wait, and their turn is given away as soon as they have no work."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,166 @@
+"""What taking turns costs where a change of contexts costs: shares side by side, and a trainer beside a server.
+
+Each figure is the worst of its rows; the same programs without us run in the same minute.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.kit.measure import ahead
+from tests.kit.node import Node, Tenant, running, soon_ns
+
+MS = 1_000_000
+TRAINER, SERVER = 70, 30
+BURST_NS, EVERY_NS = 5 * MS, 50 * MS
+WARM_S, SECONDS = 3.0, 5.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """Grants that are never idle, on one GPU."""
+
+    cores: tuple[int, ...]
+    kernels_ns: tuple[int, ...]
+    policy: str = "elastic"
+
+    @property
+    def label(self) -> str:
+        kernels = "/".join(f"{ns / MS:g}" for ns in sorted(set(self.kernels_ns)))
+        return f"{'/'.join(map(str, self.cores))} {kernels} ms {self.policy}"
+
+    @property
+    def name(self) -> str:
+        return self.label.replace("/", "-").replace(" ", "-").replace(".", "")
+
+
+TWO = (
+    Row((30, 70), (MS, MS)),
+    Row((30, 70), (MS, MS), "hard"),
+    Row((5, 95), (MS // 10, MS // 10)),
+    Row((2, 98), (MS // 10, MS // 10)),
+    Row((30, 70), (MS // 10, 5 * MS)),
+)
+THREE = (Row((20, 30, 50), (MS,) * 3),)
+EIGHT = (Row((12, 13) * 4, (MS,) * 8),)
+
+
+@contextlib.contextmanager
+def card(directory: Path, switch_us: int) -> Iterator[Node]:
+    """A node with one GPU whose change of contexts takes so long; the daemon gets a CPU whenever it wants one."""
+    (directory / "gpu").mkdir(parents=True)
+    (directory / "gpu" / "control").write_text(f"switch_us={switch_us}\n")
+    with running(directory, gpus="1xh200-141gb") as node:
+        assert node.daemon is not None
+        hurry(node.daemon.pid)
+        yield node
+
+
+def hurry(pid: int) -> None:
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        ahead(int(thread))
+
+
+def side_by_side(node: Node, row: Row) -> list[float]:
+    """Shares of the GPU's time while all of them work."""
+    start = soon_ns(2.5)
+    jobs = [
+        node.run_tenant(
+            f"{row.name}-{i}",
+            *worker(kernel_ns, start),
+            flags=("--gpumem", "4Gi", "--cores", str(cores), "--policy", row.policy),
+            measured=True,
+        )
+        for i, (cores, kernel_ns) in enumerate(zip(row.cores, row.kernels_ns, strict=True))
+    ]
+    return [float(job.result()["share_ratio"]) for job in jobs]
+
+
+def worker(kernel_ns: int, start: str) -> tuple[str, ...]:
+    return (
+        *("--kernel-ns", str(kernel_ns), "--warm", str(WARM_S)),
+        *("--seconds", str(SECONDS), "--start-ns", start),
+    )
+
+
+def bare_side_by_side(node: Node, row: Row) -> list[float]:
+    start = soon_ns(1.0)
+    jobs = [
+        node.run_bare(f"bare-{i}", *worker(kernel_ns, start))
+        for i, kernel_ns in enumerate(row.kernels_ns)
+    ]
+    for job in jobs:
+        ahead(job.process.pid)
+    return [float(job.result()["share_ratio"]) for job in jobs]
+
+
+def error_points(got: Sequence[float], cores: Sequence[int]) -> float:
+    """Largest distance to a grant's part of what was handed out, in points."""
+    have = sum(got)
+    return max(
+        abs(one - have * part / sum(cores)) * 100 for one, part in zip(got, cores, strict=True)
+    )
+
+
+@dataclass(frozen=True)
+class Served:
+    trainer: float
+    server: float
+    p50_ms: float
+    p99_ms: float
+
+    @property
+    def total(self) -> float:
+        return self.trainer + self.server
+
+    def __str__(self) -> str:
+        return (
+            f"trainer {self.trainer:.1%}, server {self.server:.1%}, sum {self.total:.1%}, "
+            f"p50 {self.p50_ms:.1f}, p99 {self.p99_ms:.1f} ms"
+        )
+
+
+def _served(trainer: Tenant, server: Tenant) -> Served:
+    served: dict[str, Any] = server.result()
+    trained = trainer.result()
+    return Served(
+        float(trained["share_ratio"]),
+        float(served["share_ratio"]),
+        float(served["p50_ms"]),
+        float(served["p99_ms"]),
+    )
+
+
+def serving(node: Node, name: str, priority: int = 0, policy: str = "elastic") -> Served:
+    start = soon_ns(2.5)
+    common = ("--gpumem", "4Gi", "--policy", policy)
+    trainer = node.run_tenant(
+        f"{name}-trainer",
+        *worker(MS, start),
+        flags=(*common, "--cores", str(TRAINER)),
+        measured=True,
+    )
+    server = node.run_tenant(
+        f"{name}-server",
+        *worker(MS, start),
+        *("--burst-ns", str(BURST_NS), "--every-ns", str(EVERY_NS)),
+        flags=(*common, "--cores", str(SERVER), "--priority", str(priority)),
+        measured=True,
+    )
+    return _served(trainer, server)
+
+
+def serving_bare(node: Node) -> Served:
+    start = soon_ns(1.0)
+    trainer = node.run_bare("trainer", *worker(MS, start))
+    server = node.run_bare(
+        "server", *worker(MS, start), "--burst-ns", str(BURST_NS), "--every-ns", str(EVERY_NS)
+    )
+    for job in (trainer, server):
+        ahead(job.process.pid)
+    return _served(trainer, server)
