@@ -231,6 +231,14 @@ static uint64_t queue_wait_ns(const struct pass_ask *ask, struct attempt *at)
 	return gate_queue_wait_ns(at->queued_ns, ask->cost_ns, bound);
 }
 
+/* Other grants may be on the GPU at any time, in the hardware's slices. */
+static bool sliced(const struct attempt *at)
+{
+	struct gate_window window = window_of(&at->policy);
+
+	return at->planned && at->policy.active_grants > 1 && !in_windows(&at->policy, at->planned, &window);
+}
+
 /* The queued work, and the processes that share the bound on it. A process with no more in flight than a thread's
  * unused credit does not count: with a part for each idle process, a busy one would have next to nothing. With other
  * processes on the GPU the finished part of the queue is unknown, so all work counts that is not known to be done. */
@@ -247,7 +255,7 @@ static void look_at_queue(const struct pass_ask *ask, struct attempt *at)
 	at->contexts = pipe_contexts(ask->pipe);
 	at->outstanding = pipe_outstanding(ask->pipe);
 	at->expected_ns = pipe_expected_ns(ask->pipe, at->now_ns);
-	at->queued_ns = at->processes * at->contexts > 1 ? pipe_inflight_ns(ask->pipe) : at->expected_ns;
+	at->queued_ns = at->processes * at->contexts > 1 || sliced(at) ? pipe_inflight_ns(ask->pipe) : at->expected_ns;
 }
 
 /* Time that the launch has to wait as things are; 0 = go. */

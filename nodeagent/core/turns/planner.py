@@ -65,8 +65,9 @@ class _Track:
     throttled_ns: int = 0
     launches: int = 0
     active_until_ns: int = -1
+    working: bool = False
     rested_ns: int = -1
-    """Time of the last look that found no work; -1: it has not worked yet."""
+    """Time of the last look that found no work, or of the first that found some."""
     worked_ns: int = -1
     """Time of the last look that found work."""
     mean_of: int = 0
@@ -211,10 +212,12 @@ class TurnPlanner:
             # Waiting for a turn looks like idleness in an older guest.
             hold_ns = 1 if seen.counts_waiting else self._rules.active_hold_ns
             track.active_until_ns = max(track.active_until_ns, now_ns + hold_ns)
-        if track.active_until_ns > now_ns:
-            track.worked_ns = now_ns
-        else:
+        working = track.active_until_ns > now_ns
+        if not (working and track.working):  # Time passes unseen while all rest.
             track.rested_ns = now_ns
+        if working:
+            track.worked_ns = now_ns
+        track.working = working
 
     def _launches_ns(self, gpu: GpuUuid, active: Sequence[Tenant]) -> tuple[int, ...]:
         """Usual launches for which to make the windows: those of the current windows, as long as
