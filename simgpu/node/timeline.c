@@ -123,8 +123,10 @@ static bool step(struct sim_schedule *s, const struct sim_world *world, uint64_t
 	if (s->now_ns >= until_ns)
 		return false;
 	if (s->loaded != (uint32_t)c) {
+		bool middle = s->lane[s->loaded].in_use && s->lane[s->loaded].done_ns > 0;
+
 		s->loaded = (uint32_t)c;
-		s->switch_left_ns = world->switch_ns;
+		s->switch_left_ns = world->switch_ns + (middle ? world->switch_ns / SIM_MIDDLE_COSTS : 0);
 	}
 	if (s->switch_left_ns) {
 		uint64_t pass_ns = s->switch_left_ns < until_ns - s->now_ns ? s->switch_left_ns : until_ns - s->now_ns;

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from tests.bench import dra, ebpf, hooks, kubelet, scrape, shares, together
+from tests.bench import dra, ebpf, hooks, kubelet, scrape, shares, together, turns
 from tests.bench.cluster import admissions, scheduling
 from tests.bench.entries import Entry, table, write
 from tests.bench.queueing import hostile, page, placement, queue, room, service, webhook
@@ -20,6 +20,7 @@ PARTS = (
     "hooks",
     "shares",
     "together",
+    "turns",
     "placement",
     "queue",
     "service",
@@ -53,6 +54,9 @@ def main() -> int:
             entries += shares.run(node, uuids, options.quick)
         if "together" in wanted:
             entries += together.run(node, uuids[0])
+    if "turns" in wanted:
+        with workplace() as directory:
+            entries += turns.run(directory, options.quick)
     if "placement" in wanted:
         entries += placement.run(1000 if options.quick else 4000)
     if "queue" in wanted:

@@ -182,8 +182,9 @@ def _fitting_period(
 
     candidates = {shortest_ns, longest_ns}
     for share, length in long:
-        most = FITS_ANYWAY + longest_ns * share // total // length
-        whole = (lost_ns - (-n * length * total // share) for n in range(1, most + 1))
+        least = max(1, (shortest_ns - lost_ns) * share // (total * length))
+        held = range(least, least + FITS_ANYWAY)
+        whole = (lost_ns - (-n * length * total // share) for n in held)
         candidates.update(p for p in whole if shortest_ns < p < longest_ns)
     step = shortest_ns
     while step < longest_ns:
