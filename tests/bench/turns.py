@@ -6,6 +6,7 @@ Each figure is the worst of its rows; the same programs without us run in the sa
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ MS = 1_000_000
 TRAINER, SERVER = 70, 30
 BURST_NS, EVERY_NS = 5 * MS, 50 * MS
 WARM_S, SECONDS = 3.0, 5.0
+DRAIN_S = 1.5
+"""Jobs go on for so long after what is counted; a trainer without us has queued a thousand kernels."""
 
 
 @dataclass(frozen=True)
@@ -67,25 +70,39 @@ def hurry(pid: int) -> None:
         ahead(int(thread))
 
 
-def side_by_side(node: Node, row: Row) -> list[float]:
+def side_by_side(node: Node, row: Row, attempt: int = 0) -> list[float]:
     """Shares of the GPU's time while all of them work."""
     start = soon_ns(2.5)
     jobs = [
         node.run_tenant(
-            f"{row.name}-{i}",
-            *worker(kernel_ns, start),
+            f"{row.name}-{attempt}-{i}",
+            *worker(kernel_ns, start, DRAIN_S),
+            *("--report", "0.2"),
             flags=("--gpumem", "4Gi", "--cores", str(cores), "--policy", row.policy),
             measured=True,
         )
         for i, (cores, kernel_ns) in enumerate(zip(row.cores, row.kernels_ns, strict=True))
     ]
-    return [float(job.result()["share_ratio"]) for job in jobs]
+    return [share_of(job, int(start)) for job in jobs]
 
 
-def worker(kernel_ns: int, start: str) -> tuple[str, ...]:
+def share_of(job: Tenant, start_ns: int) -> float:
+    """Its share between two moments that are the same for all who started together: the last to end has the GPU
+    alone for a moment."""
+    reports = job.result()["reports"]
+    from_ns, to_ns = (start_ns + int(s * 1e9) for s in (WARM_S, WARM_S + SECONDS))
+    used_ns = wall_ns = 0.0
+    for before, one in itertools.pairwise(reports):
+        if before["at_ns"] >= from_ns and one["at_ns"] <= to_ns:
+            wall_ns += one["at_ns"] - before["at_ns"]
+            used_ns += one["share_ratio"] * (one["at_ns"] - before["at_ns"])
+    return used_ns / wall_ns
+
+
+def worker(kernel_ns: int, start: str, more_s: float = 0) -> tuple[str, ...]:
     return (
         *("--kernel-ns", str(kernel_ns), "--warm", str(WARM_S)),
-        *("--seconds", str(SECONDS), "--start-ns", start),
+        *("--seconds", str(SECONDS + more_s), "--start-ns", start),
     )
 
 
@@ -148,7 +165,7 @@ def serving(node: Node, name: str, priority: int = 0, policy: str = "elastic") -
     )
     server = node.run_tenant(
         f"{name}-server",
-        *worker(MS, start),
+        *worker(MS, start, DRAIN_S),
         *("--burst-ns", str(BURST_NS), "--every-ns", str(EVERY_NS)),
         flags=(*common, "--cores", str(SERVER), "--priority", str(priority)),
         measured=True,
@@ -160,7 +177,9 @@ def serving_bare(node: Node) -> Served:
     start = soon_ns(1.0)
     trainer = node.run_bare("trainer", *worker(MS, start))
     server = node.run_bare(
-        "server", *worker(MS, start), "--burst-ns", str(BURST_NS), "--every-ns", str(EVERY_NS)
+        "server",
+        *worker(MS, start, DRAIN_S),
+        *("--burst-ns", str(BURST_NS), "--every-ns", str(EVERY_NS)),
     )
     for job in (trainer, server):
         ahead(job.process.pid)
@@ -173,8 +192,8 @@ TRIES = 3
 
 def best_of(row: Row, node: Node, good_sum: float) -> list[float]:
     seen: list[list[float]] = []
-    for _ in range(TRIES):
-        seen.append(side_by_side(node, row))
+    for attempt in range(TRIES):
+        seen.append(side_by_side(node, row, attempt))
         if sum(seen[-1]) >= good_sum and error_points(seen[-1], row.cores) <= 1:
             break
     return max(seen, key=lambda got: sum(got) - error_points(got, row.cores) / 100)
@@ -214,8 +233,8 @@ def _rows(node: Node, switch_us: int, quick: bool, out: Figures) -> None:
 
 def _served_rows(node: Node, switch_us: int, out: Figures) -> None:
     seen: list[tuple[float, Served, Served]] = []
-    for _ in range(TRIES):
-        bare, ours = serving_bare(node), serving(node, "beside")
+    for attempt in range(TRIES):
+        bare, ours = serving_bare(node), serving(node, f"beside-{attempt}")
         seen.append((ours.total / bare.total - ours.p99_ms / bare.p99_ms / 10, bare, ours))
         if ours.total >= 0.95 * bare.total and ours.p99_ms <= 1.2 * bare.p99_ms:
             break
