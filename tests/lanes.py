@@ -28,6 +28,7 @@ KERNEL = ("tests/ebpf/",)
 MEASURES = re.compile(r"tests\.kit\.measure|kit import measure|\bmeasured=True")
 """Pattern in test files that measure GPU time, or that require an event within a time."""
 LOWEST = 19
+LONG = 20
 
 
 @cache
@@ -65,8 +66,13 @@ def file_of(nodeid: str) -> str:
 
 def arrange(items: list[pytest.Item]) -> None:
     """In the order in which lanes begin; within a lane as they were."""
-    places = ordered(file_of(item.nodeid) for item in items)
+    places = ordered(file_of(item.nodeid) for item in items for _ in range(weight(item)))
     items.sort(key=lambda item: places[lane(file_of(item.nodeid))])
+
+
+def weight(item: pytest.Item) -> int:
+    """A test of `make test-faults` only, such as the long form of another, takes as long as many."""
+    return LONG if item.get_closest_marker("faults") else 1
 
 
 class Lanes(LoadScopeScheduling):  # type: ignore[misc]

@@ -106,10 +106,10 @@ def read_region(directory: Path) -> tuple[int, int]:
             " means another plugin gave it; elsewhere `sluice run` gives one"
         ) from None
     if len(data) < ctypes.sizeof(Policy):
-        raise ValueError(f"{directory / POLICY_FILE}: {len(data)} bytes are no region")
+        raise ValueError(f"{directory / POLICY_FILE}: expected a region, got {len(data)} bytes")
     policy = Policy.from_buffer_copy(data)
     if policy.header.magic != POLICY_MAGIC or policy.header.device_count < 1:
-        raise ValueError(f"{directory / POLICY_FILE}: no region of a grant")
+        raise ValueError(f"{directory / POLICY_FILE}: expected a grant's region")
     return policy.dev[0].memory_limit_bytes, policy.dev[0].share_ppm
 
 

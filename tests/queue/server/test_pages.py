@@ -93,8 +93,8 @@ def test_every_mistake_is_told_at_once() -> None:
     text = "\n".join(caught.value.problems)
     for named in (
         "server.listen: 0.0.0.0:1 would be TCP without TLS",
-        "server.log_level: must be one of debug, info, warning, error, not 'loud'",
-        "server.max_message_kib: must be between 64 and 65536, not 1",
+        "server.log_level: must be one of debug, info, warning, error, got 'loud'",
+        "server.max_message_kib: must be between 64 and 65536, got 1",
         "tls.certificate: is missing",
         "tls.admins: requires tls.client_ca",
         "nodes.lost_polic: no such key (did you mean 'lost_policy'?)",
