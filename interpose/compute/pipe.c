@@ -45,8 +45,8 @@ struct throttle_record {
 	CUstream stream;
 	struct settle_work work;
 	uint64_t begins_ns; /* as in pipe_launch */
-	bool empty;      /* two events and nothing between */
-	int8_t previous; /* index of the record at whose end this one begins, -1 = begins with its own event */
+	bool empty;         /* two events and nothing between */
+	int8_t previous;    /* index of the record at whose end this one begins, -1 = begins with its own event */
 	uint32_t previous_sequence;
 };
 

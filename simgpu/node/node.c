@@ -18,7 +18,8 @@
 
 #define DEFAULT_GPUS "h100-80gb"
 #define DEFAULT_SLICE_NS 2000000
-#define DEFAULT_SWITCH_NS UINT64_C(200000) /* two capped jobs on an H200 lost as much as 180 to 250 us a switch would take */
+#define DEFAULT_SWITCH_NS                                                                                              \
+	UINT64_C(200000) /* two capped jobs on an H200 lost as much as 180 to 250 us a switch would take */
 
 static struct sim_state *mapped;
 static pthread_mutex_t mapping = PTHREAD_MUTEX_INITIALIZER;

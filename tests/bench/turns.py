@@ -1,4 +1,4 @@
-"""What taking turns costs where a change of contexts costs: shares side by side, and a trainer beside a server.
+"""Benchmark of turns where a change of contexts costs time: shares side by side, and a trainer beside a server.
 
 Each figure is the worst of its rows; the same programs without us run in the same minute.
 """
