@@ -84,7 +84,9 @@ def read_or_refused(read: Callable[[], T]) -> T:
         raise
     except _DEFECTS as error:
         what = f"cannot be read, by a defect of this program: {type(error).__name__}: {error}"
-        raise ManifestError([Problem("", what[:300], "report it; all else goes on")]) from error
+        raise ManifestError(
+            [Problem("", what[:300], "report it; everything else continues")]
+        ) from error
 
 
 class Reader:

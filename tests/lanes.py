@@ -29,6 +29,8 @@ MEASURES = re.compile(r"tests\.kit\.measure|kit import measure|\bmeasured=True")
 """Pattern in test files that measure GPU time, or that require an event within a time."""
 LOWEST = 19
 LONG = 20
+OWN = os.getpriority(os.PRIO_PROCESS, 0)
+"""Niceness that this process was started with."""
 
 
 @cache
@@ -89,4 +91,4 @@ class Lanes(LoadScopeScheduling):  # type: ignore[misc]
 def give_way(nodeid: str) -> None:
     """To be called before each test: what it starts has its priority. Only root has the way back."""
     if os.geteuid() == 0:
-        os.setpriority(os.PRIO_PROCESS, 0, LOWEST if computes(file_of(nodeid)) else 0)
+        os.setpriority(os.PRIO_PROCESS, 0, LOWEST if computes(file_of(nodeid)) else OWN)

@@ -101,7 +101,8 @@ class DraSide:
                 Finding(
                     "dra",
                     "missing",
-                    f"the kubelet has not taken the driver: {trouble or 'it has not asked yet'}",
+                    "the kubelet has not registered the driver:"
+                    f" {trouble or 'no request from it yet'}",
                     f"is {self.plugin.registry} the kubelet's, and Kubernetes 1.32 or later?",
                 )
             )

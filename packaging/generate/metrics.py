@@ -45,16 +45,16 @@ def exposed(metric: Metric) -> str:
     return metric.name + ("_total" if metric.kind is Kind.COUNTER and not metric.exact else "")
 
 
-def table(metrics: Iterable[Metric]) -> str:
-    lines = ["| Metric | Labels | Meaning |", "|---|---|---|"]
+def entries(metrics: Iterable[Metric]) -> str:
+    lines = []
     known = list(metrics)
-    twins = {one.name: twin for one, twin in pairwise(known) if _is_twin(one, twin)}
+    twins = {exposed(one): twin for one, twin in pairwise(known) if _is_twin(one, twin)}
     for one in known:
         if one in twins.values():
             continue
-        names = [exposed(one), *(exposed(twins[key]) for key in (one.name,) if key in twins)]
+        names = [exposed(one), *(exposed(twins[key]) for key in (exposed(one),) if key in twins)]
         shown = ", ".join(f"`{name}`" for name in names)
-        lines.append(f"| {shown} | {labels_of(one)} | {meaning_of(one)} |")
+        lines.append(f"- {shown}{labels_of(one)}: {meaning_of(one)}")
     return "\n".join(lines) + "\n"
 
 
@@ -71,12 +71,13 @@ def _is_twin(one: Metric, other: Metric) -> bool:
 
 
 def labels_of(metric: Metric) -> str:
-    """The labels without those that the page's text gives to all metrics of the family."""
+    """The labels in parentheses, without those that the page's text gives to the whole family."""
     labels = list(metric.labels)
     if set(labels) >= _DEVICE:
         labels = ["device", *(label for label in labels if label not in _DEVICE)]
     common = next((known for family, known in _FAMILIES if metric.name.startswith(family)), ())
-    return ", ".join(f"`{label}`" for label in labels if label not in common)
+    shown = ", ".join(f"`{label}`" for label in labels if label not in common)
+    return f" ({shown})" if shown else ""
 
 
 def queue_md() -> str:
@@ -93,15 +94,15 @@ def queue_md() -> str:
 Names, kinds and labels are those of Kueue 0.19; CPU is in cores. All have the label `replica_role`. A second name is the same by LocalQueue,
 with `name` and `namespace` in place of `cluster_queue`.
 
-{table(kueue_catalogue.CATALOGUE)}
+{entries(kueue_catalogue.CATALOGUE)}
 ## Sluice's own
 
-{table(one for one in others if one not in hamis)}
+{entries(one for one in others if one not in hamis)}
 ## HAMi's names
 
 ResourceQuotas of namespaces, and devices of other vendors than NVIDIA. {_DEVICE_TEXT}
 
-{table(hamis)}"""
+{entries(hamis)}"""
 
 
 def node_md() -> str:
@@ -112,9 +113,9 @@ def node_md() -> str:
 
 ## Sluice's own
 
-`sluice_gpu_…` have the labels `gpu` (UUID) and `index`, `sluice_grant_…` `grant` (id) and `name`, besides those listed.
+`sluice_gpu_…` have the labels `gpu` (UUID) and `index` besides those listed, `sluice_grant_…` of one grant `grant` (id) and `name`.
 
-{table(catalogue.CATALOGUE)}
+{entries(catalogue.CATALOGUE)}
 ## dcgm-exporter's names
 
 Served with `metrics.dcgm`. Names, units and labels are dcgm-exporter's: `gpu`, `UUID`, `pci_bus_id`, `device`, `modelName`, `Hostname` (or
@@ -124,10 +125,8 @@ Served with `metrics.dcgm`. Names, units and labels are dcgm-exporter's: `gpu`, 
 {_dcgm_names()}
 ## HAMi's names
 
-Served with `metrics.hami`; the names before HAMi 2.9 only with `"legacy"`. {_DEVICE_TEXT}
+Served with `metrics.hami`; the second names, from before HAMi 2.9, only with `"legacy"`. {_DEVICE_TEXT}
 
-| Metric | Before HAMi 2.9 | Labels | Meaning |
-|---|---|---|---|
 {_hami_rows()}"""
 
 
@@ -144,11 +143,9 @@ def _dcgm_names() -> str:
 def _hami_rows() -> str:
     rows = []
     for one in hami.FAMILIES:
-        legacy = f"`{one.legacy.name}`" if one.legacy else ""
+        legacy = f", `{one.legacy.name}`" if one.legacy else ""
         labels = labels_of(one.metric)
-        rows.append(
-            f"| `{exposed(one.metric)}` | {legacy} | {labels} | {meaning_of(one.metric)} |\n"
-        )
+        rows.append(f"- `{exposed(one.metric)}`{legacy}{labels}: {meaning_of(one.metric)}\n")
     return "".join(rows)
 
 

@@ -3,8 +3,8 @@
 What cannot be built fails the scenarios that need it, with the reason; only without any Go are they skipped. Arguments are
 pytest's.
 
-Two lanes: what needs a node runs here, and beside it, at a lower priority and in a process of its own, what needs an API
-server only. Its report is a section of ours. It begins as soon as Kubernetes is built, while the image is.
+Two lanes: what needs a node runs here, and beside it, at a lower priority and in a pytest of its own with workers, what needs
+an API server only. Its report is a section of ours. It begins as soon as Kubernetes is built, while the image is.
 
 `--go-only` as the one argument builds Kubernetes and containerd, which takes longest, and runs nothing.
 """
@@ -34,6 +34,8 @@ NICE = 5
 """A third of a processor for each that the node's lane wants. At the lowest priority, and two processors that others want,
 an API server takes longer than kubectl waits for it (32 s), and leases of seconds are lost again and again."""
 PATIENCE = 4
+WORKERS = 2
+"""Each has one file, and so one control plane, at a time; most of it is waiting."""
 Part = tuple[str, Callable[[], object]]
 """A name for the log, and what builds it."""
 CONTAINERD: Part = ("containerd", build.containerd)
@@ -49,7 +51,7 @@ def main(arguments: list[str]) -> int:
     files = sorted(HERE.rglob("test_*.py"))
     beside = [str(one) for one in files if API_ONLY in one.parents]
     here = [str(one) for one in files if API_ONLY not in one.parents]
-    lane = Beside([*beside, "-m", "cluster", *SLOWEST, *arguments])
+    lane = Beside([*beside, "-m", "cluster", "-n", str(WORKERS), *SLOWEST, *arguments])
     try:
         make_all(others())
         status = pytest.main([*here, "-m", "cluster", *SLOWEST, *arguments], [lane])

@@ -119,11 +119,11 @@ def judge(found: Found, memory: MemoryAsk | None, cores_ppm: int | None) -> list
     asked = None if memory is None else memory.amount_bytes
     if asked is not None and found.memory_limit_bytes != asked:
         wrong.append(
-            f"the cap is {found.memory_limit_bytes // MIB} MiB, {asked // MIB} were asked for"
+            f"the cap is {found.memory_limit_bytes // MIB} MiB, {asked // MIB} were requested"
         )
     if cores_ppm is not None and found.share_ppm != cores_ppm:
         wrong.append(
-            f"the share is {found.share_ppm / 1e4:g} %, {cores_ppm / 1e4:g} were asked for"
+            f"the share is {found.share_ppm / 1e4:g} %, {cores_ppm / 1e4:g} were requested"
         )
     if found.total_bytes != found.memory_limit_bytes:
         wrong.append(

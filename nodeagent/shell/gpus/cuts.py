@@ -368,7 +368,7 @@ class Cuts:
             EventKind.GPU, "warning" if error else "info", f"{told}: {error}".rstrip(": ")
         )
         if error or row is None or row.uuid is None:
-            raise NoRoom(f"GPU {state.index}: {error or f'{room.place} is not there after all'}")
+            raise NoRoom(f"GPU {state.index}: {error or f'{room.place} was not created'}")
         self.made_total += 1
         self.removed_total += len(going)
         return row.uuid

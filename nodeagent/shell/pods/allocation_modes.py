@@ -113,8 +113,8 @@ class AllocationModes:
             return Finding(
                 "door",
                 "missing",
-                "the node gave its GPUs to claims before, and what is promised to them is not"
-                f" known: {self.trouble or 'not asked yet'}; nothing is offered until it is",
+                "the node's GPUs were allocated to claims before, and the allocated claims are not"
+                f" known: {self.trouble or 'not read yet'}; nothing is offered until they are",
                 "give the agent access to the API server until the node has moved"
                 " (kubelet.kubeconfig, or the chart's service account)",
             )

@@ -441,7 +441,7 @@ class QueueManager:
                 works.append(self._outbox.get_nowait())
             answers = await self._link.tell(self.book.fence, works)
             if len(answers) != len(works):
-                raise LinkLost(f"told of {len(works)}, was answered for {len(answers)}")
+                raise LinkLost(f"reported {len(works)} works, got {len(answers)} answers")
             for work, known in zip(works, answers, strict=True):
                 decision = work.decision
                 self._apply(
@@ -458,7 +458,7 @@ class QueueManager:
             self._alone.set()
             await self._broken.wait()
             return
-        raise LinkLost("the stream for those who wait has ended")
+        raise LinkLost("the stream of waiting requests has ended")
 
     def _hear_of(self, status: QueueStatus) -> None:
         waiter = self._waiters.get(status.workload)

@@ -59,7 +59,7 @@ def read_mappings(readers: Sequence[Reader]) -> dict[str, Mapped]:
                 "name", f"expected the name of a quota, got {shown(name)}", "write DOMAIN/NAME"
             )
         if name in names:
-            reader.problem("name", f"{name} is there already", "put its classes into one mapping")
+            reader.problem("name", f"{name} is given twice", "put its classes into one mapping")
         if number == MAX_MAPPINGS:
             reader.problem("", f"there are more than {MAX_MAPPINGS} mappings", "join some")
         names.add(name)

@@ -128,7 +128,7 @@ class EnflameDrs(Rules):
 
     def part(self, vendor: Vendor, card: Card, ask: Ask, annotations: Mapping[str, str]) -> Part:
         profile = _profile(card.device, ask)
-        assert profile is not None, "asked of the cards that have one"
+        assert profile is not None, "requested on cards that have one"
         return _part(vendor, card.device, profile)
 
     def restored(self, vendor: Vendor, device: Device, part: Part) -> Part:

@@ -234,7 +234,9 @@ def _modes(parts: tuple[str, ...]) -> tuple[str, ...]:
         if one not in MODES:
             raise AnnotationError(f"{VGPU_MODE}: must be one of {', '.join(MODES)}, got {one!r}")
     if parts == ("mps",):
-        raise AnnotationError(f"{VGPU_MODE}: mps is not there; hami-core shares without a server")
+        raise AnnotationError(
+            f"{VGPU_MODE}: mps is not supported; hami-core shares without a server"
+        )
     return parts
 
 

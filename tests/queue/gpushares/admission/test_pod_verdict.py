@@ -239,7 +239,7 @@ def test_a_node_of_ones_own_choice_is_refused() -> None:
             {"nvidia.com/vgpu-mode": "fast"},
             "must be one of hami-core, mig, mps, got 'fast'",
         ),
-        ({GPU: 1}, {"nvidia.com/vgpu-mode": "mps"}, "mps is not there"),
+        ({GPU: 1}, {"nvidia.com/vgpu-mode": "mps"}, "mps is not supported"),
         ({GPU: 1}, {"hami.io/device-scoring-weights": "disk=1"}, "memory=N, got 'disk=1'"),
         (
             {"cpu": 1},
