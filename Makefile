@@ -14,6 +14,9 @@ BESIDE := packaging/development/beside.sh 'lint=packaging/development/lint.sh'
 # Schemas of Kubernetes, which tests of the chart compare with.
 VALIDATE := $(BIN)/python -c 'import kubernetes_validate' 2>/dev/null || $(BIN)/pip install -q --disable-pip-version-check 'kubernetes-validate>=1.34'
 
+# Two `make` of one checkout wait for each other where they write.
+ALONE := mkdir -p build && flock build/.lock
+
 # Sources of what `make chart` writes, which git ignores, and its stamp beside it.
 CHART_MADE := packaging/kubernetes/.made
 CHART_SOURCES := packaging/helm/sluice/values.yaml packaging/grafana/sluice-node.json packaging/prometheus/sluice-alerts.yaml \
@@ -29,10 +32,7 @@ demo: build ## start a simulated two-GPU node and run the main job on it, from e
 	$(BIN)/python -m tests.demo $(DEMO_ARGS)
 
 build: $(VENV)/.ready $(CHART_MADE) ## compile the C, build the wire descriptors, put `sluice` into .venv/bin
-	@mkdir -p build
-	@test -f $(MESON_DIR)/build.ninja || meson setup $(MESON_DIR) >build/setup.log 2>&1 || { cat build/setup.log; exit 1; }
-	@ninja -C $(MESON_DIR) --quiet
-	@packaging/development/stage.sh $(MESON_DIR) build
+	@$(ALONE) packaging/development/compile.sh $(MESON_DIR) build
 
 check: build ## from minute to minute: lint, unit and property tests
 	@$(BESIDE) -- $(BIN)/python -m pytest -q -n 2 tests/unit tests/properties $(PYTEST_ARGS)
@@ -88,12 +88,12 @@ docs: $(VENV)/.ready ## write what is generated from the code: docs/reference
 	$(BIN)/python packaging/generate/metrics.py metrics-node.md >docs/reference/metrics-node.md
 
 chart: $(VENV)/.ready ## complete packaging/helm/sluice and packaging/kubernetes, which helm and kubectl read in a checkout
-	@PYTHON="$(CURDIR)/$(BIN)/python" packaging/generate/chart.sh "$$(packaging/fetch/helm-tool.sh || true)"
+	@helm=$$(packaging/fetch/helm-tool.sh || true); $(ALONE) env PYTHON="$(CURDIR)/$(BIN)/python" packaging/generate/chart.sh "$$helm"
 	@touch $(CHART_MADE)
 
 # Only when a source is newer: `make build` is for from minute to minute.
 $(CHART_MADE): $(VENV)/.ready $(CHART_SOURCES)
-	@PYTHON="$(CURDIR)/$(BIN)/python" packaging/generate/chart.sh
+	@$(ALONE) env PYTHON="$(CURDIR)/$(BIN)/python" packaging/generate/chart.sh
 	@touch $@
 
 # Without the virtual environment: what is installed must find the system's Python.
@@ -132,6 +132,5 @@ clean: ## remove what was built, keep .venv
 	rm -rf build
 
 $(VENV)/.ready: pyproject.toml packaging/development/setup.sh
-	@mkdir -p build
-	@packaging/development/setup.sh $(VENV)
+	@$(ALONE) packaging/development/setup.sh $(VENV)
 	@touch $@

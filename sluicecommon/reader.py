@@ -45,6 +45,11 @@ def _plain(value: object) -> str | None:
     return str(value) if isinstance(value, str | int | float | date) else None
 
 
+MAX_LOOKED_UP: Final = 64
+"""Unknown fields of one mapping for which a similar name is searched."""
+LONGEST_LOOKED_UP: Final = 64
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     field: str
@@ -177,7 +182,7 @@ class Reader:
         found = self.text(key)
         if found in allowed or not found:
             return True
-        near = difflib.get_close_matches(found, allowed, n=1, cutoff=0.4)
+        near = close_to(found, allowed)
         fix = f"write {near[0]}" if near else "write one of them"
         known = ", ".join(sorted(one for one in {*allowed} if one))
         self.problem(key, f"must be one of {known}, got {shown(found)}", fix)
@@ -265,14 +270,24 @@ class Reader:
     def known(self, *keys: str) -> set[str]:
         """Report every other key as unknown; returns those of `keys` that were probably meant."""
         meant = set()
+        looked_up = 0
         for key in self._value:
             if key not in keys:
-                near = difflib.get_close_matches(key, keys, n=1, cutoff=0.4)
+                looked_up += 1
+                near = close_to(key, keys) if looked_up <= MAX_LOOKED_UP else []
                 hint = f"; did you mean {near[0]}?" if near else ""
                 fix = f"write {near[0]}" if near else "take it out"
                 self.problem(key, f"unknown field{hint}", fix)
                 meant.update(near)
         return meant
+
+
+def close_to(name: str, known: Sequence[str]) -> list[str]:
+    """The known name that is most like `name`; empty if none is, or if `name` is too long for one
+    of them."""
+    if len(name) > LONGEST_LOOKED_UP:
+        return []
+    return difflib.get_close_matches(name, known, n=1, cutoff=0.4)
 
 
 def _nanoseconds(moment: datetime) -> int:

@@ -14,6 +14,8 @@
  *
  * Records are claimed and reaped with compare-and-swap. So no lock is held over a driver call, and a thread that was
  * killed or forgotten blocks no other.
+ *
+ * Long because every step of a record, from its claim to its end, is a change of the same two structures.
  */
 #include "interpose/compute/pipe.h"
 

@@ -176,6 +176,30 @@ static const char *fd_path(int fd, char buffer[32])
 	return buffer;
 }
 
+/* The kernel's number of the mount that a file was opened through. */
+static long mount_of(int fd)
+{
+	char path[48];
+	char text[512];
+	ssize_t have;
+
+	snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", fd);
+	int info = open(path, O_RDONLY | O_CLOEXEC);
+
+	if (info < 0)
+		fail("cannot open %s: %s", path, strerror(errno));
+	have = read(info, text, sizeof(text) - 1);
+	close(info);
+	if (have <= 0)
+		fail("cannot read %s", path);
+	text[have] = '\0';
+	const char *found = strstr(text, "mnt_id:");
+
+	if (!found)
+		fail("%s has no mnt_id", path);
+	return strtol(found + strlen("mnt_id:"), NULL, 10);
+}
+
 /*
  * A link of the image may lead to a file whose read has effects, never ends or shows data of the host: the kernel's own
  * file systems, and FUSE, whose server controls the contents. A root that is FUSE itself (fuse-overlayfs) belongs to
@@ -316,10 +340,21 @@ static void cover(int root, int target, const char *library, const char *rest, c
 		fail("cannot detach the tmpfs: %s", strerror(errno));
 }
 
-static void preload(int root, const char *library, const char *label)
+/*
+ * The image's own names. A file of another mount is not read: we are root here, and what is read becomes readable for
+ * the container's user, who may be forbidden to read that file of a volume.
+ */
+static char *read_list(int root, int target)
 {
-	int target = open_target(root);
 	char path[32];
+
+	if (mount_of(target) != mount_of(root)) {
+		char *none = calloc(1, 2);
+
+		if (!none)
+			fail("no memory");
+		return none;
+	}
 	int image = open(fd_path(target, path), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
 
 	if (image < 0)
@@ -327,6 +362,14 @@ static void preload(int root, const char *library, const char *label)
 	char *list = read_all(image, PRELOAD_MAX, "/etc/ld.so.preload of the image");
 
 	close(image);
+	return list;
+}
+
+static void preload(int root, const char *library, const char *label)
+{
+	int target = open_target(root);
+	char *list = read_list(root, target);
+
 	normalize(list, library);
 	cover(root, target, library, list, label);
 	free(list);

@@ -13,7 +13,7 @@
  * A charge is above the truth at any time, so drift errs downwards, except by memory freed in between, which the next
  * query corrects. Managed memory is charged but NVML does not count it: so much of the drift stays undetected.
  *
- * A query takes 25 to 40 us. Where NVML is missing, or does not list this process (self-claimed inside a pid
+ * A query takes 25 to 40 us, and queries that nobody waits for take at most a thousandth of the time. Where NVML is missing, or does not list this process (self-claimed inside a pid
  * namespace), contexts are not charged and the daemon's audit has to find them.
  */
 #include "interpose/memory/overhead.h"
@@ -131,6 +131,8 @@ bool overhead_used(int device, uint64_t *ret_bytes)
 }
 
 #define AGAIN_TRIES 3
+#define SPACED 1000
+#define SPACED_MOST_NS UINT64_C(10000000000)
 #define OVERHEAD_BEYOND (UINT64_C(512) << 20)
 
 static struct {
@@ -139,6 +141,8 @@ static struct {
 	bool again;       /* another thread requested a query meanwhile */
 	uint64_t drift;   /* bytes charged here; only the querying thread writes it */
 	uint64_t last_ns; /* time of the last query */
+	uint64_t cost_ns; /* the shorter of the last two queries */
+	uint64_t took_ns; /* the last query */
 } followed[SLUICE_MAX_DEVICES];
 
 static void look(int device)
@@ -173,12 +177,32 @@ void overhead_contexts(int device, int more)
 	__atomic_fetch_add(&followed[device].contexts, more, __ATOMIC_RELAXED);
 }
 
+/* Queries take at most a thousandth of the time: milliseconds each have been seen where the driver's lock is contended. */
+static uint64_t spaced_ns(int device, uint64_t every_ns)
+{
+	uint64_t cost_ns = __atomic_load_n(&followed[device].cost_ns, __ATOMIC_RELAXED);
+	uint64_t least_ns = cost_ns < SPACED_MOST_NS / SPACED ? cost_ns * SPACED : SPACED_MOST_NS;
+
+	return every_ns > least_ns ? every_ns : least_ns;
+}
+
+/* One slow query may be the scheduler's doing. */
+static void took(int device, uint64_t took_ns)
+{
+	uint64_t before_ns = followed[device].took_ns;
+
+	__atomic_store_n(&followed[device].cost_ns, took_ns < before_ns ? took_ns : before_ns, __ATOMIC_RELAXED);
+	followed[device].took_ns = took_ns;
+}
+
 void overhead_follow(int device, uint64_t every_ns)
 {
 	if (device < 0 || (every_ns && !__atomic_load_n(&followed[device].contexts, __ATOMIC_RELAXED)) || away_now())
 		return;
 	uint64_t now_ns = clock_ns();
 
+	if (every_ns)
+		every_ns = spaced_ns(device, every_ns);
 	if (now_ns - __atomic_load_n(&followed[device].last_ns, __ATOMIC_RELAXED) < every_ns)
 		return;
 	__atomic_store_n(&followed[device].again, true, __ATOMIC_SEQ_CST);
@@ -187,7 +211,10 @@ void overhead_follow(int device, uint64_t every_ns)
 		if (__atomic_exchange_n(&followed[device].looking, true, __ATOMIC_SEQ_CST))
 			return; /* the querying thread repeats its query */
 		__atomic_store_n(&followed[device].again, false, __ATOMIC_SEQ_CST);
+		uint64_t began_ns = clock_ns();
+
 		look(device);
+		took(device, clock_ns() - began_ns);
 		__atomic_store_n(&followed[device].last_ns, now_ns, __ATOMIC_RELAXED);
 		__atomic_store_n(&followed[device].looking, false, __ATOMIC_SEQ_CST);
 	}

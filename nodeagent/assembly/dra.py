@@ -188,7 +188,9 @@ def make_dra(
     )
     manager.append(
         ClaimManager(
-            ClaimSettings(config.cores_policy == "elastic", max(config.reconcile_s, 1.0)),
+            ClaimSettings(
+                config.cores_policy == "elastic", max(config.reconcile_s, 1.0), config.max_priority
+            ),
             ground.boot,
             grants,
             gpus,

@@ -28,7 +28,7 @@ from nodeagent.core.kubelet import plugin_conflict
 from nodeagent.core.kubelet import sums as kubelet_sums
 from nodeagent.core.kubelet.cdi_mig import InstanceOf
 from nodeagent.core.kubelet.offers import OfferRules
-from nodeagent.core.kubelet.pod_limits import DefaultLimits, ResourceNames
+from nodeagent.core.kubelet.pod_limits import DefaultLimits
 from nodeagent.core.metrics import catalogue as m
 from nodeagent.core.reload import Running
 from nodeagent.native import version as native_version
@@ -67,6 +67,7 @@ from nodeagent.shell.pods.safety import SafetyLook, SafetyWatch
 from nodeagent.shell.queue.manager import QueueManager
 from nodeagent.units import GrantId
 from sluicecommon.background import BackgroundTasks
+from sluicecommon.hami.names import ResourceNames
 from sluicecommon.kubernetes.credentials import Access, NoAccess, from_kubeconfig, in_cluster
 
 if TYPE_CHECKING:
@@ -464,6 +465,7 @@ def default_limits_of(config: KubeletConfig) -> DefaultLimits:
         memory_mib=config.default_memory_mib,
         cores_percent=config.default_cores_percent,
         elastic=config.cores_policy == "elastic",
+        max_priority=config.max_priority,
         alone=config.mode == "exclusive",
     )
 

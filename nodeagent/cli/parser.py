@@ -11,6 +11,7 @@ from nodeagent.cli import arguments as read
 from nodeagent.core.grants.quantities import CORES_FORM, MEMORY_FORMS
 from nodeagent.ports.clients import MemoryAsk
 from nodeagent.units import Injection, Ppm, SharePolicy
+from sluicecommon.hami.names import GPU
 
 GRANT_FORM = "id, beginning of an id, or name"
 PRIORITY_FORM = "a higher one goes first on a GPU both are active on (default: 0)"
@@ -384,7 +385,7 @@ def _add_uninstall(command: Command) -> None:
     )
     leave.add_argument(
         "--resource",
-        default="nvidia.com/gpu",
+        default=GPU,
         metavar="NAME",
         help="resource name that pods request (default: nvidia.com/gpu)",
     )

@@ -24,6 +24,7 @@ from nodeagent.adapters.ledger.instance_lock import InstanceLock, Taken
 from nodeagent.cli.main import EXIT_REFUSED, EXIT_UNREACHABLE
 from nodeagent.cli.session import Failed, complain
 from nodeagent.paths import runtime_dir
+from sluicecommon.hami.names import HANDSHAKE, REGISTER, SCORE
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.credentials import Credentials, NoAccess, in_cluster
 from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
@@ -31,8 +32,7 @@ from sluicecommon.kubernetes.resources import DAEMON_SETS, NODES, PODS, Resource
 
 COUNTED: Final = "sluice.dev/counted"
 """Annotation of a Node: the names of the resources that its agent counts there."""
-HANDSHAKE: Final = "hami.io/node-handshake"
-HAMI_REGISTER: Final = (HANDSHAKE, "hami.io/node-nvidia-register", "hami.io/node-nvidia-score")
+HAMI_REGISTER: Final = (HANDSHAKE, REGISTER, SCORE)
 """HAMi's register of a node's GPUs, which the queue controller writes for other tools."""
 OUR_HANDSHAKE: Final = " sluice"
 """End of the queue controller's handshakes; with another the register is another plugin's."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
-from typing import Final, Protocol
+from dataclasses import dataclass, fields
+from typing import Any, Final, Protocol
 
 from nodeagent.units import (
     Bytes,
@@ -67,8 +67,9 @@ class ProfileReading:
 
 
 @dataclass(frozen=True, slots=True)
-class GpuReading:
-    """NVML's data of one GPU; a field that this card or driver does not report is None."""
+class GpuFigures:
+    """NVML's data of one GPU that every screen shows; a field that this card or driver does not
+    report is None."""
 
     uuid: GpuUuid
     index: int
@@ -81,6 +82,16 @@ class GpuReading:
     utilization_ratio: float | None = None
     temperature_celsius: float | None = None
     power_watts: float | None = None
+
+    def figures(self) -> dict[str, Any]:
+        """The fields above by name."""
+        return {one.name: getattr(self, one.name) for one in fields(GpuFigures)}
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReading(GpuFigures):
+    """All of NVML's data of one GPU; a field that this card or driver does not report is None."""
+
     processes: tuple[ProcessReading, ...] = ()
     recovery_action: str | None = None
     """NVML's own verdict, if it gives one: none, reset, reboot, drain."""

@@ -106,6 +106,7 @@ class SlotUsage:
     hook_mask: int
     unknown_symbols: int
     unknown_tables: int
+    failed_records: int
     self_claim: int
     claim_starttime: int
     devices: tuple[DeviceCounters, ...]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from nodeagent.ports.gpus import GpuReading
+from nodeagent.ports.gpus import GpuFigures, GpuReading
 from nodeagent.ports.ledger import ContainerRef
 from nodeagent.units import (
     GpuUuid,
@@ -68,23 +68,14 @@ class GrantView:
     """Pids of the registered processes."""
 
 
-@dataclass(frozen=True, slots=True)
-class GpuView:
-    uuid: GpuUuid
-    index: int
-    name: str
-    memory_total_bytes: int
-    memory_used_bytes: int | None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuView(GpuFigures):
+    """A GPU or MIG instance that grants are placed on, with what they have of it."""
+
     memory_granted_bytes: int
     share_granted_ratio: float
     grants: int
     slots: int
-    utilization_ratio: float | None
-    temperature_celsius: float | None
-    power_watts: float | None
-    sm_count: int | None
-    pci_bus_id: str | None
-    numa_node: int | None
     health: str
     health_reason: str = ""
     """The reason why it is not healthy."""

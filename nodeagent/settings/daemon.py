@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, get_type_hints
 
 from nodeagent.settings.kubelet import KubeletConfig, KubeletSection, parse_section
 from sluicecommon.page.settings import PageSettings, check_page
@@ -371,23 +371,8 @@ class Settings:
     page: PageSettings = field(default_factory=PageSettings)
 
 
-SECTIONS: Mapping[str, type[Any]] = {
-    "daemon": DaemonSettings,
-    "grants": GrantSettings,
-    "throttle": ThrottleSettings,
-    "planner": PlannerSettings,
-    "nvml": NvmlSettings,
-    "health": HealthSettings,
-    "metrics": MetricsSettings,
-    "detection": DetectionSettings,
-    "queue": QueueSettings,
-    "kubelet": KubeletConfig,
-    "ebpf": EbpfSettings,
-    "wall": WallSettings,
-    "checkpoint": CheckpointSettings,
-    "paths": PathSettings,
-    "page": PageSettings,
-}
+SECTIONS: Mapping[str, type[Any]] = {**get_type_hints(Settings), "kubelet": KubeletConfig}
+"""Sections by name; that of [kubelet] has the keys of one node."""
 
 T = TypeVar("T")
 

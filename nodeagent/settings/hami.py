@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from nodeagent.settings.kubelet import KubeletConfig, Layer
-from sluicecommon.hami import VENDORS, HamiPart, PartKind, short
+from sluicecommon.hami.documents import HamiPart, PartKind, short
+from sluicecommon.hami.names import GPU
+from sluicecommon.hami.sections import VENDORS, resource_names
 from sluicecommon.settings import ConfigError, as_field, check_value, known_fields, nearest
 
 _DEVICE_KEYS: Final[Mapping[str, str]] = {
@@ -84,6 +86,9 @@ _DEVICE_UNDONE: Final[Mapping[str, _Undone]] = {
     "migProfileAllowlist": _Undone(
         "is not applied: every profile of a card may be requested", ([],)
     ),
+    "knownMigGeometries": _Undone(
+        "is not applied: the driver reports which instances a card can have", ([],)
+    ),
 }
 _NODE_UNDONE: Final[Mapping[str, _Undone]] = {
     "devicecorescaling": _Undone(_NO_CORE_SCALING, (1,)),
@@ -146,7 +151,7 @@ def _node_layers(
 ) -> list[Layer]:
     layers = []
     for key, body in part.document.items():
-        if key.lower() != "nodeconfig":
+        if str(key).lower() != "nodeconfig":
             warnings.append(
                 f"{part.source}: {key}: is not applied: no such key is known here; known:"
                 " nodeconfig"
@@ -206,7 +211,7 @@ def _section(
                 values[field.name] = as_field(field, value)
         elif key in undone:
             if value not in undone[key].nothing:
-                count = str(body.get("resourceCountName", "nvidia.com/gpu"))
+                count = str(body.get("resourceCountName", GPU))
                 why = undone[key].why.replace("{resource_count}", count)
                 warnings.append(f"{here}: {short(value)} {why}")
         else:
@@ -222,7 +227,7 @@ _SPECIAL_KEYS: Final = ("gpuCorePolicy", "disableCoreLimit", "operatingmode", "f
 
 def _device_special(key: str, value: Any) -> Mapping[str, Any] | str | None:
     if key == "gpuCorePolicy":
-        if value not in _CORE_POLICIES:
+        if not isinstance(value, str) or value not in _CORE_POLICIES:
             return f"must be one of default, force, disable, got {short(value)}"
         return {"cores_policy": _CORE_POLICIES[value]}
     if key == "disableCoreLimit":
@@ -234,7 +239,7 @@ def _device_special(key: str, value: Any) -> Mapping[str, Any] | str | None:
 
 def _node_special(key: str, value: Any) -> Mapping[str, Any] | str | None:
     if key == "operatingmode":
-        if value not in _MODES:
+        if not isinstance(value, str) or value not in _MODES:
             return f"must be one of hami-core, mig, mps, got {short(value)}"
         return {"mode": _MODES[value]}
     if key == "filterdevices":
@@ -268,17 +273,3 @@ def _lower_uuid(text: str) -> str:
 def not_served(vendor: str, resources: Sequence[str]) -> str:
     asked = f"; pods that request {', '.join(resources)}" if resources else "; its pods"
     return f"{vendor} is not served here yet{asked} need that vendor's own device plugin"
-
-
-def resource_names(body: object) -> list[str]:
-    """All names of resources in a vendor's section, whatever its form."""
-    if isinstance(body, Mapping):
-        own = [
-            value
-            for key, value in body.items()
-            if isinstance(value, str) and str(key).startswith("resource") and "/" in value
-        ]
-        return own + [name for value in body.values() for name in resource_names(value)]
-    if isinstance(body, list):
-        return [name for item in body for name in resource_names(item)]
-    return []

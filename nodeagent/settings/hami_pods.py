@@ -9,37 +9,32 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from nodeagent.settings.hami import not_served
-from sluicecommon.hami import HamiPart, PartKind, pod_spec
+from sluicecommon.hami.documents import HamiPart, PartKind, pod_spec
+from sluicecommon.hami.names import (
+    DOMAIN,
+    GPU_POLICY,
+    NODE_POLICY,
+    NOUSE_TYPE,
+    NOUSE_UUID,
+    SCHEDULER,
+    USE_TYPE,
+    USE_UUID,
+    VENDOR_DOMAINS,
+    VGPU_MODE,
+)
 
-VENDOR_DOMAINS: Final[Mapping[str, str]] = {
-    "amd.com": "AMD GPUs",
-    "aws.amazon.com": "AWS Neuron",
-    "birentech.com": "Biren",
-    "cambricon.com": "Cambricon",
-    "enflame.com": "Enflame",
-    "huawei.com": "Huawei Ascend",
-    "hygon.com": "Hygon DCU",
-    "iluvatar.ai": "Iluvatar",
-    "kunlunxin.com": "Kunlunxin",
-    "metax-tech.com": "MetaX",
-    "mthreads.com": "Moore Threads",
-    "vastaitech.com": "Vastai",
-}
-_HAMI_SCHEDULER: Final = "hami-scheduler"
 _PLACING: Final = (
     "has no effect: Kubernetes' scheduler chooses the node and this node the GPU; a queue with a"
     " ResourceFlavor per GPU type does the same"
 )
 _ANNOTATIONS: Final[Mapping[str, str]] = {
-    "nvidia.com/use-gputype": _PLACING,
-    "nvidia.com/nouse-gputype": _PLACING,
-    "nvidia.com/use-gpuuuid": _PLACING,
-    "nvidia.com/nouse-gpuuuid": _PLACING,
-    "nvidia.com/vgpu-mode": "has no effect: the mode is the node's, kubelet.mode",
-    "hami.io/gpu-scheduler-policy": (
-        "has no effect: grants.strategy (pack or spread) holds for the whole node"
-    ),
-    "hami.io/node-scheduler-policy": ("has no effect: Kubernetes' scheduler chooses the node"),
+    USE_TYPE: _PLACING,
+    NOUSE_TYPE: _PLACING,
+    USE_UUID: _PLACING,
+    NOUSE_UUID: _PLACING,
+    VGPU_MODE: "has no effect: the mode is the node's, kubelet.mode",
+    GPU_POLICY: ("has no effect: grants.strategy (pack or spread) holds for the whole node"),
+    NODE_POLICY: ("has no effect: Kubernetes' scheduler chooses the node"),
 }
 _VARIABLES: Final[Mapping[str, str]] = {
     "GPU_CORE_UTILIZATION_POLICY": (
@@ -80,15 +75,15 @@ def _name(document: Mapping[str, Any]) -> str:
 
 def _keys(document: Mapping[str, Any], ours: Collection[str]) -> Iterator[tuple[str, str]]:
     spec = pod_spec(document) or {}
-    if spec.get("schedulerName") == _HAMI_SCHEDULER:
+    if spec.get("schedulerName") == SCHEDULER:
         yield (
-            f"schedulerName {_HAMI_SCHEDULER}",
+            f"schedulerName {SCHEDULER}",
             "there is no scheduler of this name without HAMi, so the pod stays Pending",
         )
     for annotation in _annotations(document):
         if annotation in _ANNOTATIONS:
             yield f"annotation {annotation}", _ANNOTATIONS[annotation]
-        elif annotation.startswith("hami.io/"):
+        elif annotation.startswith(f"{DOMAIN}/"):
             yield f"annotation {annotation}", "has no effect: it is HAMi's scheduler's"
     for container in _containers(spec):
         for name in _resources(container):

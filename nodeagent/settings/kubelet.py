@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
+from sluicecommon.hami.names import GPU, GPU_CORES, GPU_MEMORY, GPU_MEMORY_PERCENT, PRIORITY
 from sluicecommon.settings import (
     absolute_path,
     absolute_paths,
@@ -102,23 +103,26 @@ class KubeletConfig:
     """Write the sums over this node's GPUs into its Node object, as resource_memory,
     resource_memory_percentage, resource_cores and resource_priority, so that any scheduler can
     place pods that request them. false: they are removed. Needs the API server."""
-    resource_count: str = text("nvidia.com/gpu")
+    resource_count: str = text(GPU)
     """The resource that this node advertises: the number of GPUs of a container."""
-    resource_memory: str = text("nvidia.com/gpumem", live=True)
+    resource_memory: str = text(GPU_MEMORY, live=True)
     """A pod's request for memory on each GPU, in units of memory_factor MiB."""
-    resource_memory_percentage: str = text("nvidia.com/gpumem-percentage", live=True)
+    resource_memory_percentage: str = text(GPU_MEMORY_PERCENT, live=True)
     """A pod's request for memory on each GPU, in percent."""
-    resource_cores: str = text("nvidia.com/gpucores", live=True)
+    resource_cores: str = text(GPU_CORES, live=True)
     """A pod's request for a share of each GPU's time, in percent."""
-    resource_priority: str = text("nvidia.com/priority", live=True)
+    resource_priority: str = text(PRIORITY, live=True)
     """A pod's request for HAMi's priority: 0 goes before 1 and before none."""
     memory_factor: int = number(1, 1, 1_048_576, live=True)
     """MiB in one unit of resource_memory."""
     default_memory_mib: int = number(0, 0, 1_000_000_000, live=True)
     """Memory on each GPU of a container without a request. 0: all of it."""
+    max_priority: int = number(0, -1000, 1000, live=True)
+    """Highest priority of a pod, or of a claim whose DeviceClass sets none. 0: users may only lower
+    theirs."""
     default_cores_percent: int = number(0, 0, 100, live=True)
-    """Share of time of a container without a request. 0: no cap while alone, else an equal weight;
-    100: an exclusive GPU."""
+    """Share of time of a container without a request. 0: no cap while alone, else the weight of one
+    core; 100: an exclusive GPU."""
     cores_policy: str = choice("hard", "hard", "elastic", live=True)
     """hard: a share is a cap, even alone; elastic: a weight among active grants (HAMi's
     gpuCorePolicy disable)."""

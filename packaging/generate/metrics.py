@@ -15,9 +15,10 @@ from typing import Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from nodeagent.core.metrics import catalogue, dcgm, hami
+from nodeagent.core.metrics import catalogue, dcgm
 from queuecontroller.server.metrics import catalogue as queue_catalogue
 from queuecontroller.server.metrics import kueue_catalogue
+from sluicecommon.hami import metrics as hami
 from sluicecommon.metric import Kind, Metric
 
 _BY_LOCAL_QUEUE: Final = "The same, by LocalQueue."
@@ -65,7 +66,7 @@ def meaning_of(metric: Metric) -> str:
 
 
 def _is_twin(one: Metric, other: Metric) -> bool:
-    """Whether the second is the first by LocalQueue, with the LocalQueue's labels instead."""
+    """True if the second is the first by LocalQueue, with the LocalQueue's labels instead."""
     expected = ("name", "namespace", *(label for label in one.labels if label != "cluster_queue"))
     return other.help == _BY_LOCAL_QUEUE and one.kind is other.kind and other.labels == expected
 
@@ -83,7 +84,6 @@ def labels_of(metric: Metric) -> str:
 def queue_md() -> str:
     theirs = frozenset(kueue_catalogue.CATALOGUE)
     others = [one for one in queue_catalogue.CATALOGUE if one not in theirs]
-    hamis = [one for one in others if one.name.startswith("hami_")]
     return f"""\
 # Metrics of the queue controller
 
@@ -97,12 +97,12 @@ with `name` and `namespace` in place of `cluster_queue`.
 {entries(kueue_catalogue.CATALOGUE)}
 ## Sluice's own
 
-{entries(one for one in others if one not in hamis)}
+{entries(one for one in others if one not in hami.SCHEDULER)}
 ## HAMi's names
 
 ResourceQuotas of namespaces, and devices of other vendors than NVIDIA. {_DEVICE_TEXT}
 
-{entries(hamis)}"""
+{entries(hami.SCHEDULER)}"""
 
 
 def node_md() -> str:
@@ -142,7 +142,7 @@ def _dcgm_names() -> str:
 
 def _hami_rows() -> str:
     rows = []
-    for one in hami.FAMILIES:
+    for one in hami.NODE:
         legacy = f", `{one.legacy.name}`" if one.legacy else ""
         labels = labels_of(one.metric)
         rows.append(f"- `{exposed(one.metric)}`{legacy}{labels}: {meaning_of(one.metric)}\n")

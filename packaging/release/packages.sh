@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.."
 # The checksums are over all that is there, so nothing else may be.
 for entry in "$dest"/*; do
 	case ${entry##*/} in
-	deb | rpm | image | image.tar | SHA256SUMS | SHA256SUMS.sig | '*') ;;
+	deb | rpm | image | image.tar | sluice.yaml | SHA256SUMS | SHA256SUMS.sig | '*') ;;
 	*) echo "packages: $entry is no part of a release: remove it, or give another directory" >&2; exit 1 ;;
 	esac
 done
@@ -23,4 +23,5 @@ if [ "$(id -u)" = 0 ]; then # chroot and the owners of files
 else
 	echo "packages: no container image: that needs root" >&2
 fi
+packaging/release/manifest.sh "$dest"
 packaging/release/checksums.sh "$dest" "${SLUICE_SIGNING_KEY:-}"

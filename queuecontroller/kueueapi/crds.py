@@ -52,21 +52,21 @@ class Webhook:
     namespace: str = "sluice"
     service: str = "sluice-queue-webhooks"
     port: int = 443
+    word: str = ""
+    """Last part of every path, without which the webhook server refuses a request. Empty in
+    generated manifests, which then have no path: the controller writes it when it registers."""
 
     def client(self, path: str) -> Schema:
         """The webhook's clientConfig, as webhooks of all kinds have it."""
-        where: Schema = (
-            {"url": self.url + path}
-            if self.url
-            else {
-                "service": {
-                    "namespace": self.namespace,
-                    "name": self.service,
-                    "path": path,
-                    "port": self.port,
-                }
-            }
-        )
+        if self.word:
+            path = f"{path}/{self.word}"
+        if self.url:
+            where: Schema = {"url": self.url + path}
+        else:
+            service: Schema = {"namespace": self.namespace, "name": self.service}
+            if self.word:
+                service["path"] = path
+            where = {"service": {**service, "port": self.port}}
         return {**where, "caBundle": self.ca_bundle} if self.ca_bundle else where
 
 

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_type_hints
 
 from queuecontroller.state.access.lists import parse_checks
+from sluicecommon.hami import names as hami
 from sluicecommon.page.settings import PageSettings, check_page
 from sluicecommon.settings import ConfigError, check_table, nearest
 from sluicecommon.settings import absolute_path as _path
@@ -144,7 +145,7 @@ class SharesSettings:
     replaced_schedulers: tuple[str, ...] = ("default-scheduler",)
     """Scheduler names that it replaces; add kai-scheduler or volcano to migrate without changing
     manifests."""
-    served_schedulers: tuple[str, ...] = ("sluice-scheduler", "hami-scheduler")
+    served_schedulers: tuple[str, ...] = ("sluice-scheduler", hami.SCHEDULER)
     """Schedulers that call the extender; pods that name one keep it."""
     hami_devices: str = _path()
     """HAMi's device-config.yaml, bare or as its ConfigMap: resource names, defaults, other vendors'
@@ -167,8 +168,9 @@ class ExtenderSettings:
     mode kubernetes."""
 
     callers: str = ""
-    """Names in client certificates of kubernetes.webhooks_ca that may call the extender, and so
-    bind pods; separated by commas, a trailing `*` matches any suffix. Empty: the extender is
+    """Names of schedulers that may call the extender, and so bind pods; separated by commas, a
+    trailing `*` matches any suffix. A certificate of kubernetes.webhooks_ca has its scheduler's
+    name in the URI `sluice:scheduler:NAME`. Empty: the extender is
     off."""
     listen: str = ""
     """ADDRESS:PORT on the loopback where a kube-scheduler in the same pod calls without TLS; every
@@ -195,14 +197,14 @@ class ExtenderSettings:
     """A pod that lacks only GPU shares preempts pods of lower priority, unless its preemptionPolicy
     is Never. false: only victims that kube-scheduler chooses are completed so that the GPUs
     suffice."""
-    resource_count: str = "nvidia.com/gpu"
+    resource_count: str = hami.GPU
     """Resource name of the number of GPUs, as in the agents' [kubelet]. If all four are unset,
     HAMi's file (shares.hami_devices) gives them."""
-    resource_memory: str = "nvidia.com/gpumem"
+    resource_memory: str = hami.GPU_MEMORY
     """Resource name of the memory of each GPU, MiB."""
-    resource_memory_percentage: str = "nvidia.com/gpumem-percentage"
+    resource_memory_percentage: str = hami.GPU_MEMORY_PERCENT
     """Resource name of the memory of each GPU, percent."""
-    resource_cores: str = "nvidia.com/gpucores"
+    resource_cores: str = hami.GPU_CORES
     """Resource name of the time of each GPU, percent."""
 
 
@@ -290,18 +292,8 @@ class Settings:
     page: PageSettings = field(default_factory=PageSettings)
 
 
-SECTIONS: Final[Mapping[str, type[Any]]] = {
-    "server": ServerSettings,
-    "tls": TlsSettings,
-    "kubernetes": KubernetesSettings,
-    "shares": SharesSettings,
-    "extender": ExtenderSettings,
-    "nodes": NodeSettings,
-    "engine": EngineOptions,
-    "placement": PlacementSettings,
-    "workloads": WorkloadSettings,
-    "page": PageSettings,
-}
+SECTIONS: Final[Mapping[str, type[Any]]] = get_type_hints(Settings)
+"""Sections by name."""
 
 
 def parse(document: Mapping[str, object]) -> Settings:

@@ -11,13 +11,13 @@ from queuecontroller.gpushares.admission import Rules
 from queuecontroller.gpushares.vendors.config import DeviceConfig, read_device_config
 from queuecontroller.server.config import ConfigError, ExtenderSettings, SharesSettings
 from sluicecommon import yaml_text
-from sluicecommon.hami import PartKind, split
+from sluicecommon.hami.documents import PartKind, split
 
 UNSAID: Final = ExtenderSettings()
 NAMED: Final = {
     "count": "resource_count",
     "memory": "resource_memory",
-    "percent": "resource_memory_percentage",
+    "memory_percent": "resource_memory_percentage",
     "cores": "resource_cores",
 }
 log = logging.getLogger(__name__)

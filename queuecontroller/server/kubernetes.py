@@ -46,7 +46,6 @@ from queuecontroller.cluster.setup.registration import keep_registered
 from queuecontroller.cluster.status.visibility import Question, answer
 from queuecontroller.gpushares.admission import Rules
 from queuecontroller.gpushares.extender.answers import Defaults, with_policies
-from queuecontroller.gpushares.extender.pods import ResourceNames
 from queuecontroller.kueueapi.crds import Webhook
 from queuecontroller.scheduler.placement.request import Policy, gpu_policies
 from queuecontroller.server.api.calls import Calls
@@ -85,7 +84,7 @@ from queuecontroller.server.web.extender import ExtenderEndpoint, LoopbackServer
 from queuecontroller.server.web.http import HttpServer
 from queuecontroller.server.web.reviews import patched, reviewed
 from queuecontroller.server.web.visibility import VisibilityServer
-from queuecontroller.server.web.webhooks import WebhookServer
+from queuecontroller.server.web.webhooks import WebhookServer, word_of
 from queuecontroller.state.access.lists import Names
 from queuecontroller.state.shell import EXIT_DEFECT, EXIT_OK
 from queuecontroller.version import version
@@ -325,10 +324,7 @@ def _page_backend(controller: Controller, access: Access, settings: Settings) ->
 def _defaults(given: ExtenderSettings, rules: Rules) -> Defaults:
     usual = (Policy.SPREAD,) if rules.devices.is_given else (Policy.BINPACK,)
     policies = gpu_policies("extender.gpu_policy", given.gpu_policy or usual)
-    nvidia = rules.devices.nvidia
-    names = ResourceNames(
-        nvidia.count, nvidia.memory, nvidia.percent, nvidia.cores, nvidia.memory_factor
-    )
+    names = rules.devices.nvidia
     made = replace(with_policies(policies), node_policy=given.node_policy, names=names)
     return replace(made, best_only=given.answers == "best")
 
@@ -410,9 +406,10 @@ def _visibility(
 
 
 def webhook_of(given: KubernetesSettings, namespace: str) -> Webhook:
-    """The webhooks' CA bundle and address. Raises OSError."""
+    """The webhooks' CA bundle, address and secret word. Raises OSError."""
     bundle = base64.b64encode(Path(given.webhooks_ca).read_bytes()).decode()
-    return Webhook(bundle, given.webhooks_url.rstrip("/"), namespace)
+    word = word_of(Path(given.webhooks_key))
+    return Webhook(bundle, given.webhooks_url.rstrip("/"), namespace, word=word)
 
 
 async def _until_fit(client: ApiClient, stopped: asyncio.Event, beside: bool) -> bool:

@@ -60,6 +60,9 @@ class NodeService:
         self._workloads = workloads
         self._journal = journal
         self.requeue_lost = requeue_lost
+        self._unclaimed: dict[WorkloadKey, tuple[str, int]] = {}
+        """Decided workloads without a waiting process, by name: their UID, and when they are
+        withdrawn."""
 
     # -- sessions ---------------------------------------------------------------------------------
 
@@ -150,10 +153,34 @@ class NodeService:
         self._journal.note("Adopted", f"Workload/{record.key}", f"from {node.name}", now_ns)
 
     def _withdraw_orphans(self, hello: Hello, now_ns: int) -> None:
-        """Remove workloads whose waiting processes on this node have gone."""
+        """Remove workloads whose waiting processes on this node have gone. One that is decided but
+        has not started would hold its quota for ever, since nothing on the node is left to start
+        it; it is removed after a lease, unless it starts or its process is heard of."""
         for key in list(self._workloads.by_node.get(hello.node, ())):
-            if key not in hello.waiting and not self._nodes.of_workload(key):
-                self._workloads.remove(key, f"its waiting process on {hello.node} is gone", now_ns)
+            if key in hello.waiting:
+                self._unclaimed.pop(key, None)
+            elif not self._nodes.of_workload(key):
+                self._withdraw(key, hello.node, now_ns)
+            elif self._is_only_decided(key):
+                uid = self._workloads.records[key].workload.uid
+                self._unclaimed.setdefault(key, (uid, now_ns + self._nodes.lease_ns))
+
+    def _is_only_decided(self, key: WorkloadKey) -> bool:
+        placed = self._nodes.of_workload(key).values()
+        return all(one.state is PodState.DECIDED and one.desired is Desired.RUN for one in placed)
+
+    def _withdraw(self, key: WorkloadKey, node: str, now_ns: int) -> None:
+        self._workloads.remove(key, f"its waiting process on {node} is gone", now_ns)
+
+    def _withdraw_unclaimed(self, now_ns: int) -> None:
+        for key, (uid, due_ns) in list(self._unclaimed.items()):
+            record = self._workloads.records.get(key)
+            known = record is not None and record.workload.uid == uid
+            if record is None or not known or not self._is_only_decided(key):
+                del self._unclaimed[key]
+            elif now_ns >= due_ns:
+                del self._unclaimed[key]
+                self._withdraw(key, record.node, now_ns)
 
     # -- reports ----------------------------------------------------------------------------------
 
@@ -256,6 +283,7 @@ class NodeService:
     # -- time -------------------------------------------------------------------------------------
 
     def tick(self, now_ns: int) -> None:
+        self._withdraw_unclaimed(now_ns)
         for node in self._nodes.expire(now_ns):
             if not self.requeue_lost:
                 continue

@@ -8,7 +8,6 @@ silent clients displace each other, and a scrape or a probe, which sends at once
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from ipaddress import IPv6Address, ip_address
@@ -34,55 +33,119 @@ class Client:
 
 
 class Clients:
-    """The open connections of one listener."""
+    """The open connections of one listener. Entering and leaving costs little however many there
+    are, since a client without credentials causes both."""
 
     def __init__(
         self,
         most: int = MOST,
         most_per_address: int = MAX_PER_ADDRESS,
         keeps_asked: bool = False,
+        most_silent: int | None = None,
     ) -> None:
         """With `keeps_asked` no connection that has sent a request is closed for a new one: a full
-        listener then closes the new one instead."""
+        listener then closes the new one instead. `most_silent` limits the connections that have not
+        sent one; each of them costs the buffers of a TLS handshake."""
         self._most = most
         self._most_per_address = most_per_address
         self._keeps_asked = keeps_asked
-        self._open: set[Client] = set()
+        self._most_silent = most if most_silent is None else most_silent
+        self._silent: dict[str, dict[Client, None]] = {}
+        """The connections without a request by origin, the oldest first."""
+        self._asked: dict[str, dict[Client, None]] = {}
+        self._silent_number = 0
+        self._asked_number = 0
         self.dropped_total = 0
         """Connections closed for want of room."""
 
     def __len__(self) -> int:
-        return len(self._open)
+        return self._silent_number + self._asked_number
 
     def enter(self, address: str, drop: Callable[[], object]) -> Client:
         """Add a connection; where there is no room, another one is closed for it."""
         new = Client(origin_of(address), drop)
-        count = Counter(client.origin for client in (*self._open, new))
-        self._open.add(new)
-        if count[new.origin] > self._most_per_address:
+        self._put(new)
+        if self._count(new.origin) > self._most_per_address:
             self._make_room(new, new.origin)
-        elif len(self._open) > self._most:
-            largest = max(count, key=lambda origin: (count[origin], origin == new.origin))
+        elif len(self) > self._most:
+            origins = {*self._silent, *self._asked}
+            largest = max(origins, key=lambda one: (self._count(one), one == new.origin))
             self._make_room(new, largest)
+        elif self._silent_number > self._most_silent:
+            largest = max(self._silent, key=lambda one: (len(self._silent[one]), one == new.origin))
+            first = next((one for one in self._silent[largest] if one is not new), None)
+            self._drop(first or self._oldest_of_all(new))
         return new
 
+    def mark(self, client: Client, asked: bool) -> None:
+        """Record whether the connection has sent a request that is being answered."""
+        if client.asked != asked:
+            known = self._take(client)
+            client.asked = asked
+            if known:
+                self._put(client)
+
     def leave(self, client: Client) -> None:
-        self._open.discard(client)
+        self._take(client)
 
     def drop_all(self) -> None:
         """Close every connection."""
-        for client in list(self._open):
-            client.drop()
+        for of_origin in (*self._silent.values(), *self._asked.values()):
+            for client in list(of_origin):
+                client.drop()
+
+    def _count(self, origin: str) -> int:
+        return len(self._silent.get(origin, ())) + len(self._asked.get(origin, ()))
+
+    def _put(self, client: Client) -> None:
+        where = self._asked if client.asked else self._silent
+        where.setdefault(client.origin, {})[client] = None
+        if client.asked:
+            self._asked_number += 1
+        else:
+            self._silent_number += 1
+
+    def _take(self, client: Client) -> bool:
+        """Remove a connection; returns False if it is not there."""
+        where = self._asked if client.asked else self._silent
+        of_origin = where.get(client.origin, {})
+        if client not in of_origin:
+            return False
+        del of_origin[client]
+        if not of_origin:
+            del where[client.origin]
+        if client.asked:
+            self._asked_number -= 1
+        else:
+            self._silent_number -= 1
+        return True
 
     def _make_room(self, new: Client, origin: str) -> None:
-        others = self._open - {new}
-        same = [client for client in others if client.origin == origin]
-        victim = min(same or others, key=lambda client: (client.asked, client.number))
-        if victim.asked and self._keeps_asked:
-            victim = new
-        self._open.discard(victim)
+        victim = self._oldest(origin, new) or self._oldest_of_all(new)
+        self._drop(new if victim.asked and self._keeps_asked else victim)
+
+    def _drop(self, victim: Client) -> None:
+        self._take(victim)
         self.dropped_total += 1
         victim.drop()
+
+    def _oldest(self, origin: str, new: Client) -> Client | None:
+        for where in (self._silent, self._asked):
+            for client in where.get(origin, ()):
+                if client is not new:
+                    return client
+        return None
+
+    def _oldest_of_all(self, new: Client) -> Client:
+        for where in (self._silent, self._asked):
+            oldest = [
+                one
+                for of_origin in where.values()
+                if (one := next((client for client in of_origin if client is not new), None))
+            ]
+            if oldest:
+                return min(oldest, key=lambda client: client.number)
+        return new
 
 
 def origin_of(address: str) -> str:

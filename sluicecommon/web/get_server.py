@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from sluicecommon.web.answers import LONGEST_REQUEST_BYTES, Responder
-from sluicecommon.web.clients import Clients
+from sluicecommon.web.clients import Client, Clients
 from sluicecommon.web.listener import Certificate, Limits, Listener
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class GetServer:
         self._listener.stop()
         self.clients.drop_all()
 
-    async def protocol(self) -> asyncio.Protocol:
+    async def protocol(self, _client: Client | None = None) -> asyncio.Protocol:
         """A protocol for one connection."""
         if self._make is None:
             # In a thread: loading takes a third of a second that would delay the event loop.

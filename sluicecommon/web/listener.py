@@ -22,18 +22,24 @@ from sluicecommon.web.clients import Client, Clients
 log = logging.getLogger(__name__)
 
 _END_OF_HEAD: Final = b"\r\n\r\n"
+SHUTDOWN_S: Final = 5.0
+"""Longest wait for a client that does not answer the end of TLS."""
+BACKLOG: Final = 256
+"""Connections that the kernel completes before they are accepted."""
 
 
 class Certificate:
     """A TLS server's certificate, which is read again when its files change."""
 
-    def __init__(self, certificate: Path, key: Path) -> None:
-        """Raises OSError, of which ssl.SSLError is one."""
+    def __init__(self, certificate: Path, key: Path, authority: Path | None = None) -> None:
+        """With `authority` clients may have a certificate of it; one of another is refused. Raises
+        OSError, of which ssl.SSLError is one."""
         self._files = (certificate, key)
+        self._authority = authority
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
         self._loaded = self._stamp()
-        self.context.load_cert_chain(certificate, key)
+        self._load()
 
     def refresh(self) -> None:
         """Use changed files for later handshakes; unreadable ones leave the old certificate."""
@@ -41,7 +47,7 @@ class Certificate:
             stamp = self._stamp()
             if stamp != self._loaded:
                 self._loaded = stamp
-                self.context.load_cert_chain(*self._files)
+                self._load()
                 log.info("%s: the changed certificate is in use", self._files[0])
         except OSError as error:
             log.warning(
@@ -50,8 +56,15 @@ class Certificate:
                 error,
             )
 
+    def _load(self) -> None:
+        self.context.load_cert_chain(*self._files)
+        if self._authority is not None:
+            self.context.load_verify_locations(self._authority)
+            self.context.verify_mode = ssl.CERT_OPTIONAL
+
     def _stamp(self) -> tuple[int, ...]:
-        return tuple(os.stat(path).st_mtime_ns for path in self._files)
+        files = self._files if self._authority is None else (*self._files, self._authority)
+        return tuple(os.stat(path).st_mtime_ns for path in files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +77,8 @@ class Limits:
     """Longest connection, the handshake included."""
     request_bytes: int | None = None
     """Most bytes that a client may send over a connection."""
+    first_s: float | None = None
+    """Time within which the head of the first request must have arrived, the handshake included."""
 
 
 def bind(setting: str, address: tuple[str, int]) -> socket.socket:
@@ -90,7 +105,7 @@ class Listener:
 
     def __init__(
         self,
-        make: Callable[[], Awaitable[asyncio.Protocol]],
+        make: Callable[[Client], Awaitable[asyncio.Protocol]],
         clients: Clients,
         limits: Limits,
         certificate: Certificate | None = None,
@@ -106,7 +121,9 @@ class Listener:
     async def start(self, setting: str, address: tuple[str, int]) -> None:
         """Listen on an address. Raises OSError, whose text begins with `setting`."""
         try:
-            self._server = await self._loop.create_server(self._connection, *address)
+            self._server = await self._loop.create_server(
+                self._connection, *address, backlog=BACKLOG
+            )
         except OSError as error:
             host, port = address
             reason = os.strerror(error.errno) if error.errno else error
@@ -149,6 +166,8 @@ class _Connection(asyncio.Protocol):
         """The last bytes received, while the end of the head is awaited."""
         self._received = 0
         self._timeout: asyncio.TimerHandle | None = None
+        self._first: asyncio.TimerHandle | None = None
+        """Ends the connection unless the head of a request arrives."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -157,14 +176,19 @@ class _Connection(asyncio.Protocol):
         # abort() and not close(), which would wait for a client that does not read.
         self._client = self._listener.clients.enter(str(peer[0]), transport.abort)
         transport.pause_reading()  # A handshake's first bytes must wait for start_tls.
-        task = asyncio.get_running_loop().create_task(self._open(transport))
+        loop, first_s = asyncio.get_running_loop(), self._listener.limits.first_s
+        if first_s is not None:
+            self._first = loop.call_later(first_s, transport.abort)
+        task = loop.create_task(self._open(transport))
         self._listener.opening.add(task)
         task.add_done_callback(self._listener.opening.discard)
 
     async def _open(self, transport: asyncio.Transport) -> None:
         listener, loop = self._listener, asyncio.get_running_loop()
         try:
-            protocol = await listener.make()
+            if self._client is None:
+                return
+            protocol = await listener.make(self._client)
             if listener.limits.connection_s is not None:
                 self._timeout = loop.call_later(listener.limits.connection_s, transport.abort)
             if listener.certificate is not None:
@@ -176,6 +200,7 @@ class _Connection(asyncio.Protocol):
                     listener.certificate.context,
                     server_side=True,
                     ssl_handshake_timeout=listener.limits.handshake_s,
+                    ssl_shutdown_timeout=SHUTDOWN_S,
                 )
                 if secured is None:
                     raise ConnectionAbortedError
@@ -207,7 +232,11 @@ class _Connection(asyncio.Protocol):
             return
         if self._client is not None and not self._client.asked:
             self._tail += data
-            self._client.asked = _END_OF_HEAD in self._tail
+            if _END_OF_HEAD in self._tail:
+                self._listener.clients.mark(self._client, asked=True)
+                if self._first is not None:
+                    self._first.cancel()
+                    self._first = None
             self._tail = self._tail[-len(_END_OF_HEAD) :]
         if self._protocol is not None:
             self._protocol.data_received(data)
@@ -236,8 +265,9 @@ class _Connection(asyncio.Protocol):
 
     def _forget(self) -> None:
         """Stop counting the connection."""
-        if self._timeout is not None:
-            self._timeout.cancel()
+        for timer in (self._timeout, self._first):
+            if timer is not None:
+                timer.cancel()
         if self._client is not None:
             self._listener.clients.leave(self._client)
             self._client = None

@@ -7,9 +7,6 @@ another site cannot send.
 
 A viewer that does not read holds one frame, a list of keys and the buffers of a socket, and is
 disconnected when it has read nothing for a while.
-
-Weak spot: a client that connects and sends nothing stays until its place is needed for another;
-listen on loopback or behind a proxy where that matters.
 """
 
 from __future__ import annotations
@@ -32,8 +29,9 @@ from typing import Any, Final, Protocol
 from aiohttp import web
 
 from sluicecommon.page.board import Frames, Sight, event
-from sluicecommon.web.clients import Clients
+from sluicecommon.web.clients import Client, Clients
 from sluicecommon.web.listener import Certificate, Limits, Listener
+from sluicecommon.web.malformed import quiet_log
 
 log = logging.getLogger(__name__)
 
@@ -42,18 +40,22 @@ MAX_STREAMS: Final = 256
 MAX_STREAMS_EACH: Final = 64
 """Streams of one viewer, each of them a browser window."""
 LARGEST_BODY_BYTES: Final = 1 << 20
+LARGEST_LOGIN_BYTES: Final = 16 << 10
+"""Limit of the only body that is read without a credential."""
 FRAME_S: Final = 0.25
 """Changes within this time are sent as one event."""
 BEAT_S: Final = 10.0
 """Interval of comments in an idle stream, and of checks of its viewer's permissions."""
 WRITE_S: Final = 20.0
 """A viewer that reads nothing for so long is disconnected; it may reconnect and resume."""
-HANDSHAKE_S: Final = 10.0
-"""Longest TLS handshake."""
+FIRST_S: Final = 10.0
+"""Timeout of the TLS handshake and the head of the first request together."""
+MAX_SILENT: Final = 128
+"""Most connections that have sent no request yet."""
 ENTERING: Final = 8
 """Most concurrent logins, since each may be a request to the Kubernetes API server."""
-LONGEST_TOKEN: Final = 3_800
-"""Characters; browsers store cookies of up to 4 KiB."""
+LONGEST_TOKEN: Final = 12_000
+"""Characters, so that a login fits its body."""
 ACTION_HEADER: Final = "X-Sluice-Page"
 SECURITY: Final = MappingProxyType(
     {
@@ -186,8 +188,8 @@ class PageServer:
         self._runner: web.AppRunner | None = None
         self._listener = Listener(
             self._protocol,
-            Clients(MAX_CONNECTIONS, MAX_CONNECTIONS, keeps_asked=True),
-            Limits(HANDSHAKE_S),
+            Clients(MAX_CONNECTIONS, MAX_CONNECTIONS, keeps_asked=True, most_silent=MAX_SILENT),
+            Limits(FIRST_S, first_s=FIRST_S),
             certificate,
         )
         self._closing = asyncio.Event()
@@ -211,12 +213,18 @@ class PageServer:
         app.router.add_get("/api/{what:[a-z-]+}", self._guarded(self._ask))
         app.router.add_post("/api/{what:[a-z-]+}", self._guarded(self._act))
         app.on_response_prepare.append(_add_headers)
-        self._runner = web.AppRunner(app, access_log=None, keepalive_timeout=15.0)
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            logger=quiet_log(__name__),
+            auto_decompress=False,  # Nothing that the page sends is compressed.
+            keepalive_timeout=15.0,
+        )
         await self._runner.setup()
         await self._listener.start_on(self._socket)
         log.info("page: port %d", self.port)
 
-    async def _protocol(self) -> asyncio.Protocol:
+    async def _protocol(self, _client: Client) -> asyncio.Protocol:
         assert self._runner is not None
         assert self._runner.server is not None
         made: asyncio.Protocol = self._runner.server()
@@ -276,7 +284,7 @@ class PageServer:
         return await self._backend.viewer(self._credential(request))
 
     async def _enter(self, request: web.Request) -> web.StreamResponse:
-        body = await _body(request)
+        body = await _body(request, LARGEST_LOGIN_BYTES)
         secret = body.get("secret")
         if not isinstance(secret, str) or not 0 < len(secret) <= LONGEST_TOKEN:
             raise Refusal(
@@ -458,8 +466,12 @@ async def _add_headers(_request: web.Request, response: web.StreamResponse) -> N
     response.headers.setdefault("Cache-Control", "no-store")
 
 
-async def _body(request: web.Request) -> dict[str, Any]:
-    """The JSON object in a request's body. Raises Refusal."""
+async def _body(request: web.Request, most: int = LARGEST_BODY_BYTES) -> dict[str, Any]:
+    """The JSON object in a request's body of a known length. Raises Refusal."""
+    if request.content_length is None:
+        raise Refusal(411, "a length is required")
+    if request.content_length > most:
+        raise Refusal(413, f"the body is larger than {most >> 10} KiB")
     if request.content_type != "application/json":
         raise Refusal(415, "the content type must be application/json")
     try:

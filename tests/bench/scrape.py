@@ -92,12 +92,13 @@ def _reading(index: int) -> GpuReading:
 
 def _gpu(gpu: GpuReading) -> GpuView:
     return GpuView(
-        uuid=gpu.uuid, index=gpu.index, name=gpu.name, memory_total_bytes=gpu.memory_total_bytes,
-        memory_used_bytes=gpu.memory_used_bytes, memory_granted_bytes=40 * GIB,
-        share_granted_ratio=1.0, grants=10, slots=10, utilization_ratio=gpu.utilization_ratio,
-        temperature_celsius=gpu.temperature_celsius, power_watts=gpu.power_watts, sm_count=132,
-        pci_bus_id=gpu.pci_bus_id, numa_node=gpu.numa_node, health="healthy",
-    )  # fmt: skip
+        **gpu.figures(),
+        memory_granted_bytes=40 * GIB,
+        share_granted_ratio=1.0,
+        grants=10,
+        slots=10,
+        health="healthy",
+    )
 
 
 def _grant(number: int, gpu: GpuReading) -> GrantView:

@@ -45,8 +45,9 @@ def certify(place: Path) -> Authority:
     authority = Authority(place).create("webhooks")
     names = ["IP:127.0.0.1", "DNS:localhost"]
     authority.issue("server", "/CN=sluice-queue", "serverAuth,clientAuth", names)
-    authority.issue("scheduler", "/CN=kube-scheduler", "clientAuth", [])
-    authority.issue("stranger", "/CN=stranger", "clientAuth", [])
+    role = "URI:sluice:scheduler:kube-scheduler"
+    authority.issue("scheduler", "/CN=kube-scheduler", "clientAuth", [role])
+    authority.issue("stranger", "/CN=kube-scheduler", "clientAuth", ["DNS:kube-scheduler"])
     return authority
 
 
@@ -59,7 +60,7 @@ def settings(place: Path, port: int) -> list[str]:
         f"kubernetes.webhooks_certificate={place}/server.crt",
         f"kubernetes.webhooks_key={place}/server.key",
         f"kubernetes.webhooks_ca={place}/ca.crt",
-        "extender.callers=kube-scheduler, sluice-queue",
+        "extender.callers=kube-scheduler",
         f"extender.own_address=127.0.0.1:{port}",
     ]
 

@@ -1,9 +1,10 @@
-"""Bytes to a GetServer, as a connection would bring them, without a socket."""
+"""Bytes to a GetServer and to a PostServer, as a connection would bring them, without a socket."""
 
 from __future__ import annotations
 
 import asyncio
 
+from queuecontroller.server.web.posts import PostServer
 from sluicecommon.web.get_server import GetServer
 
 
@@ -52,4 +53,29 @@ class Connections:
         protocol.connection_lost(None)
         for _ in range(4):
             await asyncio.sleep(0)
+        return bytes(transport.written)
+
+
+class Posts:
+    """One loop for many inputs to a PostServer, each of them a connection."""
+
+    def __init__(self, server: PostServer) -> None:
+        self._server = server
+        self._loop = asyncio.new_event_loop()
+
+    def reply(self, data: bytes) -> bytes:
+        """Everything that is answered to `data`, which arrives in two parts."""
+        return self._loop.run_until_complete(self._reply(data))
+
+    async def _reply(self, data: bytes) -> bytes:
+        transport = _Transport()
+        client = self._server.clients.enter("10.0.0.1", transport.abort)
+        protocol = await self._server.protocol(client)
+        protocol.connection_made(transport)
+        half = len(data) // 2
+        for part in (data[:half], data[half:]):
+            protocol.data_received(part)
+        self._server.clients.leave(client)
+        protocol.connection_lost(None)
+        assert self._server.bytes == 0, "what was counted is given back"
         return bytes(transport.written)

@@ -8,16 +8,24 @@ from typing import Any, cast
 
 from queuecontroller import frameworks
 from queuecontroller.frameworks.patches import merged
+from queuecontroller.gpushares.claims import counting
+from queuecontroller.gpushares.claims.cel import Device, matches, quantity, version
+from queuecontroller.gpushares.claims.cel_parse import CelError
+from queuecontroller.gpushares.claims.mappings import Mapped, Source
+from queuecontroller.gpushares.claims.published import published
 from queuecontroller.kueueapi.manifests.nodes import read_node
 from queuecontroller.server.api import users
 from queuecontroller.server.web import reviews
 from queuecontroller.server.web.http import HttpServer
+from queuecontroller.server.web.posts import Answered, PostServer, Route
 from queuecontroller.state.access import Names, RoleLists
 from queuecontroller.state.access.lists import parse_checks
 from queuecontroller.state.nodes.seals import Fence, Seals
 from queuecontroller.state.objects.submission import Refused
-from sluicecommon.reader import ManifestError
-from tests.fuzz.http import Connections
+from sluicecommon.budget import Budget
+from sluicecommon.reader import ManifestError, Problem
+from sluicecommon.reader import Reader as DocumentReader
+from tests.fuzz.http import Connections, Posts
 from tests.fuzz.mutation import Reader, Target
 
 LISTS = RoleLists(
@@ -54,6 +62,92 @@ def seal(data: bytes) -> object:
     return fence, row
 
 
+DEVICE = Device(
+    driver="sluice.dev",
+    attributes={"sluice.dev": {"type": "gpu", "index": 0, "v": version("570.86.15"), "p": ["1g"]}},
+    capacity={"sluice.dev": {"memory": quantity("80Gi")}},
+    shared=True,
+)
+SELECTORS = (
+    b'device.attributes["sluice.dev"].?index.orValue(3) == 0 && device.driver in ["a", "sluice.dev"]',
+    b'device.capacity["sluice.dev"].memory.compareTo(quantity("40Gi")) >= 0',
+    b'device.attributes["sluice.dev"].p.exists(x, x.startsWith("1g")) || -1 + 2 < 3',
+    b"cel.bind(a, [1, 1], cel.bind(b, [a, a], cel.bind(c, [b, b], c == [b, a] || b in [c])))",
+    b'has(device.attributes["sluice.dev"].type) ? semver("1.2.3").major() == 1 : false',
+)
+
+
+def selector(data: bytes) -> object:
+    """A device selector, within its budget of steps."""
+    budget = Budget(100_000)
+    try:
+        return matches(data.decode("utf-8", "replace"), DEVICE, budget)
+    finally:
+        assert budget.spent <= 100_000 + counting.MAX_STEPS
+
+
+CLAIMS: dict[str, Any] = {
+    "template": {
+        "spec": {
+            "spec": {
+                "devices": {
+                    "requests": [
+                        {
+                            "name": "gpu",
+                            "exactly": {
+                                "deviceClassName": "gpu.sluice.dev",
+                                "count": 1,
+                                "capacity": {"requests": {"memory": "8Gi"}},
+                                "selectors": [
+                                    {"cel": {"expression": SELECTORS[0].decode()}},
+                                ],
+                            },
+                        }
+                    ]
+                }
+            }
+        }
+    },
+    "class": {"spec": {"selectors": [{"cel": {"expression": SELECTORS[1].decode()}}]}},
+    "slice": {
+        "spec": {
+            "driver": "sluice.dev",
+            "pool": {"name": "n", "generation": 1, "resourceSliceCount": 1},
+            "devices": [
+                {
+                    "name": "gpu-0",
+                    "attributes": {"index": {"int": 0}},
+                    "capacity": {"memory": {"value": "80Gi"}},
+                }
+            ],
+        }
+    },
+}
+
+
+def claim_template(data: bytes) -> object:
+    """A pod's claim, its template, class and slice: counted, or refused with the field."""
+    try:
+        given = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(given, dict):
+        return None
+    parts = {name: value if isinstance(value := given.get(name), dict) else {} for name in CLAIMS}
+    source = Source(False, "memory", "sluice.dev", "device.driver == 'sluice.dev'")
+    known = counting.Known(
+        {"gpu.sluice.dev": Mapped("", (("sluice.dev/memory", source),))},
+        lambda namespace, name: parts["template"],
+        lambda name: parts["class"],
+        lambda driver: published([parts["slice"]], driver),
+    )
+    problems: list[Problem] = []
+    spec = {"resourceClaims": [{"name": "c", "resourceClaimTemplateName": "t"}]}
+    found = counting.claims_of(DocumentReader(spec, "spec", problems), "n", known)
+    assert all(isinstance(one, int) and one >= 0 for one in found.values())
+    return found
+
+
 def http_request() -> Reader:
     class Shell:
         why_not_ready = ""
@@ -66,6 +160,18 @@ def http_request() -> Reader:
     def run(data: bytes) -> object:
         reply = connections.reply(data)
         assert not reply or re.match(rb"HTTP/(1\.[01] (200|404|405)|\d\.\d 400) ", reply), reply
+        return reply
+
+    return run
+
+
+def webhook_request() -> Reader:
+    server = PostServer({"/validate/w": Route(lambda asked: Answered(asked.body), 64)}, None)
+    connections = Posts(server)
+
+    def run(data: bytes) -> object:
+        reply = connections.reply(data)
+        assert re.match(rb"(HTTP/1\.1 (100|200|400|403|404|405|411|413|431) |$)", reply), reply
         return reply
 
     return run
@@ -213,6 +319,8 @@ def targets() -> list[Target]:
             "whoever asks the authority for a certificate",
         ),
         Target("seal", seal, (), tuple(one.encode() for one in SEALED), "a node"),
+        Target("device selector", selector, (CelError,), SELECTORS, "users"),
+        Target("claim template", claim_template, (), (json.dumps(CLAIMS).encode(),), "users"),
         Target(
             "http request of the queue",
             http_request(),
@@ -222,6 +330,17 @@ def targets() -> list[Target]:
                 b"GET /healthz?x HTTP/1.0\r\nHost: a\r\n\r\n",
             ),
             "whoever reaches the port",
+        ),
+        Target(
+            "webhook request",
+            webhook_request(),
+            (),
+            (
+                b"POST /validate/w HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}",
+                b"POST /validate/w HTTP/1.0\r\nContent-Length: 0\r\nConnection: close\r\n\r\n" * 2,
+                b"POST /w HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 65\r\n\r\n",
+            ),
+            "strangers",
         ),
         Target(
             "applied object",

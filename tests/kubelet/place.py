@@ -23,7 +23,7 @@ from nodeagent.adapters.processes.pidfd import SystemProcesses
 from nodeagent.adapters.region.store import RegionLibrary, TmpfsRegions
 from nodeagent.assembly.kubelet import PluginServers
 from nodeagent.core.kubelet.offers import OfferRules
-from nodeagent.core.kubelet.pod_limits import DefaultLimits, ResourceNames
+from nodeagent.core.kubelet.pod_limits import DefaultLimits
 from nodeagent.ports.containers import ContainerAnswer, GivenFiles, GrantMounts
 from nodeagent.ports.gpus import NodeReading
 from nodeagent.ports.kubelet import Allocation, LimitsSource
@@ -39,6 +39,7 @@ from nodeagent.shell.pods.deviceplugin.manager import (
 )
 from nodeagent.shell.pods.limits import NodeDefaults, PodLimits
 from nodeagent.shell.pods.pod_grants import PodGrants
+from sluicecommon.hami.names import ResourceNames
 from tests.kit.clock import ManualClock
 from tests.kit.fakes.cdi import FakeCdi
 from tests.kit.fakes.kubelet import FakeKubelet, Pod

@@ -707,3 +707,50 @@ def test_each_part_can_be_left_out() -> None:
         of(rendered("queue.enabled=false"), "ConfigMap", "agent")["data"]["sluice.toml"]
     )
     assert "queue" not in alone
+
+
+@needs_helm
+@pytest.mark.parametrize("door", ["device-plugin", "dra"])
+@pytest.mark.parametrize("kubernetes", ["1.28", "1.31", "1.34"])
+def test_what_an_agent_may_write_of_claims_is_kept_to_its_own_node(
+    door: str, kubernetes: str
+) -> None:
+    """The policy was made with door dra only, and the rights always."""
+    objects = rendered(*SECRETS, f"agent.door={door}", kubernetes=kubernetes)
+    (role,) = [
+        one
+        for one in objects
+        if one["kind"] == "ClusterRole" and one["metadata"]["name"].endswith("-agent")
+    ]
+    writes = {
+        resource
+        for rule in role["rules"]
+        for resource in rule["resources"]
+        if {"create", "update", "patch", "delete"} & set(rule["verbs"])
+    }
+    guarded = {
+        resource
+        for one in objects
+        if one["kind"] == "ValidatingAdmissionPolicy"
+        and "agent" in json.dumps(one["spec"]["matchConditions"])
+        for rule in one["spec"]["matchConstraints"]["resourceRules"]
+        for resource in rule["resources"]
+    }
+    assert writes == {"events", "nodes/status", "resourceclaims/status", "resourceslices"}
+    assert guarded == (set() if kubernetes == "1.28" else writes - {"events"})
+    bound = {
+        one["spec"]["policyName"]
+        for one in objects
+        if one["kind"] == "ValidatingAdmissionPolicyBinding"
+    }
+    policies = {
+        one["metadata"]["name"] for one in objects if one["kind"] == "ValidatingAdmissionPolicy"
+    }
+    assert bound == policies
+
+
+@needs_helm
+def test_a_certificate_of_cert_manager_has_the_schedulers_role() -> None:
+    objects = rendered("queue.certManager.issuer=i", "queue.mode=kubernetes", *SECRETS[1:])
+    (certificate,) = [one for one in objects if one["kind"] == "Certificate"]
+    assert certificate["spec"]["uris"] == ["sluice:scheduler:s-queue"]

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-from ctypes import POINTER, byref, c_int, c_uint64
+from ctypes import POINTER, Structure, byref, c_int, c_uint32, c_uint64
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.kit.places import GATE_PROBE
-from tests.properties.test_gate import Shape
+
+
+class Shape(Structure):
+    _fields_ = [("grid", c_uint32 * 3), ("block", c_uint32 * 3), ("shared_bytes", c_uint32)]
+
 
 functions = itertools.count(0x1000)
 grids = st.tuples(st.integers(1, 2**20), st.integers(1, 64), st.integers(1, 8))

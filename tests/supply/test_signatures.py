@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.kit.places import REPO
 
@@ -93,3 +94,16 @@ def test_a_release_is_not_made_beside_what_is_none(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "notes.txt is no part of a release" in done.stderr
     assert not list((tmp_path / "deb").iterdir())
+
+
+def test_the_rendered_chart_is_part_of_a_release(tmp_path: Path) -> None:
+    release = REPO / "packaging" / "release"
+    subprocess.run([release / "manifest.sh", tmp_path], check=True, timeout=300)
+    if not (tmp_path / "sluice.yaml").exists():
+        pytest.skip("there is no helm, and no Go to build it")
+    kinds = {one["kind"] for one in yaml.safe_load_all((tmp_path / "sluice.yaml").read_text())}
+    assert {"DaemonSet", "Deployment", "ServiceAccount"} <= kinds
+    (tmp_path / "tainted").touch()
+    command = [release / "packages.sh", tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert "tainted is no part of a release" in done.stderr, "sluice.yaml comes first and is one"

@@ -19,7 +19,11 @@ def edges(*pairs: tuple[str, str]) -> dict[tuple[Path, Path], str]:
 
 def placed(name: str) -> Path:
     """A file of interpose/, unless the name begins with another top-level folder."""
-    return Path(name) if name.startswith(("simgpu/", "proto/", "nativecommon/")) else Path("interpose", name)
+    return (
+        Path(name)
+        if name.startswith(("simgpu/", "proto/", "nativecommon/"))
+        else Path("interpose", name)
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,5 @@
 """The public socket: accepts connections, gets the caller's identity from the kernel, and relays to
-gRPC's own socket.
-
-grpc-python does not report the peer of a Unix socket. So connections are accepted here, SO_PEERCRED
-and SO_PEERPIDFD are read, and the bytes are relayed to gRPC's socket in a 0700 directory, from a
-socket that is bound to a unique name in it. `context.peer()` returns that name, which leads back to
-the credentials. Only this process can reach the private socket, and a name is used once.
+gRPC's own socket (`sluicecommon.grpc_relay`), whose `context.peer()` leads back to the identity.
 """
 
 from __future__ import annotations
@@ -17,6 +12,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -27,10 +23,10 @@ from nodeagent.adapters.processes.pidfd import PidfdHandle, peer_of
 from nodeagent.ports.clients import Peer
 from nodeagent.shell.rate_limited_log import RateLimitedLog
 from sluicecommon.background import BackgroundTasks
+from sluicecommon.grpc_relay import CallerEnd, Relay
 
 log = logging.getLogger(__name__)
 
-CHUNK_BYTES: Final = 64 << 10
 BACKLOG: Final = 512
 MAX_AT_ONCE: Final = 64
 """Connections that are accepted before the event loop runs other tasks."""
@@ -42,6 +38,28 @@ PAUSE_S: Final = 0.2
 """Seconds until accepting is tried again after file descriptors ran out."""
 
 
+@dataclass(eq=False, slots=True)
+class _Connection(Relay):
+    """The connection of a caller that was admitted."""
+
+    handle: PidfdHandle
+    peer: Peer
+    on_settled: Callable[[_Connection], None]
+    on_end: Callable[[_Connection], None]
+    guest: Guest | None = None
+    is_settled: bool = False
+    """True once gRPC's end is open, so that all its file descriptors are."""
+
+    def answered(self) -> None:
+        if not self.is_settled:
+            self.is_settled = True
+            self.on_settled(self)
+
+    def ended(self) -> None:
+        self.answered()
+        self.on_end(self)
+
+
 class ApiListener:
     def __init__(self, public: Path, private: Path) -> None:
         """`private` is gRPC's socket, in a directory that only this process uses."""
@@ -51,9 +69,9 @@ class ApiListener:
         self._accounts = Accounts()
         self._room = DescriptorRoom()
         self._spare = Spare()
-        self._peers: dict[str, tuple[Peer, Guest]] = {}
+        self._connections: dict[str, _Connection] = {}
         self._names = itertools.count(1)
-        self._relays = BackgroundTasks()
+        self._opening = BackgroundTasks()
         self._listener: socket.socket | None = None
         self._timers: set[asyncio.TimerHandle] = set()
         self._short = RateLimitedLog(log)
@@ -79,14 +97,17 @@ class ApiListener:
             self._listener = None
         for timer in self._timers:
             timer.cancel()
-        self._relays.cancel()
+        self._opening.cancel()
+        for one in list(self._connections.values()):
+            one.abort()
         self._spare.close()
         with contextlib.suppress(FileNotFoundError):
             self._public.unlink()
 
     def known(self, name: str) -> tuple[Peer, Guest] | None:
         """The caller behind the name that gRPC reports."""
-        return self._peers.get(name)
+        found = self._connections.get(name)
+        return None if found is None or found.guest is None else (found.peer, found.guest)
 
     # --- accepting ---
 
@@ -144,90 +165,45 @@ class ApiListener:
             return
         uid = handle.process.uid
         room = self._room.for_root if uid == 0 else self._room.for_user
-        guest: Guest | None = None
         # Connections accepted just now have not opened theirs yet.
         if not room(connection.fileno() + PER_RELAY * self._settling):
             self._short.warning("few file descriptors left: closed a connection of uid %d", uid)
         else:
-            tasks: list[asyncio.Task[None]] = []
-            guest = self.guests.enter(
-                self._accounts.of(handle.process),
-                lambda: [task.cancel() for task in tasks],
-                time.monotonic(),
+            relay = _Connection(
+                handle,
+                Peer(handle),
+                self._settled,
+                self._ended,
+                own=self._private.parent / f"c{next(self._names)}",
+                target=self._private,
             )
-            if guest is not None:
-                served = self._serve(connection, handle, guest)
-                tasks.append(self._relays.spawn(served, "relay of a connection"))
+            relay.guest = self.guests.enter(
+                self._accounts.of(handle.process), relay.abort, time.monotonic()
+            )
+            if relay.guest is not None:
+                self._settling += 1
+                self._connections[relay.name] = relay
+                served = self._serve(connection, relay)
+                self._opening.spawn(served, "relay of a connection", expected=(OSError,))
                 return
             self._short.warning("too many connections: closed one of uid %d", uid)
         handle.close()
         connection.close()
 
-    async def _serve(self, connection: socket.socket, handle: PidfdHandle, guest: Guest) -> None:
-        settled = [False]
-        self._settling += 1
-
-        def settle() -> None:
-            if not settled[0]:
-                settled[0] = True
-                self._settling -= 1
-
+    async def _serve(self, connection: socket.socket, relay: _Connection) -> None:
         try:
-            await self._relay(Peer(handle), connection, guest, settle)
-        except OSError as error:
-            log.debug("relay for uid %d: %s", handle.process.uid, error)
-        finally:
-            settle()
-            self.guests.leave(guest)
-            handle.close()
+            loop = asyncio.get_running_loop()
+            await loop.connect_accepted_socket(lambda: CallerEnd(lambda _: relay), connection)
+        except BaseException:
             connection.close()
+            relay.ended()
+            raise
 
-    async def _relay(
-        self,
-        peer: Peer,
-        connection: socket.socket,
-        guest: Guest,
-        settled: Callable[[], None],
-    ) -> None:
-        name = self._private.parent / f"c{next(self._names)}"
-        inner = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._peers[f"unix:{name}"] = (peer, guest)
-        try:
-            inner.setblocking(False)
-            inner.bind(str(name))
-            try:
-                await asyncio.get_running_loop().sock_connect(inner, str(self._private))
-            finally:
-                name.unlink()  # Both ends have the name now.
-            reader, writer = await asyncio.open_connection(sock=connection, limit=CHUNK_BYTES)
-            try:
-                in_reader, in_writer = await asyncio.open_connection(sock=inner, limit=CHUNK_BYTES)
-                try:
-                    await asyncio.gather(
-                        _copy(reader, in_writer), _copy(in_reader, writer, settled)
-                    )
-                finally:
-                    in_writer.transport.abort()
-            finally:
-                writer.close()
-        finally:
-            inner.close()
-            del self._peers[f"unix:{name}"]
+    def _settled(self, relay: _Connection) -> None:
+        self._settling -= 1
 
-
-async def _copy(
-    reader: asyncio.StreamReader,
-    writer: asyncio.StreamWriter,
-    first: Callable[[], None] = lambda: None,
-) -> None:
-    """Copy bytes. `first` is called at the first byte, because gRPC sends as soon as it has
-    accepted."""
-    try:
-        while data := await reader.read(CHUNK_BYTES):
-            first()
-            writer.write(data)
-            await writer.drain()
-    except ConnectionError:
-        pass
-    finally:
-        writer.close()
+    def _ended(self, relay: _Connection) -> None:
+        if self._connections.pop(relay.name, None) is not None:
+            assert relay.guest is not None
+            self.guests.leave(relay.guest)
+            relay.handle.close()

@@ -440,7 +440,7 @@ def _read_gpu(message: Any) -> GpuView:
         uuid=GpuUuid(message.uuid),
         index=message.index,
         name=message.name,
-        memory_total_bytes=message.memory_total_bytes,
+        memory_total_bytes=Bytes(message.memory_total_bytes),
         memory_used_bytes=_maybe(message, "memory_used_bytes"),
         memory_granted_bytes=message.memory_granted_bytes,
         share_granted_ratio=message.share_granted_ratio,

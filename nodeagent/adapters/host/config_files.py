@@ -20,7 +20,7 @@ from nodeagent.settings.daemon import ConfigError, HealthSettings, Settings, par
 from nodeagent.settings.kubelet import RESOURCE_KEYS, effective
 from nodeagent.units import NS_PER_S
 from sluicecommon import yaml_text
-from sluicecommon.hami import HamiPart, split
+from sluicecommon.hami.documents import HamiPart, split
 
 DEFAULT_CONFIG: Final = Path("/etc/sluice/sluice.toml")
 SHIPPED_POLICY: Final = Path(nodeagent.__file__).parent / "data" / "xid.toml"

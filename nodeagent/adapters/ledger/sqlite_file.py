@@ -30,6 +30,7 @@ KEEP_ASIDE: Final = 8
 """Damaged files that are kept for people; a disk that damages one per minute must not fill up."""
 UNREADABLE: Final = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
 """Exceptions that json and read_plain can raise for a damaged body."""
+Definitions = dict[str, tuple[tuple[Any, ...], ...]]
 _VERSION_CHECK: Final = 0x534C_0000
 """The header's application_id is this XOR the schema's version, so that a flipped bit in either
 does not look like a later version."""
@@ -127,8 +128,7 @@ class SqliteFile:
                 self._keep_copy(db, version)
             bring_up(db, version, self._schemas)
             db.execute(f"PRAGMA application_id = {_VERSION_CHECK ^ newest}")
-            if missing := self._tables_of_schemas() - _tables(db):
-                raise sqlite3.DatabaseError(f"has no {', '.join(sorted(missing))}")
+            _compare(self._definitions_of_schemas(), _definitions(db))
             self._settle(db)
         except BaseException:
             db.close()
@@ -144,10 +144,10 @@ class SqliteFile:
             raise sqlite3.DatabaseError(f"schema {version} with check {check:#x}")
         return version
 
-    def _tables_of_schemas(self) -> set[str]:
+    def _definitions_of_schemas(self) -> Definitions:
         with contextlib.closing(sqlite3.connect(":memory:")) as db:
             db.executescript(" ".join(self._schemas))
-            return _tables(db)
+            return _definitions(db)
 
     def _copy_of(self, schema: int) -> Path:
         return self.path.with_name(f"{self.path.name}.schema-{schema}")
@@ -217,6 +217,26 @@ def _text(raw: bytes) -> str:
     return raw.decode(errors="replace")
 
 
-def _tables(db: sqlite3.Connection) -> set[str]:
-    """Names of the tables; the integrity check finds damaged pages, but not missing tables."""
-    return {name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+def _definitions(db: sqlite3.Connection) -> Definitions:
+    """Columns of the tables and of their indexes. The integrity check finds damaged pages, but not
+    a missing table, and not a flipped bit in the name of a column."""
+    found: Definitions = {}
+    tables = db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()
+    for (table,) in tables:
+        rows = db.execute("SELECT * FROM pragma_table_xinfo(?)", (table,)).fetchall()
+        indexes = db.execute(
+            'SELECT l."unique", l.origin, l.partial, group_concat(i.name)'
+            " FROM pragma_index_list(?) l, pragma_index_info(l.name) i GROUP BY l.name",
+            (table,),
+        ).fetchall()
+        found[table] = (*rows, *sorted(indexes, key=str))
+    return found
+
+
+def _compare(wanted: Definitions, there: Definitions) -> None:
+    """Raises sqlite3.DatabaseError."""
+    if missing := wanted.keys() - there.keys():
+        raise sqlite3.DatabaseError(f"has no {', '.join(sorted(missing))}")
+    for table, definition in wanted.items():
+        if there[table] != definition:
+            raise sqlite3.DatabaseError(f"the definition of {table} is not this version's")

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from nodeagent.adapters.host.children import die_with_parent
 from nodeagent.adapters.nvml.binding import pynvml
+from nodeagent.adapters.nvml.child import write_line
 from nodeagent.adapters.processes.cgroups import unified_root
 from nodeagent.ports.driver.walls import WallOrder, WallReading
 from nodeagent.units import Bytes
@@ -123,11 +124,11 @@ def main() -> int:
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
     )  # Ctrl-C in a terminal must not end it before the daemon.
-    answers = os.fdopen(os.dup(1), "w", encoding="ascii")
+    answers = os.dup(1)
     os.dup2(2, 1)  # A library that prints must not break the protocol.
     request = json.loads(sys.stdin.readline())
-    answers.write(json.dumps(answer(request, sys.argv[1] if len(sys.argv) > 1 else None)) + "\n")
-    answers.flush()
+    found = answer(request, sys.argv[1] if len(sys.argv) > 1 else None)
+    write_line(answers, json.dumps(found) + "\n")  # Or the daemon has ended.
     return 0
 
 

@@ -43,18 +43,23 @@ from nodeagent.units import MAX_SLOTS, GrantId, Nanoseconds, SlotIndex
 from sluicecommon.plain import read_plain, write_all_fields
 
 RECORD_FILE: Final = "grant.json"
-MOUNT_OPTIONS: Final = "size=320k,nr_inodes=6,mode=0755"
+DIRECTORY_MODE: Final = 0o711
+"""Mode of regions and the directory above them: other users can list neither, and would
+have to guess a grant's identifier, which is random."""
+MOUNT_OPTIONS: Final = "size=320k,nr_inodes=6,mode=0711"
 """76 pages for the two files and one for the record; inodes for the root, four files and one to
 rename from."""
 
 _SLOT_BYTES: Final = ctypes.sizeof(c.UsageSlot)
 _SLOTS_AT: Final = c.Usage.slot.offset
 _CLAIM_AT: Final = c.UsageSlot.self_claim.offset
+_FAILED_AT: Final = c.UsageSlot.failed_records.offset
 _IMAGE_AT: Final = c.UsageSlot.image.offset
 _DEVICES_AT: Final = c.UsageSlot.dev.offset
 _HEAD: Final = struct.Struct("=QHHI")  # The fields of sluice_usage_header up to claim_high.
 _LINE0: Final = struct.Struct("=4QIIQ")
 _CLAIM: Final = struct.Struct("=QQ")
+_FAILED: Final = struct.Struct("=Q")
 _IMAGE: Final = struct.Struct("=Q")
 _DEVICE: Final = struct.Struct("=8Q")
 _GRANT_NAME: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -246,8 +251,11 @@ class TmpfsRegion:
         )
         seen, beat, hooks, symbols, _pid, status, tables = _LINE0.unpack_from(raw)
         claim, starttime = _CLAIM.unpack_from(raw, _CLAIM_AT)
+        (records,) = _FAILED.unpack_from(raw, _FAILED_AT)
         waiting = status & c.SLOT_WAITING if status & c.SLOT_COUNTS else None
-        return SlotUsage(seen, beat, hooks, symbols, tables, claim, starttime, devices, waiting)
+        return SlotUsage(
+            seen, beat, hooks, symbols, tables, records, claim, starttime, devices, waiting
+        )
 
     def self_claims(self) -> dict[SlotIndex, tuple[int, int]]:
         head = self._read(0, _HEAD.size)
@@ -323,12 +331,13 @@ class TmpfsRegions:
         self._boot_id = uuid.UUID(boot_id).bytes
         self._mounts = mounts
         root.mkdir(mode=0o755, parents=True, exist_ok=True)
+        os.chmod(root, DIRECTORY_MODE)
         self._closed_root.mkdir(mode=0o700, exist_ok=True)
         os.chmod(self._closed_root, 0o700)
 
     def create(self, record: GrantRecord, limits: Sequence[DeviceLimits]) -> Region:
         directory = self._place(record.grant, record.container is not None)
-        directory.mkdir(mode=0o755)
+        directory.mkdir(mode=DIRECTORY_MODE)
         try:
             if self._mounts is not None:
                 self._mounts.mount(directory, MOUNT_OPTIONS, MS_NOSUID | MS_NODEV | MS_NOEXEC)
@@ -386,7 +395,7 @@ class TmpfsRegions:
         if directory.is_dir():
             with beneath.directory(directory) as root:
                 beneath.replace_beneath(
-                    root, RECORD_FILE, json.dumps(write_all_fields(record)).encode()
+                    root, RECORD_FILE, json.dumps(write_all_fields(record)).encode(), 0o600
                 )
 
     def _place(self, grant: str, closed: bool) -> Path:

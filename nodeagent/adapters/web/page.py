@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import pwd
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from time import monotonic, time
 from typing import Any, Final
@@ -23,6 +23,7 @@ from nodeagent.ports.views import NodeEvent
 from sluicecommon.page.board import Board, Frames, Sight
 from sluicecommon.page.history import History
 from sluicecommon.page.tickets import Tickets
+from sluicecommon.page.verbs import Field, Verb, Verbs, offered
 from sluicecommon.web.page import Refusal, Viewer
 
 log = logging.getLogger(__name__)
@@ -37,7 +38,6 @@ _STATUSES: Final = {
     RefusalKind.NOT_FOUND: 404,
     RefusalKind.DENIED: 403,
 }
-VERBS: Final = ("resize", "pause", "resume-grant")
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,7 @@ class NodePage:
         if what == "may":
             key = ("Work", given.get("namespace", ""), given.get("name", ""))
             is_there = key in self._shown and viewer.sight.sees(key)
-            return {"verbs": list(VERBS) if is_there and given.get("kind") == "Grant" else []}
+            return offered(VERBS, given.get("kind", ""), None if is_there else ())
         raise Refusal(404, "no such query")
 
     async def act(self, viewer: Viewer, what: str, given: Mapping[str, Any]) -> Any:
@@ -205,13 +205,7 @@ class NodePage:
             raise Refusal(404, "no such action")
         peer = viewer_of(uid)
         try:
-            if what == "resize":
-                ask = _resize_of(given)
-                self._service.resize_grant(peer, grant, ask)
-            elif what == "pause":
-                self._service.pause_grant(peer, grant)
-            else:
-                await self._service.resume_grant(peer, grant)
+            await VERBS[what].does(self._service, peer, grant, given)
         except Refused as refused:
             raise Refusal(_STATUSES[refused.kind], refused.reason) from None
         said = f"{what} of grant {grant[:64]} by {viewer.name} over the page"
@@ -237,3 +231,41 @@ def _user(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return f"uid {uid}"
+
+
+async def _resize(service: NodeService, peer: Peer, grant: str, given: Mapping[str, Any]) -> None:
+    service.resize_grant(peer, grant, _resize_of(given))
+
+
+async def _pause(service: NodeService, peer: Peer, grant: str, given: Mapping[str, Any]) -> None:
+    service.pause_grant(peer, grant)
+
+
+async def _resume(service: NodeService, peer: Peer, grant: str, given: Mapping[str, Any]) -> None:
+    await service.resume_grant(peer, grant)
+
+
+_Do = Callable[[NodeService, Peer, str, Mapping[str, Any]], Awaitable[None]]
+_GRANTS: Final = frozenset({"Grant"})
+VERBS: Final[Verbs[_Do]] = {
+    "resize": Verb(
+        "Resize",
+        "The limits of the running grant change at once.",
+        _resize,
+        _GRANTS,
+        (
+            Field("memory", "Memory on each GPU, such as 8Gi; empty: unchanged"),
+            Field("cores", "Share of the GPU's time in percent; empty: unchanged", "decimal"),
+        ),
+    ),
+    "pause": Verb(
+        "Pause",
+        "The grant's kernel launches are blocked; its memory stays allocated.",
+        _pause,
+        _GRANTS,
+    ),
+    "resume-grant": Verb(
+        "Resume", "The grant's kernel launches are allowed again.", _resume, _GRANTS
+    ),
+}
+"""The page's actions."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from nodeagent.core.dra.configuration import merged, shown
-from nodeagent.core.kubelet.pod_limits import parse_quantity
+from nodeagent.core.kubelet.pod_limits import YIELDING_PPM, parse_quantity
 from nodeagent.ports.clients import GrantAsk, MemoryAsk
 from nodeagent.ports.dra.claims import (
     DRIVER,
@@ -139,12 +139,17 @@ def parts_of(allocation: ClaimAllocation) -> tuple[tuple[int, ...], ...]:
 
 
 def grant_ask(
-    allocation: ClaimAllocation, part: Sequence[int], units: Mapping[str, GpuUuid], elastic: bool
+    allocation: ClaimAllocation,
+    part: Sequence[int],
+    units: Mapping[str, GpuUuid],
+    elastic: bool,
+    max_priority: int = 0,
 ) -> GrantAsk:
     """Build the request for one grant of a claim.
 
     `units` maps each device name to its GPU; `elastic` makes the share of time a weight unless the
-    claim's configuration has a policy. Raises NoAllocation.
+    claim's configuration has a policy. A priority above `max_priority` is refused unless the
+    DeviceClass sets it. Raises NoAllocation.
     """
     shares = [allocation.shares[index] for index in part]
     gpus: dict[GpuUuid, _Amount] = {}
@@ -172,20 +177,25 @@ def grant_ask(
             "policy exclusive needs whole GPUs, without other claims: this node allocates"
             ' them with mode = "exclusive"'
         )
+    if config.priority > max_priority and not config.class_priority and config.priority > 0:
+        raise NoAllocation(
+            f"priority {config.priority} is above this node's highest for claims, {max_priority}"
+            " (kubelet.max_priority); a DeviceClass may set more"
+        )
     policy = config.policy or _policy(share_ppm, whole, elastic)
     if config.ceiling_percent and policy is not SharePolicy.ELASTIC:
         raise NoAllocation(
             f"ceilingPercent needs policy elastic; with {policy} the requested cores are the cap"
         )
-    if config.ceiling_percent * 10_000 < share_ppm != WHOLE_PPM and config.ceiling_percent:
+    if config.ceiling_percent and config.ceiling_percent * 10_000 < share_ppm != WHOLE_PPM:
         raise NoAllocation(
             f"ceilingPercent {config.ceiling_percent} is below the {share_ppm // 10_000} cores"
             " asked for"
         )
     if policy is SharePolicy.HARD and share_ppm == 0:
         raise NoAllocation("policy hard needs cores: request capacity cores of 1 to 100")
-    if share_ppm == 0:  # Zero cores means the default weight, as for pods.
-        share_ppm = Ppm(WHOLE_PPM)
+    if share_ppm == 0:  # As for pods.
+        share_ppm = YIELDING_PPM
     claim, pod_name = allocation.claim, allocation.pod.name if allocation.pod else "shared"
     return GrantAsk(
         gpus=len(gpus),
@@ -194,7 +204,7 @@ def grant_ask(
         policy=policy,
         name=f"{claim.namespace}/{pod_name}/{claim.name}",
         gpu_uuids=tuple(gpus),
-        priority=config.priority,
+        priority=config.priority if config.class_priority else min(config.priority, max_priority),
         amounts=tuple(one.memory_bytes for one in gpus.values()),
         ceiling_ppm=Ppm(config.ceiling_percent * 10_000),
     )

@@ -11,7 +11,8 @@
           ceilingPercent: 60
 
 Kubernetes does not validate it, so everything is checked here, and all mistakes are reported at
-once. Entries are applied field by field: the class's first, then the claim's, in their order.
+once. Entries are applied field by field: the claim's in their order, then the class's, so that a
+field which the class has is the administrator's to set.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def merged(entries: Sequence[Any], request: str, parent: str) -> ShareConfig:
     """Merge the configurations that apply to a request, or to `parent`, the request that it is an
     alternative of, from `status.allocation.devices.config`. Raises NoAllocation."""
     found = ShareConfig()
-    ordered = sorted(enumerate(entries), key=lambda one: (not _from_class(one[1]), one[0]))
+    ordered = sorted(enumerate(entries), key=lambda one: (_from_class(one[1]), one[0]))
     for index, entry in ordered:
         where = f"config[{index}]"
         if not isinstance(entry, Mapping):
@@ -43,7 +44,14 @@ def merged(entries: Sequence[Any], request: str, parent: str) -> ShareConfig:
             continue
         opaque = entry.get("opaque")
         if isinstance(opaque, Mapping) and opaque.get("driver") == DRIVER:
-            found = apply(found, opaque.get("parameters"), f"{where}.opaque.parameters")
+            parameters = opaque.get("parameters")
+            found = apply(found, parameters, f"{where}.opaque.parameters")
+            if (
+                _from_class(entry)
+                and isinstance(parameters, Mapping)
+                and "priority" in parameters
+            ):
+                found = replace(found, class_priority=True)
     return found
 
 

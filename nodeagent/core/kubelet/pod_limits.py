@@ -3,7 +3,8 @@
 goes before 1).
 
 A request that is missing takes the node's default: the whole memory, and a share of the time that
-yields to others (HAMi's meaning of 0 cores). 100 cores are an exclusive GPU, as with HAMi.
+yields to others (HAMi's meaning of 0 cores): elastic, with the weight of one core. 100 cores are an
+exclusive GPU, as with HAMi.
 """
 
 from __future__ import annotations
@@ -16,25 +17,17 @@ from typing import Final
 from nodeagent.ports.clients import GrantAsk, MemoryAsk
 from nodeagent.ports.kubelet import ContainerLimits, PermanentError
 from nodeagent.units import MIB, WHOLE_PPM, Bytes, Ppm, SharePolicy
+from sluicecommon.hami.names import ResourceNames
 from sluicecommon.kubernetes.quantity import QuantityError, exact_value, gpu_mib_problem
 
 FIRST_PRIORITY: Final = 1
-"""Priority of a grant whose pod requests HAMi's priority 0; all others have 0."""
+"""Priority of a grant whose pod requests HAMi's priority 0, if the node permits it; all others have
+0."""
+YIELDING_PPM: Final = Ppm(WHOLE_PPM // 100)
+"""Weight of a share without requested cores. With a whole card's weight it would take most of the
+time from neighbours that are limited to the cores that they requested."""
 _MAX_QUANTITY: Final = 10**117
 """Larger numbers are refused before anything computes with them; all real ones are far smaller."""
-
-
-@dataclass(frozen=True, slots=True)
-class ResourceNames:
-    """Names of the resources on this node; HAMi lets them be configured."""
-
-    count: str = "nvidia.com/gpu"
-    memory: str = "nvidia.com/gpumem"
-    memory_percent: str = "nvidia.com/gpumem-percentage"
-    cores: str = "nvidia.com/gpucores"
-    priority: str = "nvidia.com/priority"
-    memory_factor: int = 1
-    """MiB in one unit of `memory`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +37,11 @@ class DefaultLimits:
     memory_mib: int = 0
     """0 means all of the GPU's memory."""
     cores_percent: int = 0
-    """0 means no cap while alone, and otherwise an equal weight."""
+    """0 means no cap while alone, and beside others the weight of one core."""
     elastic: bool = False
     """True if a requested share is only a weight, not a cap."""
+    max_priority: int = 0
+    """Highest priority that a pod gets."""
     alone: bool = False
     """True if each container gets whole GPUs exclusively, whatever it requests."""
 
@@ -94,7 +89,7 @@ def limits_from_requests(
         defaults.elastic,
     )
     return ContainerLimits(
-        replace(grant, priority=FIRST_PRIORITY if first else 0),
+        replace(grant, priority=min(FIRST_PRIORITY if first else 0, defaults.max_priority)),
         source="pod" if any(name in resources for name in known) else "defaults",
     )
 
@@ -122,8 +117,8 @@ def _ask(gpus: int, memory: MemoryAsk, cores: int, elastic: bool) -> GrantAsk:
         policy = SharePolicy.ELASTIC
     else:
         policy = SharePolicy.HARD
-    share = cores * 10_000 if 0 < cores < 100 else WHOLE_PPM
-    return GrantAsk(gpus=gpus, memory=memory, share_ppm=Ppm(share), policy=policy)
+    share = Ppm(cores * 10_000 if cores < 100 else WHOLE_PPM) if cores > 0 else YIELDING_PPM
+    return GrantAsk(gpus=gpus, memory=memory, share_ppm=share, policy=policy)
 
 
 def _whole(resources: Mapping[str, str], name: str) -> int:

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from nodeagent.core.grants.quantities import format_bytes, format_share, memory_on
-from nodeagent.core.kubelet.pod_limits import ResourceNames, parse_quantity
+from nodeagent.core.kubelet.pod_limits import parse_quantity
 from nodeagent.ports.clients import GrantAsk, MemoryAsk, ResizeAsk
 from nodeagent.ports.kubelet import PermanentError
 from nodeagent.ports.ledger import GrantRecord
 from nodeagent.units import MIB, Bytes, Ppm, SharePolicy
+from sluicecommon.hami.names import ResourceNames
 from sluicecommon.resizing import CORES, MEMORY, PERCENT, PREFIX, words
 
 REQUEST: Final = "request.sluice.dev/"

@@ -13,8 +13,8 @@ from typing import Final
 
 from nodeagent.core.grants.placement import GpuCapacity
 from nodeagent.core.kubelet.offers import Offer
-from nodeagent.core.kubelet.pod_limits import ResourceNames
 from nodeagent.units import MIB
+from sluicecommon.hami.names import ResourceNames
 
 WHOLE_PERCENT: Final = 100
 ANNOTATION: Final = "sluice.dev/counted"

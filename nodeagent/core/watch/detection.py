@@ -237,14 +237,15 @@ def _foreign(memory: Memory, look: Look, limits: Limits) -> list[Condition]:
 def _hook_gap(memory: Memory, look: Look, limits: Limits) -> list[Condition]:
     found = []
     for sight in look.grants:
-        for pid, mask, symbols, tables in sight.hooks:
+        for pid, mask, symbols, tables, records in sight.hooks:
             missing = REQUIRED_HOOKS & ~mask if mask else 0
-            if missing or symbols or tables:
+            if missing or symbols or tables or records:
                 evidence: Evidence = {
                     "pid": pid,
                     "missing_hooks": missing,
                     "unknown_symbols": symbols,
                     "unknown_tables": tables,
+                    "failed_records": records,
                 }
                 found.append(Condition(sight.subject, evidence, str(pid)))
     return found

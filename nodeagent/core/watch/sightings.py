@@ -72,8 +72,9 @@ class GrantSight:
     outstanding_ns: int
     tampers: int
     """Impossible values so far."""
-    hooks: tuple[tuple[int, int, int, int], ...] = ()
-    """(pid, mask of installed hook groups, unknown symbols, unknown export tables returned)."""
+    hooks: tuple[tuple[int, int, int, int, int], ...] = ()
+    """(pid, mask of installed hook groups, unknown symbols, unknown export tables returned,
+    records that the driver refused)."""
     beyond: bool = False
     """True if its charge is at its limit and managed memory may lie beyond it, so that NVML's
     figure proves nothing."""

@@ -43,6 +43,8 @@ class ShareConfig:
     paused: bool = False
     ceiling_percent: int = 0
     """0: no ceiling."""
+    class_priority: bool = False
+    """True if the DeviceClass sets the priority."""
 
 
 @dataclass(frozen=True, slots=True)

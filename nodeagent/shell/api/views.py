@@ -166,21 +166,11 @@ class Views:
             load = loads.get(gpu.uuid, Load())
             views.append(
                 GpuView(
-                    uuid=gpu.uuid,
-                    index=gpu.index,
-                    name=gpu.name,
-                    memory_total_bytes=gpu.memory_total_bytes,
-                    memory_used_bytes=gpu.memory_used_bytes,
+                    **gpu.figures(),
                     memory_granted_bytes=load.memory_bytes,
                     share_granted_ratio=load.share_ppm / WHOLE_PPM,
                     grants=load.grants,
                     slots=slots,
-                    utilization_ratio=gpu.utilization_ratio,
-                    temperature_celsius=gpu.temperature_celsius,
-                    power_watts=gpu.power_watts,
-                    sm_count=gpu.sm_count,
-                    pci_bus_id=gpu.pci_bus_id,
-                    numa_node=gpu.numa_node,
                     health=self._gpus.health(gpu.uuid).value,
                     health_reason=self._gpus.patient(gpu.uuid).reason,
                     health_changes_total=self._gpus.health_changes[gpu.uuid],

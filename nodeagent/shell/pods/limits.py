@@ -7,12 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from nodeagent.core.kubelet.placed import PLACEMENT, placed_gpus
-from nodeagent.core.kubelet.pod_limits import (
-    DefaultLimits,
-    ResourceNames,
-    default_limits,
-    limits_from_requests,
-)
+from nodeagent.core.kubelet.pod_limits import DefaultLimits, default_limits, limits_from_requests
 from nodeagent.core.kubelet.resizing import guaranteed
 from nodeagent.core.queue import pod_work
 from nodeagent.ports.clients import GrantAsk, MemoryAsk
@@ -30,6 +25,7 @@ from nodeagent.ports.kubelet import (
 from nodeagent.ports.queue import Desired, Work, WorkState
 from nodeagent.shell.queue.manager import QueueManager
 from nodeagent.units import GpuUuid
+from sluicecommon.hami.names import ResourceNames
 
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 

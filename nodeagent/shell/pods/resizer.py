@@ -15,13 +15,14 @@ from typing import Final, Protocol
 from nodeagent.core.grants import events as ev
 from nodeagent.core.grants.states import Held
 from nodeagent.core.kubelet.pod_documents import PodFacts
-from nodeagent.core.kubelet.pod_limits import DefaultLimits, ResourceNames, limits_from_requests
+from nodeagent.core.kubelet.pod_limits import DefaultLimits, limits_from_requests
 from nodeagent.core.kubelet.resizing import in_words, parse_resize, resize_texts, to_ask
 from nodeagent.ports.clients import GrantAsk, RefusalKind, Refused
 from nodeagent.ports.kubelet import PermanentError
 from nodeagent.ports.ledger import GrantState
 from nodeagent.units import GrantId, PodUid
 from sluicecommon.background import BackgroundTasks
+from sluicecommon.hami.names import ResourceNames
 
 log = logging.getLogger(__name__)
 

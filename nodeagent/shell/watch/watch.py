@@ -235,6 +235,7 @@ class Watch:
                     used.hook_mask,
                     used.unknown_symbols,
                     used.unknown_tables,
+                    used.failed_records,
                 )
                 for slot, tenant in opened.tenants.items()
                 if opened.image is not None

@@ -42,6 +42,7 @@ from queuecontroller.cli.session import (
 )
 from queuecontroller.kueueapi.crds import Webhook
 from queuecontroller.server.api.client import OBJECTS_A_CALL, Client
+from sluicecommon.hami.names import REGISTER
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -187,7 +188,7 @@ def _hami(options: argparse.Namespace) -> int:
         for line in _lines(found):
             print(printable(line))
     if not found.gpus:
-        complain("no node has HAMi's annotation hami.io/node-nvidia-register")
+        complain(f"no node has HAMi's annotation {REGISTER}")
     return EXIT_NO if found.refused or not found.gpus else 0
 
 

@@ -14,6 +14,7 @@ from queuecontroller.kueueapi.manifests.jobs import REPLICATED, SUBMITTED
 from queuecontroller.kueueapi.manifests.sources import Source
 from queuecontroller.scheduler.explain import explain
 from queuecontroller.scheduler.model.objects import AdmissionMode, ClusterQueue, Cohort
+from sluicecommon.hami.names import GPU
 from sluicecommon.kubernetes.quantity import format_amount
 from sluicecommon.reader import Reader
 
@@ -343,7 +344,7 @@ def _capacity(nodes: Iterable[Source], resource: str) -> int | None:
         status = reader.child("status")
         amounts = status.amounts("allocatable") or status.amounts("capacity")
         found = amounts.get(resource)
-        if found is None and resource == "nvidia.com/gpu":
+        if found is None and resource == GPU:
             # This is a label of GPU feature discovery.
             found = reader.child("metadata").child("labels").amount(GPU_COUNT, resource)
         if found is not None:

@@ -7,22 +7,16 @@ for planning before nodes are drained one by one (docs/hami.md).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from queuecontroller.cluster.cache.objects import Document, annotations_of, key_of
+from queuecontroller.gpushares.vendors.asks import containers_of, table
+from sluicecommon.hami.devices import BadRegister, decode, read_register
+from sluicecommon.hami.names import ALLOCATED, HAMI_CORE, MIG_ALLOCATIONS, NODE, NVIDIA, REGISTER
 
-REGISTER: Final = "hami.io/node-nvidia-register"
-ALLOCATED: Final = "hami.io/vgpu-devices-allocated"
-NODE: Final = "hami.io/vgpu-node"
-MIG: Final = "hami.io/vgpu-mig-allocations"
-LONGEST: Final = 256 << 10
-"""Characters; Kubernetes' limit for all annotations of an object."""
 _OVER: Final = ("Succeeded", "Failed")
-_CSV: Final = 7
-"""Least number of fields of a GPU in the older, comma-separated form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,45 +92,19 @@ def look(nodes: Iterable[Document], pods: Iterable[Document]) -> Found:
 
 def registered(node: str, text: str) -> list[Gpu]:
     """The GPUs in a node's annotation, in either form. Raises ValueError."""
-    if len(text) > LONGEST:
-        raise ValueError(f"is longer than {LONGEST} characters")
-    if text.lstrip().startswith("["):
-        try:
-            found = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"is not JSON: {str(error)[:100]}") from error
-        return [_gpu(node, one) for one in found]
-    made = []
-    for part in filter(None, text.split(":")):
-        fields = part.split(",")
-        if len(fields) < _CSV:
-            raise ValueError(f"{part[:80]!r} is not UUID,COUNT,MIB,CORES,TYPE,NUMA,HEALTH")
-        uuid, count, memory, cores, kind, _, health = fields[:_CSV]
-        mode = fields[8] if len(fields) > 8 else "hami-core"
-        whole = [_whole(one, "count, memory or cores") for one in (count, memory, cores)]
-        made.append(
-            Gpu(node, uuid, whole[1], whole[2], whole[0], kind, mode, health.lower() == "true")
+    return [
+        Gpu(
+            node,
+            one.id,
+            one.memory_mib,
+            one.cores,
+            one.slots,
+            one.type,
+            one.mode or HAMI_CORE,
+            one.healthy,
         )
-    return made
-
-
-def _gpu(node: str, one: Any) -> Gpu:
-    if not isinstance(one, Mapping) or not isinstance(one.get("id"), str) or not one["id"]:
-        raise ValueError("has a GPU without an id")
-    numbers = [one.get(name, 0) for name in ("devmem", "devcore", "count")]
-    if not all(type(number) is int and 0 <= number < 1 << 40 for number in numbers):
-        raise ValueError(f"{one['id'][:80]}: devmem, devcore and count must be whole numbers")
-    memory_mib, cores, slots = numbers
-    return Gpu(
-        node,
-        one["id"],
-        memory_mib,
-        cores,
-        slots,
-        str(one.get("type") or ""),
-        str(one.get("mode") or "hami-core"),
-        one.get("health") is True,
-    )
+        for one in read_register(text)
+    ]
 
 
 def allocated(pod: Document) -> list[Grant]:
@@ -144,37 +112,24 @@ def allocated(pod: Document) -> list[Grant]:
     text = annotations_of(pod).get(ALLOCATED)
     if text is None:
         return []
-    if len(text) > LONGEST:
-        raise ValueError(f"{ALLOCATED}: is longer than {LONGEST} characters")
-    spec = pod.get("spec") or {}
-    containers = [
-        str(one.get("name"))
-        for part in ("initContainers", "containers")
-        for one in spec.get(part) or ()
-    ]
-    node = str(spec.get("nodeName") or annotations_of(pod).get(NODE) or "")
+    try:
+        given = decode(text)
+    except BadRegister as error:
+        raise ValueError(f"{ALLOCATED}: {error}") from error
+    names = [one.name for one in containers_of(pod)]
+    node = str(table(pod, "spec").get("nodeName") or annotations_of(pod).get(NODE) or "")
     made = []
-    for at, of_container in enumerate(text.split(";")):
-        for part in filter(None, of_container.split(":")):
-            fields = part.split(",")
-            if len(fields) != 4:
-                raise ValueError(f"{ALLOCATED}: {part[:80]!r} is not UUID,TYPE,MIB,CORES")
-            if at >= len(containers):
+    for at, parts in enumerate(given):
+        for part in parts:
+            if at >= len(names):
                 raise ValueError(f"{ALLOCATED}: has more containers than the pod")
-            uuid, kind, memory, cores = fields
-            if kind != "NVIDIA":
-                raise ValueError(f"{ALLOCATED}: {kind[:40]!r}: only NVIDIA GPUs are supported")
-            amounts = _whole(memory, ALLOCATED), _whole(cores, ALLOCATED)
-            made.append(Grant(key_of(pod), containers[at], node, uuid, *amounts))
-    if made and annotations_of(pod).get(MIG):
-        raise ValueError(f"{MIG}: its MIG instance was created by HAMi: let it finish")
+            if part.type != NVIDIA:
+                raise ValueError(f"{ALLOCATED}: {part.type[:40]!r}: only NVIDIA GPUs are supported")
+            amounts = part.memory_mib, part.cores
+            made.append(Grant(key_of(pod), names[at], node, part.device, *amounts))
+    if made and annotations_of(pod).get(MIG_ALLOCATIONS):
+        raise ValueError(f"{MIG_ALLOCATIONS}: its MIG instance was created by HAMi: let it finish")
     return made
-
-
-def _whole(text: str, what: str) -> int:
-    if text.isascii() and text.isdigit() and len(text) < 13:
-        return int(text)
-    raise ValueError(f"{what}: expected a whole number, got {text[:40]!r}")
 
 
 def _too_much(gpus: Mapping[str, Gpu], grants: Sequence[Grant]) -> list[str]:

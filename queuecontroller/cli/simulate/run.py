@@ -20,6 +20,7 @@ from queuecontroller.scheduler.model.settings import EngineSettings
 from queuecontroller.scheduler.placement.stock import Share
 from queuecontroller.scheduler.placement.totals import followed
 from queuecontroller.scheduler.scheduler import Scheduler
+from sluicecommon.hami.names import GPU
 from sluicecommon.kubernetes.quantity import format_amount
 
 LONGEST_NS = 365 * 24 * 3600 * NS_PER_S
@@ -311,7 +312,7 @@ class Player:
             f"Node {name} is not used for placement: the memory of its GPUs is not given (label"
             f" {MEMORY} or annotation {GPUS})"
             for name, one in sorted(found.nodes.items())
-            if not one.gpus and one.other.get("nvidia.com/gpu")
+            if not one.gpus and one.other.get(GPU)
         ]
         notes += [
             f"{gone.label} of {gone.file}:{gone.first_line} is ignored: it is given again in"

@@ -33,9 +33,10 @@ from queuecontroller.scheduler.placement.choose import (
     place,
     why_infeasible,
 )
-from queuecontroller.scheduler.placement.request import USE_UUID, AskError
+from queuecontroller.scheduler.placement.request import AskError
 from queuecontroller.scheduler.placement.stock import Stock
 from queuecontroller.state.objects.asks import ask_of, pod_of, topology_of
+from sluicecommon.hami.names import USE_UUID
 from sluicecommon.reader import ManifestError
 
 CONTROLLER: Final = "sluice.dev/placement"

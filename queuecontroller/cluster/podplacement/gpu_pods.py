@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from queuecontroller.gpushares.extender.pods import HAMI, PLACEMENT, ResourceNames
+from queuecontroller.gpushares.extender.pods import HAMI, PLACEMENT
 from queuecontroller.gpushares.extender.victims import Budget
 from queuecontroller.scheduler.model.selectors import LabelSelector, Requirement
+from sluicecommon.hami.names import ResourceNames
 from sluicecommon.kubernetes.reflector import Change, Changed, Removed
 
 _SPEC: Final = (

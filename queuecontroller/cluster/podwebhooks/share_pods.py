@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from queuecontroller.cluster.cache.objects import version_of
 from queuecontroller.cluster.podwebhooks.claim_templates import Templates
-from queuecontroller.cluster.setup.registration import own_account
+from queuecontroller.cluster.setup.registration import own_name
 from queuecontroller.gpushares.admission import (
     Answer,
     PodUse,
@@ -29,9 +29,10 @@ from queuecontroller.gpushares.admission.hami_annotations import ON_NODES
 from queuecontroller.gpushares.admission.instances import profiles_in
 from queuecontroller.gpushares.vendors.asks import annotations_of
 from queuecontroller.gpushares.vendors.book import ForeignBook
-from queuecontroller.gpushares.vendors.devices import LONGEST
-from queuecontroller.gpushares.vendors.rules import CORDON, listed
+from queuecontroller.gpushares.vendors.rules import listed
 from queuecontroller.state.nodes.nodes_room import NO_CORDON, Cordon
+from sluicecommon.hami.devices import LONGEST
+from sluicecommon.hami.names import CORDON
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.decoding import Decoder
 from sluicecommon.kubernetes.errors import ApiAway
@@ -133,14 +134,18 @@ class SharePods:
         """Allow the controller's own account to write placements of pods."""
         while True:
             try:
-                name = await own_account(client)
+                name = await own_name(client)
             except ApiAway as error:
                 log.warning("cannot read the own user name, trying again: %s", error)
                 await asyncio.sleep(AGAIN_S)
                 continue
             if not name:
-                log.warning("no service account: placement annotations of pods are not protected")
-                return
+                log.warning(
+                    "the own user name is unknown: placement annotations of pods are not"
+                    " protected, trying again"
+                )
+                await asyncio.sleep(AGAIN_S)
+                continue
             self.rules = replace(self.rules, writers=self.rules.writers | {name})
             return
 

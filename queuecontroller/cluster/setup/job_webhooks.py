@@ -13,6 +13,7 @@ from typing import Any, Final
 from queuecontroller.cluster.cache.job_context import FRAMEWORKS, kind_of, setting
 from queuecontroller.cluster.cache.objects import ObjectCache
 from queuecontroller.frameworks import Holding, on_create, queue_of, resizing
+from sluicecommon.hami.names import IGNORE, OPT_OUT
 from sluicecommon.kubernetes.resources import STATEFUL_SETS
 from sluicecommon.reader import ManifestError, Problem
 
@@ -83,7 +84,7 @@ def _shares(client: Callable[[str], Mapping[str, Any]], apart: list[str]) -> dic
         "namespaceSelector": {
             "matchExpressions": [
                 {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": apart},
-                {"key": "hami.io/webhook", "operator": "NotIn", "values": ["ignore"]},
+                {"key": OPT_OUT, "operator": "NotIn", "values": [IGNORE]},
             ]
         },
         "matchConditions": [

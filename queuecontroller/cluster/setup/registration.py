@@ -7,6 +7,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable, Mapping
+from time import monotonic
 from typing import Any, Final
 
 from queuecontroller.cluster.cache.kinds import CRDS
@@ -57,19 +58,23 @@ async def keep_registered(
     webhooks: bool = True,
     visibility: bool = False,
 ) -> None:
-    """Keep the webhooks registered until cancelled. `webhook` is called each time, so a renewed
-    certificate authority is registered, too."""
+    """Keep the webhooks registered until cancelled. `webhook` is called every SOON_S, so a renewed
+    certificate authority or key is registered soon."""
+    registered: Webhook | None = None
+    next_s = 0.0
     while True:
         try:
-            if webhooks:
-                await register(client, webhook(), namespace)
-            if visibility:
-                await register_visibility(client, webhook().ca_bundle, namespace)
-            rest_s = AGAIN_S
+            given = webhook()
+            if given != registered or monotonic() >= next_s:
+                registered = None
+                if webhooks:
+                    await register(client, given, namespace)
+                if visibility:
+                    await register_visibility(client, given.ca_bundle, namespace)
+                registered, next_s = given, monotonic() + AGAIN_S
         except (ApiAway, ApiRefused, OSError) as error:
             log.warning("webhooks are not registered, trying again: %s", error)
-            rest_s = SOON_S
-        await asyncio.sleep(rest_s)
+        await asyncio.sleep(SOON_S)
 
 
 async def register(client: ApiClient, webhook: Webhook, namespace: str) -> None:
@@ -98,9 +103,16 @@ async def register(client: ApiClient, webhook: Webhook, namespace: str) -> None:
 async def own_account(client: ApiClient) -> str:
     """Return the controller's own user name if it is a service account, else "".
 
-    Kubernetes before 1.28 does not tell it. The webhooks leave out the controller's own writes:
-    each review would take both sides more than a millisecond. Raises ApiAway.
+    The webhooks leave out the controller's own writes: each review would take both sides more than
+    a millisecond. Raises ApiAway.
     """
+    name = await own_name(client)
+    return name if _ACCOUNT.fullmatch(name) else ""
+
+
+async def own_name(client: ApiClient) -> str:
+    """Return the controller's own user name; Kubernetes before 1.28 does not tell it, and the name
+    is then empty. Raises ApiAway."""
     try:
         request = {"apiVersion": REVIEWS.api_version, "kind": REVIEWS.kind}
         answer = await client.create(REVIEWS, request)
@@ -108,8 +120,7 @@ async def own_account(client: ApiClient) -> str:
         log.info("the API server does not tell the own user name: %s", refused)
         return ""
     info = (answer.get("status") or {}).get("userInfo") or {}
-    name = str(info.get("username") or "")
-    return name if _ACCOUNT.fullmatch(name) else ""
+    return str(info.get("username") or "")
 
 
 async def _put(client: ApiClient, kind: Resource, document: Mapping[str, Any]) -> None:

@@ -18,7 +18,7 @@ from queuecontroller.gpushares.admission.dialects import limits_of
 from queuecontroller.gpushares.admission.names import SHARE_LABEL
 from queuecontroller.gpushares.vendors.asks import AskError, Container
 from queuecontroller.gpushares.vendors.config import Nvidia
-from queuecontroller.scheduler.placement.request import (
+from sluicecommon.hami.names import (
     NOUSE_INDEX,
     NOUSE_TYPE,
     NOUSE_UUID,
@@ -150,11 +150,11 @@ def _share(names: Nvidia, read: Container) -> Share:
             f" {MAX_DEVICES} per claim"
         )
     memory = read.amount(names.memory) * names.memory_factor if read.has(names.memory) else 0
-    percent = read.amount(names.percent) if read.has(names.percent) else 0
+    percent = read.amount(names.memory_percent) if read.has(names.memory_percent) else 0
     if not memory and percent not in (0, 100):
         raise AskError(
-            f"container {read.name}: {names.percent}: a percentage of an unknown card cannot be"
-            f" expressed in a claim: request {names.memory}"
+            f"container {read.name}: {names.memory_percent}: a percentage of an unknown card"
+            f" cannot be expressed in a claim: request {names.memory}"
         )
     share = Share(count, memory or None, min(MAX_CORES, read.amount(names.cores)))
     if share_of(share.name) is None:

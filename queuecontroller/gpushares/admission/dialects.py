@@ -49,7 +49,7 @@ def fractions(annotations: Mapping[str, str], containers: list[Container], names
             )
     limits = {names.count: devices, names.cores: 0}
     if part is not None:
-        limits[names.percent] = _percent(part)
+        limits[names.memory_percent] = _percent(part)
     else:
         mib = _whole(FRACTION_MEMORY, memory or "", 1 << 30)
         limits[names.memory] = -(-mib // names.memory_factor)

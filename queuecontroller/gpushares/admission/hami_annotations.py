@@ -5,27 +5,32 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, Final
 
-from queuecontroller.gpushares.vendors.devices import Device, Part, encode, write_register
-from queuecontroller.gpushares.vendors.handshake import DELETED, stamp
-from queuecontroller.gpushares.vendors.placing import BIND_PHASE, BIND_TIME, NODE, TIME
 from queuecontroller.scheduler.placement.capacity import TAKES_WORK, GpuCapacity
 from queuecontroller.scheduler.placement.mig import compute_slices
 from queuecontroller.scheduler.placement.stock import Share
+from sluicecommon.hami.devices import Device, Part, encode, write_register
+from sluicecommon.hami.handshake import deleted, reported
+from sluicecommon.hami.names import (
+    ALLOCATED,
+    BIND_PHASE,
+    BIND_TIME,
+    BOUND,
+    HAMI_CORE,
+    HANDSHAKE,
+    MIG,
+    NODE,
+    NVIDIA,
+    REGISTER,
+    SCORE,
+    TIME,
+)
 
-REGISTER: Final = "hami.io/node-nvidia-register"
-SCORE: Final = "hami.io/node-nvidia-score"
-HANDSHAKE: Final = "hami.io/node-handshake"
 ON_NODES: Final = frozenset({REGISTER, SCORE, HANDSHAKE})
-REPORTED: Final = "Reported"
 OURS: Final = " sluice"
 """Suffix of our handshakes. When a node's agent is away, nodes with another plugin's handshake are
 left unchanged."""
-ALLOCATED: Final = "hami.io/vgpu-devices-allocated"
-BOUND: Final = "success"
-WORD: Final = "NVIDIA"
 PER_LINK: Final = 100
 """HAMi's score of a pair of cards for each NVLink. A pair without NVLink scores by its NUMA nodes.
 """
@@ -47,9 +52,9 @@ def register(gpus: Iterable[GpuCapacity]) -> str:
                 one.slots,
                 one.memory_bytes // _MIB,
                 100,
-                one.type if one.type.startswith(WORD) else f"{WORD}-{one.type}",
+                one.type if one.type.startswith(NVIDIA) else f"{NVIDIA}-{one.type}",
                 one.numa_node or 0,
-                "mig" if one.mig_enabled else "hami-core",
+                MIG if one.mig_enabled else HAMI_CORE,
                 one.health in TAKES_WORK,
             )
             for one in cards
@@ -83,7 +88,7 @@ def differences(
     is away."""
     handshake = noted.get(HANDSHAKE, "")
     if gpus is None:
-        return {HANDSHAKE: f"{DELETED}_{stamp(now_ns)}"} if handshake.endswith(OURS) else {}
+        return {HANDSHAKE: deleted(now_ns)} if handshake.endswith(OURS) else {}
     cards = [one for one in gpus if not one.parent_uuid]
     if not cards and REGISTER not in noted:
         return {}
@@ -92,8 +97,7 @@ def differences(
         wanted[SCORE] = scores(cards)
     changed = {key: value for key, value in wanted.items() if noted.get(key) != value}
     if changed or not handshake.endswith(OURS):
-        when = datetime.fromtimestamp(now_ns // 1_000_000_000, UTC)
-        changed[HANDSHAKE] = f"{REPORTED} {when:%Y-%m-%d %H:%M:%S} +0000 UTC{OURS}"
+        changed[HANDSHAKE] = reported(now_ns) + OURS
     return changed
 
 
@@ -121,7 +125,7 @@ def allocation(
     """Annotations of a bound pod. `containers` are its container names, init containers first."""
     parts = tuple(
         tuple(
-            Part(one.uuid, -1, WORD, one.memory_bytes // _MIB, one.share_ppm // _PERCENT_PPM)
+            Part(one.uuid, -1, NVIDIA, one.memory_bytes // _MIB, one.share_ppm // _PERCENT_PPM)
             for one in given.get(name, ())
         )
         for name in containers

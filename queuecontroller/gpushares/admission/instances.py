@@ -17,7 +17,7 @@ from queuecontroller.gpushares.vendors.asks import AskError
 from queuecontroller.gpushares.vendors.asks import Container as Asked
 from queuecontroller.gpushares.vendors.config import Nvidia
 from queuecontroller.scheduler.placement.mig import RESOURCE
-from queuecontroller.scheduler.placement.request import VGPU_MODE
+from sluicecommon.hami.names import VGPU_MODE
 
 MIG: Final = "mig"
 WHOLE: Final = 100
@@ -68,10 +68,10 @@ def as_instances(
         if not any(read.has(one) for one in names.resources):
             continue
         where = f"container {read.name}: {VGPU_MODE}: {MIG}"
-        if read.amount(names.percent) and profiles:
+        if read.amount(names.memory_percent) and profiles:
             raise AskError(
-                f"{where}: {names.percent}: is a percentage of a card that is not chosen yet:"
-                f" request {names.memory}"
+                f"{where}: {names.memory_percent}: is a percentage of a card that is not chosen"
+                f" yet: request {names.memory}"
             )
         mib = read.amount(names.memory) * names.memory_factor
         if not mib:

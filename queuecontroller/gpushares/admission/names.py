@@ -11,20 +11,28 @@ from typing import Final
 
 from queuecontroller.gpushares.vendors import Vendor
 from queuecontroller.gpushares.vendors.config import DeviceConfig
-from queuecontroller.scheduler.placement.request import (
+from queuecontroller.scheduler.placement.request import SHARE_POLICY
+from sluicecommon.hami.names import (
+    ALLOCATED,
+    BIND_PHASE,
+    BIND_TIME,
+    DOMAIN,
     GPU_POLICY,
+    MIG_ALLOCATIONS,
+    NODE,
     NODE_POLICY,
     NOUSE_INDEX,
     NOUSE_TYPE,
     NOUSE_UUID,
     NUMA_BIND,
-    SHARE_POLICY,
+    TIME,
+    TO_ALLOCATE,
     USE_INDEX,
     USE_TYPE,
     USE_UUID,
     VGPU_MODE,
+    WEIGHTS,
 )
-from queuecontroller.scheduler.placement.weights import WEIGHTS
 
 PLACEMENT: Final = "sluice.dev/placement"
 """Annotation of a pod: its node and GPUs, written when it is bound or released."""
@@ -32,9 +40,6 @@ ADMITTED_AS: Final = "sluice.dev/admitted-as"
 """Annotation of a pod: UID of the admission request that reserved its quota."""
 SHARE_LABEL: Final = "sluice.dev/share"
 """Label of ResourceClaimTemplates made for pods that request HAMi's resources."""
-OPT_OUT: Final = "hami.io/webhook"
-"""Label of a pod or namespace that the webhook leaves alone; its value is `ignore`."""
-IGNORE: Final = "ignore"
 
 # Annotations of KAI and Run:ai on pods.
 FRACTION: Final = "gpu-fraction"
@@ -47,7 +52,7 @@ FRACTIONS: Final = (FRACTION, FRACTION_MEMORY, FRACTION_DEVICES, FRACTION_CONTAI
 VOLCANO_RESOURCES: Final[Mapping[str, str]] = {
     "volcano.sh/vgpu-number": "count",
     "volcano.sh/vgpu-memory": "memory",
-    "volcano.sh/vgpu-memory-percentage": "percent",
+    "volcano.sh/vgpu-memory-percentage": "memory_percent",
     "volcano.sh/vgpu-cores": "cores",
 }
 """The field of `Nvidia` with HAMi's name, by Volcano's resource name."""
@@ -78,19 +83,21 @@ _KNOWN_ELSEWHERE: Final = (
     "sluice.dev/resize",
 )
 """Our annotations on pods and jobs that other components read."""
+MAX_LOOKED_UP: Final = 64
+"""Unknown names of one pod for which a similar one is searched; each takes a millisecond."""
 LONGEST: Final = 317
 """Characters of an annotation's name: a domain, a slash and 63."""
 WRITTEN: Final = frozenset(
     {
         PLACEMENT,
         ADMITTED_AS,
-        "hami.io/vgpu-node",
-        "hami.io/vgpu-time",
-        "hami.io/bind-phase",
-        "hami.io/bind-time",
-        "hami.io/vgpu-devices-to-allocate",
-        "hami.io/vgpu-devices-allocated",
-        "hami.io/vgpu-mig-allocations",
+        NODE,
+        TIME,
+        BIND_PHASE,
+        BIND_TIME,
+        TO_ALLOCATE,
+        ALLOCATED,
+        MIG_ALLOCATIONS,
         "volcano.sh/devices-to-allocate",
         "volcano.sh/vgpu-ids-new",
         "volcano.sh/vgpu-node",
@@ -101,9 +108,7 @@ WRITTEN: Final = frozenset(
     }
 )
 """Annotations that record an allocation: results of a decision, never requests."""
-KEPT: Final = frozenset(
-    {PLACEMENT, ADMITTED_AS, "hami.io/vgpu-node", "hami.io/vgpu-devices-allocated"}
-)
+KEPT: Final = frozenset({PLACEMENT, ADMITTED_AS, NODE, ALLOCATED})
 """Allocation annotations that never change once written. Device plugins consume the others."""
 
 
@@ -151,17 +156,22 @@ def _by_domain(names: Iterable[str]) -> dict[str, frozenset[str]]:
     return {domain: frozenset(names) for domain, names in found.items()}
 
 
-def unknown(given: Iterable[str], names: Names) -> list[tuple[str, str]]:
+def unknown(given: Iterable[str], names: Names, most: int) -> list[tuple[str, str]]:
     """Annotations that resemble a known one but are unknown, each with the nearest known name. In
-    our domain and HAMi's, unknown annotations without a near name are listed as well."""
-    found = []
+    our domain and HAMi's, unknown annotations without a near name are listed as well. Only the
+    first MAX_LOOKED_UP unknown names are looked at, and no more than `most` are returned."""
+    found: list[tuple[str, str]] = []
+    looked_up = 0
     for key in given:
+        if len(found) >= most or looked_up >= MAX_LOOKED_UP:
+            break
         domain = key.rpartition("/")[0]
         known = names.asked.get(domain)
         if known is None or key in known or key in names.written or len(key) > LONGEST:
             continue
+        looked_up += 1
         near = nearest(key, known)
-        if near or domain in ("hami.io", "sluice.dev"):
+        if near or domain in (DOMAIN, "sluice.dev"):
             found.append((key, near))
     return found
 

@@ -60,9 +60,10 @@ def answer(rules: Rules, quotas: Quotas, asked: Question, now_ns: int) -> Answer
     verdict = admit(rules, asked.document, asked.user, asked.uid)
     if verdict.problems:
         return Answer(verdict.problems, verdict.warnings)
-    if verdict.asks:
+    if verdict.asks or verdict.opted_out:
         use = use_of(rules.devices, verdict.pod, asked.namespace)
-        why = quotas.let_in(use, now_ns, dry=asked.dry)
+        # A pod that is left as it is has no ticket by which its reservation would be found.
+        why = quotas.let_in(use, now_ns, dry=asked.dry or verdict.opted_out)
         if why:
             fix = "request less, or wait until another pod of the namespace ends"
             return Answer((Problem(f"namespace {asked.namespace}", why, fix),), verdict.warnings)

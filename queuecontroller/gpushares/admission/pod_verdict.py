@@ -22,8 +22,7 @@ from queuecontroller.gpushares.admission.names import (
     FRACTION,
     FRACTION_MEMORY,
     FRACTIONS,
-    IGNORE,
-    OPT_OUT,
+    MAX_LOOKED_UP,
     Names,
     names_of,
     nearest,
@@ -33,6 +32,7 @@ from queuecontroller.gpushares.vendors import AskError, Vendor
 from queuecontroller.gpushares.vendors.asks import Container, annotations_of, containers_of
 from queuecontroller.gpushares.vendors.config import DeviceConfig, Nvidia
 from queuecontroller.scheduler.placement.request import AnnotationError, annotated
+from sluicecommon.hami.names import IGNORE, OPT_OUT, SCHEDULER
 from sluicecommon.kubernetes.quantity import gpu_mib_problem
 from sluicecommon.reader import Problem
 
@@ -52,7 +52,7 @@ class Rules:
     """Scheduler that places pods with shares; empty: pods keep the scheduler they name."""
     replaced: frozenset[str] = frozenset({DEFAULT_SCHEDULER})
     """Schedulers whose pods are given to `scheduler` instead."""
-    served: frozenset[str] = frozenset({"sluice-scheduler", "hami-scheduler"})
+    served: frozenset[str] = frozenset({"sluice-scheduler", SCHEDULER})
     """Schedulers that use our extender: their pods keep the name."""
     writers: frozenset[str] = frozenset()
     """Users that may write allocations, including our own. Empty: our own user is unknown, and
@@ -82,6 +82,8 @@ class Verdict:
     warnings: tuple[str, ...] = ()
     asks: bool = False
     """True if the pod requests any devices."""
+    opted_out: bool = False
+    """True if it requests devices and is left as it is by its label."""
 
 
 def refused_change(
@@ -101,9 +103,9 @@ def admit(rules: Rules, pod: Mapping[str, Any], user: str, ticket: str) -> Verdi
     forged = [] if user in rules.writers else sorted(given.keys() & rules.names.written)
     if forged:
         return Verdict(pod, tuple(map(_forged, forged)))
-    if (_labels(pod)).get(OPT_OUT) == IGNORE:
-        return Verdict(pod)
     every = _containers(pod)
+    if (_labels(pod)).get(OPT_OUT) == IGNORE:  # Unchanged, but not beyond the namespace's quota.
+        return Verdict(pod, opted_out=bool(every) and _may_ask(rules, given, every))
     if not every:
         return Verdict(pod)  # The API server itself reports the malformed pod.
     warnings = _unknown_names(rules, given, every)
@@ -205,7 +207,7 @@ def _nvidia(
 ) -> bool:
     read = Container(str(container.get("name") or ""), limits_of(container))
     limits: dict[str, int] = {}
-    by_parts = any(read.has(one) for one in (names.memory, names.percent, names.cores))
+    by_parts = any(read.has(one) for one in (names.memory, names.memory_percent, names.cores))
     if read.has(names.count):
         count = read.amount(names.count)
     elif by_parts and names.default_gpus:
@@ -220,18 +222,18 @@ def _nvidia(
         if names.overwrite_env:
             _set_env(container, "NVIDIA_VISIBLE_DEVICES", "none")
         return False
-    percent = read.amount(names.percent)
+    percent = read.amount(names.memory_percent)
     if percent > WHOLE:
         raise AskError(
-            f"container {read.name}: {names.percent}: must be from 0 to 100, got {percent}"
+            f"container {read.name}: {names.memory_percent}: must be from 0 to 100, got {percent}"
         )
     memory = read.amount(names.memory)
     if problem := gpu_mib_problem(memory, names.memory_factor):
         raise AskError(f"container {read.name}: {names.memory}: {problem}")
     if memory and percent:
         raise AskError(
-            f"container {read.name}: {names.memory} and {names.percent}: both set the GPU memory:"
-            " write one of them"
+            f"container {read.name}: {names.memory} and {names.memory_percent}: both set the GPU"
+            " memory: write one of them"
         )
     if not memory and not percent:
         if names.default_memory_mib:
@@ -343,12 +345,14 @@ def _unknown_names(
     rules: Rules, given: Mapping[str, str], every: Iterable[Mapping[str, Any]]
 ) -> list[str]:
     warnings: list[str] = []
-    for key, near in unknown(given, rules.names):
+    for key, near in unknown(given, rules.names, MAX_WARNINGS):
         hint = f"; did you mean {near}?" if near else ""
         _warn(warnings, f"annotation {key} is unknown here and has no effect{hint}")
     seen: set[str] = set()
     for container in every:
         for resource in limits_of(container):
+            if len(warnings) >= MAX_WARNINGS or len(seen) >= MAX_LOOKED_UP:
+                return warnings
             known = rules.names.resources.get(resource.rpartition("/")[0])
             if known is None or "/" not in resource or resource in known or resource in seen:
                 continue

@@ -3,21 +3,26 @@
 The part of CEL that Kubernetes documents for devices: logic, comparisons, `in`, text functions,
 quantities, versions, optional fields, `has`, `cel.bind`, `exists` and `all`. `matches` is not among
 it: the engine for regular expressions here is not safe from expressions that never end. What is not
-known is refused by its name.
+known is refused by its name. Every step counts, also those of a comparison of lists within lists,
+which may share their parts.
 """
 
 from __future__ import annotations
 
 import re
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any, Final
 
 from queuecontroller.gpushares.claims.cel_parse import DEEPEST, LONGEST, CelError, Node, parse
+from sluicecommon.budget import TEXT_STEP, Budget, BudgetSpent
 from sluicecommon.kubernetes.quantity import QuantityError, milli_value
 
 MAX_STEPS: Final = 20_000
+MAX_CACHED: Final = 256 << 10
+"""Characters of parsed expressions that are kept; a tree takes some 60 times as many bytes."""
+MAX_NUMBER: Final = 2**63
 LONGEST_VERSION: Final = 256
 """Characters; what devices publish has at most 64."""
 _VERSION: Final = re.compile(
@@ -57,6 +62,10 @@ class Device:
 
 def quantity(text: object) -> Quantity:
     """Raises CelError."""
+    if not isinstance(text, str | int | float):
+        raise CelError(f"expected a quantity, got {_kind(text)}")
+    if isinstance(text, str) and len(text) > LONGEST_VERSION:
+        raise CelError(f"a quantity of more than {LONGEST_VERSION} characters")
     try:
         return Quantity(milli_value(str(text)))
     except QuantityError as error:
@@ -65,20 +74,44 @@ def quantity(text: object) -> Quantity:
 
 def version(text: object) -> Version:
     """Parse a semantic version with three numbers, as Kubernetes requires them. Raises CelError."""
-    match = _VERSION.fullmatch(str(text)) if len(str(text)) <= LONGEST_VERSION else None
+    if not isinstance(text, str):
+        raise CelError(f"expected a version such as 1.2.3, got {_kind(text)}")
+    match = _VERSION.fullmatch(text) if len(text) <= LONGEST_VERSION else None
     if match is None:
-        raise CelError(f"expected a version such as 1.2.3, got {str(text)[:40]!r}")
+        raise CelError(f"expected a version such as 1.2.3, got {text[:40]!r}")
     parts = match[4].split(".") if match[4] else []
     before = tuple((not p.isdigit(), int(p) if p.isdigit() else 0, p) for p in parts)
     return Version((int(match[1]), int(match[2]), int(match[3])), not before, before)
 
 
-@lru_cache(maxsize=1024)
-def _parsed(text: str) -> Node | str:
-    try:
-        return parse(text)
-    except CelError as error:
-        return str(error)
+class ParsedExpressions:
+    """The trees of the expressions used last, or their errors."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, Node | str] = OrderedDict()
+        self.characters = 0
+
+    def __contains__(self, text: str) -> bool:
+        return text in self._kept
+
+    def __call__(self, text: str) -> Node | str:
+        found = self._kept.get(text)
+        if found is not None:
+            self._kept.move_to_end(text)
+            return found
+        try:
+            found = parse(text)
+        except CelError as error:
+            return str(error)
+        self._kept[text] = found
+        self.characters += len(text)
+        while self.characters > MAX_CACHED:
+            oldest, _ = self._kept.popitem(last=False)
+            self.characters -= len(oldest)
+        return found
+
+
+_parsed: Final = ParsedExpressions()
 
 
 def check(text: str) -> str:
@@ -87,12 +120,18 @@ def check(text: str) -> str:
     return found if isinstance(found, str) else ""
 
 
-def matches(text: str, device: Device) -> bool:
-    """True if the selector matches the device. Raises CelError."""
-    tree = _parsed(text)
-    if isinstance(tree, str):
-        raise CelError(tree)
-    found = _Run({"device": device}).of(tree)
+def matches(text: str, device: Device, whole: Budget | None = None) -> bool:
+    """True if the selector matches the device. `whole` is the budget of all selectors that are
+    evaluated together. Raises CelError."""
+    try:
+        if whole is not None and text not in _parsed:
+            whole.spend(len(text))
+        tree = _parsed(text)
+        if isinstance(tree, str):
+            raise CelError(tree)
+        found = _Run({"device": device}, Budget(MAX_STEPS, whole)).of(tree)
+    except BudgetSpent as spent:
+        raise CelError(str(spent)) from None
     if not isinstance(found, bool):
         raise CelError(f"says {_kind(found)}, not true or false")
     return found
@@ -101,13 +140,11 @@ def matches(text: str, device: Device) -> bool:
 @dataclass(slots=True)
 class _Run:
     names: dict[str, Any]
-    steps: int = field(default=0)
+    budget: Budget
     deep: int = field(default=0)
 
     def of(self, node: Node) -> Any:
-        self.steps += 1
-        if self.steps > MAX_STEPS:
-            raise CelError(f"more than {MAX_STEPS} steps")
+        self.budget.spend()
         if self.deep > DEEPEST:
             raise CelError(f"deeper than {DEEPEST}")
         kind, *parts = node
@@ -170,20 +207,26 @@ class _Run:
             raise CelError(f"{_kind(a)} {sign} {_kind(b)} is not known")
         if sign == "+" and not isinstance(a, int | float) and len(a) + len(b) > LONGEST:
             raise CelError(f"longer than {LONGEST}")
-        if sign == "+":
-            return a + b
         if _kind(a) != "a number":
-            raise CelError(f"{_kind(a)} - {_kind(b)} is not known")
-        return a - b
+            if sign == "-":
+                raise CelError(f"{_kind(a)} - {_kind(b)} is not known")
+            self.budget.spend((len(a) + len(b)) // (1 if isinstance(a, list) else TEXT_STEP))
+            return a + b
+        found = a + b if sign == "+" else a - b
+        if not -MAX_NUMBER <= found < MAX_NUMBER:
+            raise CelError("a number of more than 64 bits")
+        return found
 
     def _compare(self, sign: str, one: Node, other: Node) -> bool:
         a, b = self.of(one), self.of(other)
         if _kind(a) != _kind(b):
             raise CelError(f"{_kind(a)} is compared with {_kind(b)}")
         if sign in ("==", "!="):
-            return bool(a == b) is (sign == "==")
+            return self._equal(a, b) is (sign == "==")
         if _kind(a) not in ("a number", "text"):
             raise CelError(f"{_kind(a)} has no {sign}; use compareTo, isLessThan, isGreaterThan")
+        if isinstance(a, str):
+            self.budget.spend_text(a)
         less, same = bool(a < b), bool(a == b)
         return {"<": less, "<=": less or same, ">": not (less or same), ">=": not less}[sign]
 
@@ -193,7 +236,28 @@ class _Run:
             raise CelError(f"nothing is in {_kind(among)}")
         if isinstance(among, Mapping) and not isinstance(value, str):
             raise CelError(f"expected the name of a field, got {_kind(value)}")
-        return bool(value in among)
+        if isinstance(among, Mapping):
+            return value in among
+        return any(self._equal(value, one) for one in among)
+
+    def _equal(self, a: Any, b: Any) -> bool:
+        """Values of different kinds differ. Raises BudgetSpent."""
+        self.budget.spend()
+        if a is b:
+            return True
+        if _kind(a) != _kind(b):
+            return False
+        if isinstance(a, str):
+            self.budget.spend_text(a)
+        elif isinstance(a, Maybe):
+            return a.is_there is b.is_there and self._equal(a.value, b.value)
+        elif isinstance(a, list):
+            return len(a) == len(b) and all(map(self._equal, a, b))
+        elif isinstance(a, Mapping):
+            return len(a) == len(b) and all(
+                key in b and self._equal(one, b[key]) for key, one in a.items()
+            )
+        return bool(a == b)
 
     def _field(self, node: Node, name: str, optional: bool) -> Any:
         return self._at(self.of(node), name, optional)
@@ -210,7 +274,7 @@ class _Run:
         if optional:
             return found
         if not found.is_there:
-            raise CelError(f"no such key: {str(key)[:100]}")
+            raise CelError(f"no such key: {_shown(key)}")
         return found.value
 
     def _found(self, there: Any, key: Any) -> Maybe:
@@ -224,7 +288,7 @@ class _Run:
                 "allowMultipleAllocations": there.shared,
             }
             if key not in known:
-                raise CelError(f"device has no {str(key)[:100]}; it has {', '.join(known)}")
+                raise CelError(f"device has no {_shown(key)}; it has {', '.join(known)}")
             return Maybe(known[key], True)
         if isinstance(there, Mapping):
             if key in there:
@@ -234,7 +298,7 @@ class _Run:
             return Maybe({}, True) if domains else Maybe()
         if isinstance(there, list) and isinstance(key, int) and not isinstance(key, bool):
             return Maybe(there[key], True) if 0 <= key < len(there) else Maybe()
-        raise CelError(f"{_kind(there)} has no {str(key)[:100]}")
+        raise CelError(f"{_kind(there)} has no {_shown(key)}")
 
     def _by_domain(self) -> tuple[object, object]:
         device = self.names["device"]
@@ -275,6 +339,7 @@ class _Run:
         given = [self.of(one) for one in arguments]
         if any(_kind(one) != _kind(there) for one in given):
             raise CelError(f"{name} of {_kind(there)} takes {_kind(there)}")
+        self.budget.spend_text(*(one for one in (there, *given) if isinstance(one, str)))
         return known[1](there, *given)
 
     def _with(self, name: str, value: Any, body: Node) -> Any:
@@ -296,6 +361,11 @@ def _size(value: Any) -> int:
     if not isinstance(value, str | list | Mapping):
         raise CelError(f"{_kind(value)} has no size")
     return len(value)
+
+
+def _shown(key: Any) -> str:
+    """A key for a message. Only texts and numbers: a list of lists may be longer than memory."""
+    return str(key)[:100] if isinstance(key, str | int | float) else _kind(key)
 
 
 def _order(a: Any, b: Any) -> int:

@@ -20,11 +20,14 @@ from queuecontroller.gpushares.claims.cel import Device, matches, quantity
 from queuecontroller.gpushares.claims.cel_parse import CelError
 from queuecontroller.gpushares.claims.mappings import DeviceClasses, Mapped, Source
 from queuecontroller.gpushares.claims.published import Published, qualified, rounded
+from sluicecommon.budget import Budget
 from sluicecommon.kubernetes.quantity import saturate
 from sluicecommon.reader import Reader, shown
 
 MAX_CLAIMS: Final = 64
 """Claims per pod."""
+MAX_STEPS: Final = 500_000
+"""Steps of all selectors of one pod, over all devices: about half a second."""
 MAX_REQUESTS: Final = 32
 """Requests per claim; the limit is the one of the Kubernetes API."""
 
@@ -48,6 +51,7 @@ def claims_of(spec: Reader, namespace: str, known: Known) -> dict[str, int]:
     """Usage of one pod by quota name, besides its containers' requests. Errors are added to the
     reader's problems."""
     total: dict[str, int] = {}
+    budget = Budget(MAX_STEPS)
     given = spec.children("resourceClaims")
     if len(given) > MAX_CLAIMS:
         spec.problem("resourceClaims", f"more than {MAX_CLAIMS}", "request less in one pod")
@@ -67,11 +71,13 @@ def claims_of(spec: Reader, namespace: str, known: Known) -> dict[str, int]:
         body = Reader(template, f"{one.path}: {where}", one.problems)
         devices = body.child("spec").child("spec").child("devices")
         for number, request in enumerate(devices.children("requests")[:MAX_REQUESTS]):
-            _count(request, known, total, number)
+            _count(request, known, total, number, budget)
     return total
 
 
-def _count(request: Reader, known: Known, total: dict[str, int], number: int) -> None:
+def _count(
+    request: Reader, known: Known, total: dict[str, int], number: int, budget: Budget
+) -> None:
     if request.has("firstAvailable"):
         what = "which of several devices it will be is not known before it is placed"
         request.problem("firstAvailable", what, "write exactly")
@@ -92,12 +98,12 @@ def _count(request: Reader, known: Known, total: dict[str, int], number: int) ->
         exactly.problem("deviceClassName", what, "add it to resources.deviceClassMappings")
         return
     count = exactly.whole("count", 1, least=1)
-    for resource, amount in _amounts(exactly, name, mapped, count, known):
+    for resource, amount in _amounts(exactly, name, mapped, count, known, budget):
         total[resource] = saturate(total.get(resource, 0) + amount)
 
 
 def _amounts(
-    exactly: Reader, name: str, mapped: Mapped, count: int, known: Known
+    exactly: Reader, name: str, mapped: Mapped, count: int, known: Known, budget: Budget
 ) -> list[tuple[str, int]]:
     if not mapped.sources:
         return [(mapped.resource, count)]
@@ -115,7 +121,7 @@ def _amounts(
                 one
                 for one in known.devices(source.driver)
                 if all(
-                    _is_meant(one.device, selectors, what)
+                    _is_meant(one.device, selectors, what, budget)
                     for selectors, what in (
                         ((source.selector,), "the mapping's deviceSelector"),
                         (by_class, f"the selectors of DeviceClass {name}"),
@@ -141,10 +147,10 @@ def _selectors(reader: Reader) -> tuple[str, ...]:
     return tuple(one.child("cel").required("expression") for one in reader.children("selectors"))
 
 
-def _is_meant(device: Device, selectors: Sequence[str], what: str) -> bool:
+def _is_meant(device: Device, selectors: Sequence[str], what: str, budget: Budget) -> bool:
     for one in selectors:
         try:
-            if not matches(one, device):
+            if not matches(one, device, budget):
                 return False
         except CelError as error:
             raise _Uncounted(

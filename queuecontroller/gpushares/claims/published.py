@@ -42,6 +42,9 @@ def qualified(name: str, driver: str) -> tuple[str, str]:
     return (domain, rest) if mark else (driver, name)
 
 
+_MALFORMED: Final = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError)
+
+
 def published(slices: Iterable[Mapping[str, Any]], driver: str) -> tuple[Published, ...]:
     """Devices of a driver. A pool with a malformed slice is left out, because its content is
     unknown."""
@@ -50,7 +53,9 @@ def published(slices: Iterable[Mapping[str, Any]], driver: str) -> tuple[Publish
         spec = one.get("spec")
         if not isinstance(spec, Mapping) or spec.get("driver") != driver:
             continue
-        with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
+        with contextlib.suppress(
+            LookupError, TypeError, ValueError, ArithmeticError, AttributeError
+        ):
             pool = spec["pool"]
             name, generation = str(pool["name"]), int(pool.get("generation", 0))
             count = int(pool.get("resourceSliceCount", 1))
@@ -63,7 +68,7 @@ def published(slices: Iterable[Mapping[str, Any]], driver: str) -> tuple[Publish
     for _, count, specs in pools.values():
         if len(specs) != count:
             continue
-        with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError, CelError):
+        with contextlib.suppress(*_MALFORMED, CelError):
             found += [_device(one, driver) for spec in specs for one in _devices(spec)]
     return tuple(found)
 

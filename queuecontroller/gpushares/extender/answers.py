@@ -10,14 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from queuecontroller.gpushares.extender.ledger import HeldPod, PodLedger
-from queuecontroller.gpushares.extender.pods import (
-    ANY_GPU,
-    HAMI,
-    PodAsk,
-    PodPlace,
-    ResourceNames,
-    read_pod,
-)
+from queuecontroller.gpushares.extender.pods import ANY_GPU, HAMI, PodAsk, PodPlace, read_pod
 from queuecontroller.gpushares.extender.ranking import BINPACK, Ranking
 from queuecontroller.gpushares.extender.verdicts import (
     FITS,
@@ -31,6 +24,7 @@ from queuecontroller.gpushares.extender.victims import Budget, Holder, Victims, 
 from queuecontroller.gpushares.extender.wire import Passed
 from queuecontroller.scheduler.placement.request import GpuRequest
 from queuecontroller.scheduler.placement.stock import Stock
+from sluicecommon.hami.names import ResourceNames
 
 Queued = Callable[[Mapping[str, Any], Sequence[str] | None], PodPlace | str | None]
 """The place that the queue reserved for a pod, on one of these nodes if there is a choice; the

@@ -11,14 +11,9 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from queuecontroller.scheduler.placement.request import (
-    NODE_POLICY,
-    WHOLE_PPM,
-    AskError,
-    GpuRequest,
-    annotated,
-)
+from queuecontroller.scheduler.placement.request import WHOLE_PPM, AskError, GpuRequest, annotated
 from queuecontroller.scheduler.placement.stock import Share
+from sluicecommon.hami.names import NODE_POLICY, ResourceNames
 from sluicecommon.kubernetes.quantity import QuantityError, parse_amount
 
 PLACEMENT: Final = "sluice.dev/placement"
@@ -31,18 +26,6 @@ MAX_MIB: Final = 1 << 30
 MAX_SHARES: Final = 1024
 LONGEST_PLACEMENT: Final = 64 << 10
 OVER: Final = frozenset({"Succeeded", "Failed"})
-
-
-@dataclass(frozen=True, slots=True)
-class ResourceNames:
-    """Resource names for GPUs, which HAMi lets users configure."""
-
-    count: str = "nvidia.com/gpu"
-    memory: str = "nvidia.com/gpumem"
-    memory_percent: str = "nvidia.com/gpumem-percentage"
-    cores: str = "nvidia.com/gpucores"
-    memory_factor: int = 1
-    """MiB per unit of the memory resource."""
 
 
 HAMI: Final = ResourceNames()

@@ -28,6 +28,7 @@ from queuecontroller.scheduler.model.objects import (
 from queuecontroller.scheduler.placement.stock import NodeRoom, Stock, parts_on
 from queuecontroller.scheduler.placement.topology.devices import Places, Short, each_of
 from queuecontroller.scheduler.placement.topology.ground import Amounts
+from sluicecommon.hami.names import PRIORITY
 
 Asks = Mapping[str, PodAsk]
 """GPU-share requests per pod set, for pods placed through the extender."""
@@ -38,7 +39,6 @@ MAX_NOTED: Final = 512 << 10
 the pods."""
 MAX_COUNTS: Final = 100_000
 NO_NODES: Final = "no node has reported its GPUs yet"
-_HIDDEN: Final = "nvidia.com/priority"
 NOT_RECEIVED: Final = "which pods hold GPUs already"
 
 
@@ -63,7 +63,7 @@ class SharesOfQueued:
         names = defaults.names
         self._hidden = {
             *(names.count, names.memory, names.memory_percent, names.cores),
-            _HIDDEN,
+            PRIORITY,
         }
         self._verdicts = Verdicts()
         self._ranking = Ranking()

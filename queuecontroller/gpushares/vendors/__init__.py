@@ -5,7 +5,7 @@ reads it."""
 from __future__ import annotations
 
 from queuecontroller.gpushares.vendors.asks import Ask, AskError, PodAsk
-from queuecontroller.gpushares.vendors.devices import BadRegister, Card, Device, Given, Part
+from queuecontroller.gpushares.vendors.cards import Card
 from queuecontroller.gpushares.vendors.placing import (
     allocation,
     asks_of,
@@ -15,6 +15,7 @@ from queuecontroller.gpushares.vendors.placing import (
 )
 from queuecontroller.gpushares.vendors.rules import Changes, Vendor
 from queuecontroller.gpushares.vendors.table import ROWS
+from sluicecommon.hami.devices import BadRegister, Device, Given, Part
 
 __all__ = [
     "ROWS",

@@ -19,8 +19,9 @@ from queuecontroller.gpushares.vendors.asks import (
     Document,
     annotations_of,
 )
-from queuecontroller.gpushares.vendors.devices import Card, Given, Part
+from queuecontroller.gpushares.vendors.cards import Card
 from queuecontroller.gpushares.vendors.rules import WHOLE, Changes, Rules, Vendor, closest, grouped
+from sluicecommon.hami.devices import Given, Part
 
 MODE: Final = "huawei.com/vnpu-mode"
 SOFT: Final = "hami-core"

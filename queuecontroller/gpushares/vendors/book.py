@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from queuecontroller.gpushares.vendors.asks import Document, PodAsk, annotations_of
-from queuecontroller.gpushares.vendors.devices import BadRegister, Card
+from queuecontroller.gpushares.vendors.cards import Card
 from queuecontroller.gpushares.vendors.handshake import word
 from queuecontroller.gpushares.vendors.placing import Cards, allocation, asks_of, cards_of, fit
-from queuecontroller.gpushares.vendors.rules import CORDON, Vendor, node_annotation
+from queuecontroller.gpushares.vendors.rules import Vendor, node_annotation
+from sluicecommon.hami.devices import BadRegister
+from sluicecommon.hami.names import CORDON
 
 OVER: Final = ("Succeeded", "Failed")
 INSTANCE_TYPE: Final = "node.kubernetes.io/instance-type"

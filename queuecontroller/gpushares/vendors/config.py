@@ -15,37 +15,44 @@ from typing import Any, Final
 from queuecontroller.gpushares.vendors.ascend import Chip, Template
 from queuecontroller.gpushares.vendors.rules import Vendor
 from queuecontroller.gpushares.vendors.table import CHIPS, ROWS, ascend, iluvatar
-from sluicecommon.hami import VENDORS, short
+from sluicecommon.hami.documents import short
+from sluicecommon.hami.names import (
+    ResourceNames,
+    devices_allocated,
+    devices_to_allocate,
+    node_register,
+)
+from sluicecommon.hami.sections import (
+    CHIP_KEYS,
+    CORE_POLICIES,
+    NVIDIA_KEYS,
+    OLD_SECTION_KEYS,
+    PLUGIN_KEYS,
+    SECTION_ALIASES,
+    SECTION_KEYS,
+    USUAL_KEYS,
+    VENDORS,
+    VNPUS_KEYS,
+)
 from sluicecommon.settings import ConfigError, nearest
 
-POLICIES: Final = ("default", "force", "disable")
 MOST: Final = 64
 """Chips per section."""
 
 
 @dataclass(frozen=True, slots=True)
-class Nvidia:
+class Nvidia(ResourceNames):
     """Section `nvidia`, as far as it concerns pods; the agent reads the rest."""
 
-    count: str = "nvidia.com/gpu"
-    memory: str = "nvidia.com/gpumem"
-    percent: str = "nvidia.com/gpumem-percentage"
-    cores: str = "nvidia.com/gpucores"
-    priority: str = "nvidia.com/priority"
     default_memory_mib: int = 0
     """0: the whole memory."""
     default_cores: int = 0
     default_gpus: int = 1
     """0: pods that request only memory or cores are left unchanged."""
-    memory_factor: int = 1
     core_policy: str = "default"
     runtime_class: str = ""
     overwrite_env: bool = False
     """True if containers without a GPU get an environment variable that hides all GPUs."""
-
-    @property
-    def resources(self) -> tuple[str, ...]:
-        return (self.count, self.memory, self.percent, self.cores, self.priority)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +65,11 @@ class DeviceConfig:
     warnings: tuple[str, ...] = ()
 
 
-_OF_THE_NODE: Final = "is the node's: kubelet.hami of the agent reads it"
 _OF_THE_PLUGIN: Final = "is for the vendor's own device plugin"
 _NVIDIA: Final[Mapping[str, tuple[str, type]]] = {
     "resourceCountName": ("count", str),
     "resourceMemoryName": ("memory", str),
-    "resourceMemoryPercentageName": ("percent", str),
+    "resourceMemoryPercentageName": ("memory_percent", str),
     "resourceCoreName": ("cores", str),
     "resourcePriorityName": ("priority", str),
     "defaultMem": ("default_memory_mib", int),
@@ -75,69 +81,6 @@ _NVIDIA: Final[Mapping[str, tuple[str, type]]] = {
     "runtimeClassName": ("runtime_class", str),
     "overwriteEnv": ("overwrite_env", bool),
 }
-_OF_NODES: Final = (
-    "deviceSplitCount",
-    "deviceMemoryScaling",
-    "deviceCoreScaling",
-    "enableNumaTopology",
-    "libCudaLogLevel",
-    "preConfiguredDeviceMemory",
-    "migProfileAllowlist",
-    "knownMigGeometries",
-    "disableCoreLimit",
-)
-_USUAL: Final = {
-    "resourceCountName": "count",
-    "resourceMemoryName": "memory",
-    "resourceCoreName": "cores",
-}
-_KEYS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
-    "cambricon": {key: ("MLU", name) for key, name in _USUAL.items()},
-    "hygon": {key: ("DCU", name) for key, name in _USUAL.items()},
-    "mthreads": {key: ("Mthreads", name) for key, name in _USUAL.items()},
-    "amd": {key: ("AMD", name) for key, name in _USUAL.items()},
-    "vastai": {"resourceCountName": ("Vastai", "count")},
-    "biren": {"resourceCountName": ("Biren", "count")},
-    "awsneuron": {
-        "resourceCountName": ("AWSNeuron", "count"),
-        "resourceCoreName": ("AWSNeuron", "cores"),
-    },
-    "metax": {
-        "resourceCountName": ("Metax-GPU", "count"),
-        "resourceVCountName": ("Metax-SGPU", "count"),
-        "resourceVMemoryName": ("Metax-SGPU", "memory"),
-        "resourceVCoreName": ("Metax-SGPU", "cores"),
-    },
-    "enflame": {
-        "resourceNameGCU": ("GCU", "count"),
-        "resourceNameDRSGCU": ("Enflame", "count"),
-        "resourceNameGCUMemory": ("Enflame", "memory"),
-        "resourceNameGCUCore": ("Enflame", "cores"),
-        "resourceNameVGCU": ("Enflame-vGCU", "count"),
-        "resourceNameVGCUPercentage": ("Enflame-vGCU", "percent"),
-    },
-    "kunlun": {
-        "resourceCountName": ("kunlun", "count"),
-        "resourceVCountName": ("XPU", "count"),
-        "resourceVMemoryName": ("XPU", "memory"),
-    },
-}
-_ALIASES: Final = {"kunlunxin": "kunlun"}
-_OLD_KEYS: Final[Mapping[str, Mapping[str, str]]] = {
-    # Keys from before a section had two kinds of devices; they named the parts.
-    "metax": {
-        "resourceCountName": "resourceVCountName",
-        "resourceMemoryName": "resourceVMemoryName",
-        "resourceCoreName": "resourceVCoreName",
-    },
-    "enflame": {
-        "resourceCountName": "resourceNameVGCU",
-        "resourceMemoryPercentageName": "resourceNameVGCUPercentage",
-        "resourcePercentageName": "resourceNameVGCUPercentage",
-    },
-}
-_QUIET: Final = ("deviceSplitCount", "defaultMem", "defaultMemory", "defaultCores")
-"""Keys of other vendors' sections that their plugins report themselves."""
 
 
 class _Reading:
@@ -191,10 +134,10 @@ def read_device_config(document: Mapping[str, Any], source: str) -> DeviceConfig
     reading = _Reading(source)
     nvidia = Nvidia()
     for section, body in document.items():
-        where, name = f"{source}: {section}", _ALIASES.get(str(section), str(section))
+        where, name = f"{source}: {section}", SECTION_ALIASES.get(str(section), str(section))
         if name == "nvidia":
             nvidia = _nvidia(reading, where, body)
-        elif name in _KEYS:
+        elif name in SECTION_KEYS:
             _plain(reading, where, name, body)
         elif name in _LISTS:
             _LISTS[name](reading, where, body)
@@ -230,12 +173,12 @@ def _nvidia(reading: _Reading, where: str, body: object) -> Nvidia:
                     values[name] = value
             elif found := reading.resource(here, value):
                 values[name] = found
-        elif key not in _OF_NODES:
-            reading.unknown(where, key, (*_NVIDIA, *_OF_NODES))
+        elif key not in NVIDIA_KEYS:
+            reading.unknown(where, key, NVIDIA_KEYS)
     made = Nvidia(**values)
-    if made.core_policy not in POLICIES:
+    if made.core_policy not in CORE_POLICIES:
         reading.problems.append(
-            f"{where}.gpuCorePolicy: must be one of {', '.join(POLICIES)}, not"
+            f"{where}.gpuCorePolicy: must be one of {', '.join(CORE_POLICIES)}, not"
             f" {short(made.core_policy)}"
         )
     if made.memory_factor < 1:
@@ -246,9 +189,9 @@ def _nvidia(reading: _Reading, where: str, body: object) -> Nvidia:
 
 
 def _plain(reading: _Reading, where: str, section: str, body: object) -> None:
-    known = _KEYS[section]
+    known = SECTION_KEYS[section]
     given = reading.mapping(where, body)
-    old = _OLD_KEYS.get(section, {})
+    old = OLD_SECTION_KEYS.get(section, {})
     if any(key in given for key in old if key not in known):
         given = {old.get(key, key): value for key, value in given.items()}
     special = _SPECIAL.get(section, {})
@@ -261,11 +204,11 @@ def _plain(reading: _Reading, where: str, section: str, body: object) -> None:
                 reading.rows[word] = replace(reading.rows[word], **changed)
         elif key in special:
             special[key](reading, here, value)
-        elif key in _QUIET:
+        elif key in PLUGIN_KEYS:
             if value:
                 reading.warnings.append(f"{here}: {short(value)} {_OF_THE_PLUGIN}")
         else:
-            reading.unknown(where, key, (*known, *special, *_QUIET))
+            reading.unknown(where, key, (*known, *special, *PLUGIN_KEYS))
 
 
 def _factor(word: str) -> Callable[[_Reading, str, object], None]:
@@ -304,41 +247,14 @@ _SPECIAL: Final[Mapping[str, Mapping[str, Callable[[_Reading, str, object], None
 
 # -- lists of chips -------------------------------------------------------------------------------
 
-_CHIP_KEYS: Final = (
-    "chipName",
-    "commonWord",
-    "resourceName",
-    "resourceCountName",
-    "resourceMemoryName",
-    "resourceCoreName",
-    "memoryAllocatable",
-    "memoryCapacity",
-    "memoryFactor",
-    "aiCore",
-    "aiCPU",
-    "templates",
-    "runtimeClassName",
-    "overwriteEnv",
-    "superPod",
-)
-_OF_ALL_CHIPS: Final = (
-    "configs",
-    "hamiVnpuCore",
-    "hamiVnpuMode",
-    "enpuPolicy",
-    "overwriteEnv",
-    "runtimeClassName",
-    "vnpuDeviceSplitCount",
-)
-
 
 def _vnpus(reading: _Reading, where: str, body: object) -> None:
     common: Mapping[str, Any] = {}
     if isinstance(body, Mapping):
         common = reading.mapping(where, body)
         for key in common:
-            if key not in _OF_ALL_CHIPS:
-                reading.unknown(where, key, _OF_ALL_CHIPS)
+            if key not in VNPUS_KEYS:
+                reading.unknown(where, key, VNPUS_KEYS)
         mode = common.get("hamiVnpuMode")
         if mode not in (None, "", "template", "hami-core", "hamiCore"):
             reading.problems.append(
@@ -353,8 +269,8 @@ def _vnpus(reading: _Reading, where: str, body: object) -> None:
     for i, entry in enumerate(entries):
         at = f"{where}[{i}]"
         for key in entry:
-            if key not in _CHIP_KEYS:
-                reading.unknown(at, key, _CHIP_KEYS)
+            if key not in CHIP_KEYS:
+                reading.unknown(at, key, CHIP_KEYS)
         word = entry.get("commonWord")
         if not isinstance(word, str) or not word:
             reading.problems.append(f"{at}.commonWord: must be a name, got {short(word)}")
@@ -419,11 +335,11 @@ def _one_chip(reading: _Reading, where: str, body: object) -> None:
     cores = reading.resource(f"{where}.resourceCoreName", given.get("resourceCoreName"))
     reading.rows[word] = ascend(word, CHIPS[word], resource, memory, cores)
     for key, value in given.items():
-        if key in _QUIET:
+        if key in PLUGIN_KEYS:
             if value:
                 reading.warnings.append(f"{where}.{key}: {short(value)} {_OF_THE_PLUGIN}")
-        elif key not in _USUAL:
-            reading.unknown(where, key, (*_USUAL, *_QUIET))
+        elif key not in USUAL_KEYS:
+            reading.unknown(where, key, (*USUAL_KEYS, *PLUGIN_KEYS))
 
 
 def _iluvatars(reading: _Reading, where: str, body: object) -> None:
@@ -437,14 +353,14 @@ def _iluvatars(reading: _Reading, where: str, body: object) -> None:
             reading.problems.append(f"{at}.commonWord: must be a name, got {short(word)}")
             continue
         for key in entry:
-            if key not in (*_USUAL, "chipName", "commonWord", *_QUIET):
-                reading.unknown(at, key, (*_USUAL, "chipName", "commonWord"))
-        named = [reading.resource(f"{at}.{key}", entry.get(key)) for key in _USUAL]
+            if key not in (*USUAL_KEYS, "chipName", "commonWord", *PLUGIN_KEYS):
+                reading.unknown(at, key, (*USUAL_KEYS, "chipName", "commonWord"))
+        named = [reading.resource(f"{at}.{key}", entry.get(key)) for key in USUAL_KEYS]
         reading.rows[word] = iluvatar(word, *named)
 
 
 _OTHER_KEYS: Final[Mapping[str, str]] = {
-    **_USUAL,
+    **USUAL_KEYS,
     "registerAnnotation": "register",
     "handshakeAnnotation": "handshake",
     "toAllocateAnnotation": "to_allocate",
@@ -470,9 +386,9 @@ def _others(reading: _Reading, where: str, body: object) -> None:
             for key, name in _OTHER_KEYS.items()
         }
         values |= {
-            "register": values["register"] or f"hami.io/node-{word}-register",
-            "to_allocate": values["to_allocate"] or f"hami.io/{word}-devices-to-allocate",
-            "allocated": values["allocated"] or f"hami.io/{word}-devices-allocated",
+            "register": values["register"] or node_register(word),
+            "to_allocate": values["to_allocate"] or devices_to_allocate(word),
+            "allocated": values["allocated"] or devices_allocated(word),
         }
         for key in entry:
             if key not in (*_OTHER_KEYS, "commonWord", "title", "memoryFactor"):

@@ -13,16 +13,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from queuecontroller.gpushares.vendors.asks import Ask, AskError, Container, Document, containers_of
-from queuecontroller.gpushares.vendors.devices import (
-    BadRegister,
-    Card,
-    Device,
-    Given,
-    Part,
-    checked,
-    number,
-    parsed,
-)
+from queuecontroller.gpushares.vendors.cards import Card
 from queuecontroller.gpushares.vendors.rules import (
     WHOLE,
     Changes,
@@ -31,6 +22,7 @@ from queuecontroller.gpushares.vendors.rules import (
     node_annotation,
     node_name,
 )
+from sluicecommon.hami.devices import BadRegister, Device, Given, Part, checked, number, parsed
 from sluicecommon.reader import shown
 
 _PROFILE: Final = re.compile(r"(\d{1,4})g\.(\d{1,6})gb", re.ASCII)

@@ -8,22 +8,14 @@ when a plugin has gone. Timestamps are written by the controller, in UTC.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Final
 
 from queuecontroller.gpushares.vendors.asks import Document
 from queuecontroller.gpushares.vendors.rules import Vendor, node_annotation
+from sluicecommon.hami.handshake import DELETED, REQUESTING, SECOND_NS, deleted, requesting, seconds
 
-REQUESTING: Final = "Requesting"
-DELETED: Final = "Deleted"
 PATIENCE_S: Final = 60
 """HAMi's timeout."""
-SECOND_NS: Final = 1_000_000_000
-_FORM: Final = "%Y-%m-%d %H:%M:%S"
-
-
-def stamp(now_ns: int) -> str:
-    return datetime.fromtimestamp(now_ns // SECOND_NS, UTC).strftime(_FORM)
 
 
 def is_gone(vendor: Vendor, node: Document) -> bool:
@@ -39,14 +31,14 @@ def word(vendor: Vendor, node: Document, now_ns: int) -> str:
     if current.startswith(DELETED):
         return ""
     if not current.startswith(REQUESTING):
-        return f"{REQUESTING}_{stamp(now_ns)}"
-    asked_s = _seconds(current.partition("_")[2])
+        return requesting(now_ns)
+    asked_s = seconds(current)
     now_s = now_ns // SECOND_NS
     if (
         asked_s is None or asked_s > now_s + PATIENCE_S
     ):  # Another scheduler wrote it by another clock.
-        return f"{REQUESTING}_{stamp(now_ns)}"
-    return f"{DELETED}_{stamp(now_ns)}" if now_s - asked_s >= PATIENCE_S else ""
+        return requesting(now_ns)
+    return deleted(now_ns) if now_s - asked_s >= PATIENCE_S else ""
 
 
 def _current(vendor: Vendor, node: Document) -> str:
@@ -60,10 +52,3 @@ def _silent(vendor: Vendor, node: Document) -> bool:
         return False
     found = (node.get("status") or {}).get("allocatable") or {}
     return vendor.count in found and str(found[vendor.count]) == "0"
-
-
-def _seconds(text: str) -> int | None:
-    try:
-        return int(datetime.strptime(text, _FORM).replace(tzinfo=UTC).timestamp())
-    except (ValueError, OverflowError):
-        return None

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from queuecontroller.gpushares.vendors.asks import Ask, AskError, Container, Document
-from queuecontroller.gpushares.vendors.devices import Card, Device, Given, Part
+from queuecontroller.gpushares.vendors.cards import Card
 from queuecontroller.gpushares.vendors.rules import (
     WHOLE,
     Changes,
@@ -20,6 +20,7 @@ from queuecontroller.gpushares.vendors.rules import (
     Vendor,
     unwanted,
 )
+from sluicecommon.hami.devices import Device, Given, Part
 
 WING: Final = 4
 CARDS: Final = 2 * WING

@@ -12,17 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from queuecontroller.gpushares.vendors.asks import Ask, AskError, Container, Document
-from queuecontroller.gpushares.vendors.devices import (
-    BadRegister,
-    Card,
-    Device,
-    Given,
-    Part,
-    checked,
-    name,
-    number,
-    parsed,
-)
+from queuecontroller.gpushares.vendors.cards import Card
 from queuecontroller.gpushares.vendors.rules import (
     WHOLE,
     Changes,
@@ -32,6 +22,16 @@ from queuecontroller.gpushares.vendors.rules import (
     node_annotation,
     taken,
     unwanted,
+)
+from sluicecommon.hami.devices import (
+    BadRegister,
+    Device,
+    Given,
+    Part,
+    checked,
+    name,
+    number,
+    parsed,
 )
 from sluicecommon.reader import shown
 

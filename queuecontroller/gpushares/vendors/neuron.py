@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from queuecontroller.gpushares.vendors.asks import Ask, AskError, Container, Document, containers_of
-from queuecontroller.gpushares.vendors.devices import BadRegister, Card, Device, Given, Part
+from queuecontroller.gpushares.vendors.cards import Card
 from queuecontroller.gpushares.vendors.rules import (
     Changes,
     Counted,
@@ -21,6 +21,7 @@ from queuecontroller.gpushares.vendors.rules import (
     too_few,
     unwanted,
 )
+from sluicecommon.hami.devices import BadRegister, Device, Given, Part
 
 CORES: Final = "cores"
 MAX_CORES: Final = 16

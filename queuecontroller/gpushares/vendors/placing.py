@@ -9,7 +9,6 @@ out of `pods`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
 
 from queuecontroller.gpushares.vendors.asks import (
     Ask,
@@ -19,22 +18,12 @@ from queuecontroller.gpushares.vendors.asks import (
     annotations_of,
     containers_of,
 )
-from queuecontroller.gpushares.vendors.devices import (
-    BadRegister,
-    Card,
-    Given,
-    Part,
-    decode,
-    encode,
-)
+from queuecontroller.gpushares.vendors.cards import Card
 from queuecontroller.gpushares.vendors.handshake import is_gone
-from queuecontroller.gpushares.vendors.rules import CORDON, Rules, Vendor, listed, node_annotation
+from queuecontroller.gpushares.vendors.rules import Rules, Vendor, listed, node_annotation
+from sluicecommon.hami.devices import BadRegister, Given, Part, decode, encode
+from sluicecommon.hami.names import ALLOCATING, BIND_PHASE, BIND_TIME, CORDON, NODE, TIME
 
-NODE: Final = "hami.io/vgpu-node"
-TIME: Final = "hami.io/vgpu-time"
-BIND_PHASE: Final = "hami.io/bind-phase"
-BIND_TIME: Final = "hami.io/bind-time"
-ALLOCATING: Final = "allocating"
 Cards = Mapping[str, Sequence[Card]]
 """A node's cards by vendor's word."""
 

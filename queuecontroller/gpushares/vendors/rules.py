@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from queuecontroller.gpushares.vendors.asks import Ask, AskError, Container, Document
-from queuecontroller.gpushares.vendors.devices import (
+from queuecontroller.gpushares.vendors.cards import Card
+from sluicecommon.hami.devices import (
     MAX_DEVICES,
     BadRegister,
-    Card,
     Device,
     Given,
     Part,
@@ -23,11 +23,9 @@ from queuecontroller.gpushares.vendors.devices import (
     number,
     read_register,
 )
-from queuecontroller.scheduler.placement.weights import EVEN, WEIGHTS, weights
+from sluicecommon.hami.names import GPU_POLICY, WEIGHTS
+from sluicecommon.hami.weights import EVEN, weights
 
-GPU_POLICY: Final = "hami.io/gpu-scheduler-policy"
-CORDON: Final = "hami.io/device-cordon"
-"""Annotation of a node: devices that get no new pods."""
 WHOLE: Final = 100
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from queuecontroller.gpushares.vendors.asks import Ask, AskError, Container, Document
-from queuecontroller.gpushares.vendors.devices import Card, Device, Given, Part, number
+from queuecontroller.gpushares.vendors.cards import Card
 from queuecontroller.gpushares.vendors.rules import (
     WHOLE,
     Changes,
@@ -20,6 +20,7 @@ from queuecontroller.gpushares.vendors.rules import (
     node_annotation,
     policies,
 )
+from sluicecommon.hami.devices import Device, Given, Part, number
 
 
 class Cambricon(Counted):

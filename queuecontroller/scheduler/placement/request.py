@@ -9,21 +9,26 @@ from enum import StrEnum
 from typing import Final
 
 from queuecontroller.scheduler.placement.capacity import GpuCapacity
-from queuecontroller.scheduler.placement.weights import WEIGHTS, weights
+from sluicecommon.hami.names import (
+    GPU_POLICY,
+    HAMI_CORE,
+    MIG,
+    MODES,
+    NODE_POLICY,
+    NOUSE_INDEX,
+    NOUSE_TYPE,
+    NOUSE_UUID,
+    NUMA_BIND,
+    USE_INDEX,
+    USE_TYPE,
+    USE_UUID,
+    VGPU_MODE,
+    WEIGHTS,
+)
+from sluicecommon.hami.weights import weights
 
 WHOLE_PPM: Final = 1_000_000
 
-USE_TYPE: Final = "nvidia.com/use-gputype"
-NOUSE_TYPE: Final = "nvidia.com/nouse-gputype"
-USE_UUID: Final = "nvidia.com/use-gpuuuid"
-NOUSE_UUID: Final = "nvidia.com/nouse-gpuuuid"
-USE_INDEX: Final = "nvidia.com/use-gpuindexes"
-NOUSE_INDEX: Final = "nvidia.com/nouse-gpuindexes"
-NUMA_BIND: Final = "nvidia.com/numa-bind"
-VGPU_MODE: Final = "nvidia.com/vgpu-mode"
-MODES: Final = ("hami-core", "mig", "mps")
-NODE_POLICY: Final = "hami.io/node-scheduler-policy"
-GPU_POLICY: Final = "hami.io/gpu-scheduler-policy"
 SHARE_POLICY: Final = "sluice.dev/share-policy"
 """Annotation with the values hard, elastic or exclusive; not HAMi's."""
 
@@ -173,7 +178,7 @@ class GpuRequest:
 
 def mode_of(gpu: GpuCapacity) -> str:
     """The mode of a GPU, one of MODES."""
-    return "mig" if gpu.mig_enabled else "hami-core"
+    return MIG if gpu.mig_enabled else HAMI_CORE
 
 
 class AskError(ValueError):

@@ -1,9 +1,7 @@
 """The gRPC listeners: a Unix socket, whose peer the kernel names, and TCP for TLS.
 
-grpc-python can neither read the peer credentials of a Unix socket nor count its connections. So
-connections are accepted here, and their bytes are relayed to gRPC's own sockets in a private
-directory, from a socket bound to a unique name there. `context.peer()` returns that name, which
-identifies the connection. TLS is terminated by gRPC, so the bytes relayed here are encrypted.
+Connections are accepted here and relayed to gRPC's own sockets (`sluicecommon.grpc_relay`), whose
+`context.peer()` identifies the connection. TLS is terminated by gRPC.
 
 The resources of unauthenticated clients are bounded before anything is read: their connections are
 few and short-lived, and the address with the most loses its own first. Connections of one caller
@@ -14,22 +12,19 @@ throttled, and callers that send many calls at once are read in turns (fair_read
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
-import logging
 import os
 import socket
 import struct
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from queuecontroller.server.callers.fair_reading import FairReading
 from queuecontroller.state.access import Caller, Role
-
-log = logging.getLogger(__name__)
+from sluicecommon.grpc_relay import CallerEnd, Relay
 
 MAX_UNAUTHENTICATED: Final = 256
 """Limit of connections without a call yet. A TLS handshake takes 10 ms, so only an attack reaches
@@ -38,8 +33,6 @@ PROVE_WITHIN_S: Final = 10.0
 BURST_BYTES: Final = 5 << 20
 """Burst that one connection may send: a message of the default size, and small ones."""
 BYTES_A_SECOND: Final = 1 << 20
-MAX_EARLY_BYTES: Final = 1 << 20
-"""Bytes buffered until gRPC's socket is connected; clients send at most 64 KiB before an answer."""
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 30.0
 RESERVED_PART: Final = 4
@@ -57,50 +50,33 @@ class Crowded(Exception):
 
 
 @dataclass(eq=False, slots=True)
-class Connection:
-    number: int
+class Connection(Relay):
     address: str
     """Host address or `uid 1000`, by which it is counted until it is authenticated."""
     since_s: float
     tls: bool
+    on_end: Callable[[Connection], None] = lambda connection: None
     kernel: Caller | None = None
     """Caller by the socket's peer credentials."""
     caller: Caller | None = None
     """The authenticated caller."""
-    outer: asyncio.Transport | None = None
-    inner: asyncio.Transport | None = None
-    early: bytes = b""
-    """Bytes received before gRPC's socket is connected: Python before 3.11.3 reads once from a
-    transport that was paused in connection_made."""
-    stopped_for: set[str] = field(default_factory=set)
-    """Reasons for which reading is paused."""
     budget: float = BURST_BYTES
     budget_at_s: float = 0.0
     read_at_s: float = 0.0
     wrong_tokens: int = 0
 
-    def stop(self, why: str) -> None:
-        self.stopped_for.add(why)
-        if self.outer is not None and not self.outer.is_closing():
-            self.outer.pause_reading()
+    def received(self, nbytes: int) -> None:
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
+        gained = (now_s - self.budget_at_s) * BYTES_A_SECOND
+        self.budget = min(BURST_BYTES, self.budget + gained) - nbytes
+        self.budget_at_s = self.read_at_s = now_s
+        if self.budget < 0:
+            self.stop("bytes")
+            loop.call_later(-self.budget / BYTES_A_SECOND, self.go_on, "bytes")
 
-    def go_on(self, why: str) -> None:
-        self.stopped_for.discard(why)
-        if not self.stopped_for and self.outer is not None and not self.outer.is_closing():
-            self.outer.resume_reading()
-
-    def fileno(self) -> int:
-        """The file descriptor; -1 if the connection is closed."""
-        outer = self.outer
-        if outer is None or outer.is_closing():
-            return -1
-        fd: int = outer.get_extra_info("socket").fileno()
-        return fd
-
-    def abort(self) -> None:
-        for end in (self.outer, self.inner):
-            if end is not None:
-                end.abort()
+    def ended(self) -> None:
+        self.on_end(self)
 
 
 class Listeners:
@@ -143,7 +119,7 @@ class Listeners:
         path.unlink(missing_ok=True)
         loop = asyncio.get_running_loop()
         server = await loop.create_unix_server(
-            lambda: _Outer(self, False), str(path), backlog=_ACCEPTS_A_PASS
+            lambda: CallerEnd(self._plain), str(path), backlog=_ACCEPTS_A_PASS
         )
         _lengthen(server)
         # Every user may connect; the peer's uid decides its rights.
@@ -155,7 +131,7 @@ class Listeners:
         """Listen on a TCP address; returns the port. Raises OSError."""
         loop = asyncio.get_running_loop()
         server = await loop.create_server(
-            lambda: _Outer(self, True), host, port, backlog=_ACCEPTS_A_PASS, reuse_port=False
+            lambda: CallerEnd(self._tls), host, port, backlog=_ACCEPTS_A_PASS, reuse_port=False
         )
         _lengthen(server)
         self._listeners.append(server)
@@ -259,24 +235,37 @@ class Listeners:
 
     # -- connections ------------------------------------------------------------------------------
 
-    def accepted(self, transport: asyncio.Transport, tls: bool) -> Connection | None:
-        """The new connection; None if it is refused."""
+    def _plain(self, transport: asyncio.Transport) -> Connection | None:
+        uid = _uid_of(transport.get_extra_info("socket"))
+        connection = self._connection(f"uid {uid}", False)
+        connection.kernel = self._kernel(uid)
+        return self._admitted(connection, transport)
+
+    def _tls(self, transport: asyncio.Transport) -> Connection | None:
+        peer = transport.get_extra_info("peername")
+        return self._admitted(self._connection(str(peer[0]) if peer else "?", True), transport)
+
+    def _connection(self, address: str, tls: bool) -> Connection:
         now_s = asyncio.get_running_loop().time()
-        connection = Connection(next(self._numbers), "", now_s, tls, outer=transport)
-        connection.budget_at_s = now_s
-        if tls:
-            peer = transport.get_extra_info("peername")
-            connection.address = str(peer[0]) if peer else "?"
-        else:
-            uid = _uid_of(transport.get_extra_info("socket"))
-            connection.kernel = self._kernel(uid)
-            connection.address = f"uid {uid}"
+        target = self.tls_target if tls else self.plain_target
+        return Connection(
+            address,
+            now_s,
+            tls,
+            self._ended,
+            own=self._private / f"c{next(self._numbers)}",
+            target=Path(target.removeprefix("unix:")),
+            budget_at_s=now_s,
+        )
+
+    def _admitted(self, connection: Connection, transport: asyncio.Transport) -> Connection | None:
+        """The new connection; None if it is refused."""
         if not self._has_room(connection):
             self.refused_total += 1
             transport.abort()
             return None
         self._unproven[connection] = None
-        self._connections[self._name(connection)] = connection
+        self._connections[connection.name] = connection
         return connection
 
     def _has_room(self, connection: Connection) -> bool:
@@ -298,28 +287,11 @@ class Listeners:
         victim = next(one for one in self._unproven if one.address == greediest)
         self.refused_total += 1
         victim.abort()
-        self.ended(victim)
+        self._ended(victim)
         return True
 
-    async def relay(self, connection: Connection, outer: _Outer) -> None:
-        path = self._private / f"c{connection.number}"
-        inner = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        try:
-            inner.setblocking(False)
-            inner.bind(str(path))
-            loop = asyncio.get_running_loop()
-            target = self.tls_target if connection.tls else self.plain_target
-            await loop.sock_connect(inner, target.removeprefix("unix:"))
-            path.unlink()  # Both ends know the name now, so the file is no longer needed.
-            await loop.create_unix_connection(lambda: _Inner(connection, outer), sock=inner)
-        except OSError as error:
-            log.warning("cannot relay the connection of %s: %s", connection.address, error)
-            inner.close()
-            path.unlink(missing_ok=True)
-            connection.abort()
-
-    def ended(self, connection: Connection) -> None:
-        if self._connections.pop(self._name(connection), None) is None:
+    def _ended(self, connection: Connection) -> None:
+        if self._connections.pop(connection.name, None) is None:
             return
         self._unproven.pop(connection, None)
         if connection.caller is not None:
@@ -330,114 +302,12 @@ class Listeners:
                 del self._of_caller[key]
             self.reading.left(key, connection)
 
-    def _name(self, connection: Connection) -> str:
-        return f"unix:{self._private / f'c{connection.number}'}"
-
     async def _keep(self) -> None:
         while True:
             await asyncio.sleep(1.0)
             oldest_s = asyncio.get_running_loop().time() - PROVE_WITHIN_S
             for one in [one for one in self._unproven if one.since_s < oldest_s]:
                 one.abort()
-
-
-_BUFFER: Final = memoryview(bytearray(64 << 10))
-"""One buffer for all connections, since bytes are relayed before the next read. asyncio's default
-would allocate 256 KiB for each read."""
-
-
-class _End(asyncio.BufferedProtocol):
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return _BUFFER
-
-
-class _Outer(_End):
-    """Protocol of the caller's side."""
-
-    def __init__(self, listeners: Listeners, tls: bool) -> None:
-        self._listeners = listeners
-        self._tls = tls
-        self._connection: Connection | None = None
-        self._relaying: asyncio.Task[None] | None = None
-
-    def connection_made(self, transport: Any) -> None:
-        self._connection = self._listeners.accepted(transport, self._tls)
-        if self._connection is not None:
-            self._connection.stop("connecting")
-            relay = self._listeners.relay(self._connection, self)
-            self._relaying = asyncio.get_running_loop().create_task(relay)
-
-    def buffer_updated(self, nbytes: int) -> None:
-        connection = self._connection
-        if connection is None:
-            return
-        data = bytes(_BUFFER[:nbytes])
-        if connection.inner is not None:
-            connection.inner.write(data)
-        elif len(connection.early) + len(data) <= MAX_EARLY_BYTES:
-            connection.early += data
-        else:
-            connection.abort()
-            return
-        loop = asyncio.get_running_loop()
-        now_s = loop.time()
-        gained = (now_s - connection.budget_at_s) * BYTES_A_SECOND
-        connection.budget = min(BURST_BYTES, connection.budget + gained) - nbytes
-        connection.budget_at_s = connection.read_at_s = now_s
-        if connection.budget < 0:
-            connection.stop("bytes")
-            loop.call_later(-connection.budget / BYTES_A_SECOND, connection.go_on, "bytes")
-
-    def eof_received(self) -> bool:
-        if self._connection is not None and self._connection.inner is not None:
-            with contextlib.suppress(OSError):
-                self._connection.inner.write_eof()
-        return True
-
-    def connection_lost(self, error: Exception | None) -> None:
-        if self._connection is not None:
-            if self._connection.inner is not None:
-                self._connection.inner.close()
-            self._listeners.ended(self._connection)
-
-    def pause_writing(self) -> None:
-        if self._connection is not None and self._connection.inner is not None:
-            self._connection.inner.pause_reading()
-
-    def resume_writing(self) -> None:
-        if self._connection is not None and self._connection.inner is not None:
-            self._connection.inner.resume_reading()
-
-
-class _Inner(_End):
-    """Protocol of gRPC's side."""
-
-    def __init__(self, connection: Connection, outer: _Outer) -> None:
-        self._connection = connection
-        self._outer = outer
-
-    def connection_made(self, transport: Any) -> None:
-        self._connection.inner = transport
-        if self._connection.outer is None or self._connection.outer.is_closing():
-            transport.abort()
-            return
-        transport.write(self._connection.early)
-        self._connection.early = b""
-        self._connection.go_on("connecting")
-
-    def buffer_updated(self, nbytes: int) -> None:
-        if self._connection.outer is not None:
-            self._connection.outer.write(bytes(_BUFFER[:nbytes]))
-
-    def connection_lost(self, error: Exception | None) -> None:
-        if self._connection.outer is not None:
-            self._connection.outer.close()
-
-    def pause_writing(self) -> None:
-        self._connection.stop("gRPC is behind")
-
-    def resume_writing(self) -> None:
-        self._connection.go_on("gRPC is behind")
 
 
 def _lengthen(server: asyncio.Server) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from queuecontroller.server.metrics import kueue_catalogue
+from sluicecommon.hami import metrics as hami
 from sluicecommon.metric import Kind as Kind
 from sluicecommon.metric import Metric as Metric
 
@@ -20,6 +21,19 @@ TERM: Final = Metric("sluice_queue_term", _G, (), "Fencing term; it increases wi
 REVISION: Final = Metric("sluice_queue_revision", _G, (), "Revision of the last decision.")
 COMMITS: Final = Metric(
     "sluice_queue_commit_seconds", _H, (), "Time to make a change durable in the database."
+)
+STEPS: Final = Metric(
+    "sluice_queue_steps",
+    _C,
+    (),
+    "Steps that changed the state; divided by the number of commits, the steps per commit.",
+)
+PREEMPTION_TURNS: Final = Metric(
+    "sluice_queue_preemption_turns",
+    _C,
+    ("cluster_queue",),
+    "Preemptions between two workloads that had preempted each other more than three times, by the"
+    " preemptor's ClusterQueue.",
 )
 NODES: Final = Metric(
     "sluice_queue_nodes", _G, ("state",), "Nodes: ready, away (lease over) or lost."
@@ -38,19 +52,6 @@ REGRESSIONS: Final = Metric(
     _C,
     (),
     "Nodes that had seen newer revisions than the database: it is an old backup.",
-)
-PREEMPTION_TURNS: Final = Metric(
-    "sluice_queue_preemption_turns",
-    _C,
-    ("cluster_queue",),
-    "Preemptions between two workloads that had preempted each other more than three times, by the"
-    " preemptor's ClusterQueue.",
-)
-STEPS: Final = Metric(
-    "sluice_queue_steps",
-    _C,
-    (),
-    "Steps that changed the state; divided by the number of commits, the steps per commit.",
 )
 STALE: Final = Metric(
     "sluice_queue_stale_messages", _C, (), "Messages of ended node sessions, refused."
@@ -108,7 +109,6 @@ LOOP_LAST_OK: Final = Metric(
     ("loop",),
     "When a loop last completed a round.",
 )
-
 DISPLACED: Final = Metric(
     "sluice_queue_displaced_pods",
     _C,
@@ -116,83 +116,8 @@ DISPLACED: Final = Metric(
     "Pods preempted for a pod of higher priority that lacked only GPU shares.",
 )
 
-# Names of HAMi's scheduler, for its dashboards: quotas of namespaces, and other vendors' devices.
-_DEVICE: Final = ("node", "device_uuid", "device_index", "device_type")
-HAMI_INFO: Final = Metric(
-    "hami_build_info", _G, ("version",), "Version of the controller, always 1."
-)
-QUOTA_USED: Final = Metric(
-    "hami_resource_quota_used",
-    _G,
-    ("namespace", "quota_name", "limit"),
-    "Amount of a resource that the pods of a namespace use, summed over devices.",
-)
-QUOTA_LIMIT: Final = Metric(
-    "hami_resource_quota_limit",
-    _G,
-    ("namespace", "quota_name"),
-    "Limit of that resource in the namespace's ResourceQuotas.",
-)
-DEVICE_MEMORY: Final = Metric(
-    "hami_gpu_memory_limit_bytes", _G, _DEVICE, "Memory of another vendor's device."
-)
-DEVICE_MEMORY_GIVEN: Final = Metric(
-    "hami_gpu_memory_allocated_bytes",
-    _G,
-    _DEVICE,
-    "Memory of the device that is allocated to pods.",
-)
-DEVICE_CORES: Final = Metric(
-    "hami_gpu_core_limit_ratio", _G, _DEVICE, "Cores of the device, in the vendor's unit."
-)
-DEVICE_CORES_GIVEN: Final = Metric(
-    "hami_gpu_core_allocated_ratio", _G, _DEVICE, "Cores of the device that are allocated to pods."
-)
-DEVICE_OVERVIEW: Final = Metric(
-    "hami_node_gpu_overview",
-    _G,
-    (*_DEVICE, "device_cores", "device_memory_limit"),
-    "Allocated memory (bytes); the labels have the device's cores and memory (MiB).",
-)
-DEVICE_MEMORY_RATIO: Final = Metric(
-    "hami_node_gpu_memory_allocated_ratio",
-    _G,
-    ("node", "device_uuid", "device_index"),
-    "Allocated part of the device's memory, 0 to 1.",
-)
-DEVICE_SHARED: Final = Metric("hami_gpu_shared_count", _G, _DEVICE, "Pods that share the device.")
-
 CATALOGUE: Final = (
     *kueue_catalogue.CATALOGUE,
-    UP,
-    TERM,
-    REVISION,
-    COMMITS,
-    STEPS,
-    PREEMPTION_TURNS,
-    NODES,
-    PODS,
-    UNPLACED,
-    REGRESSIONS,
-    STALE,
-    UNPROVEN,
-    DUPLICATES,
-    DEFECTS,
-    CONNECTIONS,
-    TURNED_AWAY,
-    GPU_MEMORY,
-    FRAGMENTATION,
-    GPU_FITS,
-    LOOP_LAST_OK,
-    DISPLACED,
-    HAMI_INFO,
-    QUOTA_USED,
-    QUOTA_LIMIT,
-    DEVICE_MEMORY,
-    DEVICE_MEMORY_GIVEN,
-    DEVICE_CORES,
-    DEVICE_CORES_GIVEN,
-    DEVICE_SHARED,
-    DEVICE_OVERVIEW,
-    DEVICE_MEMORY_RATIO,
+    *(one for one in list(globals().values()) if isinstance(one, Metric)),
+    *hami.SCHEDULER,
 )

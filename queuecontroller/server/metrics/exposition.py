@@ -16,6 +16,7 @@ from queuecontroller.server.metrics.kueue import ALONE, MAX_QUEUES, Around, kueu
 from queuecontroller.server.metrics.samples import Samples
 from queuecontroller.state.figures import DEFECTS
 from queuecontroller.state.shell import Shell
+from sluicecommon.hami import metrics as hami
 
 if TYPE_CHECKING:  # It imports the clients of an API server, which only a cluster needs.
     from queuecontroller.cluster.podwebhooks.share_pods import SharePods
@@ -27,8 +28,6 @@ MAX_DEVICES: Final = 8000
 
 
 class _Scrape:
-    """Collects the samples of one scrape."""
-
     """Collects the samples of one scrape."""
 
     def __init__(
@@ -105,29 +104,29 @@ class _Scrape:
             samples.add(m.LOOP_LAST_OK, (loop,), at_ns / 1e9)
 
     def _add_sharing(self, samples: Samples) -> None:
-        samples.add(m.HAMI_INFO, (self._version,), 1)
+        samples.add(hami.BUILD_INFO, (self._version,), 1)
         if self._sharing is None:
             return
         samples.add(m.DISPLACED, (), self._sharing.displaced_total)
         quotas = self._sharing.quotas
         limits = quotas.limits()
         for key, amount in islice(quotas.used().items(), MAX_QUEUES):
-            samples.add(m.QUOTA_USED, (*key, str(limits.get(key, ""))), amount)
+            samples.add(hami.QUOTA_USED, (*key, str(limits.get(key, ""))), amount)
         for key, amount in islice(limits.items(), MAX_QUEUES):
-            samples.add(m.QUOTA_LIMIT, key, amount)
+            samples.add(hami.QUOTA_LIMIT, key, amount)
         for node, _, card in islice(self._sharing.foreign.figures(), MAX_DEVICES):
             device = card.device
             labels = (node, device.id, str(device.index), device.type)
-            samples.add(m.DEVICE_MEMORY, labels, device.memory_mib << 20)
-            samples.add(m.DEVICE_MEMORY_GIVEN, labels, card.memory_mib << 20)
-            samples.add(m.DEVICE_CORES, labels, device.cores)
-            samples.add(m.DEVICE_CORES_GIVEN, labels, card.cores)
-            samples.add(m.DEVICE_SHARED, labels, len(card.holders))
+            samples.add(hami.DEVICE_MEMORY, labels, device.memory_mib << 20)
+            samples.add(hami.DEVICE_MEMORY_GIVEN, labels, card.memory_mib << 20)
+            samples.add(hami.DEVICE_CORES, labels, device.cores)
+            samples.add(hami.DEVICE_CORES_GIVEN, labels, card.cores)
+            samples.add(hami.DEVICE_SHARED, labels, len(card.holders))
             wider = (*labels, str(device.cores), str(device.memory_mib))
-            samples.add(m.DEVICE_OVERVIEW, wider, card.memory_mib << 20)
+            samples.add(hami.DEVICE_OVERVIEW, wider, card.memory_mib << 20)
             if device.memory_mib:
                 ratio = card.memory_mib / device.memory_mib
-                samples.add(m.DEVICE_MEMORY_RATIO, labels[:3], ratio)
+                samples.add(hami.DEVICE_MEMORY_RATIO, labels[:3], ratio)
 
 
 def render(

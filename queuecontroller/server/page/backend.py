@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from time import time
 from typing import Any, Final, Protocol
 
@@ -17,12 +18,14 @@ from queuecontroller.server.page.viewers import ACTED_ON, ByToken, Viewers, allo
 from queuecontroller.server.page.what_if import Player
 from queuecontroller.state.access import Act, Caller, Denied, Target, check
 from queuecontroller.state.access import may as may_caller
+from queuecontroller.state.book import Book
 from queuecontroller.state.objects.authority import owned
 from queuecontroller.state.objects.submission import Refused
 from queuecontroller.state.records import Change, ObjectId
 from queuecontroller.state.shell import Shell
 from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
 from sluicecommon.page.board import Frames
+from sluicecommon.page.verbs import Verb, Verbs, offered
 from sluicecommon.web.page import Refusal, Viewer
 
 log = logging.getLogger(__name__)
@@ -39,8 +42,39 @@ _STATUSES: Final = {
     "denied": 403,
     "exhausted": 413,
 }
-STOP: Final = {"hold": "Hold", "drain": "HoldAndDrain", "resume": "None"}
-"""The stopPolicy of a queue that each verb sets."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Stops:
+    """How an action stops an object or lets it run."""
+
+    policy: str
+    """The stopPolicy that it sets on a queue; a workload is active with policy None."""
+    step: str
+    do: Callable[[Book, ObjectId, int], object]
+
+
+VERBS: Final[Verbs[_Stops]] = {
+    "hold": Verb(
+        "Hold",
+        "A queue admits no new workloads; a workload is stopped. Nothing is deleted.",
+        _Stops("Hold", "hold", lambda book, what, now_ns: book.hold(what, False, now_ns)),
+        frozenset(ACTED_ON),
+    ),
+    "resume": Verb(
+        "Resume",
+        "A queue admits workloads again; a workload is queued again.",
+        _Stops("None", "resume", lambda book, what, now_ns: book.resume(what, now_ns)),
+        frozenset(ACTED_ON),
+    ),
+    "drain": Verb(
+        "Hold and drain",
+        "The queue admits no new workloads, and its running workloads are stopped and requeued.",
+        _Stops("HoldAndDrain", "hold", lambda book, what, now_ns: book.hold(what, True, now_ns)),
+        frozenset(ACTED_ON) - {"Workload"},
+    ),
+}
+"""The page's actions."""
 
 
 class Document(Protocol):
@@ -214,8 +248,7 @@ class QueuePage:
                 is_allowed = False
             finally:
                 await client.close()
-        verbs = ["hold", "resume"] + ["drain"] * (kind != "Workload")
-        return {"verbs": verbs if is_allowed else []}
+        return offered(VERBS, kind, None if is_allowed else ())
 
     def _needed(self, shell: Shell, identity: ObjectId) -> tuple[Act, Target | None]:
         """Raises Refused."""
@@ -230,7 +263,7 @@ class QueuePage:
         try:
             if what == "whatif":
                 return await self._what_if(viewer, shell, given)
-            if what in STOP:
+            if what in VERBS:
                 identity = self._seen(viewer, given)
                 return await self._stop_or_go(viewer, shell, what, identity)
         except Refused as refused:
@@ -243,7 +276,8 @@ class QueuePage:
         self, viewer: Viewer, shell: Shell, verb: str, identity: ObjectId
     ) -> dict[str, Any]:
         kind, _, name = identity
-        if kind not in ACTED_ON or (verb == "drain" and kind == "Workload"):
+        stops = VERBS[verb].does
+        if kind not in VERBS[verb].kinds:
             raise Refusal(422, f"a {kind} does not support {verb}")
         subject = "/".join(part for part in identity if part)
         said = f"{verb} by {viewer.name} over the page"
@@ -251,24 +285,20 @@ class QueuePage:
         if isinstance(caller, Caller):
             act, target = self._needed(shell, identity)
             check(caller, act, target, f"{verb} {kind} {name}")
-            if verb == "resume":
-                shell.step("resume", lambda book, now_ns: book.resume(identity, now_ns))
-            else:
-                drain = verb == "drain"
-                shell.step("hold", lambda book, now_ns: book.hold(identity, drain, now_ns))
+            shell.step(stops.step, lambda book, now_ns: stops.do(book, identity, now_ns))
         else:
-            await self._patch(str(caller), verb, identity)
+            await self._patch(str(caller), stops.policy, identity)
         shell.step("page", lambda book, now_ns: book.journal.note("ByPage", subject, said, now_ns))
         await shell.durable()
         log.info("page: %s: %s", subject, said)
         return {"done": said}
 
-    async def _patch(self, token: str, verb: str, identity: ObjectId) -> None:
+    async def _patch(self, token: str, policy: str, identity: ObjectId) -> None:
         """Write with the viewer's token: RBAC decides, and the API server's audit log has the
         viewer's name."""
         assert isinstance(self._viewers, ByToken), "tokens are its"
         kind, namespace, name = identity
-        spec = {"active": verb == "resume"} if kind == "Workload" else {"stopPolicy": STOP[verb]}
+        spec = {"active": policy == "None"} if kind == "Workload" else {"stopPolicy": policy}
         client = self._viewers.client(token)
         try:
             await client.merge_patch(ACTED_ON[kind], name, {"spec": spec}, namespace)
@@ -293,8 +323,8 @@ class QueuePage:
             raise Refusal(422, "yaml: no objects: write the changed or new objects")
         changes = [dict(one.body) for one in found]
         now = questions.manifests_of(shell)
-        before = await self._player.play(now)
-        after = await self._player.play(questions.replaced(now, changes))
+        before = await self._player.play(viewer.name, now)
+        after = await self._player.play(viewer.name, questions.replaced(now, changes))
         return questions.compared(before, after)
 
 

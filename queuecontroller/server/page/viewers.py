@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import secrets
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from time import monotonic
@@ -50,8 +51,8 @@ EVERYTHING: Final = Sight(
     ),
     None,
 )
-KEPT_S: Final = 60.0
-"""How long a review of a token is cached; the same as for nodes' tokens."""
+KEPT_S: Final = 30.0
+"""How long a review of a token is cached: rights that are taken away end after so long."""
 MAX_CACHED: Final = 1_000
 MAX_NAMESPACES: Final = 500
 """Namespaces reviewed one by one for viewers without the right to list in all."""
@@ -136,11 +137,16 @@ class _Kept:
 
 
 class ByToken:
+    """Viewers with a Kubernetes token. The browser gets the name of a session and never the token:
+    cookies reach every port of their host, and the token is good for the whole API. Sessions are
+    this replica's, and end with it."""
+
     takes_tokens = True
 
     def __init__(self, access: Access, namespaces: Callable[[], Iterable[str]]) -> None:
         """`namespaces` returns the namespaces that have a LocalQueue."""
         self._access = access
+        self._sessions: Tickets[str] = Tickets(lambda: secrets.token_urlsafe(32))
         self._namespaces = namespaces
         self._kept: dict[bytes, _Kept] = {}
         self._asking: dict[bytes, asyncio.Task[Viewer]] = {}
@@ -148,12 +154,19 @@ class ByToken:
 
     async def enter(self, secret: str) -> str:
         await self.viewer(secret)
-        return secret
+        return self._sessions.begin(secret, monotonic())
 
     def leave(self, credential: str) -> None:
-        self._kept.pop(_digest(credential), None)
+        self._kept.pop(_digest(self._token(credential)), None)
+        self._sessions.end(credential)
+
+    def _token(self, credential: str) -> str:
+        """The token of a session, or the credential itself, as a proxy sends it in the header
+        Authorization."""
+        return self._sessions.whose(credential, monotonic()) or credential
 
     async def viewer(self, credential: str) -> Viewer:
+        credential = self._token(credential)
         digest = _digest(credential)
         known = self._kept.get(digest)
         if known is not None and monotonic() < known.until_s:

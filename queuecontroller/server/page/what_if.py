@@ -1,5 +1,6 @@
 """What-if: runs `simulate` in a separate process at the lowest priority, one at a time and with a
-timeout, so that it does not slow down the queue."""
+timeout, so that it does not slow down the queue. A viewer has one at a time, running or waiting, so
+that none keeps the others from theirs."""
 
 from __future__ import annotations
 
@@ -13,6 +14,8 @@ from typing import Any, Final
 from sluicecommon.web.page import Refusal
 
 LONGEST_S: Final = 30.0
+MAX_VIEWERS: Final = 8
+"""What-ifs that run or wait, each of which holds a copy of the queue's objects."""
 LARGEST_ANSWER: Final = 32 << 20
 LONGEST_WHY: Final = 4_000
 
@@ -20,13 +23,21 @@ LONGEST_WHY: Final = 4_000
 class Player:
     def __init__(self) -> None:
         self._busy = asyncio.Lock()
+        self._viewers: set[str] = set()
+        """Viewers whose what-if runs or waits."""
 
-    async def play(self, documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """The report of `simulate`. Raises Refusal."""
-        if self._busy.locked():
-            raise Refusal(429, "another what-if is running: try again in a moment")
-        async with self._busy:
-            return await self._play(json.dumps(documents_list(documents)).encode())
+    async def play(self, viewer: str, documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """The report of `simulate` for a viewer. Raises Refusal."""
+        if viewer in self._viewers:
+            raise Refusal(429, "another what-if of yours is running: try again in a moment")
+        if len(self._viewers) >= MAX_VIEWERS:
+            raise Refusal(429, "other what-ifs are running: try again in a moment")
+        self._viewers.add(viewer)
+        try:
+            async with self._busy:
+                return await self._play(json.dumps(documents_list(documents)).encode())
+        finally:
+            self._viewers.discard(viewer)
 
     async def _play(self, text: bytes) -> dict[str, Any]:
         words = ("-m", "queuecontroller", "simulate", "-f", "-", "-o", "json")

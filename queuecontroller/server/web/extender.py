@@ -1,8 +1,10 @@
 """The extender's endpoint for schedulers: /scheduler/filter, /prioritize, /preempt, /bind.
 
-Unlike the webhooks it changes state: its callers can bind pods. So it accepts only callers with a
-certificate of the configured CA and a name in extender.callers. A replica that does not lead
-forwards the request to the leader.
+Unlike the webhooks it changes state: its callers can bind pods. So it accepts only callers with the
+controller's own certificate, which other replicas have, or with one of the configured CA whose URI
+`sluice:scheduler:NAME` has a name in extender.callers. Other names in a certificate count for
+nothing: an authority that serves a whole cluster issues them to any namespace. A replica that does
+not lead forwards the request to the leader.
 
 A kube-scheduler in the same pod may call over the loopback instead, without TLS. Go's client keeps
 two idle connections and a scheduler binds several pods at a time, so it opens and closes one for
@@ -12,6 +14,7 @@ every other pod: two thirds of the cost of three requests are handshakes.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import ssl
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -21,12 +24,15 @@ from typing import Any, Final
 
 import aiohttp
 
-from queuecontroller.server.web.posts import Answered, Asked, PostServer, Route
-from queuecontroller.state.access.lists import Names
+from queuecontroller.server.web.posts import SHA256, Answered, Asked, PostServer, Route
+from queuecontroller.state.access.lists import SCHEME, Names
 
 PREFIX: Final = "/scheduler"
 LARGEST_BYTES: Final = 64 << 20
 """Limit of a request with whole nodes: 5,000 of 10 KiB."""
+ROLE: Final = f"{SCHEME}:scheduler:"
+"""Beginning of the URI in a certificate that may call the extender."""
+_END: Final = "-----END CERTIFICATE-----"
 HANDED_ON_S: Final = 20.0
 HANDED_ON: Final = "Sluice-Handed-On"
 """Header of a forwarded request, which is not forwarded again."""
@@ -56,6 +62,8 @@ class ExtenderEndpoint:
         self._files = files
         self._session: aiohttp.ClientSession | None = None
         self._session_of: tuple[int, ...] = ()
+        self._own: tuple[str, ...] = ()
+        self._own_of = 0
 
     @property
     def authority(self) -> Path:
@@ -78,11 +86,31 @@ class ExtenderEndpoint:
         }
 
     def _why_not(self, certificate: Mapping[str, Any]) -> str:
-        names = names_in(certificate)
-        if any(one in self._callers for one in names):
+        if not certificate:
+            return "no certificate: see extender.callers"
+        if any(one in self._callers for one in schedulers_in(certificate)):
             return ""
-        shown = ", ".join(names)[:200] or "no certificate"
-        return f"{shown}: is not permitted to call the extender; see extender.callers"
+        if certificate.get(SHA256) in self._own_checksums():
+            return ""
+        shown = ", ".join(names_in(certificate))[:200] or "a certificate without names"
+        return (
+            f"{shown}: is not permitted to call the extender: the certificate has no URI"
+            f" {ROLE}NAME with a name of extender.callers"
+        )
+
+    def _own_checksums(self) -> tuple[str, ...]:
+        """Checksums of the controller's certificate and the one before it, which a replica may
+        still have."""
+        try:
+            changed_ns = self._files[0].stat().st_mtime_ns
+            if changed_ns != self._own_of:
+                text = self._files[0].read_text(encoding="ascii")
+                first = text[: text.index(_END) + len(_END)]
+                now = hashlib.sha256(ssl.PEM_cert_to_DER_cert(first)).hexdigest()
+                self._own_of, self._own = changed_ns, (now, *self._own[:1])
+        except (OSError, ValueError):  # Half written; the known ones count until it is whole.
+            pass
+        return self._own
 
     def handle(self, verb: str, asked: Asked) -> Answered | Coroutine[Any, Any, Answered]:
         made = self._answer(verb, asked.body)
@@ -150,6 +178,16 @@ class LoopbackServer:
 
 async def _later(made: Awaitable[bytes]) -> Answered:
     return Answered(await made)
+
+
+def schedulers_in(certificate: Mapping[str, Any]) -> list[str]:
+    """Names of schedulers in the URIs of a verified certificate."""
+    names = certificate.get("subjectAltName") or ()
+    return [
+        value.removeprefix(ROLE)
+        for kind, value in names
+        if kind == "URI" and value.startswith(ROLE)
+    ]
 
 
 def names_in(certificate: Mapping[str, Any]) -> list[str]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import logging
-import ssl
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
@@ -20,6 +20,8 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from sluicecommon.web.clients import Client, Clients
+from sluicecommon.web.listener import Certificate as OwnCertificate
+from sluicecommon.web.listener import Limits, Listener
 
 ALL_BYTES: Final = 128 << 20
 """Limit of the bytes received of all requests at a time; announced bytes that have not arrived do
@@ -30,15 +32,21 @@ READ_S: Final = 20.0
 IDLE_S: Final = 180.0
 """Timeout of idle connections. Go's clients close theirs after 90, and the client should close
 first."""
+FIRST_S: Final = 10.0
+"""Timeout of the TLS handshake and the head of the first request together."""
 SWEEP_S: Final = 1.0
 LINGER_S: Final = 1.0
 """Time in which data of a refused client is still read, so that it can receive the answer."""
 CLOSING_S: Final = 5.0
+MAX_SILENT: Final = 128
+"""Limit of connections that have sent no request yet, each of which costs 300 KiB over TLS."""
 MAX_CONNECTIONS: Final = 1024
 MAX_PER_ADDRESS: Final = 512
 _END: Final = b"\r\n\r\n"
 _log: Final = logging.getLogger(__name__)
 Certificate = Mapping[str, Any]
+"""A verified client certificate in `ssl`'s form, with its checksum."""
+SHA256: Final = "sha256"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,38 +82,37 @@ class Route:
 
 class PostServer:
     def __init__(
-        self, routes: Mapping[str, Route], context: ssl.SSLContext | None, setting: str = ""
+        self,
+        routes: Mapping[str, Route],
+        certificate: OwnCertificate | None,
+        setting: str = "posts",
     ) -> None:
-        """`routes` by path; `context` is None on the loopback; `setting` names the address in error
-        texts."""
-        self.routes = MappingProxyType({path.encode(): one for path, one in routes.items()})
+        """`routes` by path; `certificate` is None on the loopback; `setting` names the address in
+        error texts."""
+        self.serve(routes)
         self.bytes_of: Counter[str] = Counter()
         """Bytes of requests that are being read or answered, by origin."""
-        self.clients = Clients(MAX_CONNECTIONS, MAX_PER_ADDRESS)
+        self.clients = Clients(MAX_CONNECTIONS, MAX_PER_ADDRESS, most_silent=MAX_SILENT)
         self.connections: set[_Connection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
-        self._context = context
         self._setting = setting
-        self._server: asyncio.Server | None = None
+        limits = Limits(FIRST_S, first_s=FIRST_S)
+        self._listener = Listener(self.protocol, self.clients, limits, certificate)
         self._sweeping: asyncio.Task[None] | None = None
         self.connections_total = 0
 
     async def start(self, host: str, port: int) -> None:
         """Start to listen. Raises OSError if the address is in use."""
-        loop = asyncio.get_running_loop()
-        try:
-            self._server = await loop.create_server(
-                lambda: _Connection(self, loop),
-                host,
-                port,
-                ssl=self._context,
-                ssl_handshake_timeout=READ_S if self._context is not None else None,
-                ssl_shutdown_timeout=CLOSING_S if self._context is not None else None,
-                backlog=1024,
-            )
-        except OSError as error:
-            raise OSError(f"{self._setting}: {error.strerror}") from error
+        await self._listener.start(self._setting, (host, port))
         self._sweeping = asyncio.create_task(self._sweep())
+
+    def serve(self, routes: Mapping[str, Route]) -> None:
+        """Serve these routes from the next request on."""
+        self.routes = MappingProxyType({path.encode(): one for path, one in routes.items()})
+
+    async def protocol(self, client: Client) -> asyncio.Protocol:
+        """A protocol for one connection."""
+        return _Connection(self, client, asyncio.get_running_loop())
 
     @property
     def bytes(self) -> int:
@@ -119,14 +126,11 @@ class PostServer:
 
     @property
     def port(self) -> int:
-        assert self._server is not None
-        found: int = self._server.sockets[0].getsockname()[1]
-        return found
+        return self._listener.port
 
     async def close(self) -> None:
         """Close all connections; requests in progress are answered within CLOSING_S."""
-        if self._server is not None:
-            self._server.close()
+        self._listener.stop()
         if self._sweeping is not None:
             self._sweeping.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -148,12 +152,12 @@ class PostServer:
 
 
 class _Connection(asyncio.Protocol):
-    def __init__(self, server: PostServer, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, server: PostServer, client: Client, loop: asyncio.AbstractEventLoop) -> None:
         self._server = server
         self._loop = loop
         self._transport: asyncio.Transport | None = None
-        self._client: Client | None = None
-        self._origin = ""
+        self._client = client
+        self._origin = client.origin
         self._certificate: Certificate = {}
         self._buffer = bytearray()
         self._route: Route | None = None
@@ -175,18 +179,15 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        peer = transport.get_extra_info("peername") or ("",)
-        self._client = self._server.clients.enter(str(peer[0]), transport.abort)
-        self._origin = self._client.origin
-        self._certificate = transport.get_extra_info("peercert") or {}
+        if shown := transport.get_extra_info("peercert"):
+            whole = transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
+            self._certificate = {**shown, SHA256: hashlib.sha256(whole).hexdigest()}
         self._server.connections.add(self)
         self._server.connections_total += 1
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
         self._server.connections.discard(self)
-        if self._client is not None:
-            self._server.clients.leave(self._client)
         if not self._answering:
             self._done()
 
@@ -295,8 +296,6 @@ class _Connection(asyncio.Protocol):
     def _answer(self, route: Route) -> None:
         asked = Asked(self._headers, bytes(memoryview(self._buffer)[: self._length]))
         del self._buffer[: self._length]
-        if self._client is not None:
-            self._client.asked = True
         self._answering = True
         try:
             made = route.handle(asked)
@@ -330,14 +329,13 @@ class _Connection(asyncio.Protocol):
             return
         transport.write(_text(answer, self._keeps))
         self._since_s = self._loop.time()
-        if self._client is not None:
-            self._client.asked = False
         if not self._keeps:
             self._refused = True
             transport.close()
 
     def _refuse(self, status: int, why: str) -> bool:
         self._refused = True
+        self._server.clients.mark(self._client, asked=False)
         self._buffer.clear()
         self._done()
         if self._transport is not None:

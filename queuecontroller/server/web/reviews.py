@@ -17,12 +17,43 @@ from queuecontroller.kueueapi.manifests.validating import problems_of
 from sluicecommon.reader import Problem, shown
 
 MAX_OBJECTS: Final = 100_000
+LARGE_BYTES: Final = 256 << 10
+LARGE_VALUES: Final = 20_000
+"""Reviews with more bytes or values than these take the event loop more than a few milliseconds."""
+MAX_VALUES: Final = 50_000
+"""Limit of the values in an admission review. A pod of 1.5 MiB has as many."""
 LONGEST_MESSAGE: Final = 4 << 10
 """Characters; the message is shown in a terminal."""
 
 
 class BadReview(ValueError):
     """A review request is invalid; the text is one line with the reason."""
+
+
+def is_large(body: bytes) -> bool:
+    """True if parsing a review may take more than a few milliseconds. Values are counted from
+    above, by the characters that begin or separate them."""
+    if len(body) > LARGE_BYTES:
+        return True
+    return sum(body.count(one) for one in (b",", b"[", b"{")) > LARGE_VALUES
+
+
+def weighed(body: bytes) -> bytes | None:
+    """The refusal of an admission review with more than MAX_VALUES values, else None. It is no
+    HTTP error: where a webhook's failure is ignored, the object would be written unchecked."""
+    review, request = _read(body, "AdmissionReview", "admission.k8s.io/v1")
+    number, left = 0, [review]
+    while left:
+        one: Any = left.pop()
+        number += 1
+        if number + len(left) > MAX_VALUES:
+            why = Problem("", f"the object has more than {MAX_VALUES} values", "")
+            return _answer(review, request, _no([why]))
+        if isinstance(one, dict):
+            left.extend(one.values())
+        elif isinstance(one, list):
+            left.extend(one)
+    return None
 
 
 def converted(body: bytes) -> bytes:

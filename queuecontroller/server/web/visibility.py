@@ -28,11 +28,20 @@ from queuecontroller.cluster.status.visibility import (
     wants_table,
 )
 from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
+from sluicecommon.web.clients import Client, Clients
+from sluicecommon.web.listener import Certificate, Limits, Listener
+from sluicecommon.web.malformed import quiet_log
 
 AGAIN_S: Final = 60.0
 SOON_S: Final = 2.0
 AT_ONCE: Final = 64
 """Concurrent requests; more receive 429."""
+FIRST_S: Final = 10.0
+"""Timeout of the TLS handshake and the head of the first request together."""
+MAX_CONNECTIONS: Final = 256
+MAX_PER_ADDRESS: Final = 128
+MAX_SILENT: Final = 64
+"""Limit of connections that have sent no request yet, each of which costs 300 KiB."""
 _log: Final = logging.getLogger(__name__)
 
 
@@ -54,14 +63,17 @@ class VisibilityServer:
         self._proxy: FrontProxy | None = None
         self._stamps: tuple[int, ...] = ()
         self._runner: web.AppRunner | None = None
-        self._site: web.TCPSite | None = None
+        self._listener: Listener | None = None
+        self.clients = Clients(MAX_CONNECTIONS, MAX_PER_ADDRESS, most_silent=MAX_SILENT)
         self._renewing: asyncio.Task[None] | None = None
         self._now = 0
 
     async def start(self) -> None:
         app = web.Application(client_max_size=1 << 16)
         app.router.add_get("/{path:.*}", self._handle)
-        self._runner = web.AppRunner(app, access_log=None)
+        self._runner = web.AppRunner(
+            app, access_log=None, logger=quiet_log(__name__), auto_decompress=False
+        )
         await self._runner.setup()
         self._renewing = asyncio.create_task(self._keep_renewed())
 
@@ -70,13 +82,21 @@ class VisibilityServer:
             self._renewing.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._renewing
+        if self._listener is not None:
+            self._listener.stop()
+        self.clients.drop_all()
         if self._runner is not None:
             await self._runner.cleanup()
 
     @property
     def listens(self) -> bool:
         """True once the front proxy is known."""
-        return self._site is not None
+        return self._listener is not None
+
+    @property
+    def port(self) -> int:
+        assert self._listener is not None
+        return self._listener.port
 
     async def _keep_renewed(self) -> None:
         while True:
@@ -93,27 +113,32 @@ class VisibilityServer:
         OSError (also ssl.SSLError)."""
         proxy = await self._read_proxy()
         stamps = tuple(one.stat().st_mtime_ns for one in self._files)
-        if self._site is not None and (proxy, stamps) == (self._proxy, self._stamps):
+        if self._listener is not None and (proxy, stamps) == (self._proxy, self._stamps):
             return
         if proxy is None:
             _log.warning(
                 "visibility: the API server has no front proxy (--requestheader-client-ca-file):"
                 " every request will be refused"
             )
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.load_cert_chain(*self._files)
+        certificate = Certificate(*self._files)
         if proxy is not None:
-            context.verify_mode = ssl.CERT_OPTIONAL
-            context.load_verify_locations(cadata=proxy.authority)
+            certificate.context.verify_mode = ssl.CERT_OPTIONAL
+            certificate.context.load_verify_locations(cadata=proxy.authority)
+        if self._listener is not None:
+            self._listener.stop()
+            self._listener = None
+            if proxy != self._proxy:  # Open connections are verified by the old authority.
+                self.clients.drop_all()
+        limits = Limits(FIRST_S, first_s=FIRST_S)
+        listener = Listener(self._protocol, self.clients, limits, certificate)
+        await listener.start("kubernetes.visibility_listen", self._address)
+        self._listener, self._proxy, self._stamps = listener, proxy, stamps
+
+    async def _protocol(self, _client: Client) -> asyncio.Protocol:
         assert self._runner is not None
-        if self._site is not None:
-            await self._site.stop()
-            self._site = None
-        host, port = self._address
-        site = web.TCPSite(self._runner, host, port, ssl_context=context)
-        await site.start()
-        self._site, self._proxy, self._stamps = site, proxy, stamps
+        assert self._runner.server is not None
+        made: asyncio.Protocol = self._runner.server()
+        return made
 
     async def _handle(self, request: web.Request) -> web.Response:
         if self._now >= AT_ONCE:
@@ -132,7 +157,10 @@ class VisibilityServer:
                 made = table(made)
             return _json(200, made)
         except Wrong as wrong:
-            return _said(wrong)
+            answer = _said(wrong)
+            if wrong.status == 401:  # A stranger has no use for the connection.
+                answer.force_close()
+            return answer
         except (ApiAway, ApiRefused) as error:
             _log.warning("visibility: authorization failed: %s", error)
             return _said(Wrong(503, "ServiceUnavailable", "the API server does not answer"))

@@ -143,7 +143,7 @@ def is_away(one: Assignment) -> bool:
 class Nodes:
     def __init__(self, journal: Journal, lease_s: float, lost_after_s: float) -> None:
         self._journal = journal
-        self._lease_ns = int(lease_s * SECOND_NS)
+        self.lease_ns = int(lease_s * SECOND_NS)
         self._lost_ns = int(lost_after_s * SECOND_NS)
         self.nodes: dict[str, Node] = {}
         self.assignments: dict[PodKey, Assignment] = {}
@@ -171,7 +171,7 @@ class Nodes:
         """Load nodes and assignments. Each node gets a whole lease to reconnect, since the
         controller was away."""
         for record in nodes:
-            self.nodes[record.name] = Node(record, lease_until_ns=now_ns + self._lease_ns)
+            self.nodes[record.name] = Node(record, lease_until_ns=now_ns + self.lease_ns)
         for one in assignments:
             self._index(one)
 
@@ -276,7 +276,7 @@ class Nodes:
         usage = node.usage if node is not None else {}
         capacity = self._own_gpus(hello.node, hello.capacity, now_ns)
         node = Node(record, capacity, True, hello.version, 0, usage=usage)
-        node.lease_until_ns = now_ns + self._lease_ns
+        node.lease_until_ns = now_ns + self.lease_ns
         self.nodes[hello.node] = node
         self.version += 1
         journal.put_node(record)
@@ -374,7 +374,7 @@ class Nodes:
         self.version += 1
         was_ready = self.ready(node, now_ns)
         node.sequence = sequence
-        node.lease_until_ns = now_ns + self._lease_ns
+        node.lease_until_ns = now_ns + self.lease_ns
         capacity = self._own_gpus(name, capacity, now_ns)
         if node.capacity == capacity:
             return node, not was_ready

@@ -21,16 +21,10 @@ from queuecontroller.scheduler.placement.request import (
     annotated,
 )
 from queuecontroller.state.records import GpuAsk, SharePolicy
+from sluicecommon.hami.names import GPU, GPU_CORES, GPU_MEMORY, GPU_MEMORY_PERCENT
 from sluicecommon.plain import read_plain, write_plain
 
 MIB: Final = 1 << 20
-GPU: Final = "nvidia.com/gpu"
-GPU_MEMORY: Final = "nvidia.com/gpumem"
-"""MiB per GPU, HAMi's unit."""
-GPU_MEMORY_PERCENT: Final = "nvidia.com/gpumem-percentage"
-GPU_CORES: Final = "nvidia.com/gpucores"
-"""Percent of each GPU's time, HAMi's unit."""
-
 
 ASKED: Final = "sluice.dev/asked"
 """Annotation of a simulated pod template: its GPU request as stored by the service. Only `simulate`

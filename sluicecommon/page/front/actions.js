@@ -3,26 +3,18 @@
 import { h } from "./dom.js";
 import { act, ask } from "./store.js";
 
-const WORDS = {
-  hold: ["Hold", "A queue admits no new workloads; a workload is stopped. Nothing is deleted."],
-  drain: ["Hold and drain", "The queue admits no new workloads, and its running workloads are stopped and requeued."],
-  resume: ["Resume", "A queue admits workloads again; a workload is queued again."],
-  resize: ["Resize", "The limits of the running grant change at once."],
-  pause: ["Pause", "The grant's kernel launches are blocked; its memory stays allocated."],
-  "resume-grant": ["Resume", "The grant's kernel launches are allowed again."],
-};
-
 const known = new Map();
 
 export function actionsOf(app, doc, kind = doc.kind_) {
   const key = `${kind}/${doc.ns}/${doc.name}`;
   let found = known.get(key);
   if (!found) {
-    found = { verbs: [] };
+    found = { verbs: [], words: {} };
     known.set(key, found);
     ask("may", { kind, namespace: doc.ns, name: doc.name })
       .then((answer) => {
         found.verbs = answer.verbs;
+        found.words = answer.words;
         app.redraw();
       })
       .catch(() => known.delete(key));
@@ -32,12 +24,12 @@ export function actionsOf(app, doc, kind = doc.kind_) {
   return h(
     "div",
     { class: "actions", role: "group", "aria-label": "Actions" },
-    found.verbs.map((verb) => h("button", { key: verb, type: "button", on: { click: () => begin(app, verb, kind, doc) } }, (WORDS[verb] || [verb])[0], "…")),
+    found.verbs.map((verb) => h("button", { key: verb, type: "button", on: { click: () => begin(app, verb, found.words[verb], kind, doc) } }, found.words[verb].title, "…")),
   );
 }
 
-function begin(app, verb, kind, doc) {
-  app.dialog = { verb, kind, namespace: doc.ns, name: doc.name, doc, result: "", busy: false, done: false };
+function begin(app, verb, words, kind, doc) {
+  app.dialog = { verb, words, kind, namespace: doc.ns, name: doc.name, doc, result: "", busy: false, done: false };
   app.redraw();
   document.querySelector("dialog").showModal();
 }
@@ -54,7 +46,7 @@ export function dialog(app) {
     gone();
   };
   if (!now) return h("dialog", { "aria-label": "Confirmation", on: { close: gone } });
-  const [title, what] = WORDS[now.verb] || [now.verb, ""];
+  const { title, meaning, fields } = now.words;
   const carry = async (event) => {
     event.preventDefault();
     const given = Object.fromEntries(new FormData(event.target).entries());
@@ -77,13 +69,8 @@ export function dialog(app) {
       "form",
       { method: "dialog", on: { submit: carry } },
       h("h2", null, `${title}: ${now.kind} ${now.namespace ? `${now.namespace}/` : ""}${now.name}?`),
-      h("p", null, what),
-      now.verb === "resize" && !now.done
-        ? [
-            h("label", { key: "m" }, "Memory on each GPU, such as 8Gi; empty: unchanged ", h("input", { name: "memory", autocomplete: "off" })),
-            h("label", { key: "c" }, "Share of the GPU's time in percent; empty: unchanged ", h("input", { name: "cores", inputmode: "decimal", autocomplete: "off" })),
-          ]
-        : null,
+      h("p", null, meaning),
+      now.done ? null : fields.map((one) => h("label", { key: one.name }, `${one.label} `, h("input", { name: one.name, autocomplete: "off", inputmode: one.mode }))),
       h("p", { role: "status" }, now.result),
       h(
         "div",

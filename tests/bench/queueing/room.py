@@ -33,9 +33,9 @@ from queuecontroller.scheduler.model.reasons import QUOTA_RESERVED, PendingReaso
 from queuecontroller.scheduler.model.selectors import LabelSelector
 from queuecontroller.scheduler.model.settings import EngineSettings
 from queuecontroller.scheduler.placement.capacity import GpuCapacity, NodeCapacity
-from queuecontroller.scheduler.placement.request import USE_UUID
 from queuecontroller.scheduler.placement.stock_room import GivenPods
 from queuecontroller.scheduler.scheduler import Scheduler
+from sluicecommon.hami.names import USE_UUID
 from tests.bench.entries import Entry, entry, quantile
 
 GIB = 1 << 30

@@ -164,7 +164,7 @@ def test_a_file_with_a_mistake_stops_the_start_by_its_name(
     replica.start()
     assert replica.process is not None
     assert replica.process.wait(60) == 69
-    assert "integrations.frameworks: 'batch/jobs' is not a supported framework" in replica.text
+    assert "integrations.frameworks: unsupported framework 'batch/jobs'" in replica.text
 
 
 def test_a_train_job_has_its_pods_from_its_runtime(plane: ControlPlane, tmp_path: Path) -> None:

@@ -271,9 +271,13 @@ def test_leaders_are_killed_under_a_stream_of_jobs(
             return (status["reservingWorkloads"], status["pendingWorkloads"]) == (0, 0)
 
         until("the quota is free, by the ClusterQueue's own word", all_free, 60)
-        found = control_plane.api.get(WORKLOADS)["items"]
-        left = [one["metadata"]["name"] for one in control_plane.api.get(JOBS)["items"]]
-        assert len(found) == len(left)
+
+        def items(path: str) -> list[Any]:
+            return list(control_plane.api.get(path)["items"])
+
+        # The last Job was deleted just now; the queue deletes its Workload.
+        until("each Workload has a Job", lambda: len(items(WORKLOADS)) == len(items(JOBS)), 60)
+        found, left = items(WORKLOADS), items(JOBS)
         assert len(left) + len(watched.removed) == len(names)
         assert all(is_true(one, "Finished") for one in found)
         told = f"{len(names)} Jobs, each started once; at most {watched.most} of {ROOM} held"

@@ -189,7 +189,7 @@ def test_kueues_own_names_still_mean_kueues_kinds(served: Served) -> None:
         (
             "v1beta2/clusterqueues/small/pendingworkloads?limit=-1",
             400,
-            "limit: '-1' is not a whole",
+            "limit: expected a whole number from 0",
         ),
         ("v1beta2/clusterqueues/small/pendingworkloads?limit=20000", 400, "more than 10000"),
         ("v1beta2/clusterqueues/small", 404, "could not find"),

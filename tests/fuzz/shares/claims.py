@@ -25,7 +25,8 @@ def resource_claim(data: bytes) -> object:
     assert len(allotment.shares) <= 32
     units = {"gpu-0": GpuUuid("GPU-0"), "gpu-1": GpuUuid("GPU-1")}
     return [
-        allotting.grant_ask(allotment, part, units, False) for part in allotting.parts_of(allotment)
+        allotting.grant_ask(allotment, part, units, False, 1000)
+        for part in allotting.parts_of(allotment)
     ]
 
 

@@ -17,11 +17,11 @@ from queuecontroller.gpushares.extender.pods import place_of, read_pod
 from queuecontroller.gpushares.vendors import ROWS, asks_of, cards_of, fit
 from queuecontroller.gpushares.vendors.book import ForeignBook
 from queuecontroller.gpushares.vendors.config import read_device_config
-from queuecontroller.gpushares.vendors.devices import BadRegister, decode, read_register
 from queuecontroller.kueueapi.manifests.documents import misread_of
 from queuecontroller.kueueapi.manifests.sources import sources_of
 from queuecontroller.scheduler.placement.stock import Stock
 from queuecontroller.server.page import questions
+from sluicecommon.hami.devices import BadRegister, decode, read_register
 from sluicecommon.page.board import Board
 from sluicecommon.settings import ConfigError
 from tests.fuzz.mutation import Target

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -209,13 +210,23 @@ def test_another_user_can_neither_register_nor_see_nor_change_the_grant(node: Da
     done = node.sluice("connect", f"{grant.directory}/{c.SOCKET_FILE}", as_nobody=True)
     assert "PermissionError" in done.stderr
     command = ("run", "--gpumem", "1Gi", "--cores", "5", "--", "sh", "-c")
-    done = node.sluice(*command, "id -u; ls -ln $SLUICE_GRANT_DIR", as_nobody=True)
+    files = f"{c.USAGE_FILE} {c.POLICY_FILE}"
+    done = node.sluice(*command, f"id -u; cd $SLUICE_GRANT_DIR; ls -ln {files}", as_nobody=True)
     lines = done.stdout.splitlines()
     assert lines[0] == "65534", done.stderr
     (usage,) = [line.split() for line in lines if line.endswith(c.USAGE_FILE)]
     (policy,) = [line.split() for line in lines if line.endswith(c.POLICY_FILE)]
     assert (usage[0], usage[2]) == ("-rw-------", "65534")
     assert (policy[0], policy[2]) == ("-r--r--r--", "0")
+    # Names, process ids and command lines of others are not for reading, nor are the grants' names.
+    record = Path(grant.directory) / "grant.json"
+    assert record.stat().st_mode & 0o777 == 0o600
+    for directory in (record.parent, record.parent.parent):
+        assert directory.stat().st_mode & 0o777 == 0o711
+    seen = node.sluice(
+        *command, f"cat {record}; ls {record.parent}; ls {record.parent.parent}", as_nobody=True
+    )
+    assert (seen.stdout, seen.stderr.count("Permission denied")) == ("", 3)
     tenant.kill()
 
 

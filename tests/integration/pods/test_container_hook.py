@@ -80,6 +80,41 @@ def bundle(tmp_path: Path) -> Bundle:
 
 
 @pytest.mark.parametrize(
+    ("link", "covered", "after"),
+    [
+        ("/data/key", "data/key", f"{LIBRARY}\n"),
+        ("../data/key", "data/key", f"{LIBRARY}\n"),
+        # A link in the volume that leads back is to the image's own file.
+        ("/data/back", "etc/own", f"{LIBRARY}\n/own.so\n"),
+    ],
+    ids=["absolute", "relative", "back into the image"],
+)
+def test_a_file_of_a_volume_is_not_read(
+    bundle: Bundle, tmp_path: Path, link: str, covered: str, after: str
+) -> None:
+    """The image leads to a file that its user may not read; the hook reads as root."""
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    (volume / "key").write_text("secret-words\n")
+    (volume / "key").chmod(0o600)
+    (volume / "back").symlink_to("/etc/own")
+    (bundle.root / "etc" / "own").write_text("/own.so\n")
+    (bundle.root / "data").mkdir()
+    bundle.preload.symlink_to(link)
+    done = bundle.run(before=f"mount --bind {volume} rootfs/data", after=f"cat rootfs/{covered}")
+    assert (done.returncode, done.stdout) == (0, after), done.stderr
+    assert (volume / "key").read_text() == "secret-words\n"
+
+
+def test_a_volume_as_etc_is_covered_unread(bundle: Bundle, tmp_path: Path) -> None:
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    (volume / "ld.so.preload").write_text("/theirs.so\n")
+    done = bundle.run(before=f"mount --bind {volume} rootfs/etc")
+    assert (done.returncode, done.stdout) == (0, f"{LIBRARY}\n"), done.stderr
+
+
+@pytest.mark.parametrize(
     ("before", "after"),
     [
         (None, f"{LIBRARY}\n"),

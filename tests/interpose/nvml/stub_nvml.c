@@ -120,10 +120,20 @@ struct process {
 	unsigned int instances[2];
 };
 
+/* Number of times that the processes were asked for; each takes STUB_QUERY_US. */
+static unsigned int queries;
+API unsigned int stub_nvml_queries(void)
+{
+	return queries;
+}
+
 API int nvmlDeviceGetComputeRunningProcesses_v3(device_t device, unsigned int *count, void *infos)
 {
 	const char *own = getenv("STUB_PID");
 	struct process *to = infos;
+	queries++;
+	if (getenv("STUB_QUERY_US"))
+		usleep((useconds_t)strtoul(getenv("STUB_QUERY_US"), NULL, 10));
 	unsigned int pids[3] = { 4000000, own ? (unsigned int)strtoul(own, NULL, 10) : 1, 4000001 };
 
 	if (getenv("STUB_DRIVER")) {

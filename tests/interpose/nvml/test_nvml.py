@@ -325,3 +325,27 @@ def test_a_primary_context_that_threads_retain_at_once_is_charged_once(
         STUB_DRIVER=str(regions.STUB),
     )
     assert got["rounds"] == [[16 * MIB, 16 * MIB]] * 10
+
+
+@pytest.mark.parametrize(("query_us", "least", "most"), [(0, 3, 1000), (20_000, 1, 6)])
+def test_slow_queries_are_made_less_often(
+    tmp_path: Path, stub: Path, query_us: int, least: int, most: int
+) -> None:
+    """Ten a second of 20 ms were a fifth of a processor, and of the driver's lock."""
+    got = ask(
+        Region(tmp_path / "grant", nvml=stub),
+        """
+        import time
+        init()
+        with open("/proc/self/maps") as f:
+            path = next(line.split(maxsplit=5)[5].strip() for line in f if "stub_nvml" in line)
+        end = time.monotonic() + 1.5
+        while time.monotonic() < end:
+            assert cuda.cuCtxSynchronize() == 0
+            time.sleep(0.001)
+        answer(queries=ctypes.CDLL(path).stub_nvml_queries())
+        """,
+        STUB_DRIVER=str(regions.STUB),
+        STUB_QUERY_US=str(query_us),
+    )
+    assert least <= got["queries"] <= most

@@ -4,17 +4,15 @@ everything, then change user."""
 from __future__ import annotations
 
 import encodings.idna
+import importlib
 import os
+import pkgutil
 import socket
 import sys
 
 import grpc._channel
 
-import nodeagent.cli.grants.change
-import nodeagent.cli.grants.run
-import nodeagent.cli.grants.show
-import nodeagent.cli.mig
-import nodeagent.cli.watch.contained
+import nodeagent.cli
 from nodeagent import native
 from nodeagent.cli import main, session
 
@@ -22,10 +20,13 @@ NOBODY = 65534
 
 if __name__ == "__main__":
     assert encodings.idna
-    assert nodeagent.cli
+    # A command's module is loaded when the command is called.
+    for found in pkgutil.walk_packages(nodeagent.cli.__path__, "nodeagent.cli."):
+        if not found.name.endswith("__main__"):
+            importlib.import_module(found.name)
     assert grpc._channel
     # The user may not look into the checkout either, where that lies in another's home directory.
-    files = native.locate()
+    files = native.locate(os.environ.get("SLUICE_TEST_NATIVE"))
     wire = session.Wire(files.wire_descriptors)
     native.locate = lambda override=None: files
     session.Wire = lambda path: wire  # type: ignore[assignment,misc]

@@ -116,6 +116,7 @@ class Daemon:
 
     def sluice(self, *arguments: str, as_nobody: bool = False) -> subprocess.CompletedProcess[str]:
         module = "tests.kit.daemon.as_nobody" if as_nobody else "nodeagent.cli"
+        more = {"SLUICE_TEST_NATIVE": str(self._readable_files())} if as_nobody else {}
         return subprocess.run(
             [sys.executable, "-m", module, *arguments],
             capture_output=True,
@@ -123,8 +124,25 @@ class Daemon:
             timeout=120,
             check=False,
             cwd=REPO,
-            env=self.environment(),
+            env={**self.environment(), **more},
         )
+
+    def _readable_files(self) -> Path:
+        """A copy of the native files that every user can read, as an installed package has them:
+        the checkout may lie in a home directory of mode 0700."""
+        copy = self.directory / "native"
+        if not copy.exists():
+            files = native.locate()
+            for part in (
+                files.shim_dir,
+                files.preload_library.parent,
+                files.wire_descriptors.parent,
+            ):
+                shutil.copytree(part, copy / part.name)
+            shutil.copy(files.region_library, copy)
+            for path in (copy, *copy.rglob("*")):
+                path.chmod(0o755)
+        return copy
 
     def run(self, *arguments: str) -> Tenant:
         """A tenant under a grant of its own."""

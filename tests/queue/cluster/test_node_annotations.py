@@ -10,11 +10,11 @@ from queuecontroller.cluster.podwebhooks.node_annotations import NodeFacts
 from queuecontroller.cluster.podwebhooks.share_pods import SharePods
 from queuecontroller.cluster.session import NullStore
 from queuecontroller.gpushares.admission import Rules
-from queuecontroller.gpushares.admission.hami_annotations import HANDSHAKE, REGISTER, SCORE
-from queuecontroller.gpushares.vendors.devices import read_register
 from queuecontroller.state.book import Book, BookSettings
 from queuecontroller.state.nodes.sessions import Hello
 from queuecontroller.state.shell import Shell
+from sluicecommon.hami.devices import read_register
+from sluicecommon.hami.names import HANDSHAKE, REGISTER, SCORE
 from sluicecommon.kubernetes.decoding import Item
 from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
 from sluicecommon.kubernetes.reflector import Changed

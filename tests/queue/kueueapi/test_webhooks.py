@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from queuecontroller.server.web import posts
-from queuecontroller.server.web import webhooks as kubernetes_webhooks
+from queuecontroller.server.web import posts, reviews
 from queuecontroller.server.web.webhooks import LARGEST_BYTES, WebhookServer
 from tests.queue.kueueapi.reviews import admission, conversion, made
 from tests.queue.kueueapi.serving import certify, webhooks
@@ -34,7 +33,7 @@ def ask(
     server: WebhookServer, place: Path, path: str, body: bytes, **headers: str
 ) -> tuple[int, str]:
     connection = connect(server, place)
-    connection.request("POST", path, body, headers)
+    connection.request("POST", f"{path}/{server.word}", body, headers)
     answer = connection.getresponse()
     text = answer.read().decode()
     connection.close()
@@ -47,7 +46,7 @@ def test_both_are_answered(served: tuple[WebhookServer, Path]) -> None:
     assert "spec.clusterQueue: is required" in json.loads(text)["response"]["status"]["message"]
     queues = [made("ClusterQueue", {"cohort": "c" * 100}, "v1beta1") for _ in range(2000)]
     body = conversion(queues, "kueue.x-k8s.io/v1beta2")
-    assert len(body) > kubernetes_webhooks.IN_A_THREAD_BYTES
+    assert len(body) > reviews.LARGE_BYTES
     status, text = ask(*served, "/convert", body)
     assert (status, len(json.loads(text)["response"]["convertedObjects"])) == (200, 2000)
 
@@ -67,8 +66,8 @@ def test_what_is_too_large_is_refused_before_it_is_read(
     served: tuple[WebhookServer, Path],
 ) -> None:
     connection = connect(*served)
-    connection.putrequest("POST", "/validate")
-    connection.putheader("Content-Length", str(LARGEST_BYTES["/validate"] + 1))
+    connection.putrequest("POST", f"/validate/{served[0].word}")
+    connection.putheader("Content-Length", str(LARGEST_BYTES + 1))
     connection.endheaders()
     answer = connection.getresponse()
     assert (answer.status, answer.read()) == (413, b"8388609 bytes are more than 8388608\n")
@@ -79,7 +78,7 @@ def test_a_body_without_a_length_is_refused(served: tuple[WebhookServer, Path]) 
     connection = connect(*served)
     connection.request(
         "POST",
-        "/convert",
+        f"/convert/{served[0].word}",
         iter([b"{", b"}"]),
         encode_chunked=True,
         headers={"Transfer-Encoding": "chunked"},
@@ -93,7 +92,7 @@ def test_all_together_are_bounded(
 ) -> None:
     monkeypatch.setattr(posts, "ALL_BYTES", 1000)
     first = connect(*served)
-    first.putrequest("POST", "/validate")
+    first.putrequest("POST", f"/validate/{served[0].word}")
     first.putheader("Content-Length", "900")
     first.endheaders(b" " * 400)  # half of the room is the most for one address
     status = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,7 +52,7 @@ class Reviewer:
 
 class Listeners:
     def __init__(self) -> None:
-        self.connection = Connection(1, "10.0.0.1", 0.0, True)
+        self.connection = Connection("10.0.0.1", 0.0, True, own=Path("c1"), target=Path("grpc"))
 
     def of(self, peer: str) -> Connection | None:
         return self.connection

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from queuecontroller.server.callers import listeners
 from queuecontroller.server.callers.listeners import Connection, Listeners
 from queuecontroller.state.access import Caller
+from sluicecommon import grpc_relay
 
 
 def _admin(uid: int) -> Caller:
@@ -19,18 +19,18 @@ def _admin(uid: int) -> Caller:
 @pytest.fixture
 def old_python(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is paused while the way inside is looked for, and that takes a while."""
-    stop, relay = Connection.stop, Listeners.relay
+    stop, connect = Connection.stop, Connection.open
 
     def not_at_once(self: Connection, why: str) -> None:
         if why != "connecting":
             stop(self, why)
 
-    async def slowly(self: Listeners, connection: Connection, outer: listeners._Outer) -> None:
+    async def slowly(self: Connection) -> None:
         await asyncio.sleep(0.1)
-        await relay(self, connection, outer)
+        await connect(self)
 
     monkeypatch.setattr(Connection, "stop", not_at_once)
-    monkeypatch.setattr(Listeners, "relay", slowly)
+    monkeypatch.setattr(Connection, "open", slowly)
 
 
 async def _through(directory: Path, sent: bytes) -> bytes:
@@ -77,5 +77,5 @@ def test_what_comes_before_there_is_a_way_inside_is_kept(tmp_path: Path, old_pyt
 def test_who_sends_a_heap_before_it_is_let_in_is_cut_off(
     tmp_path: Path, old_python: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listeners, "MAX_EARLY_BYTES", 4096)
+    monkeypatch.setattr(grpc_relay, "MAX_EARLY_BYTES", 4096)
     assert asyncio.run(_through(tmp_path, b"x" * 10_000)) == b""

@@ -10,9 +10,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from queuecontroller.server.config import ConfigError, Settings, parse
-from queuecontroller.server.metrics import catalogue
+from queuecontroller.server.metrics import catalogue, kueue_catalogue
 from queuecontroller.server.metrics.exposition import render
 from queuecontroller.state.shell import Shell
+from sluicecommon.hami import metrics as hami
+from sluicecommon.metric import Metric
 from tests.kit.places import REPO
 from tests.queue.state.world import World
 
@@ -46,6 +48,19 @@ def test_the_metrics_on_the_page() -> None:
     assert len(named) == len(catalogue.CATALOGUE)
     making = [sys.executable, "packaging/generate/metrics.py", "metrics-queue.md"]
     assert subprocess.run(making, cwd=REPO, capture_output=True, text=True).stdout == page
+
+
+def test_each_declared_metric_is_in_the_catalogue_and_is_written() -> None:
+    """Declaring a metric lists it; what writes it is in the same folder."""
+    folder = REPO / "queuecontroller" / "server" / "metrics"
+    written = (folder / "exposition.py").read_text() + (folder / "kueue.py").read_text()
+    names = {metric.name for metric in catalogue.CATALOGUE}
+    for module, short in ((catalogue, "m"), (kueue_catalogue, "k"), (hami, "hami")):
+        for name, one in vars(module).items():
+            if isinstance(one, Metric) and (module is not hami or one in hami.SCHEDULER):
+                assert one.name in names
+                never = one.help.startswith("Declared only")
+                assert never is (f"{short}.{name}" not in written), name
 
 
 def test_every_metric_of_the_catalogue_is_exposed_and_no_other() -> None:

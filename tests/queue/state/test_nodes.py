@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from queuecontroller.scheduler.model.objects import WorkloadKey
 from queuecontroller.state.book import BookSettings
 from queuecontroller.state.node_service import Said
 from queuecontroller.state.nodes.seals import Fence
@@ -138,6 +141,53 @@ def test_a_process_that_waits_no_longer_leaves_the_line() -> None:
     assert world.status(one).phase == "Pending"
     world.connect("n2", gpus=())
     assert world.status(one).phase == "Deleted"
+
+
+def offered(world: World, key: WorkloadKey) -> Held:
+    one = world.assignment(key)
+    return Held(key, "", one.uid, one.attempt, "offered")
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["in the node's ledger", "never received"])
+@pytest.mark.parametrize("restarted", [True, False], ids=["both died", "the daemon died"])
+def test_decided_work_whose_process_died_gives_its_quota_back(kept: bool, restarted: bool) -> None:
+    """It stayed Admitted for ever: its node had nothing left to start, and said nothing."""
+    world = World()
+    world.connect()
+    one = world.submit(node="n1")
+    assert world.told(one) is Desired.RUN
+    assert world.used("a") == 1
+    held = (offered(world, one),) if kept else ()
+    if restarted:
+        world.restart()
+    world.connect(held=held)
+    world.pass_time(14)
+    assert world.told(one) is Desired.RUN, "it may start within a lease"
+    world.pass_time(2)
+    assert world.told(one) is Desired.STOP
+    said = replace(world.said(one), started=False)
+    world.step("release", lambda book, now: book.desk.release(said, False, now))
+    world.settle()
+    assert world.status(one).phase == "Deleted"
+    assert world.used("a") == 0
+
+
+def test_decided_work_that_starts_or_whose_process_waits_is_kept() -> None:
+    world = World()
+    world.connect()
+    starts, waits, pods = world.submit(node="n1"), world.submit(node="n1"), world.submit()
+    held = tuple(offered(world, one) for one in (starts, waits, pods))
+    world.connect(held=held, waiting=(waits,))
+    world.confirm(starts)
+    world.pass_time(10)
+    world.report()
+    world.pass_time(10)
+    assert [world.told(one) for one in (starts, waits, pods)] == [Desired.RUN] * 3
+    world.connect(held=(replace(held[0], state="running"), *held[1:]))
+    world.pass_time(10)
+    world.connect(held=(replace(held[0], state="running"), *held[1:]), waiting=(waits,))
+    world.pass_time(10)
+    assert world.told(waits) is Desired.RUN, "its process came back"
 
 
 def test_work_nobody_knows_is_left_out_of_the_answer() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -133,7 +134,10 @@ def test_nothing_more_is_done_for_a_caller_that_has_gone() -> None:
 def test_who_has_enough_calls_waiting_is_not_read_until_they_are_answered(tmp_path: Any) -> None:
     async def play() -> None:
         doors = Listeners(64, tmp_path, lambda uid: EVE)
-        mine, other, late = (Connection(number, "10.0.0.1", 0.0, True) for number in range(3))
+        mine, other, late = (
+            Connection("10.0.0.1", 0.0, True, own=Path(f"c{number}"), target=Path("grpc"))
+            for number in range(3)
+        )
         doors.prove(mine, EVE)
         doors.prove(other, ANN)
         doors.busy(EVE, True)

@@ -64,6 +64,8 @@ class ClaimSettings:
     """A share of the time is a weight, unless the claim says otherwise."""
     reconcile_s: float
     """Interval of reconciling with the API server's claims. Seconds."""
+    max_priority: int = 0
+    """Highest priority of a claim, unless its DeviceClass sets it."""
 
 
 @dataclass(slots=True)
@@ -209,7 +211,13 @@ class ClaimManager:
                 asks = [
                     cb.PartAsk(
                         shares,
-                        grant_ask(allocation, shares, units, self.settings.elastic),
+                        grant_ask(
+                            allocation,
+                            shares,
+                            units,
+                            self.settings.elastic,
+                            self.settings.max_priority,
+                        ),
                         Nonce(secrets.token_hex(16)),
                         GrantId(str(uuid.uuid4())),
                     )

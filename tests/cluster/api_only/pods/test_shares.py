@@ -269,6 +269,68 @@ def test_a_share_policy_takes_a_right_in_the_namespace(plane: ControlPlane) -> N
         plane.kubectl("delete", "-f", "-", given=text)
 
 
+def test_a_share_policy_in_a_claim_takes_the_right_too(plane: ControlPlane) -> None:
+    """Without it any user made a share elastic, whose weight nobody adds up."""
+    text = (REPO / "packaging" / "helm" / "sluice" / "files" / "share-rights.yaml").read_text()
+    plane.kubectl("apply", "-f", "-", given=text)
+    rights = [
+        {
+            "apiGroups": ["resource.k8s.io"],
+            "resources": ["resourceclaims", "resourceclaimtemplates"],
+            "verbs": ["create"],
+        },
+        {
+            "apiGroups": ["sluice.dev"],
+            "resources": ["sharepolicies"],
+            "resourceNames": ["hard"],
+            "verbs": ["use"],
+        },
+    ]
+    api = "rbac.authorization.k8s.io"
+    head = {"name": "claimer", "namespace": "team"}
+    apply(
+        plane,
+        {"apiVersion": f"{api}/v1", "kind": "Role", "metadata": head, "rules": rights},
+        {
+            "apiVersion": f"{api}/v1",
+            "kind": "RoleBinding",
+            "metadata": head,
+            "roleRef": {"apiGroup": api, "kind": "Role", "name": "claimer"},
+            "subjects": [{"kind": "User", "name": "ben"}],
+        },
+    )
+
+    def said(kind: str, driver: str = "sluice.dev", **parameters: object) -> str:
+        given = {"apiVersion": "sluice.dev/v1", "kind": "ShareConfig", **parameters}
+        config = [{"opaque": {"driver": driver, "parameters": given}}]
+        exactly = {"deviceClassName": "gpu.sluice.dev"}
+        requests = [{"name": "gpu", "exactly": exactly}]
+        spec: dict[str, object] = {"devices": {"requests": requests, "config": config}}
+        document = {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": kind,
+            "metadata": {"name": "c", "namespace": "team"},
+            "spec": spec if kind == "ResourceClaim" else {"spec": spec},
+        }
+        try:
+            plane.kubectl(
+                "create", "--dry-run=server", "-f", "-", "--as=ben", given=json.dumps(document)
+            )
+        except ControlPlaneError as error:
+            return str(error)
+        return ""
+
+    try:
+        for kind in ("ResourceClaim", "ResourceClaimTemplate"):
+            refused = "you may not use one of the policies elastic"
+            until("the policy is in force", lambda: refused in said(kind, policy="elastic"), 60)  # noqa: B023
+            assert said(kind, policy="hard") == ""
+            assert said(kind, priority=-1) == ""
+            assert said(kind, driver="other.example", policy="elastic") == ""
+    finally:
+        plane.kubectl("delete", "-f", "-", given=text)
+
+
 def _refused(do: Callable[[], None]) -> bool:
     try:
         do()

@@ -62,8 +62,8 @@ def test_pods_that_are_over_hold_nothing() -> None:
     [
         ("GPU-2,NVIDIA,1,1:;", "Pod/n/p: main: no node registers GPU GPU-2"),
         ("GPU-1,DCU,1,1:;", "Pod/n/p: hami.io/vgpu-devices-allocated: 'DCU': only NVIDIA GPUs are supported"),
-        ("GPU-1,NVIDIA,many,1:;", "Pod/n/p: hami.io/vgpu-devices-allocated: expected a whole number, got 'many'"),
-        ("GPU-1,NVIDIA:;", "Pod/n/p: hami.io/vgpu-devices-allocated: 'GPU-1,NVIDIA' is not UUID,TYPE,MIB,CORES"),
+        ("GPU-1,NVIDIA,many,1:;", "Pod/n/p: hami.io/vgpu-devices-allocated: container 0: memory: expected a number from 0 to 2147483647, got 'many'"),
+        ("GPU-1,NVIDIA:;", "Pod/n/p: hami.io/vgpu-devices-allocated: container 0: 'GPU-1,NVIDIA' is not ID,TYPE,MiB,CORES"),
         (";;GPU-1,NVIDIA,1,1:;", "Pod/n/p: hami.io/vgpu-devices-allocated: has more containers than the pod"),
         ("GPU-1,NVIDIA,90000,10:;", "GPU GPU-1 of n1: 90000 MiB are allocated of 81920: Sluice does not overcommit memory"),
         ("GPU-1,NVIDIA,10,60:GPU-1,NVIDIA,10,60:;", "GPU GPU-1 of n1: 120 % of its time are allocated: request less, or no guaranteed share (sluice.dev/share-policy: elastic)"),

@@ -6,18 +6,16 @@ import json
 from dataclasses import replace
 
 from queuecontroller.gpushares.admission.hami_annotations import (
-    HANDSHAKE,
-    REGISTER,
-    SCORE,
     allocation,
     differences,
     register,
     scores,
 )
-from queuecontroller.gpushares.vendors.devices import decode, read_register
-from queuecontroller.gpushares.vendors.handshake import stamp
 from queuecontroller.scheduler.placement.capacity import GpuCapacity, MigProfile
 from queuecontroller.scheduler.placement.stock import Share
+from sluicecommon.hami.devices import decode, read_register
+from sluicecommon.hami.handshake import stamp
+from sluicecommon.hami.names import HANDSHAKE, REGISTER, SCORE
 
 GIB = 1 << 30
 GPUS = (

@@ -8,8 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queuecontroller.gpushares.claims.cel import Device, check, matches, quantity, version
+from queuecontroller.gpushares.claims.cel import (
+    MAX_CACHED,
+    MAX_STEPS,
+    Device,
+    ParsedExpressions,
+    check,
+    matches,
+    quantity,
+    version,
+)
 from queuecontroller.gpushares.claims.cel_parse import CelError
+from sluicecommon.budget import Budget
 
 DEVICE = Device(
     driver="sluice.dev",
@@ -114,6 +124,61 @@ def test_a_hostile_one_ends_soon(text: str) -> None:
     with pytest.raises(CelError):
         matches(text, DEVICE)
     assert time.process_time() - begin_s < 2
+
+
+def nested(name: str, end: str) -> str:
+    """Lists of fifty that share their parts, eleven deep: 50^11 values in 2 KiB."""
+    text = ""
+    for n in range(11):
+        inside = "1" if not n else f"{name}{n - 1}"
+        text += f"cel.bind({name}{n},[{','.join([inside] * 50)}],"
+    return text + end + ")" * 11
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        (nested("b", "a10 == b10"), "steps"),
+        (nested("b", "a10 in [1, b10]"), "steps"),
+        (nested("b", "[a10] != [b10]"), "steps"),
+        ("'x'[a10] == 1", "a list"),
+        ("device[a10] == 1", "a list"),
+        ("quantity(a10) == quantity('1')", "a list"),
+        ("semver(a10) == semver('1.0.0')", "a list"),
+        ("a10 < a10", "a list"),
+    ],
+)
+def test_lists_that_share_their_parts_are_never_written_out(end: str, said: str) -> None:
+    """The comparison of two of them did not end, and neither did their text in a message."""
+    budget = Budget(1_000_000)
+    with pytest.raises(CelError, match=said):
+        matches(nested("a", end), DEVICE, budget)
+    assert budget.spent <= 2 * MAX_STEPS
+
+
+def test_values_of_different_kinds_differ_within_lists_too() -> None:
+    assert matches("!([1] == [true]) && [1, ['x']] == [1, ['x']] && !([1] == [1, 2])", DEVICE)
+    assert matches(f"{A} == {A} && [{A}] == [{A}] && !({A} == {C})", DEVICE)
+
+
+def test_many_selectors_have_one_budget_together() -> None:
+    budget = Budget(1_000)
+    while budget.spent < 990:
+        assert matches("1 == 1", DEVICE, budget)
+    with pytest.raises(CelError, match="more than 1000 steps"):
+        matches("2 == 2 && 3 == 3 && 4 == 4", DEVICE, budget)
+
+
+def test_parsed_expressions_are_kept_by_their_characters() -> None:
+    cache = ParsedExpressions()
+    for n in range(60):
+        cache(f"'{n:08}{'x' * 9_000}' == 'y'")
+    assert 0 < cache.characters <= MAX_CACHED
+    assert cache.characters < 60 * 9_000
+    for n in range(10_000):
+        cache(f"({n}")
+    assert cache.characters <= MAX_CACHED
 
 
 # What a user may write, of any two things beside each other.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import ssl
 from collections.abc import Awaitable
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 from queuecontroller.server.config import ConfigError, parse
 from queuecontroller.server.web.extender import ExtenderEndpoint, LoopbackServer
 from queuecontroller.state.access.lists import Names
+from tests.queue.kueueapi.serving import certify
 from tests.queue.server.asking import answer, question
 
 CALLERS = {"callers": "kube-scheduler"}
@@ -28,14 +31,17 @@ def answered(verb: str, body: bytes) -> bytes | Awaitable[bytes] | None:
     return later() if verb == "bind" else verb.encode() + b" " + body
 
 
-def door(leader: str = "") -> ExtenderEndpoint:
+NO_FILES = (Path("/none"), Path("/none"), Path("/none"))
+
+
+def door(leader: str = "", files: tuple[Path, Path, Path] = NO_FILES) -> ExtenderEndpoint:
     return ExtenderEndpoint(
         answered,
         lambda verb, why: why.encode(),
         ("filter", "bind", "other"),
         Names.parse("kube-scheduler"),
         lambda: leader,
-        (Path("/none"), Path("/none"), Path("/none")),
+        files,
     )
 
 
@@ -75,11 +81,48 @@ def test_who_does_not_lead_and_knows_nobody_says_so_over_the_loopback_too() -> N
     assert (status, b"is not the leader" in text) == (200, True)
 
 
-def test_elsewhere_a_name_is_asked_for() -> None:
-    routes = door().routes()
-    mine = {"subject": ((("commonName", "kube-scheduler"),),)}
-    assert {bool(one.why_not({})) for one in routes.values()} == {True}
-    assert {one.why_not(mine) for one in routes.values()} == {""}
+def certified(*names: tuple[str, str], common: str = "eve") -> dict[str, object]:
+    return {"subject": ((("commonName", common),),), "subjectAltName": names}
+
+
+@pytest.mark.parametrize(
+    ("certificate", "may"),
+    [
+        ({}, False),
+        (certified(("URI", "sluice:scheduler:kube-scheduler")), True),
+        (certified(("URI", "sluice:scheduler:other")), False),
+        (certified(("URI", "sluice:admin:kube-scheduler")), False),
+        (certified(("URI", "kube-scheduler")), False),
+        (certified(("DNS", "sluice:scheduler:kube-scheduler")), False),
+        (certified(("DNS", "kube-scheduler")), False),
+        (certified(("email", "kube-scheduler")), False),
+        (certified(common="kube-scheduler"), False),
+    ],
+)
+def test_only_a_uri_of_the_role_opens_the_extender(
+    certificate: dict[str, object], may: bool
+) -> None:
+    """An authority that serves the cluster gives any namespace a certificate with any DNS name."""
+    assert {not one.why_not(certificate) for one in door().routes().values()} == {may}
+
+
+def test_the_controllers_own_certificate_opens_the_extender(tmp_path: Path) -> None:
+    authority = certify(tmp_path)
+    authority.issue("other", "/CN=webhooks", "clientAuth", ["DNS:localhost"])
+    files = (tmp_path / "server.crt", tmp_path / "server.key", tmp_path / "ca.crt")
+    endpoint = door(files=files)
+
+    def of(name: str) -> dict[str, object]:
+        text = (tmp_path / f"{name}.crt").read_text()
+        whole = ssl.PEM_cert_to_DER_cert(text[text.index("-----BEGIN") :])
+        return {**certified(), "sha256": hashlib.sha256(whole).hexdigest()}
+
+    before = of("server")
+    (route, *_) = endpoint.routes().values()
+    assert (route.why_not(before), bool(route.why_not(of("other")))) == ("", True)
+    certify(tmp_path)
+    assert route.why_not(of("server")) == ""
+    assert route.why_not(before) == "", "a replica may still have the one before"
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:9449", "127.8.0.1:0", "[::1]:9449"])

@@ -9,7 +9,7 @@ import yaml
 
 from queuecontroller.gpushares.vendors import ROWS
 from queuecontroller.gpushares.vendors.config import read_device_config
-from sluicecommon.hami import PartKind, split
+from sluicecommon.hami.documents import PartKind, split
 from sluicecommon.settings import ConfigError
 from tests.queue.manifests.collected import FOLDER
 

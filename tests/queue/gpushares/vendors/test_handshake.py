@@ -9,7 +9,8 @@ import pytest
 
 from queuecontroller.gpushares.vendors import ROWS, cards_of
 from queuecontroller.gpushares.vendors.book import ForeignBook
-from queuecontroller.gpushares.vendors.handshake import stamp, word
+from queuecontroller.gpushares.vendors.handshake import word
+from sluicecommon.hami.handshake import stamp
 from tests.queue.gpushares.vendors.plugins import NODE, PLUGINS
 
 DCU = next(one for one in ROWS if one.word == "DCU")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,8 +11,6 @@ import queuecontroller
 from queuecontroller.scheduler.model import reasons
 
 PRODUCT = Path(queuecontroller.__file__).parent
-OTHER_TEXTS = {("gpushares/vendors/handshake.py", "DELETED")}
-"""Constants with the text of a reason that are none: a word of HAMi's handshake annotation."""
 
 
 def constants(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
@@ -41,9 +40,23 @@ def test_no_other_module_defines_a_reason() -> None:
         for file in sorted(PRODUCT.rglob("*.py"))
         if file != mine
         for line, name, text in constants(ast.parse(file.read_text(encoding="utf-8")))
-        if text in texts and (str(file.relative_to(PRODUCT)), name) not in OTHER_TEXTS
+        if text in texts
     ]
     assert not found, f"import these from {mine.relative_to(PRODUCT)} instead: {found}"
+
+
+def test_no_reason_is_written_where_it_is_set() -> None:
+    """A condition or an event gets its reason by name."""
+    written = [
+        f"{file.relative_to(PRODUCT)}:{call.lineno}"
+        for file in sorted(PRODUCT.rglob("*.py"))
+        for call in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(call, ast.Call)
+        for one in call.keywords
+        if one.arg == "reason" and isinstance(one.value, ast.Constant)
+        if re.fullmatch("([A-Z][a-z]+)+", str(one.value.value))
+    ]
+    assert not written
 
 
 def test_each_reason_has_one_line_that_says_where_it_is_used() -> None:

@@ -18,17 +18,13 @@ from queuecontroller.scheduler.placement.fragmentation import (
     of_stock,
 )
 from queuecontroller.scheduler.placement.request import (
-    GPU_POLICY,
-    NOUSE_TYPE,
-    NUMA_BIND,
-    USE_TYPE,
-    USE_UUID,
     AnnotationError,
     GpuRequest,
     Policy,
     annotated,
 )
 from queuecontroller.scheduler.placement.stock import Share, Stock
+from sluicecommon.hami.names import GPU_POLICY, NOUSE_TYPE, NUMA_BIND, USE_TYPE, USE_UUID
 
 GIB = 1 << 30
 HALF = 500_000

@@ -27,8 +27,8 @@ from queuecontroller.scheduler.model.objects import (
 from queuecontroller.scheduler.model.selectors import LabelSelector
 from queuecontroller.scheduler.model.settings import AdmissionFairSharing, EngineSettings
 from queuecontroller.scheduler.placement.capacity import GpuCapacity, MigProfile, NodeCapacity
-from queuecontroller.scheduler.placement.request import GPU_POLICY, NODE_POLICY, NUMA_BIND
 from queuecontroller.scheduler.scheduler import Scheduler
+from sluicecommon.hami.names import GPU_POLICY, NODE_POLICY, NUMA_BIND
 from tests.queue.scheduler.placement.plain_room import plain_room_preemption
 
 GIB = 1 << 30

@@ -304,7 +304,7 @@ def test_the_address_with_the_most_makes_room_its_oldest_silent_one_first() -> N
     clients = Clients(most=4, most_per_address=3)
     for name in ("a1", "b1", "b2"):
         one = clients.enter(name[0], lambda name=name: gone.append(name))
-        one.asked = name == "b1"
+        clients.mark(one, asked=name == "b1")
     clients.enter("c", lambda: gone.append("c1"))
     clients.enter("d", lambda: gone.append("d1"))
     assert gone == ["b2"], "b1 is being answered"
@@ -319,8 +319,8 @@ def test_where_requests_are_kept_the_new_one_goes() -> None:
     clients = Clients(most=2, most_per_address=2, keeps_asked=True)
     first = clients.enter("a", lambda: gone.append("a"))
     clients.enter("b", lambda: gone.append("b"))
-    first.asked = True
-    clients.enter("c", lambda: gone.append("c")).asked = True
+    clients.mark(first, asked=True)
+    clients.mark(clients.enter("c", lambda: gone.append("c")), asked=True)
     assert gone == ["b"], "it was silent"
     clients.enter("d", lambda: gone.append("d"))
     assert gone == ["b", "d"]

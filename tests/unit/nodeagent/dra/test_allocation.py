@@ -28,9 +28,9 @@ def read(*results: dict[str, Any], **more: Any) -> ClaimAllocation:
     return read_claim(claim(*results, **more), CLAIM, POOL)
 
 
-def ask(allocation: ClaimAllocation, elastic: bool = False) -> Any:
+def ask(allocation: ClaimAllocation, elastic: bool = False, max_priority: int = 0) -> Any:
     (part,) = parts_of(allocation)
-    return grant_ask(allocation, part, UUIDS, elastic)
+    return grant_ask(allocation, part, UUIDS, elastic, max_priority)
 
 
 def test_a_share_is_what_the_scheduler_consumed_to_the_byte() -> None:
@@ -42,7 +42,7 @@ def test_a_share_is_what_the_scheduler_consumed_to_the_byte() -> None:
 
 def test_without_cores_it_yields_to_others() -> None:
     asked = ask(read(result(consumedCapacity={"memory": "1Gi", "cores": "0"})))
-    assert (asked.policy, asked.share_ppm) == (SharePolicy.ELASTIC, 1_000_000)
+    assert (asked.policy, asked.share_ppm) == (SharePolicy.ELASTIC, 10_000)
 
 
 def test_a_device_without_capacity_consumed_is_the_claims_alone() -> None:
@@ -140,15 +140,42 @@ def test_what_no_grant_can_be_is_refused_by_name(
 # --- configuration --------------------------------------------------------------------------------
 
 
-def test_the_claim_goes_over_the_class_field_by_field() -> None:
+def test_the_class_goes_over_the_claim_field_by_field() -> None:
     config = [
         opaque(policy="elastic", priority=5),
         opaque(source="FromClass", priority=1, ceilingPercent=70),
         opaque(["other"], priority=9),
     ]
     assert read(result(), config=config).shares[0].config == ShareConfig(
-        SharePolicy.ELASTIC, 5, False, 70
+        SharePolicy.ELASTIC, 1, False, 70, class_priority=True
     )
+
+
+@pytest.mark.parametrize(
+    ("config", "most", "gets"),
+    [
+        ([opaque(priority=1000)], 0, None),
+        ([opaque(priority=1)], 0, None),
+        ([opaque(priority=10)], 10, 10),
+        ([opaque(priority=11)], 10, None),
+        ([opaque(priority=-7)], 0, -7),
+        ([opaque(priority=-7)], -10, -10),
+        ([], -10, -10),
+        ([opaque(source="FromClass", priority=50)], 0, 50),
+        ([opaque(source="FromClass", priority=-10), opaque(priority=1000)], 0, -10),
+        ([opaque(source="FromClass", policy="elastic"), opaque(priority=1000)], 0, None),
+    ],
+)
+def test_a_claim_does_not_put_itself_in_front(
+    config: list[dict[str, Any]], most: int, gets: int | None
+) -> None:
+    """With priority 1000 a claim left a hard neighbour of 70 % with 4 % of the time."""
+    allocation = read(result(), config=config)
+    if gets is None:
+        with pytest.raises(NoAllocation, match=r"kubelet\.max_priority"):
+            ask(allocation, max_priority=most)
+    else:
+        assert ask(allocation, max_priority=most).priority == gets
 
 
 def test_what_others_configure_is_not_read() -> None:
@@ -158,7 +185,7 @@ def test_what_others_configure_is_not_read() -> None:
 
 def test_it_is_in_the_grant() -> None:
     config = [opaque(policy="elastic", priority=7, ceilingPercent=60)]
-    asked = ask(read(result(), config=config))
+    asked = ask(read(result(), config=config), max_priority=7)
     assert (asked.policy, asked.priority, asked.ceiling_ppm) == (SharePolicy.ELASTIC, 7, 600_000)
 
 

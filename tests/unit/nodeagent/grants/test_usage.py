@@ -41,7 +41,7 @@ def test_an_honest_step_is_taken_over_whole(last: DeviceCounters, steps: list[in
 
 
 def image(counters: DeviceCounters, heartbeat_ns: int = 1) -> UsageImage:
-    return UsageImage({SLOT: SlotUsage(1, heartbeat_ns, 0, 0, 0, 0, 0, (counters,))})
+    return UsageImage({SLOT: SlotUsage(1, heartbeat_ns, 0, 0, 0, 0, 0, 0, (counters,))})
 
 
 def test_the_same_reading_again_changes_nothing_and_the_next_counts_from_it() -> None:
@@ -78,7 +78,7 @@ def test_a_counter_that_stays_wrong_is_counted_at_every_look() -> None:
 def test_a_thread_at_the_gate_counts_while_its_process_gives_signs_of_life() -> None:
     """A stopped process keeps the word that it wrote, and an older guest writes none."""
     account = GrantAccount((GIB,))
-    slot = SlotUsage(1, 10, 0, 0, 0, 0, 0, (DeviceCounters(),))
+    slot = SlotUsage(1, 10, 0, 0, 0, 0, 0, 0, (DeviceCounters(),))
     for waiting, later_ns, waits, counts in (
         (2, 0, True, True),
         (0, 0, False, True),
@@ -93,7 +93,7 @@ def test_a_thread_at_the_gate_counts_while_its_process_gives_signs_of_life() -> 
 
 def test_a_grant_counts_its_waiting_threads_only_if_all_its_processes_do() -> None:
     account = GrantAccount((GIB,))
-    slot = SlotUsage(1, 10, 0, 0, 0, 0, 0, (DeviceCounters(),))
+    slot = SlotUsage(1, 10, 0, 0, 0, 0, 0, 0, (DeviceCounters(),))
     other = SlotIndex(4)
     both = UsageImage({SLOT: replace(slot, waiting=1), other: slot})
     account.observe(both, {SLOT: 1, other: 1}, Nanoseconds(20))

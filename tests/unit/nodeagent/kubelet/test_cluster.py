@@ -14,13 +14,13 @@ from nodeagent.adapters.kubelet.cluster import Cluster
 from nodeagent.core.grants.placement import GpuCapacity
 from nodeagent.core.kubelet.offers import Offer
 from nodeagent.core.kubelet.pod_documents import MIRRORED, read_pod
-from nodeagent.core.kubelet.pod_limits import ResourceNames
 from nodeagent.core.kubelet.sums import ANNOTATION, patch, sums
 from nodeagent.ports.kubelet import KubeletAway, NoPodSource, OwnerRef, PodIdentity, PodSource
 from nodeagent.shell.pods.decommission import NodeDecommission
 from nodeagent.shell.pods.node_sums import NodeSums
 from nodeagent.shell.pods.pod_sources import PodSources
 from nodeagent.units import Bytes, GpuUuid, PodUid
+from sluicecommon.hami.names import ResourceNames
 from sluicecommon.kubernetes.credentials import Access
 from tests.kit.apiserver import ApiServer
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nodeagent.core.kubelet.placed import PLACEMENT, placed_gpus
-from nodeagent.core.kubelet.pod_limits import DefaultLimits, ResourceNames
+from nodeagent.core.kubelet.pod_limits import DefaultLimits
 from nodeagent.ports.clients import MemoryAsk
 from nodeagent.ports.kubelet import (
     ContainerLimits,
@@ -21,6 +21,7 @@ from nodeagent.ports.kubelet import (
 )
 from nodeagent.shell.pods.limits import PlacedLimits
 from nodeagent.units import MIB, Bytes, PodUid, SharePolicy
+from sluicecommon.hami.names import ResourceNames
 
 POD = PodIdentity(PodUid("u1"), "team-a", "p")
 ASKED = (("nvidia.com/gpucores", "30"), ("nvidia.com/gpumem", "8000"))

@@ -8,8 +8,8 @@ import pytest
 
 from nodeagent.assembly.kubelet import limit_sources
 from nodeagent.core.kubelet.pod_limits import (
+    YIELDING_PPM,
     DefaultLimits,
-    ResourceNames,
     limits_from_requests,
     merge,
     parse_quantity,
@@ -20,6 +20,7 @@ from nodeagent.settings.kubelet import KubeletConfig
 from nodeagent.shell.pods.limits import NodeDefaults, PodLimits
 from nodeagent.shell.pods.pod_sources import PodSources
 from nodeagent.units import MIB, WHOLE_PPM, Bytes, Ppm, SharePolicy
+from sluicecommon.hami.names import ResourceNames
 
 NAMES = ResourceNames()
 
@@ -44,18 +45,18 @@ def test_what_is_no_quantity_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("resources", "memory", "share_ppm", "policy", "source"),
     [
-        ({}, MemoryAsk(part_ppm=Ppm(WHOLE_PPM)), WHOLE_PPM, SharePolicy.ELASTIC, "defaults"),
+        ({}, MemoryAsk(part_ppm=Ppm(WHOLE_PPM)), YIELDING_PPM, SharePolicy.ELASTIC, "defaults"),
         (
             {"nvidia.com/gpumem": "8k", "nvidia.com/gpucores": "30"},
             MemoryAsk(amount_bytes=Bytes(8000 * MIB)), 300_000, SharePolicy.HARD, "pod",
         ),
         (
             {"nvidia.com/gpumem-percentage": "25"},
-            MemoryAsk(part_ppm=Ppm(250_000)), WHOLE_PPM, SharePolicy.ELASTIC, "pod",
+            MemoryAsk(part_ppm=Ppm(250_000)), YIELDING_PPM, SharePolicy.ELASTIC, "pod",
         ),
         (
             {"nvidia.com/gpumem": "1000", "nvidia.com/gpumem-percentage": "25"},
-            MemoryAsk(amount_bytes=Bytes(1000 * MIB)), WHOLE_PPM, SharePolicy.ELASTIC, "pod",
+            MemoryAsk(amount_bytes=Bytes(1000 * MIB)), YIELDING_PPM, SharePolicy.ELASTIC, "pod",
         ),
         (
             {"nvidia.com/gpucores": "100"},
@@ -103,7 +104,7 @@ def test_what_cannot_be_meant_names_the_resource(resources: dict[str, str]) -> N
 
 
 def test_memory_written_in_bytes_is_refused_with_the_amount_in_mib() -> None:
-    with pytest.raises(PermanentError, match="the amount is in MiB: write 8192$"):
+    with pytest.raises(PermanentError, match=r"the amount is in MiB: write 8192$"):
         limits_from_requests({"nvidia.com/gpumem": "8Gi"}, 1, NAMES, DefaultLimits())
 
 
@@ -119,13 +120,17 @@ def test_containers_with_one_grant_get_the_larger_limits() -> None:
     assert (ask.share_ppm, ask.policy) == (600_000, SharePolicy.HARD)
 
 
-def test_priority_0_goes_first_and_any_other_does_not() -> None:
-    none = DefaultLimits()
-    asked = [
-        limits_from_requests({"nvidia.com/priority": p}, 1, NAMES, none).ask for p in ("0", "1")
-    ]
-    assert asked[0].priority > asked[1].priority == 0
-    assert limits_from_requests({}, 1, NAMES, none).ask.priority == 0
+@pytest.mark.parametrize(
+    ("most", "asked", "gets"),
+    [(0, "0", 0), (0, "1", 0), (1, "0", 1), (1, "1", 0), (1000, "0", 1), (-5, "0", -5), (-5, "1", -5)],
+)  # fmt: skip
+def test_priority_0_goes_first_where_the_node_permits_it(most: int, asked: str, gets: int) -> None:
+    """With priority 1 and no cores a pod left a hard neighbour of 70 % with 5 % of the time."""
+    limits = limits_from_requests(
+        {"nvidia.com/priority": asked}, 1, NAMES, DefaultLimits(max_priority=most)
+    )
+    assert limits.ask.priority == gets
+    assert limits_from_requests({}, 1, NAMES, DefaultLimits()).ask.priority == 0
 
 
 def test_shares_may_be_weights_only() -> None:

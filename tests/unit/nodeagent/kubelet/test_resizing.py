@@ -15,7 +15,7 @@ from nodeagent.core.grants.book import GrantBook
 from nodeagent.core.grants.placement import GpuCapacity
 from nodeagent.core.grants.states import Held, Rules
 from nodeagent.core.kubelet.pod_documents import PodFacts
-from nodeagent.core.kubelet.pod_limits import DefaultLimits, ResourceNames, limits_from_requests
+from nodeagent.core.kubelet.pod_limits import DefaultLimits, limits_from_requests
 from nodeagent.core.kubelet.resizing import ResizeRequest, guaranteed, parse_resize, resize_texts
 from nodeagent.ports.clients import MemoryAsk
 from nodeagent.ports.kubelet import PermanentError
@@ -23,6 +23,7 @@ from nodeagent.ports.ledger import ContainerRef
 from nodeagent.ports.processes import Process
 from nodeagent.shell.pods.resizer import DONE, REFUSED, WAITS, Resizer, ResizeRules
 from nodeagent.units import Bytes, GpuUuid, GrantId, Nanoseconds, PodUid, Ppm, RequestId
+from sluicecommon.hami.names import ResourceNames
 
 MIB, GIB = 1 << 20, 1 << 30
 NAMES = ResourceNames()

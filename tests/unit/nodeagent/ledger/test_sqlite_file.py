@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from pathlib import Path
 
 import pytest
 
+from nodeagent.adapters.ledger.sqlite import SqliteLedger
 from nodeagent.adapters.ledger.sqlite_file import LedgerTooNew, SqliteFile
 
 FIRST = "CREATE TABLE grants (name TEXT) STRICT;"
@@ -73,3 +75,22 @@ def test_a_file_without_a_table_of_its_schema_is_put_aside(tmp_path: Path) -> No
     again.close()
     kept = [one for one in tmp_path.glob("*.corrupt-*") if one.name[-4:] not in ("-wal", "-shm")]
     assert len(kept) == 1
+
+
+def test_a_flipped_bit_in_a_definition_puts_the_file_aside(tmp_path: Path) -> None:
+    """The daemon did not start again: the first statement that named the column failed each
+    time."""
+    path = tmp_path / "ledger.sqlite"
+    SqliteLedger(path, "boot").close()
+    whole = path.read_bytes()
+    flipped = 0
+    for at in (one.start() for one in re.finditer(rb"\bbody\b|\bkey\b|\bid\b", whole)):
+        for file in tmp_path.iterdir():
+            file.unlink()
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        ledger = SqliteLedger(path, "boot")
+        ledger.load()
+        ledger.close()
+        flipped += 1
+        assert list(tmp_path.glob("*.corrupt-*")), whole[at - 40 : at + 10]
+    assert flipped >= 4

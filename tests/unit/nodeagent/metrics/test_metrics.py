@@ -18,13 +18,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from nodeagent.core.metrics import catalogue as m
 from nodeagent.core.metrics import dcgm as dcgm_metrics
-from nodeagent.core.metrics import hami as hami_metrics
 from nodeagent.core.metrics.catalogue import CATALOGUE
 from nodeagent.core.metrics.histogram import Histogram
 from nodeagent.ports.gpus import MigReading
 from nodeagent.settings.daemon import ConfigError, MetricsSettings, parse
 from nodeagent.shell.api.scrape import Scrape
 from nodeagent.units import Bytes, GpuUuid
+from sluicecommon.hami import metrics as hami_metrics
 from sluicecommon.metric import Kind, Metric
 from sluicecommon.prometheus import Exposition, clean, wants_openmetrics
 from tests.golden import check
@@ -67,7 +67,7 @@ def served(family: str, settings: dict[str, Any]) -> bool:
         return "dcgm" in settings
     if family.startswith("sluice_"):
         return True
-    new = {one.metric.name for one in hami_metrics.FAMILIES}
+    new = {one.metric.name for one in hami_metrics.NODE}
     return "hami" in settings and (family in new or settings["hami"] == "legacy")
 
 
@@ -326,7 +326,7 @@ def test_hamis_names_carry_hamis_labels(name: str) -> None:
 
 def test_legacy_names_say_the_same_as_the_new_ones() -> None:
     families = by_family(scrape(hami="legacy"))
-    for family in hami_metrics.FAMILIES:
+    for family in hami_metrics.NODE:
         if family.legacy is None or not families.get(family.metric.name):
             continue
         new, old = families[family.metric.name], families[family.legacy.name]
@@ -453,8 +453,6 @@ def test_the_page_says_what_the_catalogue_does() -> None:
     assert [line for line in lines if line.startswith("- `sluice_")] == rows(CATALOGUE)
 
 
-@pytest.mark.parametrize(
-    "name", [*dcgm_metrics.NAMES, *(f.metric.name for f in hami_metrics.FAMILIES)]
-)
+@pytest.mark.parametrize("name", [*dcgm_metrics.NAMES, *(f.metric.name for f in hami_metrics.NODE)])
 def test_the_page_names_what_is_served_for_others(name: str) -> None:
     assert f"`{name}`" in PAGE.read_text()

@@ -113,12 +113,13 @@ def contained(pod: str, container: str, number: int, pid: int, gpu: GpuReading) 
 
 def gpu_view(gpu: GpuReading, grants: int) -> GpuView:
     return GpuView(
-        uuid=gpu.uuid, index=gpu.index, name=gpu.name, memory_total_bytes=gpu.memory_total_bytes,
-        memory_used_bytes=gpu.memory_used_bytes, memory_granted_bytes=grants * 8 * GIB,
-        share_granted_ratio=grants * 0.3, grants=grants, slots=10, utilization_ratio=gpu.utilization_ratio,
-        temperature_celsius=gpu.temperature_celsius, power_watts=gpu.power_watts, sm_count=132,
-        pci_bus_id=gpu.pci_bus_id, numa_node=gpu.numa_node, health="healthy",
-    )  # fmt: skip
+        **gpu.figures(),
+        memory_granted_bytes=grants * 8 * GIB,
+        share_granted_ratio=grants * 0.3,
+        grants=grants,
+        slots=10,
+        health="healthy",
+    )
 
 
 def node(*grants: GrantView) -> NodeView:

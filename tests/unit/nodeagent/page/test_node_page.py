@@ -19,7 +19,7 @@ from nodeagent.ports.views import (
     NodeEvent,
     NodeView,
 )
-from nodeagent.units import GpuUuid, GrantId, Ppm, SharePolicy
+from nodeagent.units import Bytes, GpuUuid, GrantId, Ppm, SharePolicy
 from sluicecommon.page.tickets import Tickets
 from sluicecommon.web.page import Refusal, Viewer
 
@@ -35,7 +35,12 @@ def grant(uid: int, name: str) -> GrantView:
 
 
 VIEW = NodeView(
-    gpus=(GpuView(GPU, 0, "H100", 80 * GIB, 3 * GIB, 16 * GIB, 0.6, 2, 10, 0.5, 40.4, 301.2, 132, "0:1", 0, "suspect", "slow"),),
+    gpus=(
+        GpuView(
+            GPU, 0, "H100", Bytes(80 * GIB), Bytes(3 * GIB), 132, "0:1", 0, 0.5, 40.4, 301.2,
+            memory_granted_bytes=16 * GIB, share_granted_ratio=0.6, grants=2, slots=10, health="suspect", health_reason="slow",
+        ),
+    ),
     grants=(grant(1000, "anns"), grant(1001, "bens")),
     loops=(),
     waiting=0,

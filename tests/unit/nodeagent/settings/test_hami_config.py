@@ -12,10 +12,9 @@ import yaml
 
 from nodeagent.adapters.host.config_files import load, read_hami
 from nodeagent.core.reload import Loaded
-from nodeagent.settings import hami as hami_config
 from nodeagent.settings.daemon import ConfigError
 from nodeagent.settings.kubelet import DEFAULTS
-from sluicecommon.hami import VENDORS
+from sluicecommon.hami.sections import NODE_KEYS, NVIDIA_KEYS, VENDORS
 from tests.golden import check
 from tests.kit.places import REPO
 
@@ -143,6 +142,7 @@ def test_nothing_is_left_out_in_silence(tmp_path: Path) -> None:
         "overwriteEnv": True,
         "runtimeClassName": "nvidia",
         "migProfileAllowlist": [{"models": ["A30"]}],
+        "knownMigGeometries": [{"models": ["A30"]}],
         "deviceSplitCont": 3,
     }
     found = read(tmp_path, yaml.safe_dump({"nvidia": loud, "nvidai": {}})).kubelet
@@ -173,6 +173,21 @@ def test_nothing_is_left_out_in_silence(tmp_path: Path) -> None:
     assert len(found.warnings) == len(entry) - 1
     for key in entry.keys() - {"name"}:
         assert f"nodeconfig[0] (node1).{key}: " in "\n".join(found.warnings)
+
+
+def test_a_list_in_the_place_of_a_word_is_a_mistake_like_others(tmp_path: Path) -> None:
+    entry = {"name": "node1", "operatingmode": {"a": 1}}
+    found = problems(tmp_path, "nvidia: {gpuCorePolicy: [force]}", nodes(entry))
+    assert found == [
+        "hami-0.yaml: nvidia.gpuCorePolicy: must be one of default, force, disable, got ['force']",
+        "hami-1.yaml: nodeconfig[0] (node1).operatingmode: must be one of hami-core, mig, mps, got"
+        " {'a': 1}",
+    ]
+
+
+def test_a_key_that_is_no_text_is_unknown(tmp_path: Path) -> None:
+    (warning,) = read(tmp_path, "{nodeconfig: [], 1: x}").kubelet.warnings
+    assert warning.endswith("1: is not applied: no such key is known here; known: nodeconfig")
 
 
 def test_mistakes_name_the_file_and_the_key(tmp_path: Path) -> None:
@@ -330,14 +345,7 @@ def test_our_own_names_are_known_in_pods(tmp_path: Path) -> None:
 
 def test_the_page_has_every_key() -> None:
     page = (REPO / "docs" / "hami.md").read_text()
-    keys = {
-        *hami_config._DEVICE_KEYS,
-        *hami_config._DEVICE_UNDONE,
-        *hami_config._NODE_KEYS,
-        *hami_config._NODE_UNDONE,
-        *hami_config._SPECIAL_KEYS,
-    }
-    assert [key for key in sorted(keys) if f"`{key}`" not in page] == []
+    assert [key for key in (*NVIDIA_KEYS, *NODE_KEYS) if f"`{key}`" not in page] == []
 
 
 def test_a_file_read_twice_is_the_same(tmp_path: Path) -> None:

@@ -159,18 +159,26 @@ def test_a_foreign_library_is_told_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mask", "symbols", "tables", "told"),
+    ("mask", "symbols", "tables", "records", "told"),
     [
-        (REQUIRED_HOOKS, 0, 0, False),
-        (0, 0, 0, False),
-        (REQUIRED_HOOKS & ~2, 0, 0, True),
-        (REQUIRED_HOOKS, 1, 0, True),
-        (REQUIRED_HOOKS, 0, 1, True),
+        (REQUIRED_HOOKS, 0, 0, 0, False),
+        (0, 0, 0, 0, False),
+        (REQUIRED_HOOKS & ~2, 0, 0, 0, True),
+        (REQUIRED_HOOKS, 1, 0, 0, True),
+        (REQUIRED_HOOKS, 0, 1, 0, True),
+        (REQUIRED_HOOKS, 0, 0, 1, True),
     ],
-    ids=["all there", "has not said yet", "no context hooks", "unknown symbol", "unknown table"],
+    ids=[
+        "all there",
+        "has not said yet",
+        "no context hooks",
+        "unknown symbol",
+        "unknown table",
+        "no events",
+    ],
 )
-def test_a_gap_in_the_hooks(mask: int, symbols: int, tables: int, told: bool) -> None:
-    found = raised(at(0, grants=(sight(hooks=((8, mask, symbols, tables),)),)))
+def test_a_gap_in_the_hooks(mask: int, symbols: int, tables: int, records: int, told: bool) -> None:
+    found = raised(at(0, grants=(sight(hooks=((8, mask, symbols, tables, records),)),)))
     assert found == ([(0, Rule.HOOK_GAP)] if told else [])
 
 

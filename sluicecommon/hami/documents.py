@@ -8,29 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any
 
+from sluicecommon.hami.sections import VENDORS
 from sluicecommon.settings import ConfigError
-
-VENDORS: Final[Mapping[str, str]] = {
-    "amd": "AMD GPUs",
-    "ascend": "Huawei Ascend",
-    "awsneuron": "AWS Neuron",
-    "biren": "Biren",
-    "cambricon": "Cambricon",
-    "enflame": "Enflame",
-    "hygon": "Hygon DCU",
-    "iluvatar": "Iluvatar",
-    "iluvatars": "Iluvatar",
-    "kunlun": "Kunlunxin",
-    "kunlunxin": "Kunlunxin",
-    "metax": "MetaX",
-    "mthreads": "Moore Threads",
-    "others": "Other accelerators",
-    "vastai": "Vastai",
-    "vnpus": "Huawei Ascend",
-}
-"""Sections of device-config.yaml that are not NVIDIA's."""
 
 
 class PartKind(StrEnum):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-WEIGHTS: Final = "hami.io/device-scoring-weights"
-"""An annotation of pods: `slot=1,core=1,memory=3`."""
 WEIGHED: Final = ("slot", "core", "memory")
 EVEN: Final = (1, 1, 1)
 

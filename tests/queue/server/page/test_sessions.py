@@ -1,0 +1,46 @@
+"""A session of the page by a Kubernetes token is not the token."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from queuecontroller.server.page.viewers import ByToken
+from sluicecommon.kubernetes.client import ApiClient
+from sluicecommon.kubernetes.credentials import Access
+from sluicecommon.page.board import Sight
+from sluicecommon.web.page import Refusal, Viewer
+
+TOKEN = "eyJhbGciOi.ann"
+
+
+class Reviewed(ByToken):
+    """Knows one token, without an API server."""
+
+    def client(self, token: str) -> ApiClient:
+        if token != TOKEN:
+            raise Refusal(401, "Kubernetes rejects this token")
+        return super().client(token)
+
+    async def _review(self, client: ApiClient, token: str) -> Viewer:
+        return Viewer("ann", Sight(), {}, token)
+
+
+def test_the_browser_gets_a_session_and_never_the_token() -> None:
+    async def main() -> None:
+        viewers = Reviewed(Access("http://127.0.0.1:9"), list)
+        session = await viewers.enter(TOKEN)
+        assert TOKEN not in session
+        assert session != await viewers.enter(TOKEN)
+        viewer = await viewers.viewer(session)
+        assert (viewer.name, viewer.whom) == ("ann", TOKEN), "acts with the viewer's own rights"
+        assert (await viewers.viewer(TOKEN)).name == "ann", "as a proxy sends it"
+        viewers.leave(session)
+        with pytest.raises(Refusal) as caught:
+            await viewers.viewer(session)
+        assert caught.value.status == 401
+        with pytest.raises(Refusal):
+            await viewers.enter("another")
+
+    asyncio.run(main())
