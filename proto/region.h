@@ -51,7 +51,7 @@
 #define SLUICE_POLICY_MAGIC UINT64_C(0x3130594c4f504c53) /* "SLPOLY01" in memory */
 #define SLUICE_USAGE_MAGIC UINT64_C(0x3130474153554c53)  /* "SLUSAG01" in memory */
 #define SLUICE_REGION_MAJOR 1
-#define SLUICE_REGION_MINOR 1 /* 1: process and image of a usage slot */
+#define SLUICE_REGION_MINOR 2 /* 1: process and image of a usage slot; 2: its status, switch_ns of a plan */
 
 #define SLUICE_LINE 64        /* one cache line: one writer */
 #define SLUICE_MAX_DEVICES 16 /* GPUs in a grant */
@@ -126,7 +126,8 @@ struct sluice_policy_device {
 	uint32_t turn_mode;
 	uint32_t active_grants; /* tenants seen with work outstanding at the last plan, this one included */
 	uint32_t plan_ppm;      /* share this plan gives the tenant; 0 = uncapped */
-	uint8_t reserved[20];
+	uint32_t switch_ns;     /* time that a change of contexts takes; a window begins with one */
+	uint8_t reserved[16];
 };
 
 /* The owner of slot i. The daemon writes it from SO_PEERCRED, never from the tenant's message. */
@@ -149,6 +150,10 @@ struct sluice_policy {
 	uint8_t reserved[896];
 	struct sluice_policy_entry dir[SLUICE_MAX_SLOTS];
 };
+
+/* sluice_usage_slot.status */
+#define SLUICE_SLOT_COUNTS (UINT32_C(1) << 31)   /* the guest counts the threads that wait */
+#define SLUICE_SLOT_WAITING UINT32_C(0x0000ffff) /* threads at the gate; valid while the heartbeat is recent */
 
 /* Written by tenants: the daemon range-checks every field before using it. */
 struct sluice_usage_header {
@@ -184,7 +189,7 @@ struct sluice_usage_slot {
 	uint64_t hook_mask;       /* which groups of hooks are in place */
 	uint64_t unknown_symbols; /* driver functions handed out that are in none of the interposer's lists */
 	uint32_t ns_pid;
-	uint32_t status;         /* reserved: 0, not used by v1 readers */
+	uint32_t status;         /* SLUICE_SLOT_COUNTS | threads that wait at the gate now; 0: an older guest */
 	uint64_t unknown_tables; /* private driver tables that are in no list; older guests count both above */
 	/* the program to which these charges belong; 0 = not recorded (older guests) */
 	uint64_t process; /* hash of pid namespace, pid and start time: constant over every exec of the process */

@@ -92,7 +92,13 @@ static bool plan_is_fresh(uint64_t now_ns)
 
 static struct gate_window window_of(const struct sluice_policy_device *policy)
 {
-	return (struct gate_window){ policy->lease_origin_ns, policy->lease_period_ns, policy->lease_quantum_ns };
+	return (struct gate_window){ policy->lease_origin_ns, policy->lease_period_ns, policy->lease_quantum_ns,
+		                     policy->switch_ns };
+}
+
+static bool in_windows(const struct sluice_policy_device *policy, bool planned, const struct gate_window *window)
+{
+	return planned && policy->turn_mode == SLUICE_TURN_LEASE && gate_window_valid(window);
 }
 
 static uint32_t ppm_of(const struct sluice_policy_device *policy, bool planned)
@@ -125,8 +131,9 @@ bool pass_is_free(int device)
 static void look_around(struct pass_ask *ask, const struct sluice_policy_device *policy, bool planned, uint64_t now_ns)
 {
 	struct gate_window window = window_of(policy);
-	bool windows = planned && policy->turn_mode == SLUICE_TURN_LEASE && gate_window_valid(&window);
+	bool windows = in_windows(policy, planned, &window);
 
+	ask->begins_ns = windows ? gate_window_begins_ns(&window, now_ns) : now_ns;
 	ask->window_left_ns = windows ? gate_window_left_ns(&window, now_ns) : UINT64_MAX;
 	ask->contention = (uint32_t)policy->contention_epoch;
 	ask->sole = __atomic_load_n(&guest_self()->policy->control.live_slots, __ATOMIC_RELAXED) <= 1;
@@ -145,6 +152,14 @@ void pass_look_around(struct pass_ask *ask)
 
 /* --- pay ----------------------------------------------------------------------------------------------------------- */
 
+/* Wall time by which the clock may run ahead now. */
+static uint64_t burst_ns(const struct attempt *at)
+{
+	struct gate_window window = window_of(&at->policy);
+
+	return gate_burst_ns(at->policy.burst_ns, in_windows(&at->policy, at->planned, &window) ? window.period_ns : 0);
+}
+
 /* Time to wait before a place on the grant's clock may be taken, because a sibling goes first; see fair.h. A lead of
  * about one launch is not worth a wait. */
 static uint64_t defer_ns(const struct pass_ask *ask, const struct attempt *at, uint32_t ppm)
@@ -155,7 +170,7 @@ static uint64_t defer_ns(const struct pass_ask *ask, const struct attempt *at, u
 		return 0;
 	ahead_ns -= at->policy.chunk_ns;
 	uint64_t wait_ns = gate_cap_wait_ns(__atomic_load_n(guest_shared_tat(ask->device), __ATOMIC_RELAXED),
-	                                    at->now_ns, gate_tolerance_ns(at->policy.burst_ns, ahead_ns));
+	                                    at->now_ns, gate_tolerance_ns(burst_ns(at), ahead_ns));
 	uint64_t caught_up_ns = gate_price_ns(ahead_ns, ppm); /* at the earliest */
 
 	wait_ns = wait_ns < caught_up_ns ? wait_ns : caught_up_ns;
@@ -224,11 +239,12 @@ static uint64_t bound_ns(const struct pass_ask *ask, const struct attempt *at)
 static uint64_t turn_wait_ns(const struct pass_ask *ask, struct attempt *at)
 {
 	struct gate_window window = window_of(&at->policy);
-	uint64_t wait_ns;
+	uint64_t wait_ns, queued_ns;
 
-	if (!at->planned || at->policy.turn_mode != SLUICE_TURN_LEASE)
+	if (!in_windows(&at->policy, at->planned, &window))
 		return 0;
-	wait_ns = gate_turn_wait_ns(&window, at->now_ns, at->expected_ns, ask->cost_ns);
+	queued_ns = ask->pipe ? pipe_honest_ns(ask->pipe, at->now_ns, window.period_ns) : 0;
+	wait_ns = gate_turn_wait_ns(&window, at->now_ns, queued_ns, ask->cost_ns);
 	at->punctual = wait_ns > 0;
 	return wait_ns;
 }
@@ -240,6 +256,14 @@ static uint64_t queue_wait_ns(const struct pass_ask *ask, struct attempt *at)
 	if (!gate_queue_full(at->queued_ns, ask->cost_ns, bound, at->outstanding) || stalled(ask, at))
 		return 0;
 	return gate_queue_wait_ns(at->queued_ns, ask->cost_ns, bound);
+}
+
+/* Other grants may be on the GPU at any time, in the hardware's slices. */
+static bool sliced(const struct attempt *at)
+{
+	struct gate_window window = window_of(&at->policy);
+
+	return at->planned && at->policy.active_grants > 1 && !in_windows(&at->policy, at->planned, &window);
 }
 
 /* The queued work, and the processes that share the bound on it. A process with no more in flight than a thread's
@@ -261,7 +285,7 @@ static void look_at_queue(const struct pass_ask *ask, struct attempt *at, bool t
 	at->contexts = pipe_contexts(ask->pipe);
 	at->outstanding = pipe_outstanding(ask->pipe);
 	at->expected_ns = pipe_expected_ns(ask->pipe, at->now_ns);
-	at->queued_ns = at->processes * at->contexts > 1 ? pipe_inflight_ns(ask->pipe) : at->expected_ns;
+	at->queued_ns = at->processes * at->contexts > 1 || sliced(at) ? pipe_inflight_ns(ask->pipe) : at->expected_ns;
 }
 
 /* Time that the launch has to wait as things are; 0 = go. `thorough`: by the driver's word on each record. */
@@ -274,7 +298,7 @@ static uint64_t look_once(struct pass_ask *ask, struct attempt *at, uint64_t def
 	if (at->policy.flags & SLUICE_FLAG_PAUSED)
 		wait_ns = WAIT_MAX_NS;
 	else if (at->drawn && at->ppm)
-		wait_ns = gate_cap_wait_ns(at->tat_ns, at->now_ns, at->policy.burst_ns);
+		wait_ns = gate_cap_wait_ns(at->tat_ns, at->now_ns, burst_ns(at));
 	if (!wait_ns)
 		wait_ns = turn_wait_ns(ask, at);
 	if (!wait_ns)
@@ -318,6 +342,7 @@ CUresult pass_gate(struct pass_ask *ask, int64_t *credit_ns, uint64_t chance)
 {
 	const struct sluice_policy *policy = guest_self()->policy;
 	struct attempt at = { 0 };
+	bool waits = false;
 
 	clock_follow(__atomic_load_n(&policy->control.heartbeat_ns, __ATOMIC_RELAXED));
 	at.now_ns = clock_ns();
@@ -329,14 +354,21 @@ CUresult pass_gate(struct pass_ask *ask, int64_t *credit_ns, uint64_t chance)
 		at.policy.chunk_ns = chunk_ns(&at.policy, at.planned);
 		if (at.policy.flags & SLUICE_FLAG_REVOKED) {
 			give_place_back(ask, &at);
+			if (waits)
+				guest_waits(-1);
 			return CUDA_ERROR_SYSTEM_NOT_READY;
 		}
 		uint64_t wait_ns = look(ask, &at, pay(ask, &at, *credit_ns, chance));
 
 		if (!wait_ns)
 			break;
+		if (!waits)
+			guest_waits(1);
+		waits = true;
 		wait_and_account(ask, &at, wake, wait_ns);
 	}
+	if (waits)
+		guest_waits(-1);
 	look_around(ask, &at.policy, at.planned, at.now_ns);
 	*credit_ns += (int64_t)ask->paid_ns - (int64_t)ask->cost_ns;
 	add64(&guest_usage(ask->device)->consumed_ns, ask->paid_ns);

@@ -20,6 +20,7 @@ struct pass_ask {
 	uint64_t waited_ns; /* out */
 	/* out: the situation at the launch, as in pipe_launch */
 	uint64_t window_left_ns;
+	uint64_t begins_ns; /* CLOCK_MONOTONIC before which it cannot begin */
 	uint32_t contention;
 	bool placed, sole, alone;
 };

@@ -50,11 +50,12 @@ struct throttle_record {
 	CUcontext home; /* of both events */
 	CUstream stream;
 	struct settle_work work;
-	uint64_t due_ns; /* when its work should be over if no other process uses the GPU */
-	bool empty;      /* two events and nothing between */
-	bool blind;      /* the driver refused its events: timed by the host */
-	bool alone;      /* as in pipe_launch */
-	int8_t previous; /* index of the record at whose end this one begins, -1 = begins with its own event */
+	uint64_t begins_ns; /* as in pipe_launch */
+	uint64_t due_ns;    /* when its work should be over if no other process uses the GPU */
+	bool empty;         /* two events and nothing between */
+	bool blind;         /* the driver refused its events: timed by the host */
+	bool alone;         /* as in pipe_launch */
+	int8_t previous;    /* index of the record at whose end this one begins, -1 = begins with its own event */
 	uint32_t previous_sequence;
 };
 
@@ -72,6 +73,7 @@ struct throttle_pipe {
 	uint64_t inflight_ns;  /* Σ paid_ns of PENDING records */
 	uint64_t unmarked_ns;  /* charged since the last record, and not known to be done */
 	uint64_t untimed_ns;   /* charged since the last record */
+	uint64_t oldest_ns;    /* charge of the oldest PENDING record at the last reaping */
 	uint64_t idle_at_ns;   /* when all recorded work should be done if no other process uses the GPU */
 	uint64_t reap_at_ns;   /* when the oldest record should be over; at the latest then it is queried */
 	uint64_t record_at_ns; /* amount of unmarked work at which the next record is due */
@@ -356,7 +358,7 @@ void pipe_reap(struct throttle_pipe *pipe)
 	    __atomic_exchange_n(&pipe->reaping, 1, __ATOMIC_ACQUIRE))
 		return;
 	uint32_t first = __atomic_load_n(&pipe->next_record, __ATOMIC_RELAXED);
-	uint64_t next_ns = UINT64_MAX;
+	uint64_t next_ns = UINT64_MAX, oldest_ns = 0;
 
 	__atomic_store_n(&pipe->reap_at_ns, UINT64_MAX, __ATOMIC_RELAXED);
 	for (unsigned i = 0; i < RECORDS; i++) { /* oldest first: a chain's start is settled before its end */
@@ -367,15 +369,18 @@ void pipe_reap(struct throttle_pipe *pipe)
 		    !__atomic_compare_exchange_n(&record->state, &state, RECORD_REAPING, false, __ATOMIC_ACQUIRE,
 		                                 __ATOMIC_RELAXED))
 			continue;
+		uint64_t paid_ns = record->work.paid_ns;
 		CUresult r = driver.cuEventQuery(record->after);
 
 		if (r == CUDA_ERROR_NOT_READY) {
 			next_ns = record->due_ns < next_ns ? record->due_ns : next_ns;
+			oldest_ns = oldest_ns ? oldest_ns : paid_ns;
 			__atomic_store_n(&record->state, RECORD_PENDING, __ATOMIC_RELEASE);
 		} else {
 			record_finish(pipe, record);
 		}
 	}
+	__atomic_store_n(&pipe->oldest_ns, oldest_ns, __ATOMIC_RELAXED);
 	reap_by(pipe, next_ns);
 	__atomic_store_n(&pipe->reaping, 0, __ATOMIC_RELEASE);
 }
@@ -404,6 +409,15 @@ uint64_t pipe_expected_ns(const struct throttle_pipe *pipe, uint64_t now_ns)
 	uint64_t left_ns = idle_at_ns > now_ns ? idle_at_ns - now_ns : 0;
 
 	return left_ns < inflight_ns ? left_ns : inflight_ns;
+}
+
+uint64_t pipe_honest_ns(const struct throttle_pipe *pipe, uint64_t now_ns, uint64_t period_ns)
+{
+	uint64_t idle_at_ns = __atomic_load_n(&pipe->idle_at_ns, __ATOMIC_RELAXED);
+
+	return gate_honest_ns(pipe_expected_ns(pipe, now_ns), pipe_inflight_ns(pipe),
+	                      __atomic_load_n(&pipe->oldest_ns, __ATOMIC_RELAXED),
+	                      now_ns > idle_at_ns ? now_ns - idle_at_ns : 0, period_ns);
 }
 
 uint32_t pipe_outstanding(const struct throttle_pipe *pipe)
@@ -614,6 +628,7 @@ int8_t pipe_record_open(struct throttle_pipe *pipe, struct cost_entry *entry, co
 	uint64_t now_ns = clock_ns(), ahead_ns = pipe_expected_ns(pipe, now_ns);
 
 	record->stream = launch->stream;
+	record->begins_ns = launch->begins_ns;
 	record->work.key = launch->key;
 	record->work.kin = launch->kin;
 	record->work.lent = launch->lent;
@@ -670,8 +685,9 @@ uint64_t pipe_record_close(struct throttle_pipe *pipe, int8_t index, bool launch
 
 	__atomic_store_n(&pipe->record_at_ns, every_ns / 2 + every_ns * chance / 65536, __ATOMIC_RELAXED);
 	add64(&pipe->inflight_ns, record->work.paid_ns);
-	uint64_t idle_ns = draw(&pipe->idle_at_ns, now_ns, record->work.paid_ns);
-	uint64_t due_ns = record->due_ns = gate_tat_after_ns(idle_ns, now_ns, record->work.paid_ns);
+	uint64_t begins_ns = record->begins_ns > now_ns ? record->begins_ns : now_ns;
+	uint64_t idle_ns = draw(&pipe->idle_at_ns, begins_ns, record->work.paid_ns);
+	uint64_t due_ns = record->due_ns = gate_tat_after_ns(idle_ns, begins_ns, record->work.paid_ns);
 	uint64_t last = (uint64_t)record->sequence << 8 | (uint8_t)index;
 
 	record_publish(pipe, record);

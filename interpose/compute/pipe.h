@@ -22,6 +22,7 @@ struct pipe_launch {
 	struct kin kin;
 	uint64_t cost_ns;        /* charge of the launch */
 	uint64_t window_left_ns; /* rest of the grant's own window, UINT64_MAX = no windows */
+	uint64_t begins_ns;      /* before that it cannot begin: the window starts with a change of contexts */
 	uint32_t contention;     /* low bits of the device's contention epoch */
 	bool placed;             /* no other grant should be on the GPU: this one is alone, or inside its own window */
 	bool sole;               /* no other process of the grant is at work */
@@ -48,6 +49,8 @@ uint64_t pipe_inflight_ns(const struct throttle_pipe *pipe);
 /* The part of it that should still be to come if no other process uses the GPU: by its expected end, some of it must be
  * over although no thread has checked yet. */
 uint64_t pipe_expected_ns(const struct throttle_pipe *pipe, uint64_t now_ns);
+/* The end of the queue as far as it is certain, see gate_honest_ns(): for the windows of `period_ns`. */
+uint64_t pipe_honest_ns(const struct throttle_pipe *pipe, uint64_t now_ns, uint64_t period_ns);
 /* Contexts of this process on the same device that have work outstanding, this one included. */
 uint32_t pipe_contexts(const struct throttle_pipe *pipe);
 /* Number of records whose work is not known to be done. */

@@ -67,6 +67,10 @@ void guest_introduce(const struct attach_slot *slot)
 	__atomic_store_n(&s->process, identity->process, __ATOMIC_RELAXED);
 	__atomic_store_n(&s->image, identity->image, __ATOMIC_RELAXED);
 	__atomic_store_n(&s->hook_mask, driver_hook_mask, __ATOMIC_RELAXED);
+	__atomic_store_n(&s->status,
+	                 SLUICE_SLOT_COUNTS |
+	                         (__atomic_load_n(&guest_page->waiting, __ATOMIC_RELAXED) & SLUICE_SLOT_WAITING),
+	                 __ATOMIC_RELAXED);
 	__atomic_store_n(&s->heartbeat_ns, clock_ns(), __ATOMIC_RELAXED);
 	__atomic_store_n(&s->generation_seen, slot->generation, __ATOMIC_RELEASE);
 }
@@ -256,6 +260,24 @@ void guest_heartbeat(uint64_t now_ns)
 	if (__atomic_load_n(&guest_page->guest.policy->dev[0].flags, __ATOMIC_RELAXED) & SLUICE_FLAG_PAUSED)
 		say_once(&said, "launches wait in process",
 		         "its grant is paused or held; `sluice ps` says why and how it goes on");
+}
+
+/* Of the process: its slot may change during a wait. */
+static void publish_waiting(void)
+{
+	uint32_t *status = &guest_page->guest.usage->slot[guest_slot()].status;
+	uint32_t waiting;
+
+	do { /* another thread may have changed the number before our store: then it is stored again */
+		waiting = __atomic_load_n(&guest_page->waiting, __ATOMIC_SEQ_CST);
+		__atomic_store_n(status, SLUICE_SLOT_COUNTS | (waiting & SLUICE_SLOT_WAITING), __ATOMIC_SEQ_CST);
+	} while (waiting != __atomic_load_n(&guest_page->waiting, __ATOMIC_SEQ_CST));
+}
+
+void guest_waits(int change)
+{
+	__atomic_fetch_add(&guest_page->waiting, (uint32_t)change, __ATOMIC_SEQ_CST);
+	publish_waiting();
 }
 
 void guest_count_unknown_symbol(void)

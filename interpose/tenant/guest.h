@@ -52,6 +52,8 @@ static inline uint64_t *guest_shared_tat(int device)
 }
 /* Records that a slow path ran. */
 void guest_heartbeat(uint64_t now_ns);
+/* A thread begins (1) or ends (-1) to wait at the gate. The daemon sees the number. */
+void guest_waits(int change);
 /* The pid of this process on the host; 0: not written by the daemon yet. */
 uint32_t guest_host_pid(void);
 /* The last good copy of the limits of a device, refreshed when the region's epoch changed. Never fails. */

@@ -26,9 +26,10 @@ struct guest_page {
 	struct sluice_guest guest;
 	uint32_t slot; /* release when it changes; read through guest_slot() */
 	uint64_t generation;
-	uint32_t state;  /* DETACHED, which is what a wiped page says, up to READY */
-	uint32_t epoch;  /* number of the attach in this process image; never 0 once attached */
-	uint32_t moving; /* a thread is re-registering */
+	uint32_t state;   /* DETACHED, which is what a wiped page says, up to READY */
+	uint32_t epoch;   /* number of the attach in this process image; never 0 once attached */
+	uint32_t moving;  /* a thread is re-registering */
+	uint32_t waiting; /* threads at the gate */
 	struct attach_identity identity;
 	struct guest_tally tally[SLUICE_MAX_DEVICES];
 	/* the last good copy of each device's limits, a seqlock among our own threads */

@@ -68,6 +68,8 @@ class DeviceTurn:
     lease_period_ns: Nanoseconds = NO_TIME
     lease_quantum_ns: Nanoseconds = NO_TIME
     contention_epoch: int = 0
+    switch_ns: Nanoseconds = NO_TIME
+    """Time for which nothing runs at the start of a window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,8 @@ class SlotUsage:
     self_claim: int
     claim_starttime: int
     devices: tuple[DeviceCounters, ...]
+    waiting: int | None = None
+    """Threads at the gate; None: an older guest, which does not count them."""
 
 
 class UsageDamage(StrEnum):

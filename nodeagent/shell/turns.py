@@ -32,6 +32,7 @@ class Turns:
                 smallest_quantum_ns=_ns(settings.smallest_quantum_ms),
                 active_hold_ns=_ns(settings.active_hold_ms),
                 floor_ppm=Ppm(int(settings.priority_floor_percent * 10_000)),
+                switch_ns=Nanoseconds(int(settings.switch_us * 1000)),
             )
         )
 
@@ -82,6 +83,8 @@ class Turns:
             for ended in self._tenants.keys() - self._keeper.opens().keys():
                 del self._tenants[ended]
         busiest = self.planner.busiest()
+        if self.planner.bursty():
+            return min(self._settings.bursty_tick_ms, self._settings.contended_tick_ms) / 1000
         if busiest > 1:
             return self._settings.contended_tick_ms / 1000
         if busiest == 1:

@@ -18,6 +18,8 @@
 
 #define DEFAULT_GPUS "h100-80gb"
 #define DEFAULT_SLICE_NS 2000000
+#define DEFAULT_SWITCH_NS                                                                                              \
+	UINT64_C(200000) /* two capped jobs on an H200 lost as much as 180 to 250 us a switch would take */
 
 static struct sim_state *mapped;
 static pthread_mutex_t mapping = PTHREAD_MUTEX_INITIALIZER;
@@ -125,7 +127,7 @@ static struct sim_state *state_open(void)
 
 		sim_mutex_make(&state->geometry);
 		state->slice_ns = sim_knob_number("slice_us", DEFAULT_SLICE_NS / 1000) * 1000;
-		state->switch_ns = sim_knob_number("switch_us", 0) * 1000;
+		state->switch_ns = sim_knob_number("switch_us", DEFAULT_SWITCH_NS / 1000) * 1000;
 		if (gpus_make(state, list && list[0] ? list : DEFAULT_GPUS) == 0) {
 			__atomic_store_n(&state->magic, SIM_STATE_MAGIC, __ATOMIC_RELEASE);
 		} else {

@@ -49,19 +49,25 @@ static void spend(struct sim_schedule *s, uint32_t c, uint64_t ns)
 	}
 }
 
-/* Run operations that take no time, wherever they are at the front and due. */
+static bool instant(const struct sim_op *op)
+{
+	return op->kind == SIM_OP_STAMP || op->duration_ns == 0;
+}
+
+/* Run operations that take no time, where they are at the front and due. A context's commands are read while it has the
+ * device, so an event has its time after the change of contexts. */
 static void run_stamps(struct sim_schedule *s, const struct sim_world *world)
 {
-	for (uint32_t c = 0; c < SIM_CONTEXTS; c++) {
-		const struct sim_op *op;
+	uint32_t c = s->loaded;
+	const struct sim_op *op;
 
-		while ((op = front(s, world, c)) && op->submit_ns <= s->now_ns &&
-		       (op->kind == SIM_OP_STAMP || op->duration_ns == 0)) {
-			if (op->kind == SIM_OP_STAMP && world->stamp)
-				world->stamp(world->context, s->lane[c].client, op->cell, s->now_ns);
-			s->lane[c].tail++;
-			s->lane[c].done_ns = 0;
-		}
+	if (s->switch_left_ns)
+		return;
+	while ((op = front(s, world, c)) && op->submit_ns <= s->now_ns && instant(op)) {
+		if (op->kind == SIM_OP_STAMP && world->stamp)
+			world->stamp(world->context, s->lane[c].client, op->cell, s->now_ns);
+		s->lane[c].tail++;
+		s->lane[c].done_ns = 0;
 	}
 }
 
@@ -123,8 +129,10 @@ static bool step(struct sim_schedule *s, const struct sim_world *world, uint64_t
 	if (s->now_ns >= until_ns)
 		return false;
 	if (s->loaded != (uint32_t)c) {
+		bool middle = s->lane[s->loaded].in_use && s->lane[s->loaded].done_ns > 0;
+
 		s->loaded = (uint32_t)c;
-		s->switch_left_ns = world->switch_ns;
+		s->switch_left_ns = world->switch_ns + (middle ? world->switch_ns / SIM_MIDDLE_COSTS : 0);
 	}
 	if (s->switch_left_ns) {
 		uint64_t pass_ns = s->switch_left_ns < until_ns - s->now_ns ? s->switch_left_ns : until_ns - s->now_ns;
@@ -134,6 +142,9 @@ static bool step(struct sim_schedule *s, const struct sim_world *world, uint64_t
 		return true;
 	}
 	const struct sim_op *op = front(s, world, (uint32_t)c);
+
+	if (instant(op))
+		return true; /* it was waiting for the device */
 	uint64_t left_ns = op->duration_ns == SIM_FOREVER ? SIM_FOREVER : op->duration_ns - s->lane[c].done_ns;
 
 	run_ns = left_ns < until_ns - s->now_ns ? left_ns : until_ns - s->now_ns;

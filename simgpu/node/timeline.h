@@ -62,7 +62,9 @@ struct sim_schedule {
 struct sim_world {
 	struct sim_ring *ring; /* [SIM_CONTEXTS] */
 	uint64_t slice_ns;
-	uint64_t switch_ns; /* duration of a context switch, while nothing runs */
+	/* Duration of a context switch, while nothing runs; a kernel that is stopped in the middle has more to save. */
+	uint64_t switch_ns;
+#define SIM_MIDDLE_COSTS 4 /* a quarter more */
 	/* Write the time to a client's stamp cell; may be called again with the same value. */
 	void (*stamp)(void *context, uint32_t client, uint32_t cell, uint64_t device_ns);
 	void *context;

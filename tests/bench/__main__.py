@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from tests.bench import dra, ebpf, hooks, kubelet, scrape, shapes, shares, together
+from tests.bench import dra, ebpf, hooks, kubelet, scrape, shapes, shares, together, turns
 from tests.bench.cluster import admissions, scheduling
 from tests.bench.entries import Entry, table, write
 from tests.bench.queueing import hostile, page, placement, queue, room, service, webhook
@@ -21,6 +21,7 @@ PARTS = (
     "shares",
     "shapes",
     "together",
+    "turns",
     "placement",
     "queue",
     "service",
@@ -56,6 +57,9 @@ def main() -> int:
             entries += shapes.run(node, uuids[0])
         if "together" in wanted:
             entries += together.run(node, uuids[0])
+    if "turns" in wanted:
+        with workplace() as directory:
+            entries += turns.run(directory, options.quick)
     if "placement" in wanted:
         entries += placement.run(1000 if options.quick else 4000)
     if "queue" in wanted:

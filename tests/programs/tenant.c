@@ -81,14 +81,22 @@ struct options {
 };
 
 static const struct option long_options[] = {
-	{ "seconds", required_argument, NULL, 's' },  { "kernel-ns", required_argument, NULL, 'k' },
-	{ "sync", no_argument, NULL, 'y' },           { "door", required_argument, NULL, 'd' },
-	{ "alloc", required_argument, NULL, 'a' },    { "hold", required_argument, NULL, 'h' },
-	{ "warm", required_argument, NULL, 'w' },     { "report", required_argument, NULL, 'r' },
-	{ "launches", required_argument, NULL, 'n' }, { "idle", required_argument, NULL, 'i' },
-	{ "start-ns", required_argument, NULL, 't' }, { "streams", required_argument, NULL, 'm' },
-	{ "begin", required_argument, NULL, 'b' },    { "burst-ns", required_argument, NULL, 'u' },
-	{ "every-ns", required_argument, NULL, 'e' }, { "new-shape", required_argument, NULL, 'x' },
+	{ "seconds", required_argument, NULL, 's' },
+	{ "kernel-ns", required_argument, NULL, 'k' },
+	{ "sync", no_argument, NULL, 'y' },
+	{ "door", required_argument, NULL, 'd' },
+	{ "alloc", required_argument, NULL, 'a' },
+	{ "hold", required_argument, NULL, 'h' },
+	{ "warm", required_argument, NULL, 'w' },
+	{ "report", required_argument, NULL, 'r' },
+	{ "launches", required_argument, NULL, 'n' },
+	{ "idle", required_argument, NULL, 'i' },
+	{ "start-ns", required_argument, NULL, 't' },
+	{ "streams", required_argument, NULL, 'm' },
+	{ "begin", required_argument, NULL, 'b' },
+	{ "burst-ns", required_argument, NULL, 'u' },
+	{ "every-ns", required_argument, NULL, 'e' },
+	{ "new-shape", required_argument, NULL, 'x' },
 	{ NULL, 0, NULL, 0 },
 };
 

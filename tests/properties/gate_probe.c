@@ -47,6 +47,22 @@ PROBE uint64_t probe_turn_wait_ns(const struct gate_window *w, uint64_t now_ns, 
 	return gate_turn_wait_ns(w, now_ns, inflight_ns, cost_ns);
 }
 
+PROBE uint64_t probe_window_begins_ns(const struct gate_window *w, uint64_t now_ns)
+{
+	return gate_window_begins_ns(w, now_ns);
+}
+
+PROBE uint64_t probe_burst_ns(uint64_t burst_ns, uint64_t period_ns)
+{
+	return gate_burst_ns(burst_ns, period_ns);
+}
+
+PROBE uint64_t probe_honest_ns(uint64_t expected_ns, uint64_t inflight_ns, uint64_t oldest_ns, uint64_t late_ns,
+                               uint64_t period_ns)
+{
+	return gate_honest_ns(expected_ns, inflight_ns, oldest_ns, late_ns, period_ns);
+}
+
 PROBE uint64_t probe_window_left_ns(const struct gate_window *w, uint64_t now_ns)
 {
 	return gate_window_left_ns(w, now_ns);

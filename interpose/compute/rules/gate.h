@@ -59,6 +59,14 @@ static inline uint64_t gate_cap_wait_ns(uint64_t tat_ns, uint64_t now_ns, uint64
 	return tat_ns > allowed_ns ? tat_ns - allowed_ns : 0;
 }
 
+/* Wall time by which the clock may run ahead where windows of this period are in force (0 = none are). A tenant waits
+ * nearly a period for a small window, and the clock restarts at the window: with less than a period it could not use up
+ * what the window gives it. */
+static inline uint64_t gate_burst_ns(uint64_t burst_ns, uint64_t period_ns)
+{
+	return burst_ns > period_ns ? burst_ns : period_ns;
+}
+
 #define GATE_AHEAD_NS UINT64_C(10000000) /* at this lead over its siblings a process has half of the burst left */
 
 /* The burst left to a process that has had `ahead_ns` more than another waiting one of its grant. Never zero: among
@@ -100,6 +108,7 @@ struct gate_window {
 	uint64_t origin_ns; /* a window of ours starts at origin + k * period */
 	uint64_t period_ns;
 	uint64_t quantum_ns;
+	uint64_t switch_ns; /* the window begins with a change of contexts: nothing runs for so long */
 };
 
 /* A plan that a tenant can follow; any other value (torn read, zero, nonsense) is treated as "no turns". */
@@ -118,10 +127,18 @@ static inline uint64_t gate_phase_ns(const struct gate_window *w, uint64_t now_n
 	return ahead_ns ? w->period_ns - ahead_ns : 0;
 }
 
+/* The moment before which nothing launched at `now` can begin, because the change of contexts takes so long. */
+static inline uint64_t gate_window_begins_ns(const struct gate_window *w, uint64_t now_ns)
+{
+	uint64_t phase_ns = gate_phase_ns(w, now_ns);
+
+	return phase_ns < w->switch_ns && phase_ns < w->quantum_ns ? gate_add(now_ns, w->switch_ns - phase_ns) : now_ns;
+}
+
 /*
  * Time until the tenant may launch under the lease. Inside the window a launch goes if at least half of it will run
- * inside (queued work first), so that overruns and early stops cancel out; a launch longer than the whole window starts
- * anywhere in it with an empty queue, and the cap accounts for its debt.
+ * inside (after the change of contexts and the queued work), so that overruns and early stops cancel out; a launch
+ * longer than two windows starts anywhere in its own with an empty queue, and the cap accounts for its debt.
  */
 static inline uint64_t gate_turn_wait_ns(const struct gate_window *w, uint64_t now_ns, uint64_t inflight_ns,
                                          uint64_t cost_ns)
@@ -134,11 +151,14 @@ static inline uint64_t gate_turn_wait_ns(const struct gate_window *w, uint64_t n
 		return w->period_ns - phase_ns;
 	if (w->quantum_ns == w->period_ns)
 		return 0; /* the whole period is ours: there is no other window to overrun into */
-	uint64_t left_ns = w->quantum_ns - phase_ns;
+	uint64_t switch_ns = w->switch_ns < w->quantum_ns ? w->switch_ns : w->quantum_ns;
+	uint64_t begins_ns = gate_add(phase_ns, inflight_ns);
 
-	if (inflight_ns == 0 && cost_ns / 2 >= w->quantum_ns)
+	if (begins_ns < switch_ns)
+		begins_ns = switch_ns;
+	if (inflight_ns == 0 && cost_ns / 2 >= w->quantum_ns - switch_ns)
 		return 0;
-	if (gate_add(inflight_ns, cost_ns / 2) <= left_ns)
+	if (gate_add(begins_ns, cost_ns / 2) <= w->quantum_ns)
 		return 0;
 	return w->period_ns - phase_ns;
 }
@@ -149,6 +169,20 @@ static inline uint64_t gate_window_left_ns(const struct gate_window *w, uint64_t
 	uint64_t phase_ns = gate_phase_ns(w, now_ns);
 
 	return phase_ns < w->quantum_ns ? w->quantum_ns - phase_ns : 0;
+}
+
+/*
+ * The end of the queue, for the turn: as planned (`expected_ns`), but what is in flight less its oldest record is
+ * certainly still to come, because only the oldest can have begun. So a late begin, after a neighbour's overrun, is
+ * noticed with the next record. Work that should have been over for two periods (`late_ns`) may wait for this very
+ * launch: it no longer counts.
+ */
+static inline uint64_t gate_honest_ns(uint64_t expected_ns, uint64_t inflight_ns, uint64_t oldest_ns, uint64_t late_ns,
+                                      uint64_t period_ns)
+{
+	uint64_t certain_ns = inflight_ns > oldest_ns ? inflight_ns - oldest_ns : 0;
+
+	return certain_ns > expected_ns && late_ns / 2 <= period_ns ? certain_ns : expected_ns;
 }
 
 /* --- what follows from a measured time ---------------------------------------------------------------------------- */

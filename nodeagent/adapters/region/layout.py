@@ -30,6 +30,9 @@ FLAG_REVOKED: Final = 1 << 3
 FLAG_MANAGED_BEYOND: Final = 1 << 4
 FLAG_SPILLED: Final = 1 << 5
 
+SLOT_COUNTS: Final = 1 << 31
+SLOT_WAITING: Final = 0x0000FFFF
+
 REGISTER_MAGIC: Final = 0x47525343
 REGISTER_VERSION: Final = 1
 
@@ -81,7 +84,8 @@ class PolicyDevice(ctypes.Structure):
         ("turn_mode", _u32),
         ("active_grants", _u32),
         ("plan_ppm", _u32),
-        ("reserved", _u8 * 20),
+        ("switch_ns", _u32),
+        ("reserved", _u8 * 16),
     ]
 
 

@@ -160,6 +160,7 @@ class TmpfsRegion:
             turn_mode=turn.mode,
             active_grants=turn.active_grants,
             plan_ppm=turn.plan_ppm,
+            switch_ns=turn.switch_ns,
         )
         self._library.call("sluice_policy_set_turn", self._ref, device, ctypes.byref(line), wake)
 
@@ -248,10 +249,13 @@ class TmpfsRegion:
             DeviceCounters(*_DEVICE.unpack_from(raw, _DEVICES_AT + i * _DEVICE.size))
             for i in range(self._devices)
         )
-        seen, beat, hooks, symbols, _pid, _status, tables = _LINE0.unpack_from(raw)
+        seen, beat, hooks, symbols, _pid, status, tables = _LINE0.unpack_from(raw)
         claim, starttime = _CLAIM.unpack_from(raw, _CLAIM_AT)
         (records,) = _FAILED.unpack_from(raw, _FAILED_AT)
-        return SlotUsage(seen, beat, hooks, symbols, tables, records, claim, starttime, devices)
+        waiting = status & c.SLOT_WAITING if status & c.SLOT_COUNTS else None
+        return SlotUsage(
+            seen, beat, hooks, symbols, tables, records, claim, starttime, devices, waiting
+        )
 
     def self_claims(self) -> dict[SlotIndex, tuple[int, int]]:
         head = self._read(0, _HEAD.size)

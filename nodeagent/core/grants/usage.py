@@ -27,6 +27,9 @@ together."""
 LARGEST_THREADS = 4096
 LARGEST_STEP_CALLS = 1 << 40
 
+WAITING_TRUST_NS = NS_PER_S // 4
+"""Longest time that a waiting thread counts without a sign of life: it gives one every 10 ms."""
+
 _MONOTONE = ("launches", "allocs", "denied")
 
 
@@ -41,6 +44,10 @@ class Activity:
     launches: int = 0
     heartbeat_ns: int = 0
     """Latest heartbeat of any process."""
+    waiting: bool = False
+    """A thread is at the gate, as its process said a moment ago."""
+    counts_waiting: bool = False
+    """All processes publish whether they wait, so that a grant that shows no work has none."""
 
 
 @dataclass(slots=True)
@@ -50,6 +57,7 @@ class _Slot:
     seen_ns: int
     raw: SlotUsage | None = None
     """The last verified reading; the same object again has nothing new."""
+    waiting: int | None = None
 
 
 @dataclass(slots=True)
@@ -62,6 +70,7 @@ class GrantAccount:
     _peaks: list[int] = field(default_factory=list)
     _slots: dict[SlotIndex, _Slot] = field(default_factory=dict)
     _heartbeats: dict[SlotIndex, int] = field(default_factory=dict)
+    _looked_ns: int = 0
 
     def __post_init__(self) -> None:
         self._retired = [DeviceCounters() for _ in self.physical_bytes]
@@ -79,6 +88,7 @@ class GrantAccount:
             self.tampers[image.damage.value] += 1
             return [image.damage.value]
         found: list[str] = []
+        self._looked_ns = now_ns
         for slot, generation in generations.items():
             raw = image.slots.get(slot)
             if raw is None:
@@ -94,6 +104,7 @@ class GrantAccount:
             else:
                 fresh = False
             known.raw = raw
+            known.waiting = raw.waiting
             elapsed_ns = LARGEST_WORD if fresh else max(0, now_ns - known.seen_ns)
             for index, physical in enumerate(self.physical_bytes):
                 seen = raw.devices[index] if index < len(raw.devices) else DeviceCounters()
@@ -145,14 +156,20 @@ class GrantAccount:
             retired.launches,
         )
         outstanding = heartbeat = 0
+        waiting, counts = False, bool(self._slots)
         for slot, known in self._slots.items():
             line = known.devices[device]
+            threads = known.waiting
+            counts = counts and threads is not None
+            beat = self._heartbeats.get(slot, 0)
+            waiting = waiting or (bool(threads) and beat + WAITING_TRUST_NS > self._looked_ns)
             consumed += line.consumed_ns
             throttled += line.throttled_ns
             launches += line.launches
             outstanding += max(0, line.consumed_ns - line.completed_ns)
-            heartbeat = max(heartbeat, self._heartbeats.get(slot, 0))
-        return Activity(consumed, min(outstanding, LARGEST_WORD), throttled, launches, heartbeat)
+            heartbeat = max(heartbeat, beat)
+        outstanding = min(outstanding, LARGEST_WORD)
+        return Activity(consumed, outstanding, throttled, launches, heartbeat, waiting, counts)
 
 
 def believe(

@@ -4,12 +4,18 @@ A plan needs no message per turn: every tenant knows the period, the start and t
 window, and reads the same CLOCK_MONOTONIC. The planner therefore writes only when a grant becomes
 active or idle, a limit changes, or launches change so much that the windows no longer fit them. If
 the planner dies, the tenants keep their windows and their own caps.
+
+A window helps only a grant that always has work: the others wait for its end even while its owner
+rests. So windows are for the grants that have had work without a rest for a while, among
+themselves. A grant that rested lately starts whenever it has work, under its own clock, and the
+hardware's slices divide the GPU between it and the owner of the window. What a resting grant leaves
+is divided among the others at once, whatever its priority is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nodeagent.core.grants.usage import Activity
 from nodeagent.core.turns.windows import (
@@ -20,8 +26,8 @@ from nodeagent.core.turns.windows import (
     lost_at_the_end,
     windows,
 )
-from nodeagent.ports.regions import DeviceTurn, TurnMode
-from nodeagent.units import NS_PER_MS, NS_PER_S, WHOLE_PPM, GpuUuid, GrantId, Nanoseconds, Ppm
+from nodeagent.ports.regions import NO_PPM, DeviceTurn, TurnMode
+from nodeagent.units import NS_PER_MS, NS_PER_S, GpuUuid, GrantId, Nanoseconds, Ppm
 
 OUTSTANDING_TRUST = 4
 """Factor by which estimated work may overrun before its owner counts as idle."""
@@ -37,6 +43,10 @@ MEASURE_OVER = 256
 """Launches that the mean covers; the older half of them fades."""
 WORSE_FIT = 0.005
 """Windows are planned again if they lose this part of the GPU more than planned."""
+
+
+STEADY_NS = NS_PER_S
+"""A grant without a rest for so long takes turns in windows with others like it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +65,11 @@ class _Track:
     throttled_ns: int = 0
     launches: int = 0
     active_until_ns: int = -1
+    working: bool = False
+    rested_ns: int = -1
+    """Time of the last look that found no work, or of the first that found some."""
+    worked_ns: int = -1
+    """Time of the last look that found work."""
     mean_of: int = 0
     """Launches in the mean, and their GPU time together."""
     mean_used_ns: int = 0
@@ -104,10 +119,18 @@ class TurnPlanner:
         self._planned: dict[GpuUuid, tuple[object, ...]] = {}
         self._lengths: dict[GpuUuid, dict[GrantId, int]] = {}
         """The usual launches for which each GPU's windows were made, ns."""
+        self._recent: dict[GpuUuid, int] = {}
+        self._bursty = False
 
     def busiest(self) -> int:
-        """Active grants on the GPU that has most of them; sets the planning interval."""
-        return max((turn.active_grants for turn in self._turns.values()), default=0)
+        """Grants at work within the last second on the GPU that has most of them; sets the planning
+        interval."""
+        return max(self._recent.values(), default=0)
+
+    def bursty(self) -> bool:
+        """True if grants share a GPU and one of them rested within the last second: what it leaves,
+        and what it needs when it returns, are to be seen early."""
+        return self._bursty
 
     def turn(self, grant: GrantId, gpu: GpuUuid) -> DeviceTurn | None:
         return self._turns.get((grant, gpu))
@@ -135,11 +158,17 @@ class TurnPlanner:
             gpu: [t for t in here if not t.paused and self._active(t, gpu, now_ns)]
             for gpu, here in gpus.items()
         }
+        self._note_recent(gpus, now_ns)
         out: list[SetTurn] = []
         for gpu, here in gpus.items():
             tied = _tied(gpu, active)
-            lengths = self._launches_ns(gpu, active[gpu])
-            known = tuple(here), tuple(tuple(active[g]) for g in tied), lengths
+            layout = self._in_turns({g: active[g] for g in tied}, now_ns)
+            lengths = self._launches_ns(gpu, layout[gpu])
+            known = (
+                tuple(here),
+                tuple((tuple(active[g]), tuple(layout[g])) for g in tied),
+                lengths,
+            )
             if self._planned.get(gpu) == known:
                 continue
             # The epoch must be later than any of a planner that ran before us.
@@ -149,7 +178,7 @@ class TurnPlanner:
             if len(active[gpu]) > 1:
                 self._epochs[gpu] += 1
             self._planned[gpu] = known
-            for tenant, turn in self._turns_on(gpu, here, active, tied, now_ns):
+            for tenant, turn in self._turns_on(gpu, here, active[gpu], layout, now_ns):
                 key = (tenant.grant, gpu)
                 before = self._turns.get(key)
                 if before != turn:
@@ -168,6 +197,7 @@ class TurnPlanner:
         if track is None:
             # A new grant may have a history: only what it does from now on is activity.
             track = self._tracks[key] = _Track(seen.consumed_ns, seen.throttled_ns, seen.launches)
+            track.rested_ns = now_ns
         track.measure(seen, now_ns)
         moved = (
             seen.consumed_ns != track.consumed_ns
@@ -176,11 +206,18 @@ class TurnPlanner:
         )
         track.consumed_ns, track.throttled_ns = seen.consumed_ns, seen.throttled_ns
         track.launches = seen.launches
-        until = now_ns + self._rules.active_hold_ns if moved else -1
         trust_ns = min(OUTSTANDING_TRUST * seen.outstanding_ns, LONGEST_TRUST_NS)
-        if seen.outstanding_ns > 0 and seen.heartbeat_ns + trust_ns > now_ns:
-            until = max(until, now_ns + self._rules.active_hold_ns)
-        track.active_until_ns = max(track.active_until_ns, until)
+        busy = seen.outstanding_ns > 0 and seen.heartbeat_ns + trust_ns > now_ns
+        if moved or busy or seen.waiting:
+            # Waiting for a turn looks like idleness in an older guest.
+            hold_ns = 1 if seen.counts_waiting else self._rules.active_hold_ns
+            track.active_until_ns = max(track.active_until_ns, now_ns + hold_ns)
+        working = track.active_until_ns > now_ns
+        if not (working and track.working):  # Time passes unseen while all rest.
+            track.rested_ns = now_ns
+        if working:
+            track.worked_ns = now_ns
+        track.working = working
 
     def _launches_ns(self, gpu: GpuUuid, active: Sequence[Tenant]) -> tuple[int, ...]:
         """Usual launches for which to make the windows: those of the current windows, as long as
@@ -216,18 +253,49 @@ class TurnPlanner:
         """True if the tenant is active on any of its GPUs, because a gang's turns come together."""
         return any(self._tracks[tenant.grant, g].active_until_ns > now_ns for g in tenant.gpus)
 
+    def _in_turns(
+        self, active: Mapping[GpuUuid, Sequence[Tenant]], now_ns: int
+    ) -> dict[GpuUuid, list[Tenant]]:
+        """Those that take turns in windows on GPUs that are tied together: the ones without a rest,
+        if two of them share a GPU."""
+        steady = {
+            gpu: [tenant for tenant in here if self._steady(tenant, now_ns)]
+            for gpu, here in active.items()
+        }
+        if max(len(here) for here in steady.values()) > 1:
+            return steady
+        return {gpu: [] for gpu in active}
+
+    def _steady(self, tenant: Tenant, now_ns: int) -> bool:
+        return any(
+            self._tracks[tenant.grant, g].rested_ns + STEADY_NS <= now_ns for g in tenant.gpus
+        )
+
+    def _note_recent(self, gpus: Mapping[GpuUuid, Sequence[Tenant]], now_ns: int) -> None:
+        self._recent, self._bursty = {}, False
+        for gpu, here in gpus.items():
+            tracks = [self._tracks[tenant.grant, gpu] for tenant in here]
+            recent = [
+                track
+                for track in tracks
+                if track.worked_ns >= 0 and track.worked_ns + STEADY_NS > now_ns
+            ]
+            self._recent[gpu] = len(recent)
+            rested = any(track.rested_ns + STEADY_NS > now_ns for track in recent)
+            self._bursty = self._bursty or (len(recent) > 1 and rested)
+
     # --- layout ---
 
     def _turns_on(
         self,
         gpu: GpuUuid,
         here: Sequence[Tenant],
-        everywhere: Mapping[GpuUuid, Sequence[Tenant]],
-        tied: Sequence[GpuUuid],
+        active: Sequence[Tenant],
+        layout: Mapping[GpuUuid, Sequence[Tenant]],
         now_ns: int,
     ) -> list[tuple[Tenant, DeviceTurn]]:
+        """`layout`: those that take turns in windows, on this GPU and on the GPUs tied to it."""
         epoch = self._epochs[gpu]
-        active = everywhere[gpu]
         out: list[tuple[Tenant, DeviceTurn]] = []
         for tenant in here:
             if tenant in active:
@@ -237,9 +305,7 @@ class TurnPlanner:
             plan = tenant.share_ppm if mode is TurnMode.CAP else 0
             turn = DeviceTurn(mode, Ppm(plan), len(active), contention_epoch=epoch)
             out.append((tenant, turn))
-        if len(tied) > 1 and any(len(everywhere[g]) > 1 for g in tied):
-            out += self._aligned(gpu, {g: everywhere[g] for g in tied}, epoch)
-        elif len(active) == 1:
+        if len(active) == 1 and not any(layout.values()):
             (only,) = active
             turn = DeviceTurn(
                 TurnMode.CAP if only.hard else TurnMode.OFF,
@@ -249,59 +315,65 @@ class TurnPlanner:
             )
             out.append((only, turn))
         elif active:
-            out += self._leases(gpu, active, epoch, now_ns)
+            parts = divide_by_priority(active, self._rules.floor_ppm)
+            shares = {tenant.grant: part for tenant, part in zip(active, parts, strict=True)}
+            if len(layout) > 1 and any(layout.values()):
+                windows_of = self._aligned(gpu, layout, epoch)
+            else:
+                windows_of = self._leases(gpu, layout[gpu], epoch, now_ns)
+            for tenant in active:
+                share = Ppm(shares[tenant.grant])
+                turn = windows_of.get(tenant.grant) or DeviceTurn(
+                    TurnMode.CAP, share, len(active), contention_epoch=epoch
+                )
+                out.append((tenant, replace(turn, active_grants=len(active), plan_ppm=share)))
         return out
 
     def _leases(
-        self, gpu: GpuUuid, active: Sequence[Tenant], epoch: int, now_ns: int
-    ) -> list[tuple[Tenant, DeviceTurn]]:
-        shares = divide_by_priority(active, self._rules.floor_ppm)
+        self, gpu: GpuUuid, steady: Sequence[Tenant], epoch: int, now_ns: int
+    ) -> dict[GrantId, DeviceTurn]:
+        if not steady:
+            return {}
+        shares = divide_by_priority(steady, self._rules.floor_ppm)
         lengths = self._lengths[gpu]  # These lengths are fixed by this plan.
-        launches_ns = [lengths[tenant.grant] for tenant in active]
+        launches_ns = [lengths[tenant.grant] for tenant in steady]
         period, quanta = windows(shares, self._rules, launches_ns)
         start = now_ns // period * period
-        out = []
-        for tenant, share, quantum in zip(active, shares, quanta, strict=True):
-            out.append((tenant, _lease(share, len(active), start, period, quantum, epoch)))
+        out = {}
+        for tenant, quantum in zip(steady, quanta, strict=True):
+            out[tenant.grant] = self._lease(start, period, quantum, len(steady), epoch)
             start += quantum
         return out
 
+    def _lease(
+        self, origin_ns: int, period_ns: int, quantum_ns: int, count: int, epoch: int
+    ) -> DeviceTurn:
+        return DeviceTurn(
+            TurnMode.LEASE,
+            NO_PPM,
+            count,
+            Nanoseconds(origin_ns),
+            Nanoseconds(period_ns),
+            Nanoseconds(quantum_ns),
+            epoch,
+            Nanoseconds(self._rules.planned_switch_ns(period_ns, count)),
+        )
+
     def _aligned(
         self, gpu: GpuUuid, tied: Mapping[GpuUuid, Sequence[Tenant]], epoch: int
-    ) -> list[tuple[Tenant, DeviceTurn]]:
+    ) -> dict[GrantId, DeviceTurn]:
         """Windows at multiples of the period since the clock's start, so that GPUs planned at
         different times still agree."""
-        period, layout = aligned_windows(tied, self._rules)
-        active = tied[gpu]
-        count = len(active)
+        period, layout = aligned_windows({g: on for g, on in tied.items() if on}, self._rules)
         if min(quantum for _, quantum in layout.values()) * 4 < self._rules.smallest_quantum_ns:
             # There are too many grants to give each a window: each keeps its own clock, and the
             # hardware slices.
-            shares = divide_by_priority(active, self._rules.floor_ppm)
-            return [
-                (tenant, DeviceTurn(TurnMode.CAP, Ppm(share), count, contention_epoch=epoch))
-                for tenant, share in zip(active, shares, strict=True)
-            ]
-        out = []
-        for tenant in active:
+            return {}
+        out = {}
+        for tenant in tied[gpu]:
             offset, quantum = layout[tenant.grant, gpu]
-            share = quantum * WHOLE_PPM // period
-            out.append((tenant, _lease(share, count, offset, period, quantum, epoch)))
+            out[tenant.grant] = self._lease(offset, period, quantum, len(tied[gpu]), epoch)
         return out
-
-
-def _lease(
-    share: int, count: int, origin_ns: int, period_ns: int, quantum_ns: int, epoch: int
-) -> DeviceTurn:
-    return DeviceTurn(
-        TurnMode.LEASE,
-        Ppm(share),
-        count,
-        Nanoseconds(origin_ns),
-        Nanoseconds(period_ns),
-        Nanoseconds(quantum_ns),
-        epoch,
-    )
 
 
 def _tied(gpu: GpuUuid, active: Mapping[GpuUuid, Sequence[Tenant]]) -> tuple[GpuUuid, ...]:

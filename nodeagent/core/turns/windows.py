@@ -15,12 +15,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from nodeagent.ports.regions import NO_TIME
 from nodeagent.units import WHOLE_PPM, GpuUuid, GrantId, Nanoseconds, Ppm
 
 FITS_ANYWAY = 20
 """Windows of this many launches lose too little at their end to matter."""
 LONG_PERIOD_COST = 0.02
 """Cost of the longest period, as a part of the GPU, when weighed against a better fit."""
+SWITCH_LOSS = 0.0075
+"""Part of the GPU that changes of contexts may take: the period is long enough for that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,17 @@ class PlanRules:
     floor_ppm: Ppm
     """Share that each grant keeps while others of higher priority could use everything; a fifth of
     the GPU at most for all of them."""
+    switch_ns: Nanoseconds = NO_TIME
+    """Time that a change of contexts takes; every window begins with one."""
+
+    def shortest_period_ns(self, tenants: int) -> int:
+        """The period at which changes of contexts cost no more than they may."""
+        lost = int(tenants * self.switch_ns / SWITCH_LOSS)
+        return min(max(int(self.period_ns), lost), int(self.longest_period_ns))
+
+    def planned_switch_ns(self, period_ns: int, tenants: int) -> int:
+        """The change of contexts as it is planned: at most half of a period goes to all of them."""
+        return min(int(self.switch_ns), period_ns // 2 // tenants)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,22 +139,32 @@ def lost_at_the_end(quantum_ns: float, period_ns: int, launch_ns: int) -> float:
 
 
 def fitting_period(
-    shares: Sequence[int], launches_ns: Sequence[int], shortest_ns: int, longest_ns: int
+    shares: Sequence[int],
+    launches_ns: Sequence[int],
+    shortest_ns: int,
+    longest_ns: int,
+    switch_ns: int = 0,
 ) -> int:
     """The shortest period whose windows hold whole numbers of launches.
 
     A launch cannot be cut in two: 5 ms kernels in windows of 7 ms would use only 5 of them for
-    ever. `launches_ns` has the usual GPU time of one launch of each tenant, 0 if unknown.
+    ever. `launches_ns` has the usual GPU time of one launch of each tenant, 0 if unknown. The
+    tenants divide what is left of the period after a change of contexts for each.
     """
-    return _fitting_period(tuple(shares), tuple(launches_ns), shortest_ns, longest_ns)
+    return _fitting_period(tuple(shares), tuple(launches_ns), shortest_ns, longest_ns, switch_ns)
 
 
 @lru_cache(maxsize=256)
 def _fitting_period(
-    shares: tuple[int, ...], launches_ns: tuple[int, ...], shortest_ns: int, longest_ns: int
+    shares: tuple[int, ...],
+    launches_ns: tuple[int, ...],
+    shortest_ns: int,
+    longest_ns: int,
+    switch_ns: int,
 ) -> int:
     """Weigh some hundred candidates, in about 1 ms; the cache serves tenants that come and go."""
     total = sum(shares)
+    lost_ns = min(len(shares) * switch_ns, shortest_ns // 2)
     long = [
         (share, length)
         for share, length in zip(shares, launches_ns, strict=True)
@@ -151,13 +175,16 @@ def _fitting_period(
 
     def badness(period_ns: int) -> float:
         worst = max(
-            lost_at_the_end(period_ns * share / total, period_ns, length) for share, length in long
+            lost_at_the_end((period_ns - lost_ns) * share / total, period_ns, length)
+            for share, length in long
         )
         return worst + LONG_PERIOD_COST * period_ns / longest_ns
 
     candidates = {shortest_ns, longest_ns}
     for share, length in long:
-        whole = (-(-n * length * total // share) for n in range(1, FITS_ANYWAY + 1))
+        least = max(1, (shortest_ns - lost_ns) * share // (total * length))
+        held = range(least, least + FITS_ANYWAY)
+        whole = (lost_ns - (-n * length * total // share) for n in held)
         candidates.update(p for p in whole if shortest_ns < p < longest_ns)
     step = shortest_ns
     while step < longest_ns:
@@ -172,20 +199,24 @@ def windows(
     """(Period, quantum per share): windows that fill the period, each at least the smallest quantum
     if that fits.
 
-    The period grows up to the longest allowed, so that the smallest share gets its quantum and
-    windows hold whole launches.
+    The period grows up to the longest allowed, so that changes of contexts cost little, the
+    smallest share gets its quantum and windows hold whole launches.
     """
     total = sum(shares)
     smallest = min(shares)
-    period = int(rules.period_ns)
+    count = len(shares)
+    longest = int(rules.longest_period_ns)
+    period = rules.shortest_period_ns(count)
     if smallest > 0:
         period = max(period, -(-rules.smallest_quantum_ns * total // smallest))
-    period = min(period, int(rules.longest_period_ns))
+    period = min(period, longest)
     if launches_ns:
-        longest = int(rules.longest_period_ns)
-        period = fitting_period(shares, launches_ns, period, longest)
-    floor = min(int(rules.smallest_quantum_ns), period // len(shares))
-    quanta = divide([Claim(max(1, s), period) for s in shares], period)
+        period = fitting_period(shares, launches_ns, period, longest, int(rules.switch_ns))
+    floor = min(int(rules.smallest_quantum_ns), period // count)
+    # Each pays its own change of contexts, so that what is lost is lost in proportion.
+    switch = rules.planned_switch_ns(period, count)
+    left = period - count * switch
+    quanta = [switch + one for one in divide([Claim(max(1, s), left) for s in shares], left)]
     # Raise the short ones to the floor, at the cost of those that stay above it.
     short = [i for i, q in enumerate(quanta) if q < floor]
     if short:
@@ -222,7 +253,10 @@ def aligned_windows(
                 gangs.setdefault(tenant.grant, []).append(gpu)
     part = {grant: min(shares[grant, gpu] for gpu in on) for grant, on in gangs.items()}
     smallest = max(1, min(min(part.values()), min(shares.values())))
-    period = max(int(rules.period_ns), -(-rules.smallest_quantum_ns * WHOLE_PPM // smallest))
+    period = max(
+        rules.shortest_period_ns(max(len(here) for here in active.values())),
+        -(-rules.smallest_quantum_ns * WHOLE_PPM // smallest),
+    )
     period = min(period, int(rules.longest_period_ns))
 
     taken: dict[GpuUuid, list[tuple[int, int]]] = {gpu: [] for gpu in active}

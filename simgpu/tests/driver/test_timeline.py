@@ -65,11 +65,11 @@ def beside(cuda: Cuda) -> float:
     return cuda.elapsed_ms(*ends[1])
 
 
-@pytest.mark.parametrize(("switch_us", "least", "most"), [(0, 180, 230), (1000, 260, 330)])
+@pytest.mark.parametrize(("switch_us", "least", "most"), [(0, 180, 230), (1000, 260, 350)])
 def test_changing_contexts_takes_what_the_knob_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, switch_us: int, least: int, most: int
 ) -> None:
-    """Slices of 2 ms: 100 changes in 200 ms of work."""
+    """Slices of 2 ms: 100 changes in 200 ms of work, a quarter longer in the middle of a kernel."""
     monkeypatch.setenv("SLUICE_SIM_SWITCH_US", str(switch_us))
     with card(tmp_path / "sim") as gpu:
         got = [punctual(gpu).call(beside)]

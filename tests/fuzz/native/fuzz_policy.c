@@ -18,7 +18,7 @@ static void expect(int truth)
 
 static void follow(const struct sluice_policy_device *d, uint64_t now_ns)
 {
-	struct gate_window w = { d->lease_origin_ns, d->lease_period_ns, d->lease_quantum_ns };
+	struct gate_window w = { d->lease_origin_ns, d->lease_period_ns, d->lease_quantum_ns, d->switch_ns };
 	uint64_t wait_ns = gate_turn_wait_ns(&w, now_ns, d->inflight_ns, d->chunk_ns);
 	uint64_t price_ns = gate_price_ns(d->chunk_ns, gate_effective_ppm(d->share_ppm, d->plan_ppm));
 

@@ -73,3 +73,29 @@ def test_a_counter_that_stays_wrong_is_counted_at_every_look() -> None:
         assert account.observe(back, {SLOT: 1}, Nanoseconds(20)) == ["counter_backwards"]
     assert account.activity(0).launches == 5
     assert account.tampers["counter_backwards"] == 3
+
+
+def test_a_thread_at_the_gate_counts_while_its_process_gives_signs_of_life() -> None:
+    """A stopped process keeps the word that it wrote, and an older guest writes none."""
+    account = GrantAccount((GIB,))
+    slot = SlotUsage(1, 10, 0, 0, 0, 0, 0, 0, (DeviceCounters(),))
+    for waiting, later_ns, waits, counts in (
+        (2, 0, True, True),
+        (0, 0, False, True),
+        (1, usage.WAITING_TRUST_NS, False, True),
+        (None, 0, False, False),
+    ):
+        reading = UsageImage({SLOT: replace(slot, waiting=waiting)})
+        account.observe(reading, {SLOT: 1}, Nanoseconds(10 + later_ns))
+        seen = account.activity(0)
+        assert (seen.waiting, seen.counts_waiting) == (waits, counts)
+
+
+def test_a_grant_counts_its_waiting_threads_only_if_all_its_processes_do() -> None:
+    account = GrantAccount((GIB,))
+    slot = SlotUsage(1, 10, 0, 0, 0, 0, 0, 0, (DeviceCounters(),))
+    other = SlotIndex(4)
+    both = UsageImage({SLOT: replace(slot, waiting=1), other: slot})
+    account.observe(both, {SLOT: 1, other: 1}, Nanoseconds(20))
+    assert account.activity(0).waiting
+    assert not account.activity(0).counts_waiting
