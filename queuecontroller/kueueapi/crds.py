@@ -192,13 +192,17 @@ def _fields(fields: Fields, version: Version) -> Schema:
 def _field(field: Field, version: Version) -> Schema:
     made = {"description": field.text, **schema_of(field.type, version)}
     is_text = made.get("type") == "string" and "enum" not in made
-    if field.required and is_text and field.default != "":
+    if field.required and is_text and field.default != "" and not may_be_empty(field):
         made["minLength"] = 1
     old = version is not STORED and field.old_default is not None
     default = field.old_default if old else field.default
     if default is not None:
         made["default"] = default
     return _with_rules(made, field.rules)
+
+
+def may_be_empty(field: Field) -> bool:
+    return isinstance(field.type, Text) and field.type.may_be_empty
 
 
 def _with_rules(made: Schema, rules: tuple[Rule, ...]) -> Schema:

@@ -47,6 +47,8 @@ class Text:
     choices: tuple[str, ...] = ()
     old_choices: tuple[str, ...] = ()
     """Choices that only the old versions have."""
+    may_be_empty: bool = False
+    """True for a required text that clients write even if they have nothing to say."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from queuecontroller.frameworks.names import ELASTIC
 from queuecontroller.kueueapi import GROUP, KINDS
-from queuecontroller.kueueapi.manifests.checking import check_kind, problems_as_api
+from queuecontroller.kueueapi.fields import Field, Fields, ListOf, Version
+from queuecontroller.kueueapi.manifests.checking import check_kind, problems_as_api, version_of
 from queuecontroller.kueueapi.manifests.kueue import (
     read_cluster_queue,
     read_cohort,
@@ -22,6 +23,7 @@ from queuecontroller.kueueapi.manifests.kueue import (
     read_topology_levels,
 )
 from queuecontroller.kueueapi.manifests.workloads import read_workload
+from queuecontroller.kueueapi.meaning import same_meaning
 from sluicecommon.reader import ManifestError, Problem, shown
 
 _READERS: Final[Mapping[str, Callable[[object, str], object]]] = MappingProxyType(
@@ -36,6 +38,22 @@ _READERS: Final[Mapping[str, Callable[[object, str], object]]] = MappingProxyTyp
 )
 _TOPOLOGY_FIELDS: Final = ("required", "preferred", "unconstrained")
 _FIXED_WHILE_RESERVED: Final = ("podSets", "queueName", "priorityClassRef", "priorityClassName")
+
+
+def _spec_rows() -> Mapping[str, Field]:
+    spec = KINDS["Workload"].fields.of["spec"].type
+    assert isinstance(spec, Fields)
+    return spec.of
+
+
+def _pod_set_row() -> Field:
+    pod_sets = _SPEC_ROWS["podSets"].type
+    assert isinstance(pod_sets, ListOf)
+    return Field("One pod set.", pod_sets.item)
+
+
+_SPEC_ROWS: Final = _spec_rows()
+_POD_SET_ROW: Final = _pod_set_row()
 
 
 def problems_of(document: Mapping[str, Any], old: Mapping[str, Any] | None = None) -> list[Problem]:
@@ -65,10 +83,13 @@ def problems_of(document: Mapping[str, Any], old: Mapping[str, Any] | None = Non
 
 
 def _same_spec(document: Mapping[str, Any], old: Mapping[str, Any], kind: str) -> bool:
-    """True if the spec is unchanged: an object stored before a rule existed must still lose its
+    """True if the spec means the same: an object stored before a rule existed must still lose its
     finalizers, or it could never be deleted."""
-    spec_fields = [name for name in KINDS[kind].fields.of if name != "status"]
-    return all(document.get(name) == old.get(name) for name in spec_fields)
+    rows = {name: one for name, one in KINDS[kind].fields.of.items() if name != "status"}
+    version = version_of(document)
+    return all(
+        same_meaning(document.get(name), old.get(name), row, version) for name, row in rows.items()
+    )
 
 
 def _spec(document: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -112,15 +133,17 @@ def _pod_sets(document: Mapping[str, Any]) -> Iterator[Problem]:
 def _changes(document: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[Problem]:
     if not (_reserved(old) and _reserved(document)):
         return
+    version = version_of(document)
     for name in _FIXED_WHILE_RESERVED:
-        if name == "podSets" and _shrinks(document, old):
+        if name == "podSets" and _shrinks(document, old, version):
             continue
-        if _spec(document).get(name) != _spec(old).get(name):
+        row = _SPEC_ROWS[name]
+        if not same_meaning(_spec(document).get(name), _spec(old).get(name), row, version):
             what = "cannot be changed while quota is reserved"
             yield Problem(f"spec.{name}", what, "set spec.active to false first, then change it")
 
 
-def _shrinks(document: Mapping[str, Any], old: Mapping[str, Any]) -> bool:
+def _shrinks(document: Mapping[str, Any], old: Mapping[str, Any], version: Version | None) -> bool:
     """True if an elastic job's Workload only loses pods, which it may while they run."""
     annotations = (document.get("metadata") or {}).get("annotations") or {}
     if annotations.get(ELASTIC) != "true":
@@ -128,7 +151,7 @@ def _shrinks(document: Mapping[str, Any], old: Mapping[str, Any]) -> bool:
     now, was = (_spec(one).get("podSets") or [] for one in (document, old))
     return len(now) == len(was) and all(
         one.get("count", 1) <= other.get("count", 1)
-        and {**one, "count": 0} == {**other, "count": 0}
+        and same_meaning({**one, "count": 0}, {**other, "count": 0}, _POD_SET_ROW, version)
         for one, other in zip(now, was, strict=True)
     )
 
