@@ -44,6 +44,9 @@ from queuecontroller.scheduler.model import reasons
 from sluicecommon.reader import ManifestError, Problem, Reader
 
 
+_ANNOTATIONS: Final = ("metadata", "annotations")
+
+
 @dataclass(frozen=True, slots=True)
 class CreateWorkload:
     document: dict[str, Any]
@@ -174,6 +177,8 @@ def is_managed(fw: Framework, document: Document, around: Setting = ALONE) -> bo
     """True if the job has to wait for quota."""
     if around.parent_managed or not _runs_here(fw, document) or _skipped(document):
         return False
+    if _makes_pods_for_another(fw, document):
+        return False
     return bool(effective_queue(fw, document, around)) or around.without_queue
 
 
@@ -181,6 +186,13 @@ def _runs_here(fw: Framework, document: Document) -> bool:
     """False if MultiKueue dispatches the job to another cluster: it is neither started nor stopped
     here."""
     return not fw.managed_by or at(document, fw.managed_by) != names.MULTIKUEUE
+
+
+def _makes_pods_for_another(fw: Framework, document: Document) -> bool:
+    """True for the StatefulSets of a LeaderWorkerSet: the pods are queued as groups of that set,
+    which has marked the templates."""
+    marked = at(document, ("spec", "template", *_ANNOTATIONS, names.SUSPENDING_PARENT))
+    return fw.holding is Holding.PODS and isinstance(marked, str) and marked != fw.name
 
 
 def _skipped(document: Document) -> bool:

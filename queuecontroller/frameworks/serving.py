@@ -169,13 +169,13 @@ def _workload(
 
 
 def join_group_patch(document: Document, pod: Document) -> dict[str, Any]:
-    """Patch that adds a pod of the set to its group; empty: it is in it, or has no number yet.
-    Raises ManifestError."""
+    """Patch that adds a pod of the set to its group; empty: it is in it, or has no number yet. The
+    queue of the set counts, not one that its template names. Raises ManifestError."""
     index = at(pod, ("metadata", "labels", GROUP_INDEX))
     queue = queue_of(document)
     if not isinstance(index, str) or not (index.isascii() and index.isdigit()) or not queue:
         return {}
-    if queue_of(pod) or len(index) > len(str(MAX_GROUPS)):
+    if len(index) > len(str(MAX_GROUPS)):
         return {}
     sizes = {one["name"]: one["count"] for one in group_pod_sets(document)}
     role = "main"
@@ -183,6 +183,8 @@ def join_group_patch(document: Document, pod: Document) -> dict[str, Any]:
         worker = at(pod, ("metadata", "annotations", LEADER_NAME)) is not ABSENT
         role = "worker" if worker else "leader"
     name = group_workload_name(document, int(index))
+    if at(pod, ("metadata", "labels", names.GROUP_NAME)) == name:
+        return {}
     change = Change(pod)
     labels: Path = ("metadata", "labels")
     for key, value in (

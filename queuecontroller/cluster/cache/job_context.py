@@ -21,6 +21,8 @@ from queuecontroller.frameworks import (
     PriorityClass,
     Setting,
     frameworks,
+    group_of,
+    group_of_set,
     is_managed,
     runtime_of,
 )
@@ -98,8 +100,12 @@ def _runtime(cache: ObjectCache, document: Document, namespace: str) -> Document
 
 
 def set_of_pod(cache: ObjectCache, pod: Document, namespace: str) -> Document | None:
-    """Return the StatefulSet that controls a pod."""
-    return _set_named(cache, controller_of(pod), namespace)
+    """Return the StatefulSet whose group a pod is in: the one that controls it, unless its group is
+    another's. The StatefulSets of a LeaderWorkerSet are not queued; its groups are."""
+    found = _set_named(cache, controller_of(pod), namespace)
+    if found is None or group_of(pod) != group_of_set(str(found["metadata"]["name"])):
+        return None
+    return found
 
 
 def set_of_group(cache: ObjectCache, workload: Document) -> Document | None:

@@ -8,6 +8,7 @@ import pytest
 
 from queuecontroller.cluster.cache.job_context import set_of_group, set_of_pod, setting
 from queuecontroller.cluster.cache.objects import ObjectCache
+from queuecontroller.frameworks import group_of_set
 from sluicecommon.kubernetes.resources import STATEFUL_SETS
 
 OWNER = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db", "uid": "u-db"}
@@ -21,7 +22,12 @@ def world(replicas: int = 1, uid: str = "u-db", **head: str) -> ObjectCache:
 
 
 def owned(**more: Any) -> dict[str, Any]:
-    head = {"name": "x", "namespace": "n", "ownerReferences": [{**OWNER, **more}]}
+    head = {
+        "name": "x",
+        "namespace": "n",
+        "ownerReferences": [{**OWNER, **more}],
+        "labels": {"kueue.x-k8s.io/pod-group-name": group_of_set("db")},
+    }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": head}
 
 
@@ -30,6 +36,15 @@ def test_a_pod_has_the_size_and_the_owner_that_its_set_says() -> None:
     assert (found.group_total, found.group_owner) == (3, OWNER)
     assert set_of_pod(world(uid="another"), owned(controller=True), "n") is None
     assert setting(world(), {"metadata": {"name": "x", "namespace": "n"}}, "n").group_owner is None
+
+
+def test_the_statefulset_of_a_leaderworkerset_says_nothing_about_its_group() -> None:
+    """Its controller makes one for the leaders, of as many replicas as there are groups, and one
+    for each group's workers."""
+    pod = owned(controller=True)
+    pod["metadata"]["labels"] = {"kueue.x-k8s.io/pod-group-name": "leaderworkerset-db-0-1b2c3"}
+    found = setting(world(2), pod, "n")
+    assert (found.group_total, found.group_owner) == (None, None)
 
 
 @pytest.mark.parametrize(

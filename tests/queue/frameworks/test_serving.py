@@ -47,7 +47,7 @@ def made(document: Any, known: Any = (), around: Setting = ALONE) -> list[dict[s
     return [one.document for one in actions if isinstance(one, CreateWorkload)]
 
 
-def one_pod(name: str, index: str, worker: bool) -> dict[str, Any]:
+def one_pod(name: str, index: str, worker: bool, **labels: str) -> dict[str, Any]:
     document = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -55,7 +55,7 @@ def one_pod(name: str, index: str, worker: bool) -> dict[str, Any]:
             "name": name,
             "namespace": "team",
             "uid": f"uid-{name}",
-            "labels": {INDEX: index},
+            "labels": {INDEX: index, **labels},
             "annotations": {
                 "kueue.x-k8s.io/pod-suspending-parent": "leaderworkerset.x-k8s.io/leaderworkerset",
                 **({LEADER: "sample-0"} if worker else {}),
@@ -144,3 +144,30 @@ def test_a_wrong_value_anywhere(data: st.DataObject, wrong: Any) -> None:
     spoiled = spoilt(document, data.draw(st.sampled_from(paths(document))), wrong)
     for _, action in reconcile_set(spoiled, made(document)):
         assert isinstance(action, CreateWorkload | DeleteWorkload | Refuse)
+
+
+def test_a_template_that_names_a_queue_of_its_own_joins_all_the_same() -> None:
+    document = workers()
+    leader = one_pod("sample-0", "0", False, **{QUEUE: "another"})
+    joined = merged(leader, join_group_patch(document, leader))
+    assert joined["metadata"]["labels"][QUEUE] == document["metadata"]["labels"][QUEUE]
+    assert (
+        joined["metadata"]["labels"]["kueue.x-k8s.io/pod-group-name"]
+        == made(document)[0]["metadata"]["name"]
+    )
+    assert join_group_patch(document, joined) == {}
+
+
+@pytest.mark.parametrize("around", [ALONE, Setting(default_queue=True)])
+def test_the_statefulsets_of_its_controller_are_not_queued(around: Setting) -> None:
+    """Its controller makes them of the templates that the webhook has marked."""
+    document = workers()
+    fw = framework_of(document)
+    assert fw is not None
+    marked = merged(document, on_create(fw, document))["spec"]["leaderWorkerTemplate"]
+    for part in ("leaderTemplate", "workerTemplate"):
+        inner = job("apps/v1", "StatefulSet", {"replicas": 2, "template": marked[part]})
+        inner["metadata"]["labels"] = {"leaderworkerset.sigs.k8s.io/name": "sample"}
+        of_set = framework_of(inner)
+        assert of_set is not None
+        assert on_create(of_set, inner, around) == {}
