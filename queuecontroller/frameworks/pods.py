@@ -21,6 +21,7 @@ from queuecontroller.frameworks.comparing import (
     reason_of,
     reclaimable_of,
 )
+from queuecontroller.frameworks.gates import fewer_gates
 from queuecontroller.frameworks.patches import ABSENT, TOO_DEEP, Document, at
 from queuecontroller.frameworks.reconcile import (
     ALONE,
@@ -349,7 +350,7 @@ class _Pods:
             return self.evicted(workload)
         if not holds(workload, reasons.ADMITTED):
             stopped = self.stop("its Workload is not admitted", reasons.NOT_ADMITTED)
-            return stopped or [*self.own(workload), *self.release(False)]
+            return stopped or [*self.gates(workload), *self.own(workload), *self.release(False)]
         return [
             *self.start(),
             *self.own(workload),
@@ -387,6 +388,13 @@ class _Pods:
             for one in self.alive
             if one.gated
         ]
+
+    def gates(self, workload: Document) -> list[PodAction]:
+        """Remove the admission gates that the pods, or the owner of their group, do not name."""
+        if prebuilt_of(self.first):
+            return []
+        patch = fewer_gates(self.around.group_document or self.first, workload)
+        return [UpdateWorkload(patch, "an admission gate was removed")] if patch else []
 
     def own(self, workload: Document) -> list[PodAction]:
         """Make every pod of a group an owner of its Workload, so that it is deleted with the last
@@ -458,6 +466,10 @@ class _Pods:
         if not self.group:
             return made
         made["metadata"]["name"] = self.group
+        if (above := self.around.group_document) is not None:
+            gates = _text(above, *_ANNOTATIONS, names.GATED_BY)
+            if gates:
+                made["metadata"].setdefault("annotations", {})[names.GATED_BY] = gates
         made["metadata"]["labels"].pop(names.JOB_UID, None)
         made["metadata"].setdefault("annotations", {})[names.IS_GROUP] = "true"
         made["metadata"]["ownerReferences"] = self.owners()

@@ -25,6 +25,7 @@ from queuecontroller.frameworks.comparing import (
     reason_of,
     reclaimable_of,
 )
+from queuecontroller.frameworks.gates import fewer_gates
 from queuecontroller.frameworks.patches import ABSENT, TOO_DEEP, Document, at, difference
 from queuecontroller.frameworks.slots import Runtime
 from queuecontroller.frameworks.starting import before_start, has_note, is_suspended, stop_patch
@@ -42,7 +43,6 @@ from queuecontroller.frameworks.workload import (
 )
 from queuecontroller.scheduler.model import reasons
 from sluicecommon.reader import ManifestError, Problem, Reader
-
 
 _ANNOTATIONS: Final = ("metadata", "annotations")
 
@@ -160,6 +160,8 @@ class Setting:
     group_owner: Mapping[str, str] | None = None
     """Owner reference, for such a group, to the owner that recreates its pods. Its Workload
     outlives the pods."""
+    group_document: Document | None = None
+    """That owner."""
 
     def priority(self, fw: Framework, document: Document) -> int | None:
         return self.priority_of(priority_class_of(fw, document, self.runtime))
@@ -498,8 +500,11 @@ class _Job:
         if wanted.get("priorityClassRef") != known.get("priorityClassRef"):
             priority = self.around.priority_of(named)
             wanted["priority"] = 0 if priority is None else priority
-        patch = difference(known, wanted)
-        return [UpdateWorkload({"spec": patch}, "its job has changed")] if patch else []
+        spec_patch = difference(known, wanted)
+        patch = fewer_gates(self.document, workload)
+        if spec_patch:
+            patch["spec"] = spec_patch
+        return [UpdateWorkload(patch, "its job has changed")] if patch else []
 
     def report(self, workload: Document) -> list[Action]:
         made: list[Action] = []

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from queuecontroller.frameworks import names
+from queuecontroller.frameworks.gates import fewer_gates
 from queuecontroller.frameworks.patches import (
     ABSENT,
     TOO_DEEP,
@@ -26,6 +27,7 @@ from queuecontroller.frameworks.reconcile import (
     DeleteWorkload,
     Refuse,
     Setting,
+    UpdateWorkload,
     effective_queue,
     is_managed,
 )
@@ -126,6 +128,9 @@ def _reconcile(
     for name, index in wanted.items():
         if name not in there:
             made.append((None, CreateWorkload(_workload(document, name, index, sets, around))))
+        elif patch := fewer_gates(document, there[name]):
+            change = UpdateWorkload(patch, "an admission gate was removed")
+            made.append((there[name], change))
     return made
 
 

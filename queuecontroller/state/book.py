@@ -329,6 +329,7 @@ class Book:
             priority_class=new.priority_class,
             max_execution_s=new.max_execution_s,
             active=new.active,
+            gated_by=new.gated_by,
         )
         if after.kind == "Workload" and document.get("status"):
             changed = replace(

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from queuecontroller.scheduler.model.assignment import HOPELESS
 from queuecontroller.scheduler.model.objects import Workload, WorkloadKey
+from queuecontroller.scheduler.model.reasons import PendingReason
 from queuecontroller.scheduler.pending.fair import FairPendingQueue
 from queuecontroller.scheduler.pending.fifo import PendingQueue
 from queuecontroller.scheduler.placement.capacity import GpuCapacity
@@ -80,7 +81,10 @@ class Views:
             position = self.place(key, queue, now_ns, fresh)
             waiting_there = len(book.engine.pending.get(queue, ()))
             unqueued = book.engine.why_unqueued(key) or book.engine.cache.why_inactive(queue)
-            reason = "Inadmissible" if unqueued else waiting.reason if waiting else "Pending"
+            reason = waiting.reason if waiting else "Pending"
+            if unqueued:
+                gated = workload.is_gated
+                reason = PendingReason.ADMISSION_GATED if gated else "Inadmissible"
             message = unqueued or (waiting.message if waiting else "not evaluated yet")
             if unqueued is None and reason not in HOPELESS:
                 estimate_s = self._estimate_s(workload, queue, position, now_ns)

@@ -82,6 +82,7 @@ def setting(
         runtime=_runtime(cache, document, namespace),
         group_total=_size_of(made_by),
         group_owner=_reference(made_by) if made_by is not None else None,
+        group_document=made_by,
     )
 
 

@@ -50,7 +50,13 @@ _QUOTA_CONDITIONS: Final = (QUOTA_RESERVED, ADMITTED, EVICTED, FINISHED)
 """Conditions that tell whether a workload holds quota."""
 _KEPT: Final = ("apiVersion", "kind", "spec", "value", "globalDefault")
 _OTHERS: Final = ("pod_sets", "queue_name", "priority", "priority_class", "active")
-_OTHERS_TOO: Final = ("max_execution_s", "admission_checks", "reclaimable_pods", "replaces")
+_OTHERS_TOO: Final = (
+    "max_execution_s",
+    "admission_checks",
+    "reclaimable_pods",
+    "replaces",
+    "gated_by",
+)
 """Fields of a Workload that other writers may change while it is pending or runs."""
 
 

@@ -19,7 +19,11 @@ from queuecontroller.cluster.cache.objects import Document, condition_of, pruned
 from queuecontroller.cluster.status.workload_status import LONGEST, holds, patch_of, pending
 from queuecontroller.cluster.writers.workqueue import WorkQueue
 from queuecontroller.scheduler.model.objects import Condition, Workload, WorkloadKey
-from queuecontroller.scheduler.model.reasons import FINISHED, QUOTA_RESERVED
+from queuecontroller.scheduler.model.reasons import (
+    FINISHED,
+    QUOTA_RESERVED,
+    PendingReason,
+)
 from queuecontroller.state.records import WorkloadRecord
 from queuecontroller.state.shell import Shell
 from sluicecommon.kubernetes.client import ApiClient
@@ -205,7 +209,8 @@ class WorkloadWriter:
         book = self._mirror.book
         homeless = self._why_unqueued(key)
         if homeless is not None:
-            return pending("Inadmissible", homeless, now_ns)
+            gated = PendingReason.ADMISSION_GATED if workload.is_gated else "Inadmissible"
+            return pending(gated, homeless, now_ns)
         waiting = book.workloads.waiting.get(key)
         if waiting is None and self._is_alike_due(key):
             waiting = book.workloads.why_not(key)

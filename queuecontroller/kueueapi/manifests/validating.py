@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from queuecontroller.frameworks.names import ELASTIC
+from queuecontroller.frameworks.gates import gate_problems
+from queuecontroller.frameworks.names import ELASTIC, GATED_BY
 from queuecontroller.kueueapi import GROUP, KINDS
 from queuecontroller.kueueapi.fields import Field, Fields, ListOf, Version
 from queuecontroller.kueueapi.manifests.checking import check_kind, problems_as_api, version_of
@@ -62,8 +63,9 @@ def problems_of(document: Mapping[str, Any], old: Mapping[str, Any] | None = Non
     if not isinstance(kind, str) or kind not in KINDS:
         what = f"{shown(kind)} is none of {GROUP}"
         return [Problem("kind", what, f"write one of {', '.join(KINDS)}")]
+    gates = list(_gates(document, old)) if kind == "Workload" else []
     if old is not None and _same_spec(document, old, kind):
-        return []
+        return gates
     found = problems_as_api(document, KINDS[kind])
     reported = {one.field for one in found}
     try:
@@ -79,7 +81,7 @@ def problems_of(document: Mapping[str, Any], old: Mapping[str, Any] | None = Non
         if kind == "Workload":
             found += _pod_sets(document)
             found += _changes(document, old or {})
-    return found
+    return found + gates
 
 
 def _same_spec(document: Mapping[str, Any], old: Mapping[str, Any], kind: str) -> bool:
@@ -90,6 +92,20 @@ def _same_spec(document: Mapping[str, Any], old: Mapping[str, Any], kind: str) -
     return all(
         same_meaning(document.get(name), old.get(name), row, version) for name, row in rows.items()
     )
+
+
+def _gates(document: Mapping[str, Any], old: Mapping[str, Any] | None) -> Iterator[Problem]:
+    """Problems of the annotation that names the controllers by which admission is gated."""
+    now, before = (_annotation(one, GATED_BY) for one in (document, old or {}))
+    if old is not None and now == before:
+        return
+    yield from gate_problems(now, None if old is None else before or "")
+
+
+def _annotation(document: Mapping[str, Any], name: str) -> object:
+    head = document.get("metadata")
+    annotations = head.get("annotations") if isinstance(head, Mapping) else None
+    return annotations.get(name) if isinstance(annotations, Mapping) else None
 
 
 def _spec(document: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -37,6 +37,7 @@ from sluicecommon.reader import ManifestError, Reader
 
 REPLACEMENT_FOR: Final = "kueue.x-k8s.io/workload-slice-replacement-for"
 ALLOWED_FLAVORS: Final = "kueue.x-k8s.io/workload-allowed-resource-flavors"
+GATED_BY: Final = "kueue.x-k8s.io/admission-gated-by"
 REQUIRED_TOPOLOGY: Final = "kueue.x-k8s.io/podset-required-topology"
 PREFERRED_TOPOLOGY: Final = "kueue.x-k8s.io/podset-preferred-topology"
 """Annotations of the pod template, where a job has what a Workload has in topologyRequest."""
@@ -230,6 +231,7 @@ def _workload(reader: Reader, pod_sets: Callable[[Reader], tuple[PodSet, ...]]) 
         replaces=WorkloadKey(replaces) if replaces else None,
         owner_uid=_controller_uid(head),
         allowed_flavors=tuple(one.strip() for one in allowed.split(",")) if allowed else None,
+        gated_by=annotations.text(GATED_BY),
     )
 
 

@@ -314,6 +314,13 @@ class Workload:
     allowed_flavors: tuple[str, ...] | None = None
     """Flavors an annotation restricts the workload to, for concurrently admitted variants of one
     job."""
+    gated_by: str = ""
+    """Controllers that have to agree before it is queued, as its annotation names them."""
+
+    @property
+    def is_gated(self) -> bool:
+        """True if it is kept out of its queue by controllers that have not agreed yet."""
+        return self.active and bool(self.gated_by) and self.admission is None
 
     @property
     def key(self) -> WorkloadKey:

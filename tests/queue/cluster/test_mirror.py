@@ -60,6 +60,17 @@ def test_a_status_that_changed_is_read_and_its_spec_is_not_again() -> None:
     assert made.book.workloads.records[KEY].workload.pod_sets == before
 
 
+def test_a_gate_that_was_removed_is_followed() -> None:
+    made = mirror()
+    gated = document("1", 1)
+    gated["metadata"]["annotations"] = {"kueue.x-k8s.io/admission-gated-by": "a.io/x"}
+    heard(made, gated)
+    assert made.book.workloads.records[KEY].workload.is_gated
+    assert made.book.engine.why_unqueued(KEY) == "Admission is gated by: a.io/x"
+    heard(made, document("1", 1))
+    assert not made.book.workloads.records[KEY].workload.is_gated
+
+
 def test_a_spec_that_changed_is_read_anew() -> None:
     made = mirror()
     heard(made, document("1", 1))

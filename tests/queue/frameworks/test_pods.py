@@ -41,6 +41,9 @@ GROUP = "kueue.x-k8s.io/pod-group-name"
 TOTAL = "kueue.x-k8s.io/pod-group-total-count"
 
 
+GATES = "kueue.x-k8s.io/admission-gated-by"
+
+
 def made(
     name: str, group: str = "", total: int = 0, cpu: str = "1", **notes: str
 ) -> dict[str, Any]:
@@ -437,3 +440,21 @@ def test_who_makes_pods_anew_owns_their_workload_too() -> None:
     assert isinstance(adopted, UpdateWorkload), "of a Workload that was made before"
     assert adopted.patch["metadata"]["ownerReferences"] == [owners[1], above]
     assert reconcile_pods([one], create.document, around) == []
+
+
+def test_a_group_waits_for_the_gates_of_its_statefulset() -> None:
+    one = made("db-0", "g", 1, **{"kueue.x-k8s.io/pod-group-fast-admission": "true"})
+    gated = {"metadata": {"name": "db", "annotations": {GATES: "a.io/x,b.io/y"}}}
+    around = Setting(group_total=1, group_document=gated)
+    (action,) = reconcile_pods([one], None, around)
+    assert isinstance(action, CreateWorkload)
+    assert action.document["metadata"]["annotations"][GATES] == "a.io/x,b.io/y"
+    fewer = {"metadata": {"name": "db", "annotations": {GATES: "b.io/y"}}}
+    (action,) = (
+        one
+        for one in reconcile_pods(
+            [one], action.document, Setting(group_total=1, group_document=fewer)
+        )
+        if isinstance(one, UpdateWorkload)
+    )
+    assert action.patch == {"metadata": {"annotations": {GATES: "b.io/y"}}}

@@ -195,6 +195,30 @@ def test_the_workload_follows_queue_priority_and_time_limit_while_it_waits() -> 
     )
 
 
+GATES = "kueue.x-k8s.io/admission-gated-by"
+
+
+@pytest.mark.parametrize(
+    ("job", "workload", "left"),
+    [
+        pytest.param("a.io/x", "a.io/x,b.io/y", "a.io/x", id="one agreed"),
+        pytest.param(None, "a.io/x,b.io/y", None, id="all agreed"),
+        pytest.param("a.io/x,b.io/y", "b.io/y", "b.io/y", id="none comes back"),
+    ],
+)
+def test_a_waiting_workload_loses_the_gates_that_its_job_lost(
+    job: str | None, workload: str, left: str | None
+) -> None:
+    world = waiting("batch/job")
+    assert world.document is not None
+    assert world.workload is not None
+    if job is not None:
+        world.document["metadata"]["annotations"] = {GATES: job}
+    world.workload["metadata"]["annotations"] = {GATES: workload}
+    world.settle()
+    assert world.workload["metadata"]["annotations"].get(GATES) == left
+
+
 def test_changed_pods_change_a_workload_that_waits() -> None:
     world = waiting("batch/job")
     assert world.document is not None

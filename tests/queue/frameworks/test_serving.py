@@ -14,6 +14,7 @@ from queuecontroller.frameworks import (
     Refuse,
     Setting,
     StartPod,
+    UpdateWorkload,
     framework_of,
     join_group_patch,
     on_create,
@@ -96,6 +97,18 @@ def test_groups_that_an_update_adds_for_a_while_are_counted() -> None:
     document = {**workers(**rolling), "status": {"replicas": 3, "updatedReplicas": 1}}
     assert len(made(document)) == 3
     assert len(made({**document, "status": {"replicas": 3, "updatedReplicas": 2}})) == 2
+
+
+def test_its_groups_lose_the_gates_that_it_lost() -> None:
+    gates = "kueue.x-k8s.io/admission-gated-by"
+    document = workers(1)
+    document["metadata"]["annotations"] = {gates: "a.io/x"}
+    known = made(document)
+    assert known[0]["metadata"]["annotations"][gates] == "a.io/x"
+    ((about, action),) = reconcile_set(workers(1), known)
+    assert about == known[0]
+    assert isinstance(action, UpdateWorkload)
+    assert action.patch == {"metadata": {"annotations": {gates: None}}}
 
 
 def test_a_set_without_a_queue_has_none() -> None:

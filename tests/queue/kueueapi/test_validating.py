@@ -166,6 +166,32 @@ def test_a_typed_round_trip_changes_nothing(kind: str, data: st.DataObject) -> N
     assert problems_of(old, typed(old)) == []
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (None, "example.com/a,b.io/y", ""),
+        (None, "example.com/a, b.io/y", "' b.io/y' is not the name of a controller"),
+        (None, "nothing", "'nothing' is not the name"),
+        (None, "a.io/x,a.io/x", "'a.io/x' is given twice"),
+        ("a.io/x,b.io/y", "b.io/y", ""),
+        ("a.io/x", "", ""),
+        ("a.io/x", "a.io/x,b.io/y", "'b.io/y' cannot be added"),
+        ("", "a.io/x", "'a.io/x' cannot be added"),
+    ],
+)
+def test_admission_gates_are_named_at_creation_and_only_removed(
+    before: str | None, after: str, said: str
+) -> None:
+    def gated(by: str) -> dict[str, Any]:
+        document = made("Workload", pods())
+        annotations = {"kueue.x-k8s.io/admission-gated-by": by} if by else {}
+        return {**document, "metadata": {**document["metadata"], "annotations": annotations}}
+
+    found = problems_of(gated(after), None if before is None else gated(before))
+    assert bool(found) is bool(said)
+    assert all(said in str(one) for one in found)
+
+
 def test_an_empty_selector_of_namespaces_is_not_a_missing_one() -> None:
     old, new = made("ClusterQueue", {"namespaceSelector": {}}), made("ClusterQueue", {})
     assert not same_meaning(old["spec"], new["spec"], KINDS["ClusterQueue"].fields.of["spec"], None)
