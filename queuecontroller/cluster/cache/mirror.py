@@ -233,7 +233,7 @@ class Mirror:
         return PodDefaults(*container_defaults(limits), self._overheads)
 
     def _read_overheads(self) -> dict[str, Mapping[str, int]]:
-        found = {}
+        found: dict[str, Mapping[str, int]] = {}
         for one in self.cache.all_of(RUNTIME_CLASSES):
             reader = Reader(one.get("overhead"))
             if (amounts := reader.amounts("podFixed")) and not reader.problems:
@@ -381,7 +381,7 @@ def note_defect(error: ManifestError, what: str) -> None:
         )
 
 
-def _in_order(defaults: PodDefaults) -> tuple[object, ...]:
+def _in_order(defaults: PodDefaults) -> tuple[Any, ...]:
     """Return the defaults as values of which equal ones are equal bytes."""
     if defaults == NO_DEFAULTS:
         return ()

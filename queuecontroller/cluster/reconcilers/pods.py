@@ -32,6 +32,7 @@ from queuecontroller.cluster.reconcilers.units import (
     group_unit,
     of_pod,
     owners_of,
+    set_of,
     unit_of,
 )
 from queuecontroller.cluster.reconcilers.workload_actions import INVALID, WorkloadActions
@@ -186,7 +187,8 @@ class Pods:
             self._actions.forget(*unit.reference)
         for workload in workloads:
             kept = set_of_group(self._cache, workload) is not None
-            if kept or COMPONENT_INDEX in annotations_of(workload):
+            of_group = COMPONENT_INDEX in annotations_of(workload)
+            if kept or (of_group and set_of(workload) is not None):
                 await self._set_without_pods(workload)
             elif await self._is_any_left(unit, workload):
                 return True

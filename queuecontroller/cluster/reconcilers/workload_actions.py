@@ -244,11 +244,16 @@ class WorkloadActions:
         await self.delete(workload)
         return KubernetesEvent(DELETED_WORKLOAD, f"Deleted Workload {key_of(workload)}: {why}")
 
+    async def finalize(self, workload: Document) -> None:
+        """Remove the finalizer, which delays the deletion of a Workload until nothing runs."""
+        finalizers = workload["metadata"].get("finalizers") or ()
+        if IN_USE in finalizers:
+            left = [one for one in finalizers if one != IN_USE]
+            await self._patch(workload, {"metadata": {"finalizers": left or None}})
+
     async def delete(self, workload: Document) -> None:
         head = workload["metadata"]
-        if IN_USE in (head.get("finalizers") or ()):
-            left = [one for one in head["finalizers"] if one != IN_USE]
-            await self._patch(workload, {"metadata": {"finalizers": left}})
+        await self.finalize(workload)
         if not is_leaving(workload):
             self.writes_total += 1
             await self._client.delete(WORKLOADS, head["name"], head["namespace"], head["uid"])

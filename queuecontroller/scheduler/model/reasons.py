@@ -116,6 +116,8 @@ SUCCEEDED: Final = "Succeeded"
 """Finished: the job or the pod group succeeded."""
 FAILED: Final = "Failed"
 """Finished: the job or the pod group failed."""
+OWNER_NOT_FOUND: Final = "OwnerNotFound"
+"""Finished: the job was deleted, and its Workload was left without an owner."""
 FAILED_TO_START: Final = "FailedToStart"
 """Finished, and event of the job: the API server rejects the job with its pod set infos."""
 
