@@ -256,6 +256,8 @@ class Book:
                 and (given.cluster_queue in queues or record.workload.local_queue in local_queues)
             ]
             self.workloads.look(concerned, now_ns)
+            if queues:
+                self.workloads.require_checks(concerned, now_ns)
 
     def _protect(self) -> None:
         """Set preemption protection from the Configuration, or from the settings if it has none."""

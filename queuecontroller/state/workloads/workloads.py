@@ -177,6 +177,7 @@ class Workloads:
             holds = workload.admission is not None and not workload.is_true(FINISHED)
             if holds and workload.is_true(EVICTED) and not self._nodes.of_workload(key):
                 self.complete_eviction(key, now_ns)
+        self.require_checks(self.records, now_ns)
 
     def submit(self, record: WorkloadRecord, now_ns: int, workload: Workload) -> WorkloadRecord:
         """Store a new record with this workload."""
@@ -584,6 +585,18 @@ class Workloads:
             deactivates=due.deactivates,
             cause=due.cause,
         )
+
+    def require_checks(self, keys: Iterable[WorkloadKey], now_ns: int) -> None:
+        """Add checks that a ClusterQueue requires by now to workloads with quota that are not
+        admitted yet, and drop those that it does not require any more."""
+        for key in list(keys):
+            workload = self.records[key].workload
+            done = any(workload.is_true(one) for one in (ADMITTED, EVICTED, FINISHED))
+            if workload.admission is None or done:
+                continue
+            checks = self._checks(workload, workload.admission)
+            if checks != workload.admission_checks:
+                self.change(key, replace(workload, admission_checks=checks), now_ns)
 
     def tick(self, now_ns: int) -> None:
         self.look(self._timed, now_ns)

@@ -392,6 +392,34 @@ def test_a_local_queue_may_be_for_some_users_only() -> None:
     assert world.submit(user="ann")
 
 
+def test_checks_of_a_queue_reach_what_holds_quota_and_is_not_admitted() -> None:
+    def checks(*names: str) -> str:
+        listed = ", ".join(names)
+        return TEAMS.replace(
+            "metadata: {name: a}\nspec:",
+            f"metadata: {{name: a}}\nspec:\n  admissionChecks: [{listed}]",
+        )
+
+    def required() -> list[str]:
+        return [one.name for one in world.record(key).workload.admission_checks]
+
+    world = World(checks("budget"))
+    world.connect()
+    key = world.submit()
+    world.settle()
+    assert required() == ["budget"]
+    world.apply(checks("budget", "license"))
+    assert required() == ["budget", "license"]
+    world.apply(checks("license"))
+    assert required() == ["license"]
+    assert not world.record(key).workload.is_true("Admitted")
+    world.apply(checks())
+    assert required() == []
+    assert world.record(key).workload.is_true("Admitted"), "it waits for none any more"
+    world.apply(checks("budget"))
+    assert required() == [], "an admitted workload has passed its checks"
+
+
 def test_admission_checks_hold_back_what_has_quota() -> None:
     world = World(
         TEAMS.replace(
