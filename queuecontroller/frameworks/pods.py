@@ -327,6 +327,8 @@ class _Pods:
         return [CreateWorkload(self.made())]
 
     def queued(self) -> bool:
+        if not self.around.namespace_selected:
+            return False
         named = effective_queue(POD, self.first, self.around)
         return bool(named) or self.around.without_queue
 

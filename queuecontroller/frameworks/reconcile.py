@@ -32,6 +32,7 @@ from queuecontroller.frameworks.starting import before_start, has_note, is_suspe
 from queuecontroller.frameworks.state import Finished, finished, is_active, pods_ready, reclaimable
 from queuecontroller.frameworks.table import Framework, Holding
 from queuecontroller.frameworks.workload import (
+    WORKLOAD_CLASS,
     PriorityClass,
     max_execution_s,
     owner_reference,
@@ -148,6 +149,8 @@ class Setting:
     """True with manageJobsWithoutQueueName, if its namespace is selected."""
     default_queue: bool = False
     """True if its namespace has a LocalQueue named `default`."""
+    namespace_selected: bool = True
+    """False if managedJobsNamespaceSelector excludes its namespace: no job of it is queued."""
     parent_managed: bool = False
     """True if one of its owners is queued, so that it follows that owner."""
     runtime: Runtime = None
@@ -177,7 +180,9 @@ def effective_queue(fw: Framework, document: Document, around: Setting = ALONE) 
 
 def is_managed(fw: Framework, document: Document, around: Setting = ALONE) -> bool:
     """True if the job has to wait for quota."""
-    if around.parent_managed or not _runs_here(fw, document) or _skipped(document):
+    if not around.namespace_selected or around.parent_managed:
+        return False
+    if not _runs_here(fw, document) or _skipped(document):
         return False
     if _makes_pods_for_another(fw, document):
         return False
@@ -479,18 +484,22 @@ class _Job:
         return [UpdateWorkload({"spec": {"podSets": wanted}}, "the job's pods have changed")]
 
     def follow(self, workload: Document) -> list[Action]:
-        """Update queue, priority and time limit of a Workload without quota to the job's."""
+        """Update queue, priority and time limit of a Workload to the job's; with quota only the
+        priority."""
         head = Reader(self.document).child("metadata")
         longest_s = max_execution_s(head)
         if head.problems:
             raise ManifestError(head.problems)
-        if prebuilt_of(self.document) or holds(workload, reasons.QUOTA_RESERVED):
+        if prebuilt_of(self.document):
             return []
         named = priority_class_of(self.fw, self.document, self.around.runtime)
+        if holds(workload, reasons.QUOTA_RESERVED):
+            return self.follow_priority(workload, named)
         spec = at(workload, ("spec",))
         known: dict[str, Any] = dict(spec) if isinstance(spec, Mapping) else {}
-        wanted = {**known, "queueName": effective_queue(self.fw, self.document, self.around)}
+        wanted = {**known}
         for key, value in (
+            ("queueName", effective_queue(self.fw, self.document, self.around) or None),
             ("maximumExecutionTimeSeconds", longest_s),
             ("priorityClassRef", named.reference if named else None),
         ):
@@ -506,8 +515,20 @@ class _Job:
             patch["spec"] = spec_patch
         return [UpdateWorkload(patch, "its job has changed")] if patch else []
 
+    def follow_priority(self, workload: Document, named: PriorityClass | None) -> list[Action]:
+        """Update the priority of a Workload with quota to that of another WorkloadPriorityClass: it
+        may be preempted, and those that it might preempt are not its own any more."""
+        known = at(workload, ("spec", "priorityClassRef"))
+        if named is None or named.kind != WORKLOAD_CLASS or named.reference == known:
+            return []
+        priority = self.around.priority_of(named)
+        if priority is None:
+            return []  # There is no class of that name (yet).
+        patch = {"spec": {"priorityClassRef": named.reference, "priority": priority}}
+        return [UpdateWorkload(patch, "its job has another priority class")]
+
     def report(self, workload: Document) -> list[Action]:
-        made: list[Action] = []
+        made: list[Action] = self.follow(workload)
         free = reclaimable(self.fw, self.document, self.around.runtime)
         if free != reclaimable_of(workload):
             made.append(UpdateReclaimable(free))

@@ -29,6 +29,9 @@ _LAYERS: Final = "kueue.x-k8s.io/podset-slice-required-topology-constraints"
 _MAX_LAYERS: Final = 3
 
 
+WORKLOAD_CLASS: Final = "WorkloadPriorityClass"
+
+
 @dataclass(frozen=True, slots=True)
 class PriorityClass:
     kind: str
@@ -37,7 +40,7 @@ class PriorityClass:
 
     @property
     def reference(self) -> dict[str, str]:
-        ours = self.kind == "WorkloadPriorityClass"
+        ours = self.kind == WORKLOAD_CLASS
         group = "kueue.x-k8s.io" if ours else "scheduling.k8s.io"
         return {"group": group, "kind": self.kind, "name": self.name}
 
@@ -116,7 +119,7 @@ def priority_class_of(
     its pod templates names. Raises ManifestError."""
     label = Reader(document).child("metadata").child("labels").raw(names.PRIORITY_CLASS)
     if isinstance(label, str) and label:
-        return PriorityClass("WorkloadPriorityClass", label)
+        return PriorityClass(WORKLOAD_CLASS, label)
     named = pod_class_of(fw, document, slots(fw, document, runtime))
     return PriorityClass("PriorityClass", named) if named else None
 
@@ -211,8 +214,9 @@ def workload_of(
     spec: dict[str, Any] = {
         "active": True,
         "podSets": pod_sets(fw, document, runtime),
-        "queueName": queue,
     }
+    if queue:
+        spec["queueName"] = queue
     if (longest_s := max_execution_s(head)) is not None:
         spec["maximumExecutionTimeSeconds"] = longest_s
     if head.problems:

@@ -63,18 +63,19 @@ def setting(
     priority_of: Callable[[PriorityClass | None], int | None] = lambda _: None,
 ) -> Setting:
     default = cache.get(LOCAL_QUEUES, f"{namespace}/default") is not None
-    managed = cache.policy.is_external(controller_of(document)) or any(
-        _is_managed(cache.policy, one, default) or cache.policy.is_external(controller_of(one))
-        for one in above(cache, document, namespace)
-    )
     policy = cache.policy
-    made_by = set_of_pod(cache, document, namespace)
     home = cache.get(NAMESPACES, namespace)
-    selected = policy.without_queue and policy.namespaces.matches(
+    selected = policy.namespaces.matches(
         {**(labels_of(home) if home else {}), "kubernetes.io/metadata.name": namespace}
     )
+    managed = policy.is_external(controller_of(document)) or any(
+        (selected and _is_managed(policy, one, default)) or policy.is_external(controller_of(one))
+        for one in above(cache, document, namespace)
+    )
+    made_by = set_of_pod(cache, document, namespace)
     return Setting(
-        without_queue=selected,
+        without_queue=selected and policy.without_queue,
+        namespace_selected=selected,
         labels_to_copy=policy.labels_to_copy,
         default_queue=default,
         parent_managed=managed,

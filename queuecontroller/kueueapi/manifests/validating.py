@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from queuecontroller.frameworks.gates import gate_problems
 from queuecontroller.frameworks.names import ELASTIC, GATED_BY
+from queuecontroller.frameworks.workload import WORKLOAD_CLASS
 from queuecontroller.kueueapi import GROUP, KINDS
 from queuecontroller.kueueapi.fields import Field, Fields, ListOf, Version
 from queuecontroller.kueueapi.manifests.checking import check_kind, problems_as_api, version_of
@@ -38,7 +39,10 @@ _READERS: Final[Mapping[str, Callable[[object, str], object]]] = MappingProxyTyp
     }
 )
 _TOPOLOGY_FIELDS: Final = ("required", "preferred", "unconstrained")
-_FIXED_WHILE_RESERVED: Final = ("podSets", "queueName", "priorityClassRef", "priorityClassName")
+_FIXED_WHILE_RESERVED: Final = (
+    *("podSets", "queueName", "priorityClassRef"),
+    *("priorityClassName", "priorityClassSource"),
+)
 
 
 def _spec_rows() -> Mapping[str, Field]:
@@ -153,10 +157,25 @@ def _changes(document: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[Pr
     for name in _FIXED_WHILE_RESERVED:
         if name == "podSets" and _shrinks(document, old, version):
             continue
+        if name.startswith("priorityClass") and _other_class(document, old):
+            continue
         row = _SPEC_ROWS[name]
         if not same_meaning(_spec(document).get(name), _spec(old).get(name), row, version):
             what = "cannot be changed while quota is reserved"
             yield Problem(f"spec.{name}", what, "set spec.active to false first, then change it")
+
+
+def _other_class(document: Mapping[str, Any], old: Mapping[str, Any]) -> bool:
+    """True if it has a WorkloadPriorityClass and had one, which may change while it runs."""
+    return all(_has_workload_class(_spec(one)) for one in (document, old))
+
+
+def _has_workload_class(spec: Mapping[str, Any]) -> bool:
+    ref = spec.get("priorityClassRef")
+    source = spec.get("priorityClassSource")
+    return (isinstance(ref, Mapping) and ref.get("kind") == WORKLOAD_CLASS) or (
+        isinstance(source, str) and source.endswith("/workloadpriorityclass")
+    )
 
 
 def _shrinks(document: Mapping[str, Any], old: Mapping[str, Any], version: Version | None) -> bool:

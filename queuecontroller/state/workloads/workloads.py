@@ -611,9 +611,9 @@ class Workloads:
         if workload.admission is None:
             self.engine.submit(workload, now_ns)
         else:
-            holds = workload.reclaimable_pods, workload.admission
-            if holds != (before.reclaimable_pods, before.admission):
-                self.engine.submit(workload, now_ns)  # Its usage has changed.
+            holds = workload.reclaimable_pods, workload.admission, workload.priority
+            if holds != (before.reclaimable_pods, before.admission, before.priority):
+                self.engine.submit(workload, now_ns)  # Its usage or its rank has changed.
             self.look([key], now_ns)
             self.advance(key, now_ns)
         return record

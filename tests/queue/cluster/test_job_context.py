@@ -38,6 +38,15 @@ def test_a_pod_has_the_size_and_the_owner_that_its_set_says() -> None:
     assert setting(world(), {"metadata": {"name": "x", "namespace": "n"}}, "n").group_owner is None
 
 
+@pytest.mark.parametrize(("namespace", "selected"), [("kueue-system", False), ("n", True)])
+def test_the_selector_of_namespaces_counts_for_jobs_with_a_queue_too(
+    namespace: str, selected: bool
+) -> None:
+    found = setting(ObjectCache(), {"metadata": {"name": "x", "namespace": namespace}}, namespace)
+    assert found.namespace_selected is selected
+    assert not found.without_queue
+
+
 def test_the_statefulset_of_a_leaderworkerset_says_nothing_about_its_group() -> None:
     """Its controller makes one for the leaders, of as many replicas as there are groups, and one
     for each group's workers."""

@@ -145,15 +145,18 @@ def test_a_job_without_a_queue_is_left_alone() -> None:
 
 @pytest.mark.parametrize(
     ("around", "queue"),
-    [(Setting(default_queue=True), "default"), (Setting(without_queue=True), "")],
+    [(Setting(default_queue=True), "default"), (Setting(without_queue=True), None)],
     ids=["its namespace has a default queue", "jobs without a queue are held too"],
 )
-def test_a_job_without_a_queue_is_held_where_that_is_wanted(around: Setting, queue: str) -> None:
+def test_a_job_without_a_queue_is_held_where_that_is_wanted(
+    around: Setting, queue: str | None
+) -> None:
     document = sample("batch/job")
     del document["metadata"]["labels"][QUEUE]
     world = World(document, around=around)
     assert kinds(world.settle()) == [CreateWorkload]
-    assert at(world.workload, ("spec", "queueName")) == queue
+    assert world.workload is not None
+    assert world.workload["spec"].get("queueName") == queue
 
 
 def test_what_another_cluster_runs_is_left_alone() -> None:
@@ -217,6 +220,37 @@ def test_a_waiting_workload_loses_the_gates_that_its_job_lost(
     world.workload["metadata"]["annotations"] = {GATES: workload}
     world.settle()
     assert world.workload["metadata"]["annotations"].get(GATES) == left
+
+
+def test_the_priority_class_of_a_running_job_may_change() -> None:
+    world = running("batch/job")
+    world.around = Setting(priority_of=lambda named: 7 if named and named.name == "high" else None)
+    assert world.document is not None
+    world.document["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] = "nothing"
+    assert world.settle() == [], "there is no such class"
+    world.document["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] = "high"
+    (action,) = world.settle()
+    assert isinstance(action, UpdateWorkload)
+    assert action.patch["spec"]["priority"] == 7
+    assert action.patch["spec"]["priorityClassRef"]["name"] == "high"
+
+
+def test_a_workload_without_a_queue_names_none() -> None:
+    document = sample("batch/job")
+    del document["metadata"]["labels"][QUEUE]
+    fw = framework_of(document)
+    assert fw is not None
+    actions = reconcile(fw, document, None, Setting(without_queue=True))
+    (made,) = (one.document for one in actions if isinstance(one, CreateWorkload))
+    assert "queueName" not in made["spec"]
+    assert reconcile(fw, document, made, Setting(without_queue=True)) == []
+
+
+def test_a_job_of_a_namespace_that_is_not_selected_is_left_alone() -> None:
+    document = sample("batch/job")
+    assert kinds(World(document).settle()) != []
+    world = World(sample("batch/job"), around=Setting(namespace_selected=False))
+    assert world.settle() == []
 
 
 def test_changed_pods_change_a_workload_that_waits() -> None:

@@ -86,6 +86,23 @@ def test_what_holds_quota_keeps_its_pods(
     assert told == ([refused] if refused else [])
 
 
+def classed(kind: str, name: str) -> dict[str, Any]:
+    group = {"WorkloadPriorityClass": "kueue.x-k8s.io", "PriorityClass": "scheduling.k8s.io"}[kind]
+    ref = {"group": group, "kind": kind, "name": name}
+    return made("Workload", {**pods(), "priorityClassRef": ref, "priority": 1}, status=RESERVED)
+
+
+def test_a_workload_priority_class_may_change_while_quota_is_held() -> None:
+    old = classed("WorkloadPriorityClass", "low")
+    assert problems_of(classed("WorkloadPriorityClass", "high"), old) == []
+    (told,) = problems_of(classed("PriorityClass", "high"), old)
+    assert told.field == "spec.priorityClassRef"
+    (told,) = problems_of(classed("PriorityClass", "high"), classed("PriorityClass", "low"))
+    assert told.field == "spec.priorityClassRef"
+    (told,) = problems_of(made("Workload", pods(), status=RESERVED), old)
+    assert told.field == "spec.priorityClassRef"
+
+
 @pytest.mark.parametrize(
     ("annotation", "count", "refused"),
     [("true", 1, []), ("true", 4, ["spec.podSets"]), ("false", 1, ["spec.podSets"])],
