@@ -81,6 +81,16 @@ class ReleaseQuota:
 
 
 @dataclass(frozen=True, slots=True)
+class HoldWorkload:
+    """Release its quota and keep it out of its queue: its owner wants no pods for now."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeWorkload:
+    """Queue a Workload again that was on hold."""
+
+
+@dataclass(frozen=True, slots=True)
 class UpdateReclaimable:
     pods: dict[str, int]
     """Pods by pod set; those not named need all their pods."""

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from queuecontroller.scheduler.model.assignment import HOPELESS
 from queuecontroller.scheduler.model.objects import Workload, WorkloadKey
-from queuecontroller.scheduler.model.reasons import PendingReason
 from queuecontroller.scheduler.pending.fair import FairPendingQueue
 from queuecontroller.scheduler.pending.fifo import PendingQueue
 from queuecontroller.scheduler.placement.capacity import GpuCapacity
@@ -83,8 +82,7 @@ class Views:
             unqueued = book.engine.why_unqueued(key) or book.engine.cache.why_inactive(queue)
             reason = waiting.reason if waiting else "Pending"
             if unqueued:
-                gated = workload.is_gated
-                reason = PendingReason.ADMISSION_GATED if gated else "Inadmissible"
+                reason = workload.unqueued_reason
             message = unqueued or (waiting.message if waiting else "not evaluated yet")
             if unqueued is None and reason not in HOPELESS:
                 estimate_s = self._estimate_s(workload, queue, position, now_ns)

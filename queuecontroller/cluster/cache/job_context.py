@@ -105,17 +105,18 @@ def set_of_pod(cache: ObjectCache, pod: Document, namespace: str) -> Document | 
     """Return the StatefulSet whose group a pod is in: the one that controls it, unless its group is
     another's. The StatefulSets of a LeaderWorkerSet are not queued; its groups are."""
     found = _set_named(cache, controller_of(pod), namespace)
-    if found is None or group_of(pod) != group_of_set(str(found["metadata"]["name"])):
+    if found is None:
         return None
-    return found
+    name, uid = str(found["metadata"]["name"]), str(found["metadata"].get("uid"))
+    return found if group_of(pod) in (group_of_set(name, uid), group_of_set(name)) else None
 
 
 def set_of_group(cache: ObjectCache, workload: Document) -> Document | None:
-    """Return the StatefulSet whose pods a Workload is for, unless it is scaled to zero."""
+    """Return the StatefulSet whose pods a Workload is for; it may be scaled to zero."""
     namespace = workload["metadata"].get("namespace") or ""
     for owner in workload["metadata"].get("ownerReferences") or ():
         found = _set_named(cache, owner, namespace)
-        if found is not None and not is_leaving(found) and _size_of(found) != 0:
+        if found is not None and not is_leaving(found):
             return found
     return None
 
@@ -125,6 +126,10 @@ def _set_named(cache: ObjectCache, owner: Mapping[str, Any], namespace: str) -> 
         return None
     found = cache.get(STATEFUL_SETS, f"{namespace}/{owner.get('name')}")
     return found if found is not None and found["metadata"].get("uid") == owner["uid"] else None
+
+
+def is_scaled_to_zero(stateful_set: Document) -> bool:
+    return _size_of(stateful_set) == 0
 
 
 def _size_of(stateful_set: Document | None) -> int | None:

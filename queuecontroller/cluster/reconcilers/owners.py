@@ -105,7 +105,9 @@ class Reconcilers:
     def stateful_set_changed(self, key: str, document: Document | None) -> None:
         """Queue the group of the StatefulSet's pods, whose size it gives."""
         namespace, name = split_key(key)
-        self.work_queue.add(group_unit(f"{namespace}/{group_of_set(name)}"), urgent=False)
+        uid = str(document["metadata"].get("uid")) if document is not None else ""
+        for group in {group_of_set(name), group_of_set(name, uid)}:
+            self.work_queue.add(group_unit(f"{namespace}/{group}"), urgent=False)
 
     def job_changed(self, kind: Resource, key: str, document: Document | None) -> None:
         """Queue a job or a LeaderWorkerSet."""

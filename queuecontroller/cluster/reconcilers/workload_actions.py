@@ -29,10 +29,12 @@ from queuecontroller.frameworks import (
     DeleteWorkload,
     Finished,
     FinishWorkload,
+    HoldWorkload,
     PodSetInfo,
     PriorityClass,
     Refuse,
     ReleaseQuota,
+    ResumeWorkload,
     SetPodsReady,
     Setting,
     UpdateReclaimable,
@@ -80,6 +82,8 @@ WorkloadAction = (
     | DeleteWorkload
     | FinishWorkload
     | ReleaseQuota
+    | HoldWorkload
+    | ResumeWorkload
     | UpdateReclaimable
     | SetPodsReady
     | WaitForReplacements
@@ -137,6 +141,12 @@ class WorkloadActions:
                 event = self._finish(key_of(_existing(workload)), done)
             case ReleaseQuota():
                 self._release_quota(key_of(_existing(workload)))
+            case HoldWorkload():
+                mine = WorkloadKey(key_of(_existing(workload)))
+                self.step("hold", lambda book, now_ns: book.workloads.put_on_hold(mine, now_ns))
+            case ResumeWorkload():
+                mine = WorkloadKey(key_of(_existing(workload)))
+                self.step("resume", lambda book, now_ns: book.workloads.take_off_hold(mine, now_ns))
             case UpdateReclaimable(pods):
                 self._set_reclaimable(key_of(_existing(workload)), pods)
             case SetPodsReady(ready):

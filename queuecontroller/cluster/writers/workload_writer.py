@@ -19,11 +19,7 @@ from queuecontroller.cluster.cache.objects import Document, condition_of, pruned
 from queuecontroller.cluster.status.workload_status import LONGEST, holds, patch_of, pending
 from queuecontroller.cluster.writers.workqueue import WorkQueue
 from queuecontroller.scheduler.model.objects import Condition, Workload, WorkloadKey
-from queuecontroller.scheduler.model.reasons import (
-    FINISHED,
-    QUOTA_RESERVED,
-    PendingReason,
-)
+from queuecontroller.scheduler.model.reasons import FINISHED, QUOTA_RESERVED
 from queuecontroller.state.records import WorkloadRecord
 from queuecontroller.state.shell import Shell
 from sluicecommon.kubernetes.client import ApiClient
@@ -209,8 +205,7 @@ class WorkloadWriter:
         book = self._mirror.book
         homeless = self._why_unqueued(key)
         if homeless is not None:
-            gated = PendingReason.ADMISSION_GATED if workload.is_gated else "Inadmissible"
-            return pending(gated, homeless, now_ns)
+            return pending(workload.unqueued_reason, homeless, now_ns)
         waiting = book.workloads.waiting.get(key)
         if waiting is None and self._is_alike_due(key):
             waiting = book.workloads.why_not(key)

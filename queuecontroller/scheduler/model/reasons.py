@@ -59,6 +59,8 @@ class PendingReason(StrEnum):
     """It was preempted for a workload that has not started yet. Not one of Kueue's."""
 
 
+ON_HOLD: Final = "OnHold"
+"""QuotaReserved=False: its StatefulSet is scaled to zero."""
 NO_RESERVATION: Final = "NoReservation"
 """Admitted=False of a Workload that lost its quota; also a label of the metric of unadmitted."""
 UNSATISFIED_CHECKS: Final = "UnsatisfiedAdmissionChecks"

@@ -498,6 +498,29 @@ class Workloads:
         record = self._save(record, now_ns, workload=workload)
         self.engine.submit(record.workload, now_ns)
 
+    def put_on_hold(self, key: WorkloadKey, now_ns: int) -> None:
+        """Release the quota of a workload whose pods are gone and are not wanted for now."""
+        record = self.records.get(key)
+        if record is None or record.workload.is_on_hold or record.workload.is_true(FINISHED):
+            return
+        if self._nodes.of_workload(key):
+            return  # A node has not released its pods yet.
+        if record.workload.admission is not None:
+            self.engine.release(key, now_ns)
+            self.counting.stopped(record.workload, now_ns)
+        self.waiting.pop(key, None)
+        self._unplaced.pop(key, None)
+        workload = conditions.on_hold(record.workload, now_ns)
+        self.engine.submit(self._save(record, now_ns, workload=workload).workload, now_ns)
+
+    def take_off_hold(self, key: WorkloadKey, now_ns: int) -> None:
+        """Queue a workload again that was on hold."""
+        record = self.records.get(key)
+        if record is None or not record.workload.is_on_hold:
+            return
+        workload = conditions.off_hold(record.workload, now_ns)
+        self.engine.submit(self._save(record, now_ns, workload=workload).workload, now_ns)
+
     def pod_over(self, key: WorkloadKey, finished: bool, message: str, now_ns: int) -> None:
         """Handle the end of a pod's work on its node; its assignment is deleted already."""
         record = self.records.get(key)

@@ -21,12 +21,12 @@ def world(replicas: int = 1, uid: str = "u-db", **head: str) -> ObjectCache:
     return made
 
 
-def owned(**more: Any) -> dict[str, Any]:
+def owned(group: str = "", **more: Any) -> dict[str, Any]:
     head = {
         "name": "x",
         "namespace": "n",
         "ownerReferences": [{**OWNER, **more}],
-        "labels": {"kueue.x-k8s.io/pod-group-name": group_of_set("db")},
+        "labels": {"kueue.x-k8s.io/pod-group-name": group or group_of_set("db", "u-db")},
     }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": head}
 
@@ -34,6 +34,8 @@ def owned(**more: Any) -> dict[str, Any]:
 def test_a_pod_has_the_size_and_the_owner_that_its_set_says() -> None:
     found = setting(world(3), owned(controller=True), "n")
     assert (found.group_total, found.group_owner) == (3, OWNER)
+    of_before = owned(group_of_set("db"), controller=True)
+    assert setting(world(3), of_before, "n").group_total == 3, "from before it had the UID"
     assert set_of_pod(world(uid="another"), owned(controller=True), "n") is None
     assert setting(world(), {"metadata": {"name": "x", "namespace": "n"}}, "n").group_owner is None
 
@@ -60,7 +62,7 @@ def test_the_statefulset_of_a_leaderworkerset_says_nothing_about_its_group() -> 
     ("around", "kept"),
     [
         pytest.param(world(), True, id="it makes its pods anew"),
-        pytest.param(world(0), False, id="it wants none"),
+        pytest.param(world(0), True, id="it wants none for now"),
         pytest.param(world(uid="another"), False, id="it is another by that name"),
         pytest.param(world(deletionTimestamp="2026-01-01T00:00:00Z"), False, id="it goes"),
         pytest.param(ObjectCache(), False, id="it is gone"),

@@ -16,6 +16,7 @@ from queuecontroller.frameworks import (
     framework_named,
     framework_of,
     frameworks,
+    group_of_set,
     is_suspended,
     on_create,
     pod_set_infos,
@@ -90,7 +91,33 @@ def test_the_pods_of_a_statefulset_are_one_group() -> None:
         "kueue.x-k8s.io/pod-group-pod-index-label": "apps.kubernetes.io/pod-index",
     }
     assert head["labels"][QUEUE] == "queue"
-    assert head["labels"]["kueue.x-k8s.io/pod-group-name"].startswith("statefulset-sample-")
+    assert "kueue.x-k8s.io/pod-group-name" not in head["labels"], "the set's UID is not known yet"
+
+
+def of_set(name: str, uid: str, **labels: str) -> dict[str, Any]:
+    """A pod as the StatefulSet controller creates it, after the webhook."""
+    document = job("v1", "Pod", pod()["spec"])
+    owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": name, "uid": uid}
+    document["metadata"] |= {
+        "labels": {QUEUE: "queue", **labels},
+        "annotations": {"kueue.x-k8s.io/pod-suspending-parent": "statefulset"},
+        "ownerReferences": [{**owner, "controller": True}],
+    }
+    fw = framework_of(document)
+    assert fw is not None
+    return merged(document, on_create(fw, document))
+
+
+def test_two_statefulsets_of_one_name_have_groups_of_their_own() -> None:
+    groups = [
+        of_set("db", uid)["metadata"]["labels"]["kueue.x-k8s.io/pod-group-name"]
+        for uid in ("u-1", "u-2", "u-1")
+    ]
+    assert groups == [group_of_set("db", uid) for uid in ("u-1", "u-2", "u-1")]
+    assert groups[0] != groups[1]
+    old = {"kueue.x-k8s.io/pod-group-name": group_of_set("db")}
+    kept = of_set("db", "u-1", **old)["metadata"]["labels"]["kueue.x-k8s.io/pod-group-name"]
+    assert kept == group_of_set("db"), "a template from before keeps its group"
 
 
 def test_a_pod_that_its_parent_marks_is_held_whatever_its_queue() -> None:
