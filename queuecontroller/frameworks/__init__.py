@@ -57,6 +57,7 @@ from queuecontroller.frameworks.table import (
     frameworks,
     queues_its_own,
 )
+from queuecontroller.frameworks.validation import job_problems
 from queuecontroller.frameworks.workload import (
     PriorityClass,
     pod_sets,
@@ -102,6 +103,7 @@ __all__ = [
     "finished",
     "framework_named",
     "group_of_set",
+    "job_problems",
     "framework_of",
     "frameworks",
     "group_of",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 from typing import Final
 
-_OURS: Final = "kueue.x-k8s.io/"
+PREFIX: Final = "kueue.x-k8s.io/"
+_OURS: Final = PREFIX
 QUEUE_NAME: Final = f"{_OURS}queue-name"
 PRIORITY_CLASS: Final = f"{_OURS}priority-class"
 MAX_EXEC_SECONDS: Final = f"{_OURS}max-exec-time-seconds"

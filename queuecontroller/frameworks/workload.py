@@ -11,6 +11,15 @@ from queuecontroller.frameworks import names
 from queuecontroller.frameworks.patches import Document, Path, at
 from queuecontroller.frameworks.slots import Runtime, Slot, slots
 from queuecontroller.frameworks.table import Framework
+from queuecontroller.frameworks.topology_annotations import (
+    GROUP_NAME,
+    LAYERS,
+    PREFERRED,
+    REQUIRED,
+    SLICE_SIZE,
+    SLICE_TOPOLOGY,
+    UNCONSTRAINED,
+)
 from sluicecommon.reader import ManifestError, Reader, shown
 
 API_VERSION: Final = "kueue.x-k8s.io/v1beta2"
@@ -18,14 +27,11 @@ _COPIED: Final = (names.GATED_BY, names.ALLOWED_FLAVORS)
 """Annotations of a job that its Workload has as well."""
 _COPIED_PREFIX: Final = "provreq.kueue.x-k8s.io/"
 _WISHES: Final = {
-    "required": "kueue.x-k8s.io/podset-required-topology",
-    "preferred": "kueue.x-k8s.io/podset-preferred-topology",
-    "podSetGroupName": "kueue.x-k8s.io/podset-group-name",
-    "podSetSliceRequiredTopology": "kueue.x-k8s.io/podset-slice-required-topology",
+    "required": REQUIRED,
+    "preferred": PREFERRED,
+    "podSetGroupName": GROUP_NAME,
+    "podSetSliceRequiredTopology": SLICE_TOPOLOGY,
 }
-_UNCONSTRAINED: Final = "kueue.x-k8s.io/podset-unconstrained-topology"
-_SLICE_SIZE: Final = "kueue.x-k8s.io/podset-slice-size"
-_LAYERS: Final = "kueue.x-k8s.io/podset-slice-required-topology-constraints"
 _MAX_LAYERS: Final = 3
 
 
@@ -69,19 +75,17 @@ def topology_request(slot: Slot) -> dict[str, Any]:
     made: dict[str, Any] = {
         field: annotations[name] for field, name in _WISHES.items() if annotations.get(name)
     }
-    if annotations.get(_UNCONSTRAINED) == "true":
+    if annotations.get(UNCONSTRAINED) == "true":
         made["unconstrained"] = True
-    size = annotations.get(_SLICE_SIZE)
+    size = annotations.get(SLICE_SIZE)
     if size is not None:
         if size.isascii() and size.isdigit() and 0 < int(size[:11]) < 1 << 31:
             made["podSetSliceSize"] = int(size[:11])
         else:
             what = f"{shown(size)} is not a whole number from 1"
-            reader.child("annotations").problem(
-                _SLICE_SIZE, what, "write a valid number, in quotes"
-            )
-    if _LAYERS in annotations:
-        made["podsetSliceRequiredTopologyConstraints"] = _layers(reader, annotations[_LAYERS])
+            reader.child("annotations").problem(SLICE_SIZE, what, "write a valid number, in quotes")
+    if LAYERS in annotations:
+        made["podsetSliceRequiredTopologyConstraints"] = _layers(reader, annotations[LAYERS])
     if reader.problems:
         raise ManifestError(reader.problems)
     return {**made, **slot.index_labels} if made else {}
@@ -108,7 +112,7 @@ def _layers(reader: Reader, text: str) -> list[dict[str, Any]]:
         return found
     example = '{"topology": LEVEL, "size": 4}'
     what = f"{shown(text)} is not a list of at most {_MAX_LAYERS} like {example}"
-    reader.child("annotations").problem(_LAYERS, what, "write one, from the widest level")
+    reader.child("annotations").problem(LAYERS, what, "write one, from the widest level")
     return []
 
 

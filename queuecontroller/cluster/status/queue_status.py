@@ -258,4 +258,5 @@ def differing(document: Document, wanted: Mapping[str, Any]) -> dict[str, Any]:
 
 def _counts(workload: Workload) -> bool:
     """Return True if the workload is pending or holds quota."""
-    return not workload.is_true(FINISHED) and (workload.active or workload.admission is not None)
+    waits = workload.active and not workload.is_on_hold and not workload.is_gated
+    return not workload.is_true(FINISHED) and (waits or workload.admission is not None)
