@@ -82,7 +82,7 @@ def validation(webhook: Webhook, unless_by: str = "") -> Schema:
             "apiGroups": [GROUP],
             "apiVersions": sorted({str(one) for kind in KINDS.values() for one in kind.versions}),
             "operations": ["CREATE", "UPDATE"],
-            "resources": sorted(kind.plural for kind in KINDS.values()),
+            "resources": sorted([*(kind.plural for kind in KINDS.values()), "workloads/status"]),
             "scope": "*",
         }
     ]
@@ -186,7 +186,7 @@ def _fields(fields: Fields, version: Version) -> Schema:
     }
     if required := sorted(name for name, one in here.items() if one.required):
         made["required"] = required
-    return _with_rules(made, fields.rules)
+    return _with_rules(made, fields.rules, version)
 
 
 def _field(field: Field, version: Version) -> Schema:
@@ -198,17 +198,18 @@ def _field(field: Field, version: Version) -> Schema:
     default = field.old_default if old else field.default
     if default is not None:
         made["default"] = default
-    return _with_rules(made, field.rules)
+    return _with_rules(made, field.rules, version)
 
 
 def may_be_empty(field: Field) -> bool:
     return isinstance(field.type, Text) and field.type.may_be_empty
 
 
-def _with_rules(made: Schema, rules: tuple[Rule, ...]) -> Schema:
-    if rules:
+def _with_rules(made: Schema, rules: tuple[Rule, ...], version: Version) -> Schema:
+    here = [one for one in rules if version in one.versions]
+    if here:
         made["x-kubernetes-validations"] = [
-            {"rule": one.expression, "message": one.message} for one in rules
+            {"rule": one.expression, "message": one.message} for one in here
         ]
     return made
 
@@ -271,9 +272,10 @@ def _list(list_: ListOf, version: Version) -> Schema:
     }
     if list_.least:
         made["minItems"] = list_.least
-    if list_.keys:
+    if list_.keys and not list_.atomic:
         made["x-kubernetes-list-type"] = "map"
         made["x-kubernetes-list-map-keys"] = list(list_.keys)
     else:
-        made["x-kubernetes-list-type"] = "set" if list_.unique else "atomic"
+        unique = list_.unique and not list_.atomic
+        made["x-kubernetes-list-type"] = "set" if unique else "atomic"
     return made

@@ -89,6 +89,7 @@ class Rule:
 
     expression: str
     message: str
+    versions: frozenset[Version] = EVERY
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,9 @@ class ListOf:
     """Key fields: no two entries are equal in all of them."""
     unique: bool = False
     """True for a list of values that may not repeat."""
+    atomic: bool = False
+    """True if server-side apply replaces the list as a whole, as in Kueue; entries may not repeat
+    all the same."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,11 @@ _FUNGIBILITY: Final = Field(
 _PREEMPTION: Final = Field(
     "Workloads that a pending one may preempt.",
     fields(
+        Rule(
+            "!(self.reclaimWithinCohort == 'Never' && has(self.borrowWithinCohort)"
+            " && self.borrowWithinCohort.policy != 'Never')",
+            "borrowWithinCohort has no effect while reclaimWithinCohort is Never",
+        ),
         withinClusterQueue=Field(
             "In the same ClusterQueue.",
             choices(
@@ -99,6 +104,7 @@ _PREEMPTION: Final = Field(
                     "Only workloads of this priority or a lower one may be preempted.", Whole()
                 ),
             ),
+            default={},
         ),
     ),
     default={},
@@ -148,6 +154,20 @@ _CONCURRENT: Final = Field(
     ),
 )
 
+
+def _limits_need(parent: str, versions: frozenset[Version]) -> tuple[Rule, ...]:
+    """Rules that a limit of borrowing or lending needs something to borrow from."""
+    every = "self.resourceGroups.all(g, g.flavors.all(f, f.resources.all(r, !has(r.{limit}))))"
+    return tuple(
+        Rule(
+            f"has(self.{parent}) || !has(self.resourceGroups) || {every.format(limit=limit)}",
+            f"{limit} needs {parent}",
+            versions,
+        )
+        for limit in ("borrowingLimit", "lendingLimit")
+    )
+
+
 CLUSTER_QUEUE: Final = Kind(
     "ClusterQueue",
     "clusterqueues",
@@ -156,6 +176,8 @@ CLUSTER_QUEUE: Final = Kind(
         spec=Field(
             "The desired state.",
             fields(
+                *_limits_need("cohortName", NEW),
+                *_limits_need("cohort", OLD),
                 cohortName=Field(
                     "The Cohort in which unused quota is shared; none: it is not shared.",
                     OBJECT_NAME,
@@ -324,6 +346,7 @@ COHORT: Final = Kind(
         spec=Field(
             "The desired state.",
             fields(
+                *_limits_need("parentName", NEW | {Version.V1BETA1}),
                 parentName=Field("The parent Cohort.", OBJECT_NAME),
                 parent=Field(
                     "The parent Cohort. v1beta1 and v1beta2 have parentName.",
@@ -351,6 +374,11 @@ RESOURCE_FLAVOR: Final = Kind(
         spec=Field(
             "The desired state.",
             fields(
+                Rule(
+                    "!has(self.topologyName)"
+                    " || (has(self.nodeLabels) && size(self.nodeLabels) > 0)",
+                    "a flavor with topologyName needs nodeLabels",
+                ),
                 nodeLabels=Field(
                     "Labels of its nodes; pods admitted to it run only there.", LABEL_MAP
                 ),
@@ -401,8 +429,16 @@ TOPOLOGY: Final = Kind(
                         16,
                         least=1,
                         keys=("nodeLabel",),
+                        atomic=True,
                     ),
                     required=True,
+                    rules=(
+                        Rule(
+                            "!self.exists(one, one.nodeLabel == 'kubernetes.io/hostname')"
+                            " || self[size(self) - 1].nodeLabel == 'kubernetes.io/hostname'",
+                            "kubernetes.io/hostname has to be the lowest level",
+                        ),
+                    ),
                 )
             ),
             required=True,

@@ -11,6 +11,7 @@ from queuecontroller.kueueapi.fields import (
     Field,
     ListOf,
     MapOf,
+    Rule,
     Text,
     Time,
     Whole,
@@ -136,9 +137,13 @@ RESOURCE_GROUPS: Final = Field(
     "quotas.",
     ListOf(
         fields(
+            Rule(
+                "self.flavors.all(one, size(one.resources) == size(self.coveredResources))",
+                "each flavor needs a quota for each of coveredResources",
+            ),
             coveredResources=Field(
                 "Resources of this group; none is in two groups.",
-                ListOf(RESOURCE, MAX_RESOURCES, unique=True),
+                ListOf(RESOURCE, MAX_RESOURCES, unique=True, atomic=True),
                 required=True,
             ),
             flavors=Field(

@@ -307,7 +307,7 @@ _STATUS: Final = fields(
                         ),
                         count=Field("Number of evictions.", COUNT, required=True),
                     ),
-                    64,
+                    256,
                     keys=("reason", "underlyingCause"),
                 ),
             )

@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from queuecontroller.cluster.cache.job_context import FRAMEWORKS, kind_of, setting
+from queuecontroller.cluster.cache.kinds import CLUSTER_QUEUES, FLAVORS, IN_USE
 from queuecontroller.cluster.cache.objects import ObjectCache, is_leaving
 from queuecontroller.frameworks import Holding, job_problems, on_create, queue_of, resizing
 from queuecontroller.frameworks.patches import TOO_DEEP
+from queuecontroller.kueueapi import GROUP
 from sluicecommon.kubernetes.resources import STATEFUL_SETS
 from sluicecommon.reader import ManifestError, Problem
 
@@ -65,7 +67,29 @@ def mutating(
                 ("templates", Holding.PODS, ["CREATE", "UPDATE"], 5),
             )
         ]
-        + [_shares(client, apart)],
+        + [_objects(client), _shares(client, apart)],
+    }
+
+
+def _objects(client: Callable[[str], Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the webhook for new queues and flavors, which get their finalizer."""
+    return {
+        "name": "objects.kueue.sluice.dev",
+        "admissionReviewVersions": ["v1"],
+        "clientConfig": dict(client(MUTATE_PATH)),
+        "failurePolicy": "Ignore",  # The controller adds what the webhook misses.
+        "sideEffects": "None",
+        "timeoutSeconds": 5,
+        "matchPolicy": "Equivalent",
+        "rules": [
+            {
+                "apiGroups": [GROUP],
+                "apiVersions": [CLUSTER_QUEUES.version],
+                "operations": ["CREATE"],
+                "resources": sorted(one.plural for one in (CLUSTER_QUEUES, FLAVORS)),
+                "scope": "Cluster",
+            }
+        ],
     }
 
 
@@ -140,6 +164,8 @@ def patch_of(
 ) -> dict[str, Any]:
     """Return the merge patch for an object being written; empty if it stays as it is. `old` is the
     object that it replaces."""
+    if str(document.get("apiVersion")).startswith(f"{GROUP}/"):
+        return _kept(document) if old is None else {}
     kind = kind_of(document)
     if kind is None or not cache.policy.wants(FRAMEWORKS[kind]):
         return {}
@@ -151,6 +177,13 @@ def patch_of(
     except ManifestError:
         return {}  # The controller records the error as an event on the job.
     return patch
+
+
+def _kept(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the patch that adds the finalizer to a queue or a flavor: an object that is deleted a
+    moment later may be in use by then."""
+    known = (document.get("metadata") or {}).get("finalizers") or []
+    return {} if IN_USE in known else {"metadata": {"finalizers": [*known, IN_USE]}}
 
 
 def problems_of(

@@ -24,6 +24,8 @@ from queuecontroller.kueueapi.manifests.kueue import (
     read_local_queue,
     read_topology_levels,
 )
+from queuecontroller.kueueapi.manifests.rules import rule_problems
+from queuecontroller.kueueapi.manifests.status_rules import status_problems
 from queuecontroller.kueueapi.manifests.workloads import read_workload
 from queuecontroller.kueueapi.meaning import same_meaning
 from sluicecommon.reader import ManifestError, Problem, shown
@@ -41,7 +43,7 @@ _READERS: Final[Mapping[str, Callable[[object, str], object]]] = MappingProxyTyp
 _TOPOLOGY_FIELDS: Final = ("required", "preferred", "unconstrained")
 _FIXED_WHILE_RESERVED: Final = (
     *("podSets", "queueName", "priorityClassRef"),
-    *("priorityClassName", "priorityClassSource"),
+    *("priorityClassName", "priorityClassSource", "maximumExecutionTimeSeconds"),
 )
 
 
@@ -68,6 +70,8 @@ def problems_of(document: Mapping[str, Any], old: Mapping[str, Any] | None = Non
         what = f"{shown(kind)} is none of {GROUP}"
         return [Problem("kind", what, f"write one of {', '.join(KINDS)}")]
     gates = list(_gates(document, old)) if kind == "Workload" else []
+    if kind == "Workload" and old is not None:
+        gates += status_problems(document, old)
     if old is not None and _same_spec(document, old, kind):
         return gates
     found = problems_as_api(document, KINDS[kind])
@@ -80,6 +84,7 @@ def problems_of(document: Mapping[str, Any], old: Mapping[str, Any] | None = Non
     except ManifestError as error:
         found += [one for one in error.problems if one.field not in reported]
     if not found:  # these look only at what is as it should be
+        found += rule_problems(kind, document)
         if kind in ("ClusterQueue", "Cohort"):
             found += _in_two_groups(document)
         if kind == "Workload":
@@ -159,6 +164,8 @@ def _changes(document: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[Pr
             continue
         if name.startswith("priorityClass") and _other_class(document, old):
             continue
+        if name == "maximumExecutionTimeSeconds" and not _holds(old, "Admitted"):
+            continue
         row = _SPEC_ROWS[name]
         if not same_meaning(_spec(document).get(name), _spec(old).get(name), row, version):
             what = "cannot be changed while quota is reserved"
@@ -192,8 +199,12 @@ def _shrinks(document: Mapping[str, Any], old: Mapping[str, Any], version: Versi
 
 
 def _reserved(document: Mapping[str, Any]) -> bool:
+    return _holds(document, "QuotaReserved")
+
+
+def _holds(document: Mapping[str, Any], kind: str) -> bool:
     conditions = (document.get("status") or {}).get("conditions") or ()
     return any(
-        isinstance(one, dict) and one.get("type") == "QuotaReserved" and one.get("status") == "True"
+        isinstance(one, dict) and one.get("type") == kind and one.get("status") == "True"
         for one in conditions
     )
