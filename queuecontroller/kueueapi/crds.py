@@ -186,7 +186,7 @@ def _fields(fields: Fields, version: Version) -> Schema:
     }
     if required := sorted(name for name, one in here.items() if one.required):
         made["required"] = required
-    return _with_rules(made, fields.rules, version)
+    return _with_rules(made, fields.rules)
 
 
 def _field(field: Field, version: Version) -> Schema:
@@ -198,18 +198,17 @@ def _field(field: Field, version: Version) -> Schema:
     default = field.old_default if old else field.default
     if default is not None:
         made["default"] = default
-    return _with_rules(made, field.rules, version)
+    return _with_rules(made, field.rules)
 
 
 def may_be_empty(field: Field) -> bool:
     return isinstance(field.type, Text) and field.type.may_be_empty
 
 
-def _with_rules(made: Schema, rules: tuple[Rule, ...], version: Version) -> Schema:
-    here = [one for one in rules if version in one.versions]
-    if here:
+def _with_rules(made: Schema, rules: tuple[Rule, ...]) -> Schema:
+    if rules:
         made["x-kubernetes-validations"] = [
-            {"rule": one.expression, "message": one.message} for one in here
+            {"rule": one.expression, "message": one.message} for one in rules
         ]
     return made
 

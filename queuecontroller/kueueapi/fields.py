@@ -89,7 +89,6 @@ class Rule:
 
     expression: str
     message: str
-    versions: frozenset[Version] = EVERY
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,20 +154,6 @@ _CONCURRENT: Final = Field(
     ),
 )
 
-
-def _limits_need(parent: str, versions: frozenset[Version]) -> tuple[Rule, ...]:
-    """Rules that a limit of borrowing or lending needs something to borrow from."""
-    every = "self.resourceGroups.all(g, g.flavors.all(f, f.resources.all(r, !has(r.{limit}))))"
-    return tuple(
-        Rule(
-            f"has(self.{parent}) || !has(self.resourceGroups) || {every.format(limit=limit)}",
-            f"{limit} needs {parent}",
-            versions,
-        )
-        for limit in ("borrowingLimit", "lendingLimit")
-    )
-
-
 CLUSTER_QUEUE: Final = Kind(
     "ClusterQueue",
     "clusterqueues",
@@ -176,8 +162,6 @@ CLUSTER_QUEUE: Final = Kind(
         spec=Field(
             "The desired state.",
             fields(
-                *_limits_need("cohortName", NEW),
-                *_limits_need("cohort", OLD),
                 cohortName=Field(
                     "The Cohort in which unused quota is shared; none: it is not shared.",
                     OBJECT_NAME,
@@ -346,7 +330,6 @@ COHORT: Final = Kind(
         spec=Field(
             "The desired state.",
             fields(
-                *_limits_need("parentName", NEW | {Version.V1BETA1}),
                 parentName=Field("The parent Cohort.", OBJECT_NAME),
                 parent=Field(
                     "The parent Cohort. v1beta1 and v1beta2 have parentName.",

@@ -11,7 +11,6 @@ from queuecontroller.kueueapi.fields import (
     Field,
     ListOf,
     MapOf,
-    Rule,
     Text,
     Time,
     Whole,
@@ -137,10 +136,6 @@ RESOURCE_GROUPS: Final = Field(
     "quotas.",
     ListOf(
         fields(
-            Rule(
-                "self.flavors.all(one, size(one.resources) == size(self.coveredResources))",
-                "each flavor needs a quota for each of coveredResources",
-            ),
             coveredResources=Field(
                 "Resources of this group; none is in two groups.",
                 ListOf(RESOURCE, MAX_RESOURCES, unique=True, atomic=True),

@@ -2,6 +2,8 @@
 
 They look only at objects that have the right types. An object with such a problem still works
 here: it is refused because Kueue refuses it, and because it rarely means what was written.
+Manifests of the old versions are in use that have limits without a cohort, and flavors without a
+quota for each resource, so that these are refused in the stored version only.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Final
 
+from queuecontroller.kueueapi.fields import STORED
 from sluicecommon.kubernetes.quantity import QuantityError, exact_value
 from sluicecommon.reader import Problem, shown
 
@@ -33,18 +36,21 @@ _EFFECTS: Final = ("", "NoSchedule", "PreferNoSchedule", "NoExecute")
 
 def rule_problems(kind: str, document: Mapping[str, Any]) -> Iterator[Problem]:
     """Problems of an object's spec."""
+    is_new = str(document.get("apiVersion")).endswith(f"/{STORED}")
     spec: Mapping[str, Any] = document.get("spec") or {}
     match kind:
         case "ClusterQueue":
             alone = not (spec.get("cohortName") or spec.get("cohort"))
-            yield from _groups(spec, "the cohort" if alone else "")
+            if is_new:
+                yield from _groups(spec, "the cohort" if alone else "")
             yield from _weight(spec)
             yield from _preemption(spec)
             selector = spec.get("namespaceSelector")
             yield from _selector(selector or {}, "spec.namespaceSelector")
         case "Cohort":
             alone = not (spec.get("parentName") or spec.get("parent"))
-            yield from _groups(spec, "a parent" if alone else "")
+            if is_new:
+                yield from _groups(spec, "a parent" if alone else "")
             yield from _weight(spec)
         case "LocalQueue":
             yield from _weight(spec)

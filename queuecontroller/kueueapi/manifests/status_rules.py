@@ -118,7 +118,7 @@ def _topology(given: Mapping[str, Any], at: str) -> Iterator[Problem]:
             what = "has not an entry for each level"
             yield Problem(f"{at}.slices[{i}].valuesPerLevel", what, "add them")
         pods = one.get("podCounts")
-        lists = [(f"{at}.slices[{i}].podCounts", pods, None)]
+        lists: list[tuple[str, Any, str | None]] = [(f"{at}.slices[{i}].podCounts", pods, None)]
         lists += [
             (f"{at}.slices[{i}].valuesPerLevel[{j}]", each, "roots")
             for j, each in enumerate(values)

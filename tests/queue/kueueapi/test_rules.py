@@ -93,6 +93,15 @@ def test_a_spec_that_kueue_refuses_is_refused(document: dict[str, Any], field: s
     assert [one.field for one in problems_of(document)] == ([field] if field else [])
 
 
+@pytest.mark.parametrize("version", ["v1alpha2", "v1beta1"])
+def test_manifests_of_the_old_versions_are_taken_as_they_are(version: str) -> None:
+    resources = [quota("memory", borrowingLimit=1)]
+    document = made("ClusterQueue", {"resourceGroups": [group(*resources, covered=("cpu", "memory"))]}, version)  # fmt: skip
+    assert problems_of(document) == []
+    newer = {**document, "apiVersion": "kueue.x-k8s.io/v1beta2"}
+    assert len(problems_of(newer)) == 2
+
+
 RESERVED = {"type": "QuotaReserved", "status": "True"}
 ASSIGNED = {"name": "main", "count": 2, "flavors": {"cpu": "f"}, "resourceUsage": {"cpu": "2"}}
 ADMISSION = {"clusterQueue": "cq", "podSetAssignments": [ASSIGNED]}
@@ -166,12 +175,7 @@ def rules_of(kind: str, version: str) -> str:
 
 
 def test_what_holds_without_a_webhook_is_in_the_schemas() -> None:
-    new, old = rules_of("ClusterQueue", "v1beta2"), rules_of("ClusterQueue", "v1beta1")
-    assert "has(self.cohortName) ||" in new
-    assert "has(self.cohort) ||" not in new
-    assert "has(self.cohort) ||" in old
-    assert "size(one.resources) == size(self.coveredResources)" in new
-    assert "has(self.parentName) ||" in rules_of("Cohort", "v1beta1")
+    assert "self.borrowWithinCohort.policy != 'Never'" in rules_of("ClusterQueue", "v1beta2")
     assert "has(self.topologyName)" in rules_of("ResourceFlavor", "v1beta2")
     assert HOST in rules_of("Topology", "v1beta2")
 
