@@ -385,6 +385,7 @@ class Book:
     def forget_object(self, identity: ObjectId, now_ns: int) -> None:
         """Remove an object that is deleted elsewhere already, regardless of its holders."""
         self.catalogue.drop(identity, self.engine)
+        self.workloads.figures.forget(*identity)
         self.journal.next_revision()
         self.journal.drop_object(identity)
         self._settle(now_ns, [identity])

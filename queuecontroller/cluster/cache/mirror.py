@@ -16,7 +16,7 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from queuecontroller.cluster.cache.claims import KnownClaims, has_claims, holds_quota
-from queuecontroller.cluster.cache.kinds import CLUSTER_QUEUES, OBJECTS, WORKLOADS
+from queuecontroller.cluster.cache.kinds import CLUSTER_QUEUES, LOCAL_QUEUES, OBJECTS, WORKLOADS
 from queuecontroller.cluster.cache.objects import (
     Document,
     ObjectCache,
@@ -38,6 +38,8 @@ from queuecontroller.scheduler.model.objects import (
 )
 from queuecontroller.scheduler.model.reasons import ADMITTED, EVICTED, FINISHED, QUOTA_RESERVED
 from queuecontroller.scheduler.model.transformations import Transformations
+from queuecontroller.scheduler.quota.decay import FRACTION_BITS
+from queuecontroller.scheduler.quota.usage_history import UsageRecord
 from queuecontroller.state.book import Book
 from queuecontroller.state.figures import DEFECTS
 from queuecontroller.state.records import ObjectId, WorkloadRecord
@@ -133,7 +135,24 @@ class Mirror:
         self.book.apply(read, False, now_ns)
         for document in self.cache.all_of(WORKLOADS):
             self.workload(key_of(document), document, now_ns)
+        self._restore_usage()
         self.book.workloads.resume(now_ns)
+
+    def _restore_usage(self) -> None:
+        """Restore the recorded usage of LocalQueues from their status, where an earlier leader has
+        written it."""
+        if (history := self.book.engine.history) is None:
+            return
+        found = []
+        for document in self.cache.all_of(LOCAL_QUEUES):
+            sharing = Reader(document).child("status").child("fairSharing")
+            status = sharing.child("admissionFairSharingStatus")
+            amounts = status.amounts("consumedResources")
+            since_ns = status.time_ns("lastUpdate")
+            if amounts and since_ns is not None and not status.problems:
+                consumed = {name: amount << FRACTION_BITS for name, amount in amounts.items()}
+                found.append(UsageRecord(key_of(document), since_ns, consumed))
+        history.restore(found)
 
     def object(self, kind: Resource, key: str, document: Document | None, now_ns: int) -> None:
         namespace, name = split_key(key)

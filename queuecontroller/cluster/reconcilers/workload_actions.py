@@ -53,7 +53,6 @@ from queuecontroller.scheduler.model.reasons import (
     OWNER_REFERENCES_ADDED,
     PODS_FAILED,
     PODS_READY,
-    PODS_REPLACED,
     RECOVERED,
     STARTED,
     UPDATED_WORKLOAD,
@@ -438,8 +437,8 @@ class WorkloadActions:
             self._set(key, PODS_READY, False, WAIT_FOR_RECOVERY, text)
 
     def _set_waiting(self, key: str, waiting: bool) -> None:
-        text = "pods ended before they were finished" if waiting else "the group has all its pods"
-        reason = PODS_FAILED if waiting else PODS_REPLACED
+        text = "Some Failed pods need replacement" if waiting else "No pods need replacement"
+        reason = PODS_FAILED if waiting else PODS_READY
         self._set(key, WAITING_FOR_PODS, waiting, reason, text)
 
     def _set(self, key: str, kind: str, status: bool, reason: str, text: str) -> None:

@@ -147,6 +147,8 @@ class Catalogue:
         self.version += 1
         if kind == "ResourceFlavor":
             engine.cache.drop_flavor(name)
+        elif kind == "Topology":
+            engine.cache.drop_topology(name)
         elif kind == "ClusterQueue":
             engine.cache.drop_cluster_queue(name)
         elif kind == "Cohort":
