@@ -231,9 +231,54 @@ def test_sparks_roles_ask_for_what_their_fields_say() -> None:
     assert fw is not None
     _, executor = workload_of(fw, document, queue="queue")["spec"]["podSets"]
     assert executor["template"]["spec"]["containers"][0]["resources"] == {
-        "requests": {"cpu": "2", "memory": "1Gi"},
+        "requests": {"cpu": "2", "memory": "1408Mi"},
         "limits": {"nvidia.com/gpu": "1"},
     }
+
+
+@pytest.mark.parametrize(
+    ("role", "spec", "memory"),
+    [
+        ({"memory": "512m"}, {}, "896Mi"),
+        ({"memory": "2g"}, {}, "2432Mi"),
+        ({"memory": "8g"}, {}, "9011Mi"),
+        ({"memory": "8g"}, {"type": "Python"}, "11468Mi"),
+        ({"memory": "2g", "memoryOverhead": "1g"}, {}, "3072Mi"),
+        ({"memory": "2g"}, {"memoryOverheadFactor": "0.5"}, "3072Mi"),
+    ],
+)
+def test_what_spark_adds_to_the_memory_of_its_pods_counts(
+    role: dict[str, Any], spec: dict[str, Any], memory: str
+) -> None:
+    document = sample("sparkoperator.k8s.io/sparkapplication")
+    document["spec"] |= {**spec, "executor": {"instances": 1, **role}}
+    fw = framework_of(document)
+    assert fw is not None
+    _, executor = workload_of(fw, document, queue="queue")["spec"]["podSets"]
+    requests = executor["template"]["spec"]["containers"][0]["resources"]["requests"]
+    assert requests["memory"] == memory
+
+
+def head_of(document: dict[str, Any]) -> list[tuple[str, dict[str, str]]]:
+    fw = framework_of(document)
+    assert fw is not None
+    head = workload_of(fw, document, queue="queue")["spec"]["podSets"][0]
+    return [
+        (one["name"], one["resources"]["requests"])
+        for one in head["template"]["spec"]["containers"][1:]
+    ]
+
+
+def test_containers_that_kuberay_adds_to_the_head_count() -> None:
+    cluster = sample("ray.io/raycluster")
+    assert head_of(cluster) == []
+    cluster["spec"]["enableInTreeAutoscaling"] = True
+    assert head_of(cluster) == [("autoscaler", {"cpu": "500m", "memory": "512Mi"})]
+    cluster["spec"]["autoscalerOptions"] = {"resources": {"requests": {"cpu": "2"}}}
+    assert head_of(cluster) == [("autoscaler", {"cpu": "2"})]
+    ray = sample("ray.io/rayjob")
+    ray["spec"]["submissionMode"] = "SidecarMode"
+    assert head_of(ray) == [("ray-job-submitter", {"cpu": "500m", "memory": "200Mi"})]
 
 
 def test_a_trainjob_asks_for_what_its_runtime_and_its_own_fields_say() -> None:

@@ -30,6 +30,7 @@ from queuecontroller.frameworks import (
 )
 from queuecontroller.frameworks.comparing import holds
 from queuecontroller.frameworks.patches import at
+from queuecontroller.frameworks.state import finished, pods_ready, reclaimable
 from tests.queue.frameworks.samples import QUEUE, SAMPLES, sample
 from tests.queue.frameworks.world import World, admitted, evicted, with_condition
 
@@ -415,3 +416,47 @@ def test_it_comes_to_an_end_from_everywhere(
     if ended and world.workload is not None and state != "deleting":
         assert holds(world.workload, "Finished")
     assert reconcile(fw, world.document, world.workload, world.around) == []
+
+
+def test_a_spark_application_that_is_submitted_again_is_not_over() -> None:
+    world = running("sparkoperator.k8s.io/sparkapplication")
+    assert world.document is not None
+    fw = framework_of(world.document)
+    assert fw is not None
+    world.document["status"] = {"applicationState": {"state": "SUBMISSION_FAILED"}}
+    assert finished(fw, world.document) is None
+    world.document["status"] = {"applicationState": {"state": "FAILED"}}
+    assert finished(fw, world.document) is not None
+
+
+@pytest.mark.parametrize(("up", "ready"), [(0, False), (1, True)])
+def test_a_spark_application_is_ready_with_its_fewest_executors(up: int, ready: bool) -> None:
+    document = sample("sparkoperator.k8s.io/sparkapplication")
+    fw = framework_of(document)
+    assert fw is not None
+    document["spec"]["executor"]["instances"] = 3
+    states = {f"e-{number}": "RUNNING" for number in range(up)}
+    document["status"] = {"applicationState": {"state": "RUNNING"}, "executorState": states}
+    assert not pods_ready(fw, document)
+    document["spec"]["dynamicAllocation"] = {"enabled": True, "minExecutors": 1}
+    assert pods_ready(fw, document) is ready
+
+
+@pytest.mark.parametrize(
+    ("status", "free"),
+    [
+        ({"succeeded": 1, "failedIndexes": "2,3"}, {"main": 3}),
+        ({"failedIndexes": "1-3"}, {"main": 3}),
+        ({"failedIndexes": "0"}, {"main": 1}),
+        ({"failedIndexes": ""}, {}),
+        ({"failedIndexes": "x-"}, {}),
+    ],
+)
+def test_indexes_that_failed_for_good_give_back_their_quota(
+    status: dict[str, Any], free: dict[str, int]
+) -> None:
+    document = sample("batch/job")
+    fw = framework_of(document)
+    assert fw is not None
+    document["spec"] |= {"parallelism": 4, "completions": 4, "completionMode": "Indexed"}
+    assert reclaimable(fw, {**document, "status": status}) == free
