@@ -20,7 +20,7 @@ CHART_SOURCES := packaging/helm/sluice/values.yaml packaging/grafana/sluice-node
 	$(shell find packaging/generate queuecontroller sluicecommon -name '*.py' -o -name '*.sh')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build check test test-peers test-clients test-full test-floor test-oldest test-faults test-page lint bench fuzz soak gpu-check docs chart install packages test-packages test-cluster cluster-up cluster-down clean
+.PHONY: help demo build check test test-peers test-clients test-full test-floor test-oldest test-faults test-page lint bench fuzz soak gpu-check docs chart install packages test-packages test-cluster cluster-up cluster-down cluster-programs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -124,6 +124,9 @@ cluster-down: $(VENV)/.ready ## end it, and remove what it wrote
 
 test-cluster: build ## image and chart on that Kubernetes, as a user installs them; writes build/cluster.json; needs root and Go
 	SLUICE_KUBERNETES=$(KUBERNETES) $(BIN)/python -m tests.cluster.run $(PYTEST_ARGS)
+
+cluster-programs: $(VENV)/.ready ## what test-cluster builds with Go the first time, before it is run; needs Go
+	@SLUICE_KUBERNETES=$(KUBERNETES) $(BIN)/python -m tests.cluster.run --go-only
 
 clean: ## remove what was built, keep .venv
 	rm -rf build

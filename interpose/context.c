@@ -284,6 +284,21 @@ CUresult cuGreenCtxCreate(CUgreenCtx *context, CUdevResourceDesc desc, CUdevice 
 	return r;
 }
 
+/* Its memory is the primary context's, but the events that its streams were timed by end with it. */
+CUresult cuGreenCtxDestroy(CUgreenCtx green)
+{
+	CUcontext context = NULL;
+
+	if (!driver.cuGreenCtxDestroy)
+		return CUDA_ERROR_NOT_FOUND;
+	if (driver.cuCtxFromGreenCtx && guest_enter()) {
+		if (driver.cuCtxFromGreenCtx(&context, green) == CUDA_SUCCESS)
+			throttle_green_gone(guest_context_tag(context));
+		guest_leave();
+	}
+	return driver.cuGreenCtxDestroy(green);
+}
+
 static CUresult destroy(CUcontext context, CUresult (*real)(CUcontext))
 {
 	struct ptrmap_entry entry;

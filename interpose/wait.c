@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The calls that wait for work: a good moment to settle the accounts of both caps. */
+/* The calls that wait for work, or poll for it: a good moment to settle the accounts of both caps. */
 #include "interpose/compute/throttle.h"
 #include "interpose/driver/driver.h"
 #include "interpose/memory/overhead.h"
@@ -72,5 +72,38 @@ CUresult cuCtxSynchronize_v2(CUcontext context)
 	           (!context || context == current);
 
 	waited(result == CUDA_SUCCESS && own);
+	return result;
+}
+
+CUresult cuStreamQuery(CUstream stream)
+{
+	if (!driver.cuStreamQuery)
+		return CUDA_ERROR_NOT_FOUND;
+	CUresult result = driver.cuStreamQuery(stream);
+
+	if (result == CUDA_SUCCESS)
+		throttle_polled();
+	return result;
+}
+
+CUresult cuStreamQuery_ptsz(CUstream stream)
+{
+	if (!driver.cuStreamQuery_ptsz)
+		return CUDA_ERROR_NOT_FOUND;
+	CUresult result = driver.cuStreamQuery_ptsz(stream);
+
+	if (result == CUDA_SUCCESS)
+		throttle_polled();
+	return result;
+}
+
+CUresult cuEventQuery(CUevent event)
+{
+	if (!driver.cuEventQuery)
+		return CUDA_ERROR_NOT_FOUND;
+	CUresult result = driver.cuEventQuery(event);
+
+	if (result == CUDA_SUCCESS)
+		throttle_polled();
 	return result;
 }

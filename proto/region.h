@@ -192,7 +192,8 @@ struct sluice_usage_slot {
 	/* line 1: registration while the daemon is away */
 	uint64_t self_claim; /* 0 = free, else ns_pid << 32 | tag; taken by compare-and-swap */
 	uint64_t claim_starttime;
-	uint8_t reserved1[48];
+	uint64_t failed_records; /* launches whose time the driver gave no event for: the host waited for them */
+	uint8_t reserved1[40];
 	struct sluice_usage_device dev[SLUICE_MAX_DEVICES];
 };
 

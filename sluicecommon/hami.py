@@ -69,8 +69,8 @@ def split(source: str, document: object, parse: Callable[[str], object]) -> list
     what = f"kind {kind}" if kind else f"the keys {', '.join(map(str, document)) or '(none)'}"
     raise ConfigError(
         [
-            f"{source}: is neither a ConfigMap nor HAMi's device-config.yaml (nvidia: …) or"
-            f" config.json (nodeconfig: …); it has {what}"
+            f"{source}: expected a ConfigMap, HAMi's device-config.yaml (nvidia: …) or its"
+            f" config.json (nodeconfig: …), got {what}"
         ]
     )
 
@@ -89,7 +89,7 @@ def _split_config_map(
         except ValueError as error:
             raise ConfigError([f"{where}: {error}"]) from error
         if not isinstance(inner, Mapping):
-            raise ConfigError([f"{where}: must be a mapping, not {short(inner)}"])
+            raise ConfigError([f"{where}: must be a mapping, got {short(inner)}"])
         parts.append(HamiPart(PartKind(name), where, inner))
     if not parts:
         have = ", ".join(map(str, data)) if isinstance(data, Mapping) and data else "nothing"

@@ -192,14 +192,14 @@ def _reader_of_one(kind: Any) -> Converter:
             return value
         if kind is float and isinstance(value, int):
             return float(value)
-        raise TypeError(f"expected {kind.__name__}, found {value!r}")
+        raise TypeError(f"expected {kind.__name__}, got {value!r}")
 
     return read
 
 
 def _text(value: Any) -> Any:
     if not isinstance(value, str):
-        raise TypeError(f"expected str, found {value!r}")
+        raise TypeError(f"expected str, got {value!r}")
     return sys.intern(value)
 
 
@@ -223,7 +223,7 @@ def _reader_of_fields(kind: Any) -> Converter:
 
     def read(value: Any) -> Any:
         if not isinstance(value, Mapping):
-            raise TypeError(f"expected fields of {kind.__name__}, found {value!r}")
+            raise TypeError(f"expected fields of {kind.__name__}, got {value!r}")
         if not converters:
             for name, hint in _hints(kind).items():
                 is_text = hint is str and name in _TEXTS_OF_MANY

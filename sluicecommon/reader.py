@@ -84,7 +84,9 @@ def read_or_refused(read: Callable[[], T]) -> T:
         raise
     except _DEFECTS as error:
         what = f"cannot be read, by a defect of this program: {type(error).__name__}: {error}"
-        raise ManifestError([Problem("", what[:300], "report it; all else goes on")]) from error
+        raise ManifestError(
+            [Problem("", what[:300], "report it; everything else continues")]
+        ) from error
 
 
 class Reader:
@@ -105,7 +107,7 @@ class Reader:
             self._value = value
         elif value is not None:
             self._lost = True
-            self.problem("", f"expected fields, found {shown(value)}", "write NAME: VALUE pairs")
+            self.problem("", f"expected fields, got {shown(value)}", "write NAME: VALUE pairs")
 
     def at(self, key: str) -> str:
         return f"{self.path}.{key}" if self.path and key else self.path or key
@@ -128,7 +130,7 @@ class Reader:
         if isinstance(found, kind) and not (kind is int and isinstance(found, bool)):
             return found
         quotes = " in quotes" if kind is str and isinstance(found, int | float) else ""
-        self.problem(key, f"expected {what}, found {shown(found)}", f"write {what}{quotes}")
+        self.problem(key, f"expected {what}, got {shown(found)}", f"write {what}{quotes}")
         return default
 
     def text(self, key: str, default: str = "") -> str:
@@ -152,7 +154,9 @@ class Reader:
         found = self._typed(key, int, default, "a whole number")
         if least <= found <= most:
             return found
-        self.problem(key, f"{shown(found)} is not from {least} to {most}", "write one that is")
+        self.problem(
+            key, f"must be from {least} to {most}, got {shown(found)}", "write one that is"
+        )
         return default
 
     def optional_whole(self, key: str, least: int = LEAST) -> int | None:
@@ -176,7 +180,7 @@ class Reader:
         near = difflib.get_close_matches(found, allowed, n=1, cutoff=0.4)
         fix = f"write {near[0]}" if near else "write one of them"
         known = ", ".join(sorted(one for one in {*allowed} if one))
-        self.problem(key, f"{shown(found)} is not one of {known}", fix)
+        self.problem(key, f"must be one of {known}, got {shown(found)}", fix)
         return False
 
     def amount(self, key: str, resource: str) -> int | None:
@@ -212,7 +216,7 @@ class Reader:
             return _nanoseconds(datetime.fromisoformat(str(found).replace("Z", "+00:00")))
         except (ValueError, OverflowError):
             fix = "write one such as 2026-01-01T00:00:00Z"
-            self.problem(key, f"{shown(found)} is not a time", fix)
+            self.problem(key, f"expected a time, got {shown(found)}", fix)
             return None
 
     def texts(self, key: str) -> tuple[str, ...]:
@@ -220,7 +224,7 @@ class Reader:
         texts = [_plain(one) for one in found]
         for i, one in enumerate(texts):
             if one is None:
-                what = f"expected text, found {shown(found[i])}"
+                what = f"expected text, got {shown(found[i])}"
                 self.problems.append(Problem(f"{self.at(key)}[{i}]", what, "write text"))
         return tuple(one for one in texts if one is not None)
 
@@ -230,7 +234,7 @@ class Reader:
         for name in found.names():
             value = _plain(found.raw(name) or "")
             if value is None:
-                found.problem(name, f"expected text, found {shown(found.raw(name))}", "write text")
+                found.problem(name, f"expected text, got {shown(found.raw(name))}", "write text")
             else:
                 labels[name] = value
         return labels

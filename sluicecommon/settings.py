@@ -95,15 +95,15 @@ def check_value(known: Field[Any], value: object) -> str | None:
     """The mistake of a value; None if it is valid."""
     expected = str(known.type)
     if not _is_a(value, expected):
-        return f"must be {_TYPE_NAMES[expected]}, not {value!r}"
+        return f"must be {_TYPE_NAMES[expected]}, got {value!r}"
     meta = known.metadata
     if isinstance(value, list | tuple):
         return _check_list(meta, list(value))
     if "low" in meta and isinstance(value, int | float):
         if not math.isfinite(value) or not meta["low"] <= value <= meta["high"]:
-            return f"must be between {meta['low']:g} and {meta['high']:g}, not {value!r}"
+            return f"must be between {meta['low']:g} and {meta['high']:g}, got {value!r}"
     elif "allowed" in meta and value not in meta["allowed"]:
-        return f"must be one of {', '.join(meta['allowed'])}, not {value!r}"
+        return f"must be one of {', '.join(meta['allowed'])}, got {value!r}"
     elif isinstance(value, str):
         return _check_text(meta, value)
     return None
@@ -143,7 +143,7 @@ def _check_text(meta: Mapping[str, Any], value: str) -> str | None:
         return "must not contain NUL"
     words = ("", *meta.get("words", ()))
     if meta.get("absolute") and not value.startswith("/") and value not in words:
-        return f"must be an absolute path, not {value!r}"
+        return f"must be an absolute path, got {value!r}"
     return None
 
 

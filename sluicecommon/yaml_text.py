@@ -14,7 +14,7 @@ import yaml
 LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 DEEPEST: Final = 64
 """Levels of nesting. A pod template needs about 12; the stack overflows at about ten thousand."""
-MOST_NODES: Final = 1_000_000
+MAX_NODES: Final = 1_000_000
 """Values in all documents of a text, with aliases expanded; a file of 4 MiB without aliases has
 fewer."""
 
@@ -36,7 +36,7 @@ def read_all(text: str) -> list[object]:
         raise ValueError(f"not YAML or JSON: {_in_one_line(error)}") from error
     except (ValueError, OverflowError, LookupError, AttributeError, TypeError) as error:
         # PyYAML raises these for a scalar that does not fit its tag: `!!int x`, a month 99.
-        what = f"a value is none of its kind: {_in_one_line(error)}"
+        what = f"a value does not fit its tag: {_in_one_line(error)}"
         raise ValueError(f"not YAML or JSON: {what}") from error
 
 
@@ -68,8 +68,8 @@ def check_events(
             size = sizes.pop()
             sizes[-1] += size
             anchored[opened.pop()] = size
-        if sizes[-1] > MOST_NODES:
-            wrong = f"more than {MOST_NODES} values, with what its aliases stand for"
+        if sizes[-1] > MAX_NODES:
+            wrong = f"more than {MAX_NODES} values, with what its aliases stand for"
         if wrong:
             mark: Any = event.start_mark
             raise yaml.composer.ComposerError(None, None, wrong, mark)

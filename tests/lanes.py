@@ -28,6 +28,9 @@ KERNEL = ("tests/ebpf/",)
 MEASURES = re.compile(r"tests\.kit\.measure|kit import measure|\bmeasured=True")
 """Pattern in test files that measure GPU time, or that require an event within a time."""
 LOWEST = 19
+LONG = 20
+OWN = os.getpriority(os.PRIO_PROCESS, 0)
+"""Niceness that this process was started with."""
 
 
 @cache
@@ -65,8 +68,13 @@ def file_of(nodeid: str) -> str:
 
 def arrange(items: list[pytest.Item]) -> None:
     """In the order in which lanes begin; within a lane as they were."""
-    places = ordered(file_of(item.nodeid) for item in items)
+    places = ordered(file_of(item.nodeid) for item in items for _ in range(weight(item)))
     items.sort(key=lambda item: places[lane(file_of(item.nodeid))])
+
+
+def weight(item: pytest.Item) -> int:
+    """A test of `make test-faults` only, such as the long form of another, takes as long as many."""
+    return LONG if item.get_closest_marker("faults") else 1
 
 
 class Lanes(LoadScopeScheduling):  # type: ignore[misc]
@@ -83,4 +91,4 @@ class Lanes(LoadScopeScheduling):  # type: ignore[misc]
 def give_way(nodeid: str) -> None:
     """To be called before each test: what it starts has its priority. Only root has the way back."""
     if os.geteuid() == 0:
-        os.setpriority(os.PRIO_PROCESS, 0, LOWEST if computes(file_of(nodeid)) else 0)
+        os.setpriority(os.PRIO_PROCESS, 0, LOWEST if computes(file_of(nodeid)) else OWN)

@@ -19,6 +19,7 @@
 #include "interpose/compute/rules/gate.h"
 #include "interpose/compute/rules/words.h"
 #include "interpose/compute/siblings.h"
+#include "interpose/tenant/capture.h"
 #include "interpose/tenant/guest.h"
 
 #define WAIT_MAX_NS UINT64_C(10000000) /* every wait checks again after 10 ms */
@@ -28,7 +29,8 @@
 #define LATE_WAKE_NS UINT64_C(60000)            /* default timer slack and a wake-up */
 #define DEFER_MIN_NS UINT64_C(100000)           /* no need to check more often whether a sibling has caught up */
 #define STALL_PATIENCE_NS UINT64_C(10000000000) /* for work that has begun, as far as can be known, and does not end */
-#define DAEMON_SILENT_NS UINT64_C(2000000000)   /* after that the plan's turns are ignored, the own cap is not */
+#define CHUNK_ALONE_NS UINT64_C(1000000)
+#define DAEMON_SILENT_NS UINT64_C(2000000000) /* after that the plan's turns are ignored, the own cap is not */
 
 static void spin_until(uint64_t end_ns)
 {
@@ -93,6 +95,32 @@ static struct gate_window window_of(const struct sluice_policy_device *policy)
 	return (struct gate_window){ policy->lease_origin_ns, policy->lease_period_ns, policy->lease_quantum_ns };
 }
 
+static uint32_t ppm_of(const struct sluice_policy_device *policy, bool planned)
+{
+	return policy->flags & SLUICE_FLAG_ENFORCE_SM
+	               ? gate_effective_ppm(policy->share_ppm, planned ? policy->plan_ppm : 0)
+	               : 0;
+}
+
+/* No other process of the grant, and no other grant at work on the GPU. */
+static bool is_alone(const struct sluice_policy_device *policy, bool planned)
+{
+	return planned && policy->active_grants <= 1 &&
+	       __atomic_load_n(&guest_self()->policy->control.live_slots, __ATOMIC_RELAXED) <= 1;
+}
+
+bool pass_is_free(int device)
+{
+	struct sluice_policy_device policy;
+	bool planned = plan_is_fresh(clock_ns());
+
+	guest_read_device(device, &policy);
+	uint32_t ppm = ppm_of(&policy, planned);
+
+	return planned && policy.active_grants <= 1 && !(policy.flags & (SLUICE_FLAG_PAUSED | SLUICE_FLAG_REVOKED)) &&
+	       (ppm == 0 || ppm >= GATE_PPM);
+}
+
 /* Other users that may be on the GPU now. */
 static void look_around(struct pass_ask *ask, const struct sluice_policy_device *policy, bool planned, uint64_t now_ns)
 {
@@ -103,6 +131,7 @@ static void look_around(struct pass_ask *ask, const struct sluice_policy_device 
 	ask->contention = (uint32_t)policy->contention_epoch;
 	ask->sole = __atomic_load_n(&guest_self()->policy->control.live_slots, __ATOMIC_RELAXED) <= 1;
 	ask->placed = policy->active_grants <= 1 || (windows && ask->window_left_ns > 0);
+	ask->alone = is_alone(policy, planned);
 }
 
 void pass_look_around(struct pass_ask *ask)
@@ -158,9 +187,7 @@ static void take_place(struct pass_ask *ask, struct attempt *at, uint32_t ppm, i
 /* Take a place on the clock, unless there is one at the current price. Returns how long a sibling goes first. */
 static uint64_t pay(struct pass_ask *ask, struct attempt *at, int64_t credit_ns, uint64_t chance)
 {
-	uint32_t plan_ppm = at->planned ? at->policy.plan_ppm : 0;
-	uint32_t ppm =
-		at->policy.flags & SLUICE_FLAG_ENFORCE_SM ? gate_effective_ppm(at->policy.share_ppm, plan_ppm) : 0;
+	uint32_t ppm = ppm_of(&at->policy, at->planned);
 	uint64_t defer = at->drawn ? 0 : defer_ns(ask, at, ppm);
 
 	if (at->drawn && at->ppm != ppm) /* resized during the wait: take another place, at the new price */
@@ -218,14 +245,17 @@ static uint64_t queue_wait_ns(const struct pass_ask *ask, struct attempt *at)
 /* The queued work, and the processes that share the bound on it. A process with no more in flight than a thread's
  * unused credit does not count: with a part for each idle process, a busy one would have next to nothing. With other
  * processes on the GPU the finished part of the queue is unknown, so all work counts that is not known to be done. */
-static void look_at_queue(const struct pass_ask *ask, struct attempt *at)
+static void look_at_queue(const struct pass_ask *ask, struct attempt *at, bool thorough)
 {
 	at->queued_ns = at->expected_ns = 0;
 	at->outstanding = 0;
 	at->processes = at->contexts = 1;
 	if (!ask->pipe)
 		return;
-	pipe_reap(ask->pipe);
+	if (thorough || siblings_exist())
+		pipe_reap(ask->pipe);
+	else
+		pipe_reap_due(ask->pipe, at->now_ns);
 	if (siblings_exist())
 		at->processes = siblings_busy(ask->device, at->policy.chunk_ns);
 	at->contexts = pipe_contexts(ask->pipe);
@@ -234,13 +264,13 @@ static void look_at_queue(const struct pass_ask *ask, struct attempt *at)
 	at->queued_ns = at->processes * at->contexts > 1 ? pipe_inflight_ns(ask->pipe) : at->expected_ns;
 }
 
-/* Time that the launch has to wait as things are; 0 = go. */
-static uint64_t look(struct pass_ask *ask, struct attempt *at, uint64_t defer)
+/* Time that the launch has to wait as things are; 0 = go. `thorough`: by the driver's word on each record. */
+static uint64_t look_once(struct pass_ask *ask, struct attempt *at, uint64_t defer, bool thorough)
 {
 	uint64_t wait_ns = defer;
 
 	at->punctual = false;
-	look_at_queue(ask, at);
+	look_at_queue(ask, at, thorough);
 	if (at->policy.flags & SLUICE_FLAG_PAUSED)
 		wait_ns = WAIT_MAX_NS;
 	else if (at->drawn && at->ppm)
@@ -254,17 +284,34 @@ static uint64_t look(struct pass_ask *ask, struct attempt *at, uint64_t defer)
 	return wait_ns;
 }
 
+/* By the clock alone the queue may look longer than it is, so no launch waits without a query. */
+static uint64_t look(struct pass_ask *ask, struct attempt *at, uint64_t defer)
+{
+	return look_once(ask, at, defer, false) ? look_once(ask, at, defer, true) : 0;
+}
+
 /* --- wait ---------------------------------------------------------------------------------------------------------- */
 
 static void wait_and_account(struct pass_ask *ask, struct attempt *at, uint32_t wake, uint64_t wait_ns)
 {
 	uint64_t began_ns = at->now_ns;
 
+	capture_wait();
 	wait_for(guest_self()->policy, wake, wait_ns, began_ns, at->punctual);
 	at->now_ns = clock_ns();
 	guest_heartbeat(at->now_ns);
 	add64(&guest_usage(ask->device)->throttled_ns, at->now_ns - began_ns);
 	ask->waited_ns += at->now_ns - began_ns;
+}
+
+/* While nobody else is there a thread draws more at once: nobody waits for what it leaves unused. A capped grant pays
+ * at most CHUNK_ALONE_NS of its clock for it. */
+static uint64_t chunk_ns(const struct sluice_policy_device *policy, bool planned)
+{
+	uint32_t ppm = ppm_of(policy, planned);
+	uint64_t alone_ns = ppm && ppm < GATE_PPM ? CHUNK_ALONE_NS * ppm / GATE_PPM : CHUNK_ALONE_NS;
+
+	return is_alone(policy, planned) && alone_ns > policy->chunk_ns ? alone_ns : policy->chunk_ns;
 }
 
 CUresult pass_gate(struct pass_ask *ask, int64_t *credit_ns, uint64_t chance)
@@ -279,6 +326,7 @@ CUresult pass_gate(struct pass_ask *ask, int64_t *credit_ns, uint64_t chance)
 
 		guest_read_device(ask->device, &at.policy);
 		at.planned = plan_is_fresh(at.now_ns);
+		at.policy.chunk_ns = chunk_ns(&at.policy, at.planned);
 		if (at.policy.flags & SLUICE_FLAG_REVOKED) {
 			give_place_back(ask, &at);
 			return CUDA_ERROR_SYSTEM_NOT_READY;

@@ -14,15 +14,19 @@ struct throttle_pipe;
 struct pass_ask {
 	struct throttle_pipe *pipe; /* of its context; NULL: the queued work is unknown */
 	int device;
-	bool proven; /* its cost was measured often enough to queue by it */
+	bool proven; /* its price is good enough to queue by it */
 	uint64_t cost_ns;
 	uint64_t paid_ns;   /* out: drawn from the grant */
 	uint64_t waited_ns; /* out */
 	/* out: the situation at the launch, as in pipe_launch */
 	uint64_t window_left_ns;
 	uint32_t contention;
-	bool placed, sole;
+	bool placed, sole, alone;
 };
+
+/* True: no other grant is at work on the GPU and no cap holds this one back, so a launch of unknown length costs
+ * nobody time. */
+bool pass_is_free(int device);
 
 /* Draw what *credit_ns lacks of the cost, and return when the launch may go; the credit is reduced by the cost.
  * `chance`, 0 to 65535, varies how much is drawn. CUDA_ERROR_SYSTEM_NOT_READY: the grant has ended. */

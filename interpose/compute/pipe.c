@@ -27,11 +27,14 @@
 #include "interpose/compute/settle.h"
 #include "interpose/compute/siblings.h"
 #include "interpose/driver/driver.h"
+#include "interpose/tenant/capture.h"
 #include "interpose/tenant/guest.h"
 
 #define PIPES 32                                 /* contexts of one process; more are charged but never timed */
 #define RECORDS 64                               /* outstanding records of one context */
 #define RECORD_EVERY_NS UINT64_C(250000)         /* of charged work, varied at random by half */
+#define RECORD_ALONE_NS UINT64_C(1000000)        /* the same while nobody else is on the GPU */
+#define FOREIGN_STREAMS 8                        /* remembered by context, as far as their hashes differ */
 #define GAP_TRIES 3                              /* empty records that measure the cost of two event calls */
 #define UNKNOWN_PATIENCE_NS UINT64_C(2000000000) /* limit on delaying the second launch of a new shape */
 
@@ -42,11 +45,21 @@ struct throttle_record {
 	uint32_t sequence;
 	CUevent before; /* created on first use, destroyed with the pipe */
 	CUevent after;
+	CUcontext home; /* of both events */
 	CUstream stream;
 	struct settle_work work;
+	uint64_t due_ns; /* when its work should be over if no other process uses the GPU */
 	bool empty;      /* two events and nothing between */
+	bool blind;      /* the driver refused its events: timed by the host */
+	bool alone;      /* as in pipe_launch */
 	int8_t previous; /* index of the record at whose end this one begins, -1 = begins with its own event */
 	uint32_t previous_sequence;
+};
+
+/* A stream of another context than the one that is current when it is used. */
+struct throttle_foreign {
+	CUstream stream;
+	CUcontext home;
 };
 
 struct throttle_pipe {
@@ -58,6 +71,7 @@ struct throttle_pipe {
 	uint64_t unmarked_ns;  /* charged since the last record, and not known to be done */
 	uint64_t untimed_ns;   /* charged since the last record */
 	uint64_t idle_at_ns;   /* when all recorded work should be done if no other process uses the GPU */
+	uint64_t reap_at_ns;   /* when the oldest record should be over; at the latest then it is queried */
 	uint64_t record_at_ns; /* amount of unmarked work at which the next record is due */
 	uint64_t gap_ns;       /* host time between two event calls, as the GPU's clock shows it */
 	uint32_t gap_tries;
@@ -67,6 +81,7 @@ struct throttle_pipe {
 	uint64_t last;      /* where the next record may begin: sequence << 8 | index, 0 = nowhere */
 	uint32_t sequence;
 	uint32_t next_record;
+	struct throttle_foreign foreign[FOREIGN_STREAMS];
 	struct throttle_record record[RECORDS];
 };
 
@@ -122,6 +137,7 @@ static uint64_t pipe_clear(struct throttle_pipe *pipe)
 	uint64_t left_ns = __atomic_exchange_n(&pipe->inflight_ns, 0, __ATOMIC_RELAXED);
 
 	memset(pipe->record, 0, sizeof(pipe->record));
+	memset(pipe->foreign, 0, sizeof(pipe->foreign));
 	__atomic_store_n(&pipe->last, 0, __ATOMIC_RELAXED);
 	__atomic_store_n(&pipe->outstanding, 0, __ATOMIC_RELAXED);
 	left_ns += __atomic_exchange_n(&pipe->unmarked_ns, 0, __ATOMIC_RELAXED);
@@ -129,10 +145,44 @@ static uint64_t pipe_clear(struct throttle_pipe *pipe)
 	return left_ns;
 }
 
+/* A context other than the pipe's has gone, and the events that records have in it. */
+static void home_gone(struct throttle_pipe *pipe, uint32_t tag)
+{
+	for (unsigned i = 0; i < RECORDS; i++) {
+		struct throttle_record *record = &pipe->record[i];
+		uint32_t state = __atomic_load_n(&record->state, __ATOMIC_ACQUIRE);
+
+		if (!record->home || record->home == pipe->context || guest_context_tag(record->home) != tag ||
+		    (state != RECORD_FREE && state != RECORD_PENDING) ||
+		    !__atomic_compare_exchange_n(&record->state, &state, RECORD_REAPING, false, __ATOMIC_ACQUIRE,
+		                                 __ATOMIC_RELAXED))
+			continue;
+		record->before = record->after = NULL;
+		record->home = NULL;
+		if (state == RECORD_PENDING) {
+			if (guest_self())
+				add64(&guest_usage(device_of(pipe))->completed_ns, record->work.paid_ns);
+			take64(&pipe->inflight_ns, record->work.paid_ns);
+			__atomic_fetch_sub(&pipe->outstanding, 1, __ATOMIC_RELAXED);
+		}
+		__atomic_store_n(&record->state, RECORD_FREE, __ATOMIC_RELEASE);
+	}
+}
+
+void pipe_home_gone(uint32_t tag)
+{
+	struct throttle_pipe *pipe;
+
+	for (unsigned i = 0; i < PIPES && (pipe = __atomic_load_n(&pipes[i], __ATOMIC_ACQUIRE)); i++)
+		if (__atomic_load_n(&pipe->context, __ATOMIC_ACQUIRE))
+			home_gone(pipe, tag);
+}
+
 void pipe_context_gone(uint32_t tag)
 {
 	struct throttle_pipe *pipe;
 
+	pipe_home_gone(tag);
 	for (unsigned i = 0; i < PIPES && (pipe = __atomic_load_n(&pipes[i], __ATOMIC_ACQUIRE)); i++) {
 		CUcontext context = __atomic_load_n(&pipe->context, __ATOMIC_ACQUIRE);
 		int device = device_of(pipe);
@@ -155,7 +205,65 @@ void pipe_forget_parent(void)
 	}
 }
 
-static int8_t record_claim(struct throttle_pipe *pipe)
+static void discard(CUevent *event)
+{
+	if (*event && driver.cuEventDestroy_v2)
+		driver.cuEventDestroy_v2(*event);
+	*event = NULL;
+}
+
+/* Give a claimed record events of that context. Events of another one cannot be recorded on its streams. */
+static bool record_at_home(struct throttle_pipe *pipe, struct throttle_record *record, CUcontext home)
+{
+	bool foreign = home != pipe->context;
+
+	if (record->home != home) {
+		discard(&record->before);
+		discard(&record->after);
+		record->home = home;
+	}
+	if (record->before && record->after)
+		return true;
+	if (foreign && (!driver.cuCtxPushCurrent_v2 || driver.cuCtxPushCurrent_v2(home) != CUDA_SUCCESS))
+		return false;
+	bool made = (record->before || driver.cuEventCreate(&record->before, CU_EVENT_DEFAULT) == CUDA_SUCCESS) &&
+	            (record->after || driver.cuEventCreate(&record->after, CU_EVENT_DEFAULT) == CUDA_SUCCESS);
+
+	if (foreign)
+		driver.cuCtxPopCurrent_v2(&home);
+	return made;
+}
+
+/* The context that a stream's events have to be of: as far as is known the current one, which the pipe belongs to. */
+static CUcontext home_of(const struct throttle_pipe *pipe, CUstream stream)
+{
+	const struct throttle_foreign *f = &pipe->foreign[gate_mix((uintptr_t)stream) % FOREIGN_STREAMS];
+
+	return stream && __atomic_load_n(&f->stream, __ATOMIC_RELAXED) == stream
+	               ? __atomic_load_n(&f->home, __ATOMIC_RELAXED)
+	               : pipe->context;
+}
+
+/* The driver refused an event: ask it for the stream's context. Green and execution contexts have streams of their own,
+ * which a thread may use while the primary context is current. */
+static CUcontext find_home(struct throttle_pipe *pipe, CUstream stream)
+{
+	struct throttle_foreign *f = &pipe->foreign[gate_mix((uintptr_t)stream) % FOREIGN_STREAMS];
+	CUcontext home = NULL;
+	CUgreenCtx green = NULL;
+
+	if (driver.cuStreamGetGreenCtx && driver.cuCtxFromGreenCtx &&
+	    driver.cuStreamGetGreenCtx(stream, &green) == CUDA_SUCCESS && green)
+		driver.cuCtxFromGreenCtx(&home, green);
+	if (!home && (!driver.cuStreamGetCtx || driver.cuStreamGetCtx(stream, &home) != CUDA_SUCCESS))
+		return NULL;
+	/* another thread may read one without the other: the driver then refuses its event, too */
+	__atomic_store_n(&f->home, home, __ATOMIC_RELAXED);
+	__atomic_store_n(&f->stream, stream, __ATOMIC_RELAXED);
+	return home;
+}
+
+static int8_t record_claim(struct throttle_pipe *pipe, CUcontext home)
 {
 	uint32_t start = __atomic_fetch_add(&pipe->next_record, 1, __ATOMIC_RELAXED);
 
@@ -167,14 +275,14 @@ static int8_t record_claim(struct throttle_pipe *pipe)
 		if (!__atomic_compare_exchange_n(&record->state, &state, RECORD_CLAIMED, false, __ATOMIC_ACQUIRE,
 		                                 __ATOMIC_RELAXED))
 			continue;
-		if ((record->before || driver.cuEventCreate(&record->before, CU_EVENT_DEFAULT) == CUDA_SUCCESS) &&
-		    (record->after || driver.cuEventCreate(&record->after, CU_EVENT_DEFAULT) == CUDA_SUCCESS)) {
+		if (record_at_home(pipe, record, home)) {
 			/* other threads still read it, to learn that it is not the record they remember */
 			__atomic_store_n(&record->sequence, __atomic_add_fetch(&pipe->sequence, 1, __ATOMIC_RELAXED),
 			                 __ATOMIC_RELEASE);
 			record->previous = -1;
 			record->work.chained = false;
 			record->empty = false;
+			record->blind = false;
 			return index;
 		}
 		__atomic_store_n(&record->state, RECORD_FREE, __ATOMIC_RELEASE);
@@ -229,6 +337,16 @@ static void record_finish(struct throttle_pipe *pipe, struct throttle_record *re
 	__atomic_store_n(&record->state, RECORD_FREE, __ATOMIC_RELEASE);
 }
 
+/* The next query is due at that time, or earlier. */
+static void reap_by(struct throttle_pipe *pipe, uint64_t at_ns)
+{
+	uint64_t old_ns = __atomic_load_n(&pipe->reap_at_ns, __ATOMIC_RELAXED);
+
+	while (at_ns < old_ns && !__atomic_compare_exchange_n(&pipe->reap_at_ns, &old_ns, at_ns, true, __ATOMIC_RELAXED,
+	                                                      __ATOMIC_RELAXED))
+		;
+}
+
 /* One thread at a time; the others continue without reaping. */
 void pipe_reap(struct throttle_pipe *pipe)
 {
@@ -236,7 +354,9 @@ void pipe_reap(struct throttle_pipe *pipe)
 	    __atomic_exchange_n(&pipe->reaping, 1, __ATOMIC_ACQUIRE))
 		return;
 	uint32_t first = __atomic_load_n(&pipe->next_record, __ATOMIC_RELAXED);
+	uint64_t next_ns = UINT64_MAX;
 
+	__atomic_store_n(&pipe->reap_at_ns, UINT64_MAX, __ATOMIC_RELAXED);
 	for (unsigned i = 0; i < RECORDS; i++) { /* oldest first: a chain's start is settled before its end */
 		struct throttle_record *record = &pipe->record[(first + i) % RECORDS];
 		uint32_t state = RECORD_PENDING;
@@ -247,12 +367,27 @@ void pipe_reap(struct throttle_pipe *pipe)
 			continue;
 		CUresult r = driver.cuEventQuery(record->after);
 
-		if (r == CUDA_ERROR_NOT_READY)
+		if (r == CUDA_ERROR_NOT_READY) {
+			next_ns = record->due_ns < next_ns ? record->due_ns : next_ns;
 			__atomic_store_n(&record->state, RECORD_PENDING, __ATOMIC_RELEASE);
-		else
+		} else {
 			record_finish(pipe, record);
+		}
 	}
+	reap_by(pipe, next_ns);
 	__atomic_store_n(&pipe->reaping, 0, __ATOMIC_RELEASE);
+}
+
+void pipe_reap_due(struct throttle_pipe *pipe, uint64_t now_ns)
+{
+	uint64_t at_ns = __atomic_load_n(&pipe->reap_at_ns, __ATOMIC_RELAXED);
+
+	if (now_ns < at_ns)
+		return;
+	pipe_reap(pipe);
+	/* overdue, beside others perhaps: no use in a query at each launch */
+	if (__atomic_load_n(&pipe->reap_at_ns, __ATOMIC_RELAXED) <= now_ns)
+		__atomic_store_n(&pipe->reap_at_ns, now_ns + GATE_POLL_NS, __ATOMIC_RELAXED);
 }
 
 uint64_t pipe_inflight_ns(const struct throttle_pipe *pipe)
@@ -325,12 +460,12 @@ void pipe_mark(struct throttle_pipe *pipe, int64_t used_ns, const void *thread)
 		take64(&pipe->unmarked_ns, (uint64_t)-used_ns);
 }
 
-void pipe_await_first_sample(struct throttle_pipe *pipe, const struct cost_entry *entry)
+void pipe_await_first_sample(struct throttle_pipe *pipe, const struct cost_entry *entry, uint32_t ahead)
 {
 	uint64_t began_ns = clock_ns(), step_ns = 20000;
 
 	while (__atomic_load_n(&entry->cost_ns, __ATOMIC_RELAXED) == 0 &&
-	       __atomic_load_n(&pipe->outstanding, __ATOMIC_RELAXED) > 0 &&
+	       __atomic_load_n(&pipe->outstanding, __ATOMIC_RELAXED) > ahead &&
 	       clock_ns() - began_ns < UNKNOWN_PATIENCE_NS) {
 		struct timespec step = { .tv_sec = 0, .tv_nsec = (long)step_ns };
 
@@ -338,6 +473,7 @@ void pipe_await_first_sample(struct throttle_pipe *pipe, const struct cost_entry
 		if (__atomic_load_n(&entry->cost_ns, __ATOMIC_RELAXED) ||
 		    (clock_ns() - began_ns > PIPE_HELD_PATIENCE_NS && pipe_held(pipe)))
 			break;
+		capture_wait();
 		nanosleep(&step, NULL);
 		step_ns = step_ns < 1000000 ? step_ns * 2 : step_ns;
 	}
@@ -363,13 +499,14 @@ static void record_publish(struct throttle_pipe *pipe, struct throttle_record *r
 /* Two events with nothing between them, on an idle stream. */
 static void measure_gap(struct throttle_pipe *pipe, CUstream stream)
 {
-	int8_t index = record_claim(pipe);
+	int8_t index = record_claim(pipe, home_of(pipe, stream));
 
 	if (index < 0)
 		return;
 	struct throttle_record *record = &pipe->record[index];
 
 	record->empty = true;
+	record->due_ns = 0;
 	record->work.paid_ns = 0;
 	if (driver.cuEventRecord(record->before, stream) == CUDA_SUCCESS &&
 	    driver.cuEventRecord(record->after, stream) == CUDA_SUCCESS)
@@ -394,7 +531,7 @@ static bool record_chain(struct throttle_pipe *pipe, struct throttle_record *rec
 	if (!last)
 		return pipe_outstanding(pipe) == 0;
 	if (__atomic_load_n(&previous->sequence, __ATOMIC_RELAXED) == (uint32_t)(last >> 8) &&
-	    __atomic_load_n(&previous->state, __ATOMIC_ACQUIRE) == RECORD_PENDING &&
+	    __atomic_load_n(&previous->state, __ATOMIC_ACQUIRE) == RECORD_PENDING && previous->home == record->home &&
 	    driver.cuEventQuery(previous->after) == CUDA_ERROR_NOT_READY) {
 		record->previous = (int8_t)(last & 0xff);
 		record->work.chained = true;
@@ -405,6 +542,60 @@ static bool record_chain(struct throttle_pipe *pipe, struct throttle_record *rec
 	return true;
 }
 
+/* False: the driver has no way to tell when this stream's work ends. A chain is not mended: its begin is an event of
+ * the old context. */
+static bool record_event(struct throttle_pipe *pipe, struct throttle_record *record, CUevent *event, CUstream stream)
+{
+	CUresult r = driver.cuEventRecord(*event, stream);
+	CUcontext home;
+
+	if (r == CUDA_SUCCESS)
+		return true;
+	home = find_home(pipe, stream);
+	if (event == &record->before && home && record_at_home(pipe, record, home) &&
+	    driver.cuEventRecord(*event, stream) == CUDA_SUCCESS)
+		return true;
+	if (event == &record->after && home && home != record->home)
+		return false; /* the next record will know; the host times this one */
+	guest_count_failed_record();
+	return false;
+}
+
+/* Without events the host waits for the work and times it: slow, but no launch is free of charge. Ends with the record.
+ * Returns 0: the duration of the call is unknown. */
+static uint64_t settle_blind(struct throttle_pipe *pipe, struct throttle_record *record)
+{
+	struct settle_work work = record->work;
+	uint64_t began_ns = clock_ns(), waited_ns = 0;
+	CUresult r = CUDA_ERROR_NOT_READY;
+
+	work.paid_ns = __atomic_exchange_n(&pipe->unmarked_ns, 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&pipe->untimed_ns, 0, __ATOMIC_RELAXED);
+	work.chained = false;
+	while (driver.cuStreamQuery && (r = driver.cuStreamQuery(record->stream)) == CUDA_ERROR_NOT_READY &&
+	       (waited_ns = clock_ns() - began_ns) < UNKNOWN_PATIENCE_NS) {
+		/* the time is known as well as the wait is short */
+		uint64_t step_ns = waited_ns / 16 > GATE_POLL_NS ? waited_ns / 16 : GATE_POLL_NS;
+		struct timespec step = { .tv_sec = 0, .tv_nsec = (long)step_ns };
+
+		capture_wait();
+		nanosleep(&step, NULL);
+	}
+	uint64_t elapsed_ns = clock_ns() - work.host_ns; /* since the record was opened */
+
+	work.host_ns = 0;
+	add64(&guest_usage(device_of(pipe))->completed_ns, work.paid_ns);
+	if (r == CUDA_SUCCESS) {
+		struct cost_entry *entry = cost_lookup(work.key);
+
+		if (entry)
+			cost_tried(entry);
+		settle_work(device_of(pipe), &work, entry, elapsed_ns);
+	}
+	__atomic_store_n(&record->state, RECORD_FREE, __ATOMIC_RELEASE);
+	return 0;
+}
+
 int8_t pipe_record_open(struct throttle_pipe *pipe, struct cost_entry *entry, const struct pipe_launch *launch)
 {
 	if (!record_due(pipe, entry))
@@ -413,7 +604,7 @@ int8_t pipe_record_open(struct throttle_pipe *pipe, struct cost_entry *entry, co
 		__atomic_fetch_add(&pipe->gap_tries, 1, __ATOMIC_RELAXED);
 		measure_gap(pipe, launch->stream);
 	}
-	int8_t index = record_claim(pipe);
+	int8_t index = record_claim(pipe, home_of(pipe, launch->stream));
 
 	if (index < 0)
 		return index;
@@ -422,13 +613,19 @@ int8_t pipe_record_open(struct throttle_pipe *pipe, struct cost_entry *entry, co
 
 	record->stream = launch->stream;
 	record->work.key = launch->key;
+	record->work.kin = launch->kin;
+	record->work.lent = launch->lent;
 	record->work.cost_ns = launch->cost_ns;
 	record->work.contention = launch->contention;
 	record->work.placed = launch->placed;
 	record->work.sole = launch->sole;
-	record->work.mixed = launch->mixed;
+	/* nothing but this launch is without a record: whatever came before it was of no account */
+	record->work.mixed = launch->mixed && __atomic_load_n(&pipe->unmarked_ns, __ATOMIC_RELAXED) > launch->cost_ns;
 	record->work.busy = launch->sole ? 1 : siblings_busy(device_of(pipe), 0);
 	set_others_done(record, siblings_exist() ? siblings_work(device_of(pipe)).done_ns : UINT64_MAX);
+	record->alone = launch->alone;
+	if (launch->lent) /* or a deep queue of new shapes would be timed launch by launch */
+		cost_tried(entry);
 	bool free = record_chain(pipe, record);
 
 	if (record->previous < 0) {
@@ -436,10 +633,11 @@ int8_t pipe_record_open(struct throttle_pipe *pipe, struct cost_entry *entry, co
 		bool first = __atomic_load_n(&entry->tries, __ATOMIC_RELAXED) < COST_SAMPLE_FIRST;
 
 		ahead_ns += unmarked_ns > launch->cost_ns ? unmarked_ns - launch->cost_ns : 0;
-		if ((!free && !first) || driver.cuEventRecord(record->before, launch->stream) != CUDA_SUCCESS) {
+		if (!free && !first) {
 			__atomic_store_n(&record->state, RECORD_FREE, __ATOMIC_RELEASE);
 			return -1;
 		}
+		record->blind = !record_event(pipe, record, &record->before, launch->stream);
 	}
 	record->work.own_ns = launch->window_left_ns == UINT64_MAX ? UINT64_MAX
 	                      : launch->window_left_ns > ahead_ns  ? launch->window_left_ns - ahead_ns
@@ -453,10 +651,12 @@ uint64_t pipe_record_close(struct throttle_pipe *pipe, int8_t index, bool launch
 	struct throttle_record *record = &pipe->record[index];
 	uint64_t now_ns = clock_ns();
 
-	if (!launched || driver.cuEventRecord(record->after, record->stream) != CUDA_SUCCESS) {
+	if (!launched) {
 		__atomic_store_n(&record->state, RECORD_FREE, __ATOMIC_RELEASE);
 		return 0;
 	}
+	if (record->blind || !record_event(pipe, record, &record->after, record->stream))
+		return settle_blind(pipe, record);
 	uint64_t host_ns = record->work.host_ns = now_ns - record->work.host_ns;
 
 	record->work.mixed = __atomic_exchange_n(&pipe->crowd, 0, __ATOMIC_RELAXED) || record->work.mixed;
@@ -464,12 +664,16 @@ uint64_t pipe_record_close(struct throttle_pipe *pipe, int8_t index, bool launch
 	__atomic_store_n(&pipe->untimed_ns, 0, __ATOMIC_RELAXED);
 	uint64_t chance = gate_mix(__atomic_add_fetch(&pipe->random, 1, __ATOMIC_RELAXED)) >> 48;
 
-	__atomic_store_n(&pipe->record_at_ns, RECORD_EVERY_NS / 2 + RECORD_EVERY_NS * chance / 65536, __ATOMIC_RELAXED);
+	uint64_t every_ns = record->alone ? RECORD_ALONE_NS : RECORD_EVERY_NS;
+
+	__atomic_store_n(&pipe->record_at_ns, every_ns / 2 + every_ns * chance / 65536, __ATOMIC_RELAXED);
 	add64(&pipe->inflight_ns, record->work.paid_ns);
-	draw(&pipe->idle_at_ns, now_ns, record->work.paid_ns);
+	uint64_t idle_ns = draw(&pipe->idle_at_ns, now_ns, record->work.paid_ns);
+	uint64_t due_ns = record->due_ns = gate_tat_after_ns(idle_ns, now_ns, record->work.paid_ns);
 	uint64_t last = (uint64_t)record->sequence << 8 | (uint8_t)index;
 
 	record_publish(pipe, record);
+	reap_by(pipe, due_ns);
 	__atomic_store_n(&pipe->last, last, __ATOMIC_RELEASE);
 	return host_ns;
 }
@@ -480,4 +684,36 @@ void pipe_settle(struct throttle_pipe *pipe, bool whole_context)
 	if (whole_context || pipe_outstanding(pipe) == 0)
 		add64(&guest_usage(device_of(pipe))->completed_ns,
 		      __atomic_exchange_n(&pipe->unmarked_ns, 0, __ATOMIC_RELAXED));
+}
+
+static bool is_due(const struct throttle_pipe *pipe, uint64_t now_ns)
+{
+	return __atomic_load_n(&pipe->context, __ATOMIC_ACQUIRE) &&
+	       (pipe_outstanding(pipe) ? __atomic_load_n(&pipe->reap_at_ns, __ATOMIC_RELAXED) <= now_ns
+	                               : __atomic_load_n(&pipe->unmarked_ns, __ATOMIC_RELAXED) > 0);
+}
+
+bool pipe_any_due(uint64_t now_ns)
+{
+	struct throttle_pipe *pipe;
+
+	for (unsigned i = 0; i < PIPES && (pipe = __atomic_load_n(&pipes[i], __ATOMIC_ACQUIRE)); i++)
+		if (is_due(pipe, now_ns))
+			return true;
+	return false;
+}
+
+void pipe_settle_polled(void)
+{
+	struct throttle_pipe *pipe;
+	uint64_t now_ns = clock_ns();
+
+	for (unsigned i = 0; i < PIPES && (pipe = __atomic_load_n(&pipes[i], __ATOMIC_ACQUIRE)); i++) {
+		if (!is_due(pipe, now_ns))
+			continue;
+		pipe_reap_due(pipe, now_ns);
+		pipe_settle(pipe, false);
+		if (guest_self())
+			guest_heartbeat(now_ns);
+	}
 }

@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "interpose/compute/rules/cost.h"
+#include "interpose/compute/rules/kin.h"
 #include "nativecommon/cuda_abi.h"
 
 struct throttle_pipe;
@@ -18,11 +19,14 @@ struct throttle_pipe;
 struct pipe_launch {
 	CUstream stream;
 	uint64_t key;
+	struct kin kin;
 	uint64_t cost_ns;        /* charge of the launch */
 	uint64_t window_left_ns; /* rest of the grant's own window, UINT64_MAX = no windows */
 	uint32_t contention;     /* low bits of the device's contention epoch */
 	bool placed;             /* no other grant should be on the GPU: this one is alone, or inside its own window */
 	bool sole;               /* no other process of the grant is at work */
+	bool alone;              /* that, and no other grant is at work on the GPU */
+	bool lent;               /* its price is no time of its shape */
 	bool mixed;              /* some work marked since the last record is of other launches */
 };
 
@@ -30,11 +34,15 @@ struct pipe_launch {
 struct throttle_pipe *pipe_of_current(int device);
 /* The context with this guest_context_tag() was destroyed, and its events with it. */
 void pipe_context_gone(uint32_t tag);
+/* The same of a context that only lent its streams: a green context. */
+void pipe_home_gone(uint32_t tag);
 /* The process attaches again after a fork: all pipes were its parent's. */
 void pipe_forget_parent(void);
 
 /* Settle every record whose work is done. */
 void pipe_reap(struct throttle_pipe *pipe);
+/* The same, but only when the oldest record should be over: each query is a call of the driver. */
+void pipe_reap_due(struct throttle_pipe *pipe, uint64_t now_ns);
 /* GPU time charged for queued work that is not known to be done. */
 uint64_t pipe_inflight_ns(const struct throttle_pipe *pipe);
 /* The part of it that should still be to come if no other process uses the GPU: by its expected end, some of it must be
@@ -50,9 +58,10 @@ bool pipe_held(struct throttle_pipe *pipe);
 #define PIPE_HELD_PATIENCE_NS UINT64_C(50000000) /* without a beginning for so long, it is no other grant's turn */
 /* A thread has handed so much to the driver; a negative amount takes back what failed. `thread` identifies it. */
 void pipe_mark(struct throttle_pipe *pipe, int64_t used_ns, const void *thread);
-/* A shape launched once and not timed yet: its second launch waits for the time of the first, or an application could
- * queue minutes of work at the default price. */
-void pipe_await_first_sample(struct throttle_pipe *pipe, const struct cost_entry *entry);
+/* A shape launched once, not timed yet, and of a function without a price: its second launch waits for the time of the
+ * first, or an application could queue minutes of work at the default price. Returns at once while at most `ahead`
+ * records are outstanding. */
+void pipe_await_first_sample(struct throttle_pipe *pipe, const struct cost_entry *entry, uint32_t ahead);
 
 /* Before a launch: open a record for it if one is due. Returns its index, or -1. */
 int8_t pipe_record_open(struct throttle_pipe *pipe, struct cost_entry *entry, const struct pipe_launch *launch);
@@ -61,5 +70,9 @@ int8_t pipe_record_open(struct throttle_pipe *pipe, struct cost_entry *entry, co
 uint64_t pipe_record_close(struct throttle_pipe *pipe, int8_t index, bool launched);
 /* The application has waited for work: for all of the context's, or for some when no other work is outstanding. */
 void pipe_settle(struct throttle_pipe *pipe, bool whole_context);
+/* Does any context of the process have work that should be over, but is not known to be? */
+bool pipe_any_due(uint64_t now_ns);
+/* Some work of the process is done, of whatever context: settle what is over. */
+void pipe_settle_polled(void);
 
 #endif

@@ -32,13 +32,17 @@ static void correct(int device, const struct sluice_policy_device *policy, uint6
 	}
 }
 
-/* A record of one launch gives its cost, one of several similar launches the cost of each. */
+/* A record of one launch gives its cost, one of several similar launches the cost of each. What is learnt about a new
+ * shape is learnt about its function too. */
 static void learn(const struct settle_work *work, struct cost_entry *entry, uint64_t own_ns, uint64_t paid_ns)
 {
-	if (entry && !work->chained)
-		cost_learn(entry, own_ns, true);
-	else if (entry && !work->mixed && work->cost_ns <= paid_ns)
-		cost_learn(entry, gate_part_ns(own_ns, work->cost_ns, paid_ns), true);
+	uint64_t sample_ns = work->chained ? gate_part_ns(own_ns, work->cost_ns, paid_ns) : own_ns;
+
+	if (!entry || (work->chained && (work->mixed || work->cost_ns > paid_ns)))
+		return;
+	if (__atomic_load_n(&entry->samples, __ATOMIC_RELAXED) < COST_SAMPLE_FIRST)
+		kin_learn(&work->kin, sample_ns);
+	cost_learn(entry, sample_ns, true);
 }
 
 /* The part of a record's time that no other process of the grant can have taken: the others had at most the time
@@ -79,22 +83,26 @@ static void settle_shared(int device, const struct settle_work *work, const stru
 		correct(device, policy, own_ns, paid_ns);
 		return;
 	}
+	if (work->lent && (!work->chained || work->cost_ns >= work->paid_ns))
+		kin_learn_shared(&work->kin, own_ns);
 	if (work->chained)
 		return;
 	if (entry) {
-		bool first = work->sole && !__atomic_load_n(&entry->cost_ns, __ATOMIC_RELAXED);
+		bool first = work->sole && (!__atomic_load_n(&entry->cost_ns, __ATOMIC_RELAXED) || cost_is_lent(entry));
 
 		cost_learn(entry, first ? own_ns : elapsed_ns, false);
 	}
-	if (paid_ns <= COST_DEFAULT_NS)
+	if (paid_ns <= COST_DEFAULT_NS || work->lent)
 		correct(device, policy, own_ns, paid_ns);
 }
 
 /* Did the launch call load something? Its time is discarded, but not for ever: some shapes always take so long. */
 static bool polluted(const struct settle_work *work, const struct cost_entry *entry, uint64_t elapsed_ns)
 {
-	return !work->chained && work->host_ns > SETTLE_LOADING_NS && work->host_ns > elapsed_ns / 4 && entry &&
-	       __atomic_load_n(&entry->tries, __ATOMIC_RELAXED) < POLLUTED_TRIES;
+	uint32_t tries = entry ? __atomic_load_n(&entry->tries, __ATOMIC_RELAXED) : UINT32_MAX;
+
+	return !work->chained && work->host_ns > SETTLE_LOADING_NS && work->host_ns > elapsed_ns / 4 &&
+	       tries < (work->lent ? 2 * POLLUTED_TRIES : POLLUTED_TRIES);
 }
 
 void settle_work(int device, const struct settle_work *work, struct cost_entry *entry, uint64_t elapsed_ns)

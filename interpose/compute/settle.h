@@ -7,11 +7,13 @@
 #include <stdint.h>
 
 #include "interpose/compute/rules/cost.h"
+#include "interpose/compute/rules/kin.h"
 
 #define SETTLE_LOADING_NS UINT64_C(50000) /* a launch call that takes so long was loading code */
 
 struct settle_work {
 	uint64_t key;            /* of the launch it was timed for */
+	struct kin kin;          /* likewise */
 	uint64_t paid_ns;        /* all charges since the record before it */
 	uint64_t cost_ns;        /* charged for that launch */
 	uint64_t host_ns;        /* how long the launch call took */
@@ -20,6 +22,7 @@ struct settle_work {
 	uint32_t contention;     /* as in pipe_launch, like the three below */
 	uint32_t busy;           /* processes of the grant at work when it began */
 	bool placed, sole, mixed;
+	bool lent;    /* charged at a price that is no time of this shape */
 	bool chained; /* the time covers all that was paid, else that launch alone */
 };
 

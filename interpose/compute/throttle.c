@@ -5,6 +5,7 @@
  */
 #include "interpose/compute/throttle.h"
 
+#include "nativecommon/clock.h"
 #include "interpose/compute/pass.h"
 #include "interpose/compute/pipe.h"
 #include "interpose/compute/rules/gate.h"
@@ -33,6 +34,11 @@ void throttle_context_gone(uint32_t tag)
 	pipe_context_gone(tag);
 }
 
+void throttle_green_gone(uint32_t tag)
+{
+	pipe_home_gone(tag);
+}
+
 void throttle_forget_parent(void)
 {
 	throttle_forget_all();
@@ -40,6 +46,7 @@ void throttle_forget_parent(void)
 	throttle_local.launches = 0;
 	if (throttle_local.lane)
 		throttle_local.lane->seen_ns = 0;
+	capture_forget_parent();
 	pipe_forget_parent();
 	siblings_forget_parent();
 }
@@ -48,6 +55,7 @@ void throttle_forget_all(void)
 {
 	throttle_forget_local();
 	cost_relearn_all();
+	kin_forget_all();
 }
 
 /* The price is known, the credit covers it, and no launch is due for timing: as throttle_charge(), for a shape it did
@@ -103,16 +111,19 @@ static CUresult pay(struct throttle_local *local, struct pass_ask *ask)
 }
 
 /* Open a record for the launch, if one is due. */
-static int8_t open_record(struct throttle_lane *lane, struct cost_entry *entry, CUstream stream,
+static int8_t open_record(struct throttle_lane *lane, struct cost_entry *entry, const struct kin *kin, CUstream stream,
                           const struct pass_ask *ask)
 {
 	struct pipe_launch launch = { .stream = stream,
 		                      .key = lane->key,
+		                      .kin = *kin,
 		                      .cost_ns = ask->cost_ns,
 		                      .window_left_ns = ask->window_left_ns,
 		                      .contention = ask->contention,
 		                      .placed = ask->placed,
 		                      .sole = ask->sole,
+		                      .alone = ask->alone,
+		                      .lent = cost_is_lent(entry),
 		                      .mixed = lane->mixed };
 	int8_t record = pipe_record_open(ask->pipe, entry, &launch);
 
@@ -121,22 +132,36 @@ static int8_t open_record(struct throttle_lane *lane, struct cost_entry *entry, 
 	return record;
 }
 
+#define TIMED_NEAR 2  /* launches of a new shape that are timed where its function is known */
+#define AHEAD_FREE 16 /* launches of unknown length that may be queued where nobody is kept waiting by them */
+
+/* A shape that was never timed takes the price of its kin. Where no other grant is at work and no cap binds, a price
+ * from launches of about the same size needs no confirmation: records settle it. */
+static void borrow_price(struct cost_entry *entry, const struct kin *kin, int device)
+{
+	struct kin_price price = kin_price(kin);
+
+	if (price.ns)
+		cost_lend(entry, price.ns, price.near && pass_is_free(device) ? 0 : TIMED_NEAR);
+}
+
 /* Every step that calls the driver on our own behalf, with the thread's capture mode relaxed. */
 static CUresult charge_launch(struct throttle_ticket *ticket, struct throttle_local *local, struct cost_entry *entry,
-                              CUstream stream)
+                              const struct kin *kin, CUstream stream)
 {
 	struct throttle_pipe *pipe = credit_pipe(local->lane);
 	uint64_t cost_ns = __atomic_load_n(&entry->cost_ns, __ATOMIC_RELAXED);
-	bool proven = cost_is_proven(entry);
+	bool known = cost_is_proven(entry) || cost_is_lent(entry);
+	bool free = !known && pass_is_free(local->lane->device);
 	CUresult result;
 
 	if (!cost_ns && pipe) {
-		pipe_await_first_sample(pipe, entry);
+		pipe_await_first_sample(pipe, entry, free ? AHEAD_FREE : 0);
 		cost_ns = __atomic_load_n(&entry->cost_ns, __ATOMIC_RELAXED);
 	}
 	struct pass_ask ask = { .pipe = pipe,
 		                .device = local->lane->device,
-		                .proven = proven,
+		                .proven = known || free,
 		                .cost_ns = cost_ns ? cost_ns : COST_DEFAULT_NS };
 
 	result = pay(local, &ask);
@@ -145,7 +170,7 @@ static CUresult charge_launch(struct throttle_ticket *ticket, struct throttle_lo
 	ticket->waited_ns = ask.waited_ns;
 	ticket->counted = true;
 	if (pipe) {
-		ticket->record = open_record(local->lane, entry, stream, &ask);
+		ticket->record = open_record(local->lane, entry, kin, stream, &ask);
 		ticket->pipe = pipe;
 		ticket->cost_ns = ask.cost_ns;
 	}
@@ -169,18 +194,22 @@ CUresult throttle_before(struct throttle_ticket *ticket, const void *handle, con
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	credit_pipe(lane);
 	note_key(local, lane, key);
+	struct kin kin = kin_of(handle, shape, device);
+
+	if (!__atomic_load_n(&entry->cost_ns, __ATOMIC_RELAXED))
+		borrow_price(entry, &kin, device);
 	if (pay_from_credit(local, handle, shape, key, entry, __atomic_load_n(&entry->cost_ns, __ATOMIC_RELAXED))) {
 		ticket->counted = true;
 		return CUDA_SUCCESS;
 	}
 	local->last = shape ? throttle_recall(local, handle, shape) : NULL;
 	local->expected = local->last ? local->last->next : NULL;
-	if (capture_records(stream, false))
+	if (capture_open() && capture_records(stream, false))
 		return CUDA_SUCCESS;
-	CUstreamCaptureMode mode = capture_relax();
-	CUresult result = charge_launch(ticket, local, entry, stream);
+	capture_relax();
+	CUresult result = charge_launch(ticket, local, entry, &kin, stream);
 
-	capture_restore(mode);
+	capture_restore();
 	return result;
 }
 
@@ -212,10 +241,10 @@ void throttle_after(enum throttle_kind kind, struct throttle_ticket *ticket, CUr
 		return;
 	if (ticket->record < 0)
 		return;
-	CUstreamCaptureMode mode = capture_relax();
+	capture_relax();
 	uint64_t host_ns = pipe_record_close(pipe, ticket->record, result == CUDA_SUCCESS);
 
-	capture_restore(mode);
+	capture_restore();
 	void (*callback)(int, bool) = __atomic_load_n(&on_launch, __ATOMIC_ACQUIRE);
 
 	if (callback && throttle_local.lane)
@@ -234,9 +263,26 @@ void throttle_settle(bool whole_context)
 	credit_report_use(local);
 	if (!pipe)
 		return;
-	CUstreamCaptureMode mode = capture_relax();
+	capture_relax();
 
 	pipe_reap(pipe);
-	capture_restore(mode);
+	capture_restore();
 	pipe_settle(pipe, whole_context);
+}
+
+void throttle_polled(void)
+{
+	struct throttle_local *local = &throttle_local;
+
+	if (!guest_self())
+		return;
+	if (local->lane && (local->launches || local->credit_ns != local->lane->seen_ns)) {
+		credit_flush_launches(local);
+		credit_report_use(local);
+	}
+	if (!pipe_any_due(clock_ns()))
+		return;
+	capture_relax();
+	pipe_settle_polled();
+	capture_restore();
 }

@@ -341,16 +341,20 @@ void pool_grow_end(struct pool *p, uint64_t bytes)
 	leave(p);
 }
 
-/* With the table locked, for a pool that is destroyed: only memory handed out stays charged. Returns the bytes to give
- * back. */
-static uint64_t shrink_to_live(struct pool *p)
+/*
+ * With the table locked, for a pool that is destroyed. The driver releases it when its last allocation is freed, and until
+ * then keeps chunks that are used in part; how large they are cannot be queried any more. So the whole pool stays charged
+ * until then. Returns the bytes to give back.
+ */
+static uint64_t release_if_empty(struct pool *p)
 {
-	uint64_t live = __atomic_load_n(&p->live_bytes, __ATOMIC_RELAXED);
-	uint64_t gone = p->settled > live ? p->settled - live : 0;
+	uint64_t gone;
 
-	__atomic_store_n(&p->settled, p->settled - gone, __ATOMIC_RELAXED);
-	if (live == 0)
-		__atomic_store_n(&p->state, POOL_UNUSED, __ATOMIC_RELEASE);
+	if (__atomic_load_n(&p->live_bytes, __ATOMIC_RELAXED) != 0)
+		return 0;
+	gone = p->settled;
+	__atomic_store_n(&p->settled, 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&p->state, POOL_UNUSED, __ATOMIC_RELEASE);
 	return gone;
 }
 
@@ -370,7 +374,7 @@ void pool_freed(const struct ptrmap_entry *entry)
 	/* a destroyed pool lives on until its last allocation is freed, but cannot be queried any more */
 	t = table_lock();
 	if (p->state == POOL_DESTROYED)
-		gone = shrink_to_live(p);
+		gone = release_if_empty(p);
 	table_unlock(t);
 	if (gone)
 		charge_return(p->device, gone);
@@ -394,7 +398,7 @@ void pool_destroy_end(struct pool *p, bool destroyed)
 	uint64_t gone = 0;
 
 	if (destroyed)
-		gone = shrink_to_live(p);
+		gone = release_if_empty(p);
 	else
 		__atomic_store_n(&p->state, POOL_LIVE, __ATOMIC_RELEASE);
 	table_unlock(t);

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Stream capture concerns the interposer in two ways: calls that a stream records do not run, and its own event calls
- * must not end a capture. */
+ * must not end a capture. Both cost calls of the driver, which are made only while a capture is open in the process. */
 #ifndef SLUICE_CAPTURE_H
 #define SLUICE_CAPTURE_H
 
 #include <stdbool.h>
 
 #include "interpose/driver/driver.h"
+
+/* True while a capture may be open on any stream of the process. */
+bool capture_open(void);
 
 /* Is the stream being captured into a graph? An error of the driver (the legacy stream while another one is captured)
  * means the same: the call will neither run nor allocate. */
@@ -19,21 +22,14 @@ static inline bool capture_records(CUstream stream, bool per_thread)
 	return ask && (ask(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE);
 }
 
-/* Our own event calls must not end a capture that another thread has started in global mode. Returns the thread's mode,
- * for capture_restore(). */
-static inline CUstreamCaptureMode capture_relax(void)
-{
-	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+/* Our own event calls must not end a capture that another thread has started in global mode: between these two the
+ * thread's capture mode is relaxed, or no capture begins. Not to be nested. */
+void capture_relax(void);
+void capture_restore(void);
+/* In between, before a wait: captures may begin from here on. */
+void capture_wait(void);
 
-	if (driver.cuThreadExchangeStreamCaptureMode)
-		driver.cuThreadExchangeStreamCaptureMode(&mode);
-	return mode;
-}
-
-static inline void capture_restore(CUstreamCaptureMode mode)
-{
-	if (driver.cuThreadExchangeStreamCaptureMode)
-		driver.cuThreadExchangeStreamCaptureMode(&mode);
-}
+/* The process attaches again after a fork: open captures were its parent's. */
+void capture_forget_parent(void);
 
 #endif

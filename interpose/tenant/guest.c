@@ -257,6 +257,12 @@ void guest_count_unknown_table(void)
 		__atomic_fetch_add(&guest_page->guest.usage->slot[guest_slot()].unknown_tables, 1, __ATOMIC_RELAXED);
 }
 
+void guest_count_failed_record(void)
+{
+	if (guest_self())
+		__atomic_fetch_add(&guest_page->guest.usage->slot[guest_slot()].failed_records, 1, __ATOMIC_RELAXED);
+}
+
 void guest_read_device(int device, struct sluice_policy_device *ret_device)
 {
 	struct guest_page *page = guest_page;

@@ -63,5 +63,7 @@ bool guest_managed_beyond(int device);
 /* Count a symbol or a private table of the driver that was handed out and is in no list. */
 void guest_count_unknown_symbol(void);
 void guest_count_unknown_table(void);
+/* The driver refused an event for a launch that had to be timed. */
+void guest_count_failed_record(void);
 
 #endif

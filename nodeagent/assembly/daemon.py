@@ -250,6 +250,7 @@ def build(
             *host,
             walls.finding(instances),
             await spills.finding(),
+            *gpus.findings(),
             *kernel.findings(),
             *(pods.all_findings() if pods is not None else []),
         ]

@@ -56,7 +56,7 @@ class Following:
 @dataclass(frozen=True, slots=True)
 class DraSide:
     manager: ClaimManager
-    doors: AllocationModes
+    modes: AllocationModes
     inventory: Inventory
     plugin: DraPlugin
     slices: ApiSlices | None = None
@@ -65,7 +65,7 @@ class DraSide:
 
     def before(self) -> list[Endpoint]:
         """Endpoints that start before the device plugin offers any device."""
-        return [self.doors, self.manager]
+        return [self.modes, self.manager]
 
     def after(self, fatal: Callable[[BaseException], None]) -> list[Endpoint]:
         served: list[Endpoint] = [self.plugin]
@@ -91,9 +91,9 @@ class DraSide:
 
     def findings(self) -> list[Finding]:
         """Findings for `sluice doctor`."""
-        door = self.doors.finding()
-        found = [door] if door is not None else []
-        if self.doors.door != CLAIMS:
+        finding = self.modes.finding()
+        found = [finding] if finding is not None else []
+        if self.modes.mode != CLAIMS:
             return found
         trouble = self.plugin.refusal
         if not self.plugin.registered:
@@ -101,7 +101,8 @@ class DraSide:
                 Finding(
                     "dra",
                     "missing",
-                    f"the kubelet has not taken the driver: {trouble or 'it has not asked yet'}",
+                    "the kubelet has not registered the driver:"
+                    f" {trouble or 'no request from it yet'}",
                     f"is {self.plugin.registry} the kubelet's, and Kubernetes 1.32 or later?",
                 )
             )
@@ -172,7 +173,7 @@ def make_dra(
         claims = ApiClaims(cluster.client, node)
         slices = ApiSlices(cluster.client, node, lambda: known.facts.uid if known.facts else "")
     manager: list[ClaimManager] = []
-    doors = AllocationModes(
+    modes = AllocationModes(
         config.door,
         FileMarker(ground.state / MARKER),
         claims,
@@ -183,7 +184,7 @@ def make_dra(
         lambda: pods().look(),
     )
     inventory = Inventory(
-        keeper, gpus, doors.for_claims, device_rules(config), excluded(config), pcie_root, cuts
+        keeper, gpus, modes.for_claims, device_rules(config), excluded(config), pcie_root, cuts
     )
     manager.append(
         ClaimManager(
@@ -195,7 +196,7 @@ def make_dra(
             SqliteClaims(ground.state / LEDGER),
             claims,
             node,
-            doors.for_claims,
+            modes.for_claims,
             Places(cuts, ground.clock),
             fatal,
         )
@@ -204,7 +205,7 @@ def make_dra(
     publisher = telling = None
     if slices is not None and claims is not None:
         publisher = Publisher(
-            node, inventory, slices, lambda: doors.door == CLAIMS, ground.clock, fatal
+            node, inventory, slices, lambda: modes.mode == CLAIMS, ground.clock, fatal
         )
         gpus.on_read.append(publisher.look_soon)
         manager[0].on_change.append(publisher.look_soon)
@@ -214,7 +215,7 @@ def make_dra(
     plugin = DraPlugin(
         Path(config.directory), DraWire(ground.files.kubelet_descriptors), manager[0], fatal
     )
-    return DraSide(manager[0], doors, inventory, plugin, slices, publisher, telling)
+    return DraSide(manager[0], modes, inventory, plugin, slices, publisher, telling)
 
 
 def device_rules(config: KubeletConfig) -> DeviceRules:

@@ -338,7 +338,7 @@ def make_kubelet(
         Beside(
             decided=queue.decided_gpus if queue is not None else Counter,
             bound=bound,
-            may_offer=dra.doors.for_plugin if dra is not None else lambda gpu: True,
+            may_offer=dra.modes.for_plugin if dra is not None else lambda gpu: True,
             kept=functools.partial(kept, dra),
             on_demand=OnDemand(cuts, gpus) if cuts is not None and config.door != CLAIMS else None,
         ),

@@ -25,7 +25,7 @@ LONGEST_S: Final = 365 * 86_400.0
 once."""
 LARGEST_ROW: Final = (1 << 63) - 1
 """Largest row number of SQLite."""
-MOST_ROUNDS: Final = 10**9
+MAX_ROUNDS: Final = 10**9
 EVENT_KINDS: Final = tuple(sorted([*Rule, *EventKind]))
 
 
@@ -74,7 +74,7 @@ def number(text: str) -> int:
 
 
 def rounds(text: str) -> int:
-    return _whole(text, 0, MOST_ROUNDS, "a number of rounds")
+    return _whole(text, 0, MAX_ROUNDS, "a number of rounds")
 
 
 def seconds(text: str) -> float:
@@ -84,7 +84,7 @@ def seconds(text: str) -> float:
         value = -1.0
     if not 0 <= value <= LONGEST_S:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not a number of seconds, 0 to {LONGEST_S:.0f} (a year)"
+            f"expected a number of seconds, 0 to {LONGEST_S:.0f} (a year)"
         )
     return value
 
@@ -109,7 +109,7 @@ def one_of(kind: type[K]) -> Callable[[str], K]:
             return kind(text)
         except ValueError:
             known = ", ".join(kind)
-            raise argparse.ArgumentTypeError(f"{text!r} is none of {known}") from None
+            raise argparse.ArgumentTypeError(f"must be one of {known}, got {text!r}") from None
 
     return choice
 

@@ -76,9 +76,9 @@ def _report(options: argparse.Namespace, environment: dict[str, str]) -> int:
         else:
             names = ", ".join(gpu.name for gpu in info.gpus) or "none"
             level = "ok" if info.gpus else "missing"
-            findings.append(
-                Finding("gpus", level, names, "" if info.gpus else "is a GPU installed?")
-            )
+            unread = any(found.topic.startswith("GPU ") for found in client_findings)
+            remedy = "see each GPU above" if unread else "is a GPU installed?"
+            findings.append(Finding("gpus", level, names, "" if info.gpus else remedy))
     except Failed as failed:
         findings += [*ebpf_host.missing(), *ebpf_host.narrowed()]
         findings.append(Finding("daemon", "missing", str(failed), "sluice serve"))

@@ -31,12 +31,17 @@ from sluicecommon.kubernetes.resources import DAEMON_SETS, NODES, PODS, Resource
 
 COUNTED: Final = "sluice.dev/counted"
 """Annotation of a Node: the names of the resources that its agent counts there."""
+HANDSHAKE: Final = "hami.io/node-handshake"
+HAMI_REGISTER: Final = (HANDSHAKE, "hami.io/node-nvidia-register", "hami.io/node-nvidia-score")
+"""HAMi's register of a node's GPUs, which the queue controller writes for other tools."""
+OUR_HANDSHAKE: Final = " sluice"
+"""End of the queue controller's handshakes; with another the register is another plugin's."""
 LOOK_S: Final = 0.5
 RIGHTS_S: Final = 20.0
 """How long `403` may be the answer: the rights of this pod were made a moment before it, and each
 API server learns of them by itself."""
 PAGE: Final = 500
-MOST_NAMED: Final = 10
+MAX_NAMED: Final = 10
 
 
 class Api(Protocol):
@@ -199,8 +204,8 @@ async def end_agents(
         if not users and not await late():
             continue
         users = users or sorted(name for name, _ in found_users)
-        named = ", ".join(users[:MOST_NAMED])
-        more = f" and {len(users) - MOST_NAMED} more" if len(users) > MOST_NAMED else ""
+        named = ", ".join(users[:MAX_NAMED])
+        more = f" and {len(users) - MAX_NAMED} more" if len(users) > MAX_NAMED else ""
         raise Failed(
             EXIT_REFUSED,
             f"{len(users)} pods use GPUs of Sluice: {named}{more}. Delete them first; or `helm"
@@ -220,7 +225,7 @@ async def end_agents(
         pod["metadata"]["name"] async for pod in _all(api, PODS, namespace, labelSelector=wanted)
     ]:
         if await late():
-            raise Failed(EXIT_REFUSED, f"these agents do not end: {', '.join(left[:MOST_NAMED])}")
+            raise Failed(EXIT_REFUSED, f"these agents do not end: {', '.join(left[:MAX_NAMED])}")
     say("the agents have ended")
 
 
@@ -234,12 +239,19 @@ async def end_nodes(
             break
     cleaned = 0
     async for node in _all(api, NODES):
-        names = (node["metadata"].get("annotations") or {}).get(COUNTED)
-        if names is None:
+        annotations = node["metadata"].get("annotations") or {}
+        ours = [COUNTED] if COUNTED in annotations else []
+        handshake = str(annotations.get(HANDSHAKE, ""))
+        # The queue controller ends the handshake of a node whose agent has gone.
+        ended = handshake.startswith("Deleted_") and COUNTED in annotations
+        if ended or handshake.endswith(OUR_HANDSHAKE):
+            ours += [key for key in HAMI_REGISTER if key in annotations]
+        if not ours:
             continue
+        names = str(annotations.get(COUNTED, ""))
         gone = {name.strip(): None for name in names.split(",") if name.strip()}
         patch = {
-            "metadata": {"annotations": {COUNTED: None}},
+            "metadata": {"annotations": dict.fromkeys(ours)},
             "status": {"capacity": gone, "allocatable": gone},
         }
         await api.merge_patch(NODES, node["metadata"]["name"], patch, subresource="status")

@@ -17,13 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
-from nodeagent.core.dra import book as dra
-from nodeagent.core.grants import book as grants
-from nodeagent.core.grants import events as ev
-from nodeagent.core.grants import states
-from nodeagent.core.kubelet import book as kubelet
-from nodeagent.core.queue import book as queue
-from nodeagent.core.queue import events as queue_events
 from nodeagent.ports.clients import Refused
 from sluicecommon.plain import read_plain, write_all_fields
 
@@ -144,12 +137,25 @@ def _kind(memory: type, of: Callable[[Any], Any], events: Any) -> _Kind:
     return _Kind(memory, of, {one.__name__: one for one in typing.get_args(events)})
 
 
-_KINDS: Final = {
-    "grants": _kind(states.GrantMemory, grants.GrantBook.of, ev.Event),
-    "queue": _kind(queue.QueueMemory, queue.QueueBook.of, queue_events.Event),
-    "dra": _kind(dra.ClaimMemory, dra.ClaimBook.of, dra.Event),
-    "kubelet": _kind(kubelet.AllocationMemory, kubelet.AllocationBook.of, kubelet.Event),
-}
+def _kinds() -> Mapping[str, _Kind]:
+    """The kinds of books by their names in a dump.
+
+    A daemon records and never replays. It loads only the books that its settings use.
+    """
+    from nodeagent.core.dra import book as dra
+    from nodeagent.core.grants import book as grants
+    from nodeagent.core.grants import events as ev
+    from nodeagent.core.grants import states
+    from nodeagent.core.kubelet import book as kubelet
+    from nodeagent.core.queue import book as queue
+    from nodeagent.core.queue import events as queue_events
+
+    return {
+        "grants": _kind(states.GrantMemory, grants.GrantBook.of, ev.Event),
+        "queue": _kind(queue.QueueMemory, queue.QueueBook.of, queue_events.Event),
+        "dra": _kind(dra.ClaimMemory, dra.ClaimBook.of, dra.Event),
+        "kubelet": _kind(kubelet.AllocationMemory, kubelet.AllocationBook.of, kubelet.Event),
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +171,8 @@ def replay(text: str) -> dict[str, Replayed]:
     plain = json.loads(text)
     if plain["version"] != VERSION:
         raise ValueError(f"the dump has version {plain['version']}, this release reads {VERSION}")
-    return {name: _replay(_KINDS[name], body) for name, body in plain["books"].items() if body}
+    kinds = _kinds()
+    return {name: _replay(kinds[name], body) for name, body in plain["books"].items() if body}
 
 
 def _replay(kind: _Kind, body: Mapping[str, Any]) -> Replayed:

@@ -139,6 +139,21 @@ class GpuReading:
 
 
 @dataclass(frozen=True, slots=True)
+class CardProblem:
+    """A card of which NVML gives nothing, or not all that this node needs, with NVML's reason."""
+
+    index: int
+    name: str
+    """Its model; empty if NVML does not give that either."""
+    reason: str
+    uuid: GpuUuid | None = None
+
+    @property
+    def card(self) -> str:
+        return f"GPU {self.index}" + (f" ({self.name})" if self.name else "")
+
+
+@dataclass(frozen=True, slots=True)
 class NodeReading:
     """One pass over all GPUs, or the reason why it failed."""
 
@@ -149,6 +164,10 @@ class NodeReading:
     error: str | None = None
     cuda_version: str | None = None
     """Newest CUDA version that the driver supports, such as 13.0."""
+    unread: tuple[CardProblem, ...] = ()
+    """Cards that NVML counts and does not describe: they are in `gpus` only once they are."""
+    without_xids: tuple[CardProblem, ...] = ()
+    """Cards of which no XID is reported."""
 
 
 class Nvml(Protocol):

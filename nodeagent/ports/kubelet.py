@@ -55,7 +55,7 @@ def parse_slot(text: str) -> SlotId:
     found = SLOT_ID.fullmatch(text)
     if found is None or len(text) > LONGEST_DEVICE_ID:
         shown = "".join(c if c.isprintable() else "?" for c in text[:LONGEST_DEVICE_ID])
-        raise NotOurs(f"{shown!r} is not one of our device ids (GPU-<uuid>::<slot>)")
+        raise NotOurs(f"expected a device ID of this plugin (GPU-<uuid>::<slot>), got {shown!r}")
     return SlotId(GpuUuid(found[1]), int(found[2]))
 
 

@@ -261,9 +261,9 @@ class NotOffered(Exception):
     """The controller's release does not have this call."""
 
 
-MOST_NEWS: Final = 256
+MAX_NEWS: Final = 256
 """Works in one message."""
-MOST_DETECTIONS: Final = 32
+MAX_DETECTIONS: Final = 32
 """Detections in one report; the controller stores as many for a node."""
 
 
@@ -287,7 +287,7 @@ class QueueLink(Protocol):
         """(Term, revision, decision or None for a keep-alive, proof of term and revision)."""
 
     async def tell(self, fence: Fence, works: Sequence[Work]) -> list[bool]:
-        """Report the states of works, at most MOST_NEWS; False for one that the controller
+        """Report the states of works, at most MAX_NEWS; False for one that the controller
         does not have."""
 
     async def submit(self, ask: Submission) -> QueueStatus: ...

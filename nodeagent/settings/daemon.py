@@ -44,30 +44,26 @@ class GrantSettings:
     """[grants]: how GPUs are divided into grants."""
 
     slots_per_gpu: int = _number(10, 1, 256)
-    """Grants that may share one GPU. 10: what HAMi advertises; more tenants mean longer turns."""
+    """Grants that may share one GPU. 10 as in HAMi; more tenants mean longer turns."""
     strategy: str = _choice("pack", "pack", "spread", live=True)
     """pack: fill the fullest GPU that fits, so that whole GPUs stay free; spread: use the
     emptiest."""
     memory_reserve_mib: int = _number(0, 0, 1_000_000)
-    """Memory of each GPU, in MiB, that is never granted. 0: context overhead is charged to the
-    tenant itself."""
+    """Memory of each GPU that is never granted. 0: contexts are charged to the tenant."""
     managed_oversubscription: bool = _flag(False)
-    """True if a grant may have more managed memory (cudaMallocManaged) than is left of it. The
-    excess is not charged; docs/node/memory.md says what that promises and what not."""
+    """Allow a grant more managed memory (cudaMallocManaged) than it has left, uncharged:
+    docs/node/memory.md."""
     max_wait_s: float = _number(86_400.0, 0.0, 31_536_000.0, live=True)
-    """Longest `sluice run --wait`, in seconds. One day: longer queues belong to the queue
-    controller."""
+    """Longest `sluice run --wait`."""
     max_waiting: int = _number(256, 1, 10_000, live=True)
-    """Requests that may wait at once; limits what one user can make the daemon remember."""
+    """Requests that may wait at once, for all users together."""
     max_grants_per_uid: int = _number(256, 1, 100_000, live=True)
-    """Live grants one user may hold; each costs the daemon about 0.1 MiB and a mount."""
+    """Live grants of one user; each costs the daemon about 0.1 MiB and a mount."""
     max_slots_percent_per_uid: float = _number(50.0, 1.0, 100.0, live=True)
-    """Percentage of this node's slots that the grants of one user may hold, at least one slot;
-    root, pods and queued work are exempt, because their limits are elsewhere. 50: two users can
-    share a node without an agreement; set 100 if a node belongs to one user."""
+    """Part of this node's slots that the grants of one user may hold, at least one slot. Root, pods
+    and queued work are exempt. 50: two users can share a node; 100: a node of one user."""
     max_user_priority: int = _number(0, -1000, 1000, live=True)
-    """Highest priority that a user other than root may request. 0: users may only lower their
-    priority; only root puts a job in front."""
+    """Highest priority that a user other than root may request. 0: users may only lower theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +71,13 @@ class ThrottleSettings:
     """[throttle]: parameters of the tenants' throttling, written into each region."""
 
     burst_ms: float = _number(20.0, 1.0, 1000.0)
-    """How far a tenant's virtual clock may run ahead, in ms of wall time. 20: two default
-    periods."""
+    """How far a tenant's virtual clock may run ahead of wall time. 20: two default periods."""
     inflight_ms: float = _number(4.0, 0.5, 1000.0)
-    """Estimated GPU time that a grant may have outstanding, in ms. 4: other grants wait at most
-    that long for a turn."""
+    """Estimated GPU time that a grant may have outstanding; other grants wait at most that long for
+    a turn."""
     chunk_us: float = _number(200.0, 10.0, 10_000.0)
-    """GPU time that a thread draws at once, in µs. 200: the shared word is touched every few
-    hundred launches only."""
+    """GPU time that a thread draws at once. 200: the shared word is touched every few hundred
+    launches only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,26 +85,25 @@ class PlannerSettings:
     """[planner]: how grants on one GPU take turns."""
 
     period_ms: float = _number(10.0, 2.0, 1000.0)
-    """Length of one round of turns, in ms. 10 keeps 99 % of the GPU busy; 5 suits latency-bound
+    """Length of one round of turns. 10 keeps 99 % of the GPU busy; 5 suits latency-bound
     inference."""
     longest_period_ms: float = _number(100.0, 2.0, 10_000.0)
-    """The round grows up to this, in ms, so that the smallest share still gets its quantum."""
+    """The round grows up to this so that the smallest share still gets its quantum."""
     smallest_quantum_ms: float = _number(2.0, 0.1, 1000.0)
-    """Shortest turn, in ms: over 20 times the cost of switching turns."""
+    """Shortest turn: over 20 times the cost of switching turns."""
     contended_tick_ms: float = _number(5.0, 1.0, 1000.0)
-    """Planning interval, in ms, while two or more grants are active on one GPU."""
+    """Planning interval while two or more grants are active on one GPU."""
     active_tick_ms: float = _number(50.0, 1.0, 1000.0)
-    """Planning interval, in ms, while some grant is active but no two on one GPU."""
+    """Planning interval while grants are active, but no two on one GPU."""
     idle_tick_ms: float = _number(100.0, 1.0, 1000.0)
-    """Planning interval, in ms, while nothing runs. 100: under 1 % of a core with 80 grants. While
-    no grant has a process at all it is at least 400; the first process is planned at once."""
+    """Planning interval while nothing runs, at least 400 while no grant has a process; the first
+    process is planned at once. 100: under 1 % of a core with 80 grants."""
     priority_floor_percent: float = _number(5.0, 1.0, 20.0)
-    """Share of the GPU's time, in percent, that a grant keeps while one of higher priority could
-    use all of it; at most 20 for all such grants together. 5: a job still makes progress and its
-    watchdogs stay quiet. To stop one altogether use `sluice pause`."""
+    """Share of GPU time that a grant keeps while one of higher priority could use all of it; at
+    most 20 for all such grants together. To stop a job use `sluice pause`."""
     active_hold_ms: float = _number(50.0, 1.0, 10_000.0)
-    """A grant counts as active this long, in ms, after its last sign of work. It is several
-    periods, so that waiting for a turn does not look like idleness."""
+    """A grant counts as active this long after its last sign of work: several periods, so that
+    waiting for a turn is not idleness."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,17 +113,15 @@ class NvmlSettings:
     library: str = ""
     """Path or file name of libnvidia-ml.so.1. Default: what the loader finds."""
     deadline_s: float = _number(3.0, 0.1, 60.0)
-    """A reading that takes longer, in s, means a hung driver: the reader process is killed and
-    started again."""
+    """A reading that takes longer means a hung driver: the reader process is restarted."""
     interval_s: float = _number(1.0, 0.1, 60.0, live=True)
-    """Time between readings, in s, while grants exist. NVML takes a driver lock that launches
-    also take."""
+    """Time between readings while grants exist. NVML takes a driver lock that launches also
+    take."""
     idle_interval_s: float = _number(1.0, 0.1, 300.0, live=True)
-    """Time between readings, in s, on a node without grants. 1: a process that uses a GPU without a
-    grant is seen within two seconds."""
+    """Time between readings without grants. 1: a process without a grant is detected within two
+    seconds."""
     burst_interval_s: float = _number(0.1, 0.05, 60.0, live=True)
-    """Time between readings, in s, shortly after a change: a new process, or a jump of memory or
-    load."""
+    """Time between readings shortly after a new process or a jump of memory or load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,17 +132,16 @@ class HealthSettings:
     policy: str = _absolute_path("", live=True)
     """A TOML file with the differences from the shipped table, nodeagent/data/xid.toml."""
     good_s: float = _number(60.0, 1.0, 3600.0, live=True)
-    """How long, in s, a GPU has to be fit before it is offered again. 60: a pod that lands on one
-    that fails again costs more than a minute."""
+    """How long a GPU must be fit before it is offered again."""
     unread_s: float = _number(30.0, 1.0, 3600.0, live=True)
-    """How long, in s, a GPU may be unreadable before it is unhealthy; it is suspect at once. 30:
-    drivers that load firmware and restarted readers are back by then."""
+    """How long a GPU may be unreadable (suspect) before it is unhealthy. 30: drivers that load
+    firmware and restarted readers are back by then."""
     strain_s: float = _number(60.0, 1.0, 3600.0, live=True)
-    """How long, in s, thermal or power throttling must last before a GPU is degraded."""
+    """How long thermal or power throttling must last before a GPU is degraded."""
     falls_per_hour: int = _number(3, 1, 100, live=True)
-    """A GPU that is withdrawn more often than this within an hour is left out for flap_hold_s."""
+    """A GPU withdrawn more often than this within an hour is left out for flap_hold_s."""
     flap_hold_s: float = _number(3600.0, 60.0, 86_400.0, live=True)
-    """How long, in s, such a GPU has to be fit."""
+    """How long such a GPU must be fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,32 +151,29 @@ class MetricsSettings:
     enabled: bool = True
     """Serve /metrics and /healthz."""
     listen: str = "127.0.0.1:9464"
-    """Address and port. Loopback by default: the labels name users' jobs."""
+    """Address and port. Loopback by default: labels name users' jobs."""
     probes: str = ""
     """Address and port of a listener for /healthz and /readyz alone, for a pod's probes. Empty:
-    none, both are beside /metrics only."""
+    none."""
     dcgm: str = _choice("off", "off", "on", "auto")
     """Also serve dcgm-exporter's default counters under its names. auto: only if nothing answers at
-    127.0.0.1:9400 at the start. off: with both on a node, sums over them count twice."""
+    127.0.0.1:9400 at the start."""
     dcgm_hostname_label: str = _choice("Hostname", "Hostname", "hostname", "both")
-    """Spelling of the label with the node's name; dcgm-exporter renamed it in May 2026, and most
-    dashboards query the old one."""
+    """Spelling of the label with the node's name; dcgm-exporter renamed it in May 2026."""
     hami: str = _choice("off", "off", "on", "legacy")
-    """Also serve the names of HAMi's monitor and scheduler. legacy: those from before HAMi 2.9 as
-    well."""
+    """Also serve the names of HAMi's monitor and scheduler; legacy: those before HAMi 2.9, too."""
     node_name: str = ""
     """Node name in the labels of both. Default: the host name."""
     max_series: int = _number(50_000, 100, 10_000_000)
-    """Maximum number of series in one scrape; dropped ones are counted. 50,000: sixteen full
-    GPUs."""
+    """Most series in one scrape; dropped ones are counted. 50,000: sixteen full GPUs."""
     tls_certificate: str = _absolute_path()
     """PEM chain; with tls_key the endpoint speaks HTTPS. A new file is used without a restart."""
     tls_key: str = _absolute_path()
     """PEM of its key."""
     bearer_token_file: str = _absolute_path()
-    """File with a token that a scrape must send; /healthz stays open."""
+    """File with a token that a scrape must send."""
     basic_user: str = ""
-    """User name that a scrape may send instead, with the password from basic_password_file."""
+    """User name that a scrape may send instead."""
     basic_password_file: str = _absolute_path()
     """Its password, on one line."""
 
@@ -200,35 +188,31 @@ class DetectionSettings:
     grants: str = _choice("contain", "observe", "contain", "kill")
     """Level for processes in grants, and in pods."""
     bare_metal: str = _choice("observe", "observe", "contain", "kill")
-    """Level for all other processes of the host. observe: they may have been there before us."""
+    """Level for all other processes of the host."""
     policies: str = ""
-    """Exceptions: `namespace/NAME=LEVEL, queue/NAME=LEVEL`; a namespace takes precedence over a
-    queue."""
+    """Exceptions: `namespace/NAME=LEVEL, queue/NAME=LEVEL`; the namespace's wins."""
     exempt: str = (
         "/usr/bin/nvidia-smi, /usr/bin/nvidia-persistenced, /usr/bin/nv-hostengine,"
         " /usr/bin/dcgm-exporter, /usr/bin/nvidia-cuda-mps-server, /usr/lib/xorg/Xorg"
     )
-    """Programs of the host, by full path, that may use a GPU without a grant; a program in a pod is
-    never exempt."""
+    """Programs of the host, by full path, that may use a GPU without a grant; never in a pod."""
     grace_s: float = _number(0.4, 0.0, 600.0)
-    """How long, in s, a process may be on a GPU before it must have registered. 0.4: programs
-    register before they have a context; what remains is the time between two readings."""
+    """How long a process may be on a GPU before it must have registered: the time between two
+    readings."""
     memory_slack_mib: int = _number(256, 0, 1_000_000)
-    """GPU memory, in MiB, that NVML may see beyond what a grant accounts for; or
-    memory_slack_percent of it, whichever is more. 256: drivers take memory when they load code,
-    and a process accounts for that when it next launches or waits."""
+    """GPU memory that NVML may see beyond what a grant accounts for, or memory_slack_percent if
+    more: drivers take memory for code, accounted at the next launch."""
     memory_slack_percent: float = _number(5.0, 0.0, 100.0)
-    """Percent of the memory NVML sees."""
+    """Percentage of the memory NVML sees."""
     time_slack_percent: float = _number(10.0, 0.0, 100.0)
-    """Percentage points by which NVML's busy time may exceed a grant's own. 10: NVML's samples are
-    coarse."""
+    """Percentage points by which NVML's coarse busy time may exceed a grant's own."""
     time_window_s: float = _number(30.0, 1.0, 3600.0)
-    """Window, in s, over which busy time is compared."""
+    """Window over which busy time is compared."""
     runaway_kernel_s: float = _number(1800.0, 0.0, 604_800.0)
-    """Work on the GPU that makes no progress for this long, in s, is a runaway. 0: never; for jobs
-    whose kernels run for ever by design."""
+    """Work on the GPU without progress for this long is a runaway. 0: never, for kernels that run
+    for ever by design."""
     repeat_s: float = _number(600.0, 0.0, 86_400.0)
-    """The same suspicion of the same grant or program is reported again after this long, in s."""
+    """The same suspicion of the same grant or program is reported again after this long."""
 
     def exempt_paths(self) -> frozenset[str]:
         return frozenset(one.strip() for one in self.exempt.split(",") if one.strip())
@@ -250,15 +234,14 @@ class WallSettings:
     them from release 615 on, but not for MIG instances. See docs/security.md."""
 
     enabled: str = _choice("auto", "auto", "on", "off")
-    """auto: used if the driver has them; a program starts even if its limit could not be set, and
-    an event reports it. on: no program and no container starts without its limit. off: not used."""
+    """auto: if the driver has them; a program starts even if its limit could not be set, with an
+    event. on: no program and no container starts without its limit. off: not used."""
     headroom_mib: int = _number(64, 0, 100_000)
-    """How far above the grant the limit is, in MiB. 64: the interposer, which is exact, should
-    refuse first; small blocks and a context's tables may exceed what is charged a little."""
+    """How far above the grant the limit is, so that the exact interposer refuses first: small
+    blocks and context tables may exceed what is charged a little."""
     run_cgroups: bool = _flag(False)
-    """Also limit programs that `sluice run` starts: they then leave the cgroup of their session for
-    one of their own, so that limits and counters of the session's cgroup no longer cover them.
-    Containers have a cgroup of their own anyway."""
+    """Also limit programs of `sluice run`: they leave their session's cgroup, with its limits and
+    counters, for one of their own. Containers have a cgroup anyway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,26 +250,22 @@ class CheckpointSettings:
     can (release 570 and later, on x86-64). See docs/node/checkpoint.md."""
 
     enabled: bool = _flag(True)
-    """True if it may be requested: by `sluice pause --spill`, and by queued work. It is never done
-    without a request."""
+    """Allow it: `sluice pause --spill`, and queued work that asks for it."""
     host_memory_percent: float = _number(50.0, 0.1, 100.0)
-    """Percentage of the host's memory that all spilled grants may use together. 50: the running
-    jobs keep the other half."""
+    """Part of the host's memory that all spilled grants may use together."""
     spare_host_memory_mib: int = _number(2048, 0, 100_000_000)
-    """Memory of the host, in MiB, that must remain available beside what is spilled. 2048: the
-    kernel begins to reclaim heavily below that."""
+    """Host memory that must remain available beside what is spilled."""
     lock_timeout_s: float = _number(10.0, 0.1, 3600.0)
-    """How long each process may take, in seconds, to finish the work that it has submitted. 10: a
-    kernel that runs longer is not waited for."""
+    """How long each process may take to finish submitted work; longer kernels are not waited
+    for."""
     copy_timeout_s: float = _number(120.0, 1.0, 86_400.0)
-    """How long the copy of each process may take, in seconds, in either direction. 120: 80 GiB at
-    less than 1 GiB/s."""
+    """How long the copy of each process may take, in either direction. 120: 80 GiB at less than 1
+    GiB/s."""
     total_timeout_s: float = _number(300.0, 1.0, 86_400.0)
-    """How long all processes of a grant may take together, in seconds, in either direction."""
+    """How long all processes of a grant may take together, in either direction."""
     longest_s: float = _number(86_400.0, 0.0, 31_536_000.0)
-    """How long queued work may stay in the host's memory, in seconds; it is stopped then. 0:
-    without a limit. One day: by then its result is overdue. A grant that was spilled by hand
-    stays."""
+    """How long queued work may stay in host memory until it is stopped. 0: no limit. A grant
+    spilled by hand stays."""
     library: str = ""
     """Path or file name of the driver's libcuda.so.1. Default: what the loader finds."""
 
@@ -305,23 +284,22 @@ class QueueSettings:
     """[queue]: the queue controller from which this node takes work."""
 
     server: str = ""
-    """`sluice-queue serve`: ADDRESS:PORT, or unix:/run/sluice-queue/queue.sock on its own machine.
-    Empty: no queue, `sluice run --queue` is refused."""
+    """`sluice-queue serve`: ADDRESS:PORT, or unix:/run/sluice-queue/queue.sock. Empty: no queue."""
     node_name: str = ""
-    """This node's name, also for [kubelet] and HAMi's files. Default: $NODE_NAME (of a DaemonSet),
-    else the host name. With mutual TLS the certificate must identify this node by its URI
-    sluice:node:NAME, or by its name and the controller's tls.nodes."""
+    """This node's name, also for [kubelet] and HAMi's files. Default: $NODE_NAME, else the host
+    name. With mutual TLS the certificate must identify it by the URI sluice:node:NAME, or by its
+    name and the controller's tls.nodes."""
     namespace: str = "default"
-    """Namespace in which `sluice run --queue NAME` looks for the LocalQueue if it names none."""
+    """Namespace of LocalQueues in `sluice run --queue NAME`."""
     ca: str = _absolute_path()
-    """PEM of the controller's certificate authority; TCP needs it."""
+    """PEM of the controller's certificate authority, for TCP."""
     certificate: str = _absolute_path()
     """PEM of this node's own certificate, for mutual TLS."""
     key: str = _absolute_path()
     """PEM of its key."""
     token: str = _absolute_path()
-    """File of a Kubernetes token for the controller's audience, bound to the daemon's pod, instead
-    of a certificate. It is read at every call, because it is renewed."""
+    """File of a Kubernetes token for the controller's audience, instead of a certificate; read at
+    every call."""
     server_name: str = ""
     """The name in the controller's certificate, if that is not the address."""
     labels: str = _text("", live=True)
@@ -351,22 +329,19 @@ class EbpfSettings:
     """[ebpf]: the kernel's events about GPU use; see docs/node/telemetry.md."""
 
     enabled: str = _choice("auto", "auto", "on", "off")
-    """auto: used if this host can, and `sluice doctor` gives the reason if not; on: the daemon
-    refuses to start without it; off: not used."""
+    """auto: if this host can, else `sluice doctor` gives the reason; on: the daemon refuses to
+    start without it; off: not used."""
     loader: str = _choice("auto", "auto", "prebuilt", "bcc")
-    """prebuilt: the programs as shipped with this version, loaded by libbpf; bcc: compiled on this
-    host, which needs bcc and kernel headers; auto: prebuilt if they exist and load, else bcc, and
-    `sluice doctor` gives the reason."""
+    """prebuilt: shipped programs, loaded by libbpf; bcc: compiled here, needs bcc and kernel
+    headers; auto: prebuilt if they load, else bcc."""
     devices: str = ""
-    """Device nodes whose opens are reported: `MAJOR:MINOR, MAJOR:*`. Default: every nvidia major of
-    /proc/devices."""
+    """Device nodes whose opens are reported: `MAJOR:MINOR, MAJOR:*`. Default: nvidia's majors."""
     audit_interval_s: float = _number(10.0, 0.0, 3600.0)
-    """Time between two audit windows at the driver's launch entry points, in s. 0: none."""
+    """Time between two audit windows at the driver's launch entry points. 0: none."""
     audit_window_ms: float = _number(100.0, 1.0, 1000.0)
-    """Longest audit window, in ms. 100 in 10 s sees 1 % of the launches."""
+    """Longest audit window. 100 in 10 s sees 1 % of the launches."""
     audit_budget_percent: float = _number(1.0, 0.01, 10.0)
-    """Share of the busiest process's time, in percent, that audit windows may take; they end early
-    to keep it."""
+    """Part of the busiest process's time that audit windows may take; they end early to keep it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,7 +126,7 @@ def _device_layer(part: HamiPart, problems: list[str], warnings: list[str]) -> L
         where = f"{part.source}: {section}"
         if section == "nvidia":
             if not isinstance(body, Mapping):
-                problems.append(f"{where}: must be a mapping, not {short(body)}")
+                problems.append(f"{where}: must be a mapping, got {short(body)}")
                 continue
             values = _section(
                 body, where, _DEVICE_KEYS, _device_special, _DEVICE_UNDONE, problems, warnings
@@ -153,18 +153,18 @@ def _node_layers(
             )
             continue
         if not isinstance(body, Sequence) or isinstance(body, str):
-            problems.append(f"{part.source}: {key}: must be a list of nodes, not {short(body)}")
+            problems.append(f"{part.source}: {key}: must be a list of nodes, got {short(body)}")
             continue
         for index, entry in enumerate(body):
             where = f"{part.source}: {key}[{index}]"
             if not isinstance(entry, Mapping):
-                problems.append(f"{where}: must be a mapping, not {short(entry)}")
+                problems.append(f"{where}: must be a mapping, got {short(entry)}")
                 continue
             # Go reads keys without regard to case.
             small = {str(name).lower(): value for name, value in entry.items()}
             name = small.pop("name", None)
             if not isinstance(name, str) or not name:
-                problems.append(f"{where}.name: must be the name of a node, not {short(name)}")
+                problems.append(f"{where}.name: must be the name of a node, got {short(name)}")
             elif name == node:
                 found = f"{where} ({name})"
                 values = _section(
@@ -223,11 +223,11 @@ _SPECIAL_KEYS: Final = ("gpuCorePolicy", "disableCoreLimit", "operatingmode", "f
 def _device_special(key: str, value: Any) -> Mapping[str, Any] | str | None:
     if key == "gpuCorePolicy":
         if value not in _CORE_POLICIES:
-            return f"must be one of default, force, disable, not {short(value)}"
+            return f"must be one of default, force, disable, got {short(value)}"
         return {"cores_policy": _CORE_POLICIES[value]}
     if key == "disableCoreLimit":
         if not isinstance(value, bool):
-            return f"must be true or false, not {short(value)}"
+            return f"must be true or false, got {short(value)}"
         return {"cores_policy": "elastic"} if value else {}
     return None
 
@@ -235,7 +235,7 @@ def _device_special(key: str, value: Any) -> Mapping[str, Any] | str | None:
 def _node_special(key: str, value: Any) -> Mapping[str, Any] | str | None:
     if key == "operatingmode":
         if value not in _MODES:
-            return f"must be one of hami-core, mig, mps, not {short(value)}"
+            return f"must be one of hami-core, mig, mps, got {short(value)}"
         return {"mode": _MODES[value]}
     if key == "filterdevices":
         return _filter(value)

@@ -48,101 +48,92 @@ class KubeletConfig:
     the modes: docs/hami.md."""
 
     enabled: bool = flag(False)
-    """Serve the kubelet's device plugin API."""
+    """Serve the kubelet."""
     door: str = choice("device-plugin", "device-plugin", "dra")
-    """How this node allocates its GPUs. device-plugin: as the resource resource_count; dra: as
-    devices of ResourceSlices, to ResourceClaims (driver sluice.dev, Kubernetes 1.34; shares of a
-    GPU from 1.36 on). Needs the API server. A card with work that came the other way is offered by
-    neither until that work has ended."""
+    """How this node allocates GPUs. device-plugin: as the resource resource_count; dra: to
+    ResourceClaims, from ResourceSlices (driver sluice.dev; Kubernetes 1.34, shares of a GPU from
+    1.36; needs the API server). A card with work that came the other way is offered by neither
+    until that work has ended."""
     dra_sick: str = choice("evict", "evict", "keep")
-    """Treatment of pods with a claim on a GPU that is unhealthy or lost. evict: Kubernetes deletes
-    them (a NoExecute taint, which a claim may tolerate); keep: no new ones come."""
+    """Pods with a claim on an unhealthy or lost GPU. evict: Kubernetes deletes them (a NoExecute
+    taint, which a claim may tolerate); keep: no new ones come."""
     dra_status_s: float = number(30.0, 0.0, 3600.0)
-    """Time, in s, between two checks whether the use in a claim's status is wrong by more than a
-    point. 0: nothing is written there."""
+    """Interval at which the use in a claim's status is corrected if wrong by more than a point. 0:
+    none is written."""
     directory: str = absolute_path("/var/lib/kubelet")
-    """The kubelet's --root-dir; its sockets and its checkpoint are below it. k0s and microk8s have
-    another."""
+    """The kubelet's --root-dir. k0s and microk8s have another."""
     hami: tuple[str, ...] = absolute_paths()
-    """HAMi's own configuration, read unmodified: its ConfigMaps hami-scheduler-device and
-    hami-device-plugin, as a manifest or as the bare device-config.yaml and config.json."""
+    """HAMi's ConfigMaps hami-scheduler-device and hami-device-plugin, unmodified: as a manifest or
+    as the bare device-config.yaml and config.json."""
     mode: str = choice("share", "share", "exclusive", "mig", "mps")
-    """share: grants share a GPU; exclusive: one slot per GPU, with the whole of it; mig: MIG
-    instances, each whole to one container; mps: not supported yet, see below."""
+    """share: grants share a GPU; exclusive: one slot per GPU, the whole of it; mig: instances, each
+    whole to one container; mps: refused."""
     mig_strategy: str = choice("none", "none", "single", "mixed")
-    """How MIG instances are named, with mode mig. single: as resource_count, if all cards have
-    instances of one profile; mixed: DOMAIN/mig-PROFILE, beside whole cards, which are shared as
-    usual."""
+    """Names of MIG instances, with mode mig. single: resource_count, if all have one profile;
+    mixed: DOMAIN/mig-PROFILE, beside whole cards, which are shared as usual."""
     mig_geometry: str = choice("fixed", "fixed", "demand")
-    """How cards in MIG mode are partitioned, with mode mig. fixed: by an operator, with `sluice mig
-    set`; demand: the daemon creates an instance when a pod or a claim requests its profile, and
-    keeps it until another needs its room. With door device-plugin it needs mig_strategy mixed."""
+    """Partitioning of cards, with mode mig. fixed: by an operator, with `sluice mig set`; demand:
+    an instance is created when a pod or claim requests its profile, and kept until another needs
+    its room. With door device-plugin demand needs mig_strategy mixed."""
     strategy: str = choice("cdi-cri", "cdi-cri", "cdi-annotations", "envvar")
-    """How the container runtime gets the edits of a container. cdi-cri: containerd 1.7, CRI-O 1.28
-    and later; cdi-annotations: earlier runtimes; envvar: without CDI."""
+    """How the runtime gets a container's edits. cdi-cri: containerd 1.7, CRI-O 1.28 and later;
+    cdi-annotations: earlier ones; envvar: without CDI."""
     cdi_dir: str = absolute_path("/var/run/cdi")
-    """Directory in which the runtime looks for dynamic CDI files; ours are written there, the
-    driver's are read there and in /etc/cdi."""
+    """Directory of dynamic CDI files; ours are written there, the driver's are read there and in
+    /etc/cdi."""
     reconcile_s: float = number(10.0, 0.1, 600.0)
-    """Time, in s, between two looks at the pods that the kubelet still has. A pod's share is free
-    again after the second look that finds it gone."""
+    """Interval of comparison with the kubelet's pods. A share is free after the second one that
+    lacks its pod."""
     slots_per_gpu: int = number(0, 0, 256)
-    """Device ids per GPU, which is how many containers may share it. 0: as grants.slots_per_gpu."""
+    """Device ids per GPU: how many containers may share it. 0: grants.slots_per_gpu."""
     limits: tuple[str, ...] = choices(
         ("queue", "pod", "defaults"), "queue", "placement", "pod", "defaults", live=True
     )
-    """Sources of a container's limits; the first that has them wins. queue: the decision of a queue
-    controller with a database of its own; pod: the pod's own requests (read as pod_sources says);
-    placement: the same, on the GPUs that a queue controller in mode kubernetes has written to the
-    pod; defaults: those below."""
+    """Sources of a container's limits, in order. queue: a queue controller with its own database;
+    pod: the pod's requests (from pod_sources); placement: the same, on the GPUs that a controller
+    in mode kubernetes wrote to the pod; defaults: those below."""
     pod_sources: tuple[str, ...] = choices(("api", "kubelet"), "api", "kubelet")
-    """Sources of a pod's requests and owners; the first that has them wins. api: the API server, by
-    a watch of this node's pods; kubelet: its own Pods API (feature gate PodsAPI), which does not
-    have the Jobs and Deployments above a pod."""
+    """Sources of a pod's requests and owners, in order. api: a watch of this node's pods; kubelet:
+    its Pods API (feature gate PodsAPI), which lacks the Jobs and Deployments above a pod."""
     kubeconfig: str = absolute_path("")
-    """How the API server is reached. Empty: with the service account of the daemon's pod; outside
-    of a pod then not at all. On a node, the kubelet's own is enough:
-    /etc/kubernetes/kubelet.conf."""
+    """Access to the API server; on a node /etc/kubernetes/kubelet.conf is enough. Empty: the
+    service account of the daemon's pod, or none outside of a pod."""
     advertise_sums: bool = flag(True)
     """Write the sums over this node's GPUs into its Node object, as resource_memory,
-    resource_memory_percentage, resource_cores and resource_priority, so that Kubernetes' own
-    scheduler can place pods that request them. false: they are removed again. Needs the API
-    server."""
+    resource_memory_percentage, resource_cores and resource_priority, so that any scheduler can
+    place pods that request them. false: they are removed. Needs the API server."""
     resource_count: str = text("nvidia.com/gpu")
     """The resource that this node advertises: the number of GPUs of a container."""
     resource_memory: str = text("nvidia.com/gpumem", live=True)
     """A pod's request for memory on each GPU, in units of memory_factor MiB."""
     resource_memory_percentage: str = text("nvidia.com/gpumem-percentage", live=True)
-    """A pod's request for memory on each GPU, in percent of the GPU's."""
+    """A pod's request for memory on each GPU, in percent."""
     resource_cores: str = text("nvidia.com/gpucores", live=True)
     """A pod's request for a share of each GPU's time, in percent."""
     resource_priority: str = text("nvidia.com/priority", live=True)
-    """A pod's request for HAMi's priority: 0 goes before 1, and before pods without a priority."""
+    """A pod's request for HAMi's priority: 0 goes before 1 and before none."""
     memory_factor: int = number(1, 1, 1_048_576, live=True)
     """MiB in one unit of resource_memory."""
     default_memory_mib: int = number(0, 0, 1_000_000_000, live=True)
-    """Memory, on each GPU, of a container without a request, in MiB. 0: all of it."""
+    """Memory on each GPU of a container without a request. 0: all of it."""
     default_cores_percent: int = number(0, 0, 100, live=True)
-    """Share of time of a container without a request, in percent. 0: no cap while alone, and
-    otherwise an equal weight; 100: an exclusive GPU."""
+    """Share of time of a container without a request. 0: no cap while alone, else an equal weight;
+    100: an exclusive GPU."""
     cores_policy: str = choice("hard", "hard", "elastic", live=True)
-    """hard: a share of time is a cap, even while the grant is alone; elastic: a weight among active
-    grants (HAMi's gpuCorePolicy disable)."""
+    """hard: a share is a cap, even alone; elastic: a weight among active grants (HAMi's
+    gpuCorePolicy disable)."""
     resize: str = choice("down", "off", "down", "on", live=True)
-    """Effect of the annotation resize.sluice.dev/CONTAINER of a running pod on its limits. down: up
-    to what its resources request, for which quota was counted; on: above that, too, if the quota
-    counts the annotation; off: none. Needs the API server."""
+    """Effect of the annotation resize.sluice.dev/CONTAINER of a running pod. down: up to its
+    requests, for which quota was counted; on: above that, too, if the quota counts the annotation.
+    Needs the API server."""
     memory_scaling: float = number(1.0, 0.1, 10.0)
-    """Memory offered for each byte of a card's. Over 1 is overcommit; the effects of a full card
-    are described below."""
+    """Memory offered per byte of a card's. Over 1 is overcommit: docs/hami.md."""
     exclude_uuids: tuple[str, ...] = field(default=(), metadata={"live": True})
     """GPUs that are not offered, by UUID."""
     exclude_indexes: tuple[int, ...] = field(default=(), metadata={"live": True})
-    """GPUs that are not offered, by NVML index. An index can change at a reboot: prefer the
-    UUID."""
+    """GPUs that are not offered, by NVML index, which a reboot can change: prefer the UUID."""
     numa_topology: bool = flag(True, live=True)
-    """Report each GPU's NUMA node to the kubelet. Without it, a topologyManagerPolicy such as
-    single-numa-node has nothing to align by."""
+    """Report each GPU's NUMA node to the kubelet, for topologyManagerPolicy."""
 
     @property
     def makes_instances(self) -> bool:

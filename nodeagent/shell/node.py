@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Protocol
 
 from nodeagent.core.gpus.sampling import Pace, interval_s, next_pace
-from nodeagent.core.grants import events as ev
 from nodeagent.core.grants.states import Rules
 from nodeagent.ports.clock import Clock
 from nodeagent.ports.gpus import NodeReading, Nvml
@@ -192,7 +191,7 @@ class Node:
             await self._nvml.refresh()
         reading = await self._nvml.read()
         self._gpus.take(reading, self._clock.monotonic_ns(), self._clock.unix_s())
-        self._keeper.apply(ev.GpusSeen(self._gpus.capacities()))
+        self._keeper.apply(self._gpus.seen())
         urgent = self._watch.look(reading)
         self._pace = next_pace(self._pace, self._last_reading, reading, urgent)
         self._last_reading = reading

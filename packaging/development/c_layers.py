@@ -29,48 +29,46 @@ PAGES: Final = {
 """Where the table of the folders that begin so is shown; a folder is in the table of the longest one."""
 
 LAYERS: Final[tuple[dict[str, str], ...]] = (
-    {"interpose": "what spans the jobs: cuInit and cuGetProcAddress, contexts, calls that wait"},
-    {"interpose/graph": "executable graphs: their memory, their launches"},
+    {"interpose": "entry points of both caps: cuInit, cuGetProcAddress, contexts, synchronization"},
+    {"interpose/graph": "executable graphs: memory and launches"},
     {
-        "interpose/memory": "the memory cap: allocations, pools, and what a program is told of them",
-        "interpose/compute": "the compute cap: launches and copies, the gate, work in flight",
-    },
-    {"interpose/compute/rules": "its arithmetic: prices, estimates, fairness between processes"},
-    {
-        "interpose/tenant": "this process in its grant: its slot, its devices, what it has charged",
-        "interpose/nvml": "NVML as a tenant sees it: the other library",
+        "interpose/memory": "memory cap: allocations, pools, reported sizes",
+        "interpose/compute": "compute cap: launches, copies, the gate, work in flight",
     },
     {
-        "simgpu/cuda": "libcuda: contexts and devices, and calls that are another's in a newer or older form",
+        "interpose/compute/rules": "arithmetic of the compute cap: prices, estimates, fairness between processes"
+    },
+    {
+        "interpose/tenant": "this process in its grant: slot, devices, charges",
+        "interpose/nvml": "libnvidia-ml, with the grant's devices and limits",
+    },
+    {
+        "simgpu/cuda": "libcuda: contexts, devices, older and newer forms of calls",
         "simgpu/nvml": "libnvidia-ml",
     },
+    {"simgpu/cuda/work": "stream work: launches, copies, events, graph nodes, synchronization"},
+    {"simgpu/cuda/modules": "modules, functions, variables"},
     {
-        "simgpu/cuda/work": "what is put on a stream: launches, copies, events, graphs' nodes; and waiting for it"
+        "simgpu/cuda/memory": "memory types, pointer attributes",
+        "simgpu/cuda/images": "parsers of code images",
     },
-    {"simgpu/cuda/modules": "code as a program sees it: modules, functions, variables"},
+    {"simgpu/cuda/pools": "memory pools, stream-ordered allocation, graph memory"},
     {
-        "simgpu/cuda/memory": "the kinds of memory, and what is at an address",
-        "simgpu/cuda/images": "what code images say about themselves",
+        "simgpu/cuda/ranges": "device addresses, backing bytes, memory accounting",
+        "simgpu/cuda/graphs": "graph structures, stream capture",
     },
-    {"simgpu/cuda/pools": "memory pools, stream-ordered allocation, memory of graphs"},
+    {"simgpu/cuda/streams": "streams, operations of blocked ones"},
+    {"simgpu/cuda/base": "process, devices, the queue of a context, entry checks"},
+    {"simgpu/node": "the shared node: cards, timelines, injected faults"},
+    {"simgpu/kernel": "this process's cgroups"},
+    {"interpose/driver": "list of hooks, the real driver, trampolines to it"},
     {
-        "simgpu/cuda/ranges": "device addresses, their bytes, and what the device is charged for them",
-        "simgpu/cuda/graphs": "graphs as structures, and capture, which makes one of a stream's calls",
+        "interpose/attach": "joining a grant: region, registration, settings, loading the real libraries",
+        "interpose/hook": "program for the container runtime; standalone",
     },
-    {"simgpu/cuda/streams": "streams, and what is kept for those that cannot go on"},
+    {"proto": "shared memory and messages between processes"},
     {
-        "simgpu/cuda/base": "this process and its devices, the queue of a context, how every call begins"
-    },
-    {"simgpu/node": "the node that all processes share: its cards, their time, faults on demand"},
-    {"simgpu/kernel": "what the kernel says of this process: its cgroups"},
-    {"interpose/driver": "the list of hooks, the real driver, and trampolines to it"},
-    {
-        "interpose/attach": "joining a grant: the region, registration, settings, the real libraries",
-        "interpose/hook": "a program of the container runtime; stands alone",
-    },
-    {"proto": "what two processes say to each other"},
-    {
-        "nativecommon": "what the interposer and the simulated driver share: the driver's types, how it rounds sizes, the kernel's clock"
+        "nativecommon": "shared by interposer and simulated driver: driver types, rounding of sizes, the kernel's clock"
     },
 )
 """Layers from the top down. A folder may use those below it, not those beside it; one that is not

@@ -96,7 +96,7 @@ class Beside:
 
     async def run(self) -> None:
         """Answer until cancelled. Raises Defect."""
-        self.shell.told = _ignore
+        self.shell.on_change = _ignore
         self.shell.start()
         self._began, self._began_s = True, monotonic()
         for kind in (PODS, *KINDS):

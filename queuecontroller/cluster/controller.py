@@ -241,7 +241,7 @@ class Controller:
         if (NODES, ()) in self._followers:
             return
         log.info("following nodes and the pods on them")
-        self._node_context.ground.unheard = "the nodes and the pods on them"
+        self._node_context.ground.missing_input = "the nodes and the pods on them"
         self._follow(NODES, read=slim_node, changed=self._node_changed)
         if self._pods is None:
             self._follow(PODS, ON_NODES, slim_pod, self._pod_changed)
@@ -292,7 +292,7 @@ class Controller:
         pods = ON_NODES if self._pods is None else ()
         each = [self._followers.get(one) for one in ((NODES, ()), (PODS, pods))]
         if all(one is not None and one.reflector.synced for one in each):
-            self._node_context.ground.heard()
+            self._node_context.ground.inputs_received()
             self._room_changed()
 
     def _room_changed(self) -> None:

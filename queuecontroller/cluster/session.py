@@ -163,7 +163,7 @@ class Session:
 
     async def run(self) -> None:
         """Run the session until it is cancelled. Raises Defect."""
-        self.shell.told = self._touched
+        self.shell.on_change = self._touched
         self.shell.start()
         self.reconcilers.add_all()  # First: an eviction is complete only if nothing runs.
         if (given := self._plan.document) is not None:

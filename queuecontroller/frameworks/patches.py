@@ -132,9 +132,9 @@ class Change:
 
 def _fits(parent: Any, path: Path, step: str | int) -> None:
     if isinstance(step, str) and not isinstance(parent, dict):
-        raise wrong(path, f"expected fields, found {shown(parent)}", "write NAME: VALUE pairs")
+        raise wrong(path, f"expected fields, got {shown(parent)}", "write NAME: VALUE pairs")
     if isinstance(step, int) and not (isinstance(parent, list) and step <= len(parent)):
-        raise wrong(path, f"expected a list, found {shown(parent)}", "write a list")
+        raise wrong(path, f"expected a list, got {shown(parent)}", "write a list")
 
 
 def _set(parent: Any, step: str | int, value: object) -> None:

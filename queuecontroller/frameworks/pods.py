@@ -52,7 +52,7 @@ from queuecontroller.scheduler.model import reasons
 from sluicecommon.reader import ManifestError, Reader, shown
 
 ROLE_MAIN: Final = "main"
-MOST_PODS: Final = 10_000
+MAX_PODS: Final = 10_000
 """Limit of the pods in one group."""
 _ANNOTATIONS: Final = ("metadata", "annotations")
 _LABELS: Final = ("metadata", "labels")
@@ -197,9 +197,9 @@ def total_of(pod: Document) -> int:
     """Total number of pods of the group. Raises ManifestError."""
     reader = Reader(pod).child("metadata").child("annotations")
     text = reader.text(names.GROUP_TOTAL)
-    if text.isascii() and text.isdigit() and 0 <= int(text[:9]) <= MOST_PODS:
+    if text.isascii() and text.isdigit() and 0 <= int(text[:9]) <= MAX_PODS:
         return int(text[:9])
-    what = f"{shown(text)} is not a whole number up to {MOST_PODS}" if text else "is required"
+    what = f"expected a whole number up to {MAX_PODS}, got {shown(text)}" if text else "is required"
     reader.problem(names.GROUP_TOTAL, what, "write the number of pods of the group, in quotes")
     raise ManifestError(reader.problems)
 

@@ -120,7 +120,7 @@ def _reconcile(
     wanted = {group_workload_name(document, i, around.longest_name): i for i in range(groups)}
     there = {str(at(one, ("metadata", "name"))): one for one in workloads}
     made: list[tuple[Document | None, Action]] = [
-        (one, DeleteWorkload("its group is not there any more"))
+        (one, DeleteWorkload("its group does not exist any more"))
         for name, one in there.items()
         if name not in wanted
     ]

@@ -265,7 +265,7 @@ def _least(annotations: Reader, least: str | None, count: int) -> int | None:
         return None
     if least.isascii() and least.isdigit() and 1 <= int(least[:10]) <= max(1, count):
         return int(least)
-    what = f"{shown(least)} is not a whole number from 1 to parallelism ({count})"
+    what = f"expected a whole number from 1 to parallelism ({count}), got {shown(least)}"
     annotations.problem(names.MIN_PARALLELISM, what, "write a valid number, in quotes")
     return None
 

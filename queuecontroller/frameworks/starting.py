@@ -193,7 +193,7 @@ def _append(change: Change, path: Path, more: Iterable[Mapping[str, Any]]) -> No
     if known is ABSENT or known is None:
         known = []
     if not isinstance(known, list):
-        raise wrong(path, f"expected a list, found {shown(known)}", "write a list")
+        raise wrong(path, f"expected a list, got {shown(known)}", "write a list")
     wanted = list(known)
     for one in more:
         if not any(same(one, other) for other in wanted):

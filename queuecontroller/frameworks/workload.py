@@ -82,7 +82,7 @@ def topology_request(slot: Slot) -> dict[str, Any]:
         if size.isascii() and size.isdigit() and 0 < int(size[:11]) < 1 << 31:
             made["podSetSliceSize"] = int(size[:11])
         else:
-            what = f"{shown(size)} is not a whole number from 1"
+            what = f"expected a whole number from 1, got {shown(size)}"
             reader.child("annotations").problem(SLICE_SIZE, what, "write a valid number, in quotes")
     if LAYERS in annotations:
         made["podsetSliceRequiredTopologyConstraints"] = _layers(reader, annotations[LAYERS])
@@ -111,7 +111,7 @@ def _layers(reader: Reader, text: str) -> list[dict[str, Any]]:
     ):
         return found
     example = '{"topology": LEVEL, "size": 4}'
-    what = f"{shown(text)} is not a list of at most {_MAX_LAYERS} like {example}"
+    what = f"expected a list of at most {_MAX_LAYERS} like {example}, got {shown(text)}"
     reader.child("annotations").problem(LAYERS, what, "write one, from the widest level")
     return []
 
@@ -246,6 +246,6 @@ def max_execution_s(head: Reader) -> int | None:
         return None
     if text.isascii() and text.isdigit() and 0 < int(text[:11]) < 1 << 31:
         return int(text[:11])
-    what = f"{shown(text)} is not a whole number from 1"
+    what = f"expected a whole number from 1, got {shown(text)}"
     head.child("labels").problem(names.MAX_EXEC_SECONDS, what, "write a valid number, in quotes")
     return None

@@ -65,14 +65,16 @@ def convert(document: Mapping[str, Any], wanted: str) -> Object:
 def _kind_of(document: Mapping[str, Any]) -> str:
     kind = document.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
-        raise ConversionError(f"kind {str(kind)[:80]!r} is none of {', '.join(KINDS)}")
+        raise ConversionError(f"kind: must be one of {', '.join(KINDS)}, got {str(kind)[:80]!r}")
     return kind
 
 
 def _version_of(api_version: object) -> Version:
     group, _, version = str(api_version)[:200].rpartition("/")
     if group != GROUP or version not in set(Version):
-        raise ConversionError(f"apiVersion {str(api_version)[:80]!r} is not one of {GROUP}")
+        raise ConversionError(
+            f"apiVersion: expected a version of {GROUP}, got {str(api_version)[:80]!r}"
+        )
     return Version(version)
 
 

@@ -22,7 +22,7 @@ from queuecontroller.scheduler.model.objects import AdmissionMode, StopPolicy
 OBJECT_NAME: Final = Text(NAME, 253)
 RESOURCE: Final = Text(LABEL_KEY, 317)
 """A resource's name has the form of a label's key."""
-MOST_FLAVORS: Final = 64
+MAX_FLAVORS: Final = 64
 MAX_RESOURCES: Final = 64
 MAX_GROUPS: Final = 16
 MAX_CONDITIONS: Final = 16
@@ -143,7 +143,7 @@ RESOURCE_GROUPS: Final = Field(
             ),
             flavors=Field(
                 "Flavors of these resources, tried in this order.",
-                ListOf(_FLAVOR_QUOTAS, MOST_FLAVORS, keys=("name",)),
+                ListOf(_FLAVOR_QUOTAS, MAX_FLAVORS, keys=("name",)),
                 required=True,
             ),
         ),
@@ -171,7 +171,7 @@ def usage(borrowed: bool) -> ListOf:
                 required=True,
             ),
         ),
-        MOST_FLAVORS * MAX_GROUPS,
+        MAX_FLAVORS * MAX_GROUPS,
         keys=("name",),
     )
 

@@ -35,9 +35,9 @@ MAX_POD_SETS: Final = 18
 MAX_CHECKS: Final = 8
 MAX_GATES: Final = 8
 MAX_LEVELS: Final = 16
-MOST_SLICES: Final = 1000
+MAX_SLICES: Final = 1000
 MAX_DOMAINS: Final = 100_000
-MOST_PLACES: Final = 4096
+MAX_PLACES: Final = 4096
 """Limit of the GPU places of one pod set's pods."""
 LONGEST_PLACE: Final = 65_536
 OLD_CLASS_SOURCES: Final = {
@@ -185,7 +185,7 @@ _PLACES: Final = fields(
                     required=True,
                 ),
             ),
-            MOST_SLICES,
+            MAX_SLICES,
         ),
         versions=NEW,
     ),
@@ -215,7 +215,7 @@ _ADMISSION: Final = fields(
                                 "Number of pods with an equal place.", Whole(1), required=True
                             ),
                         ),
-                        MOST_PLACES,
+                        MAX_PLACES,
                     ),
                 ),
                 delayedTopologyRequest=Field(

@@ -64,8 +64,8 @@ class Scheduler:
         """The ClusterQueue of each pending workload."""
         self._round = Round()
         self._cycles = 0
-        self._heard: list[WorkloadKey] = []
-        """See `CycleResult.heard`."""
+        self._unreported: list[WorkloadKey] = []
+        """See `CycleResult.unreported`."""
         self._inactive: dict[str, str] = {}
         """ClusterQueues that admit nothing, and the reason."""
         self._changed_local_queues: set[str] = set()
@@ -159,7 +159,7 @@ class Scheduler:
             queue = self.pending.get(name)
             history = self.history if self.cache.is_by_usage(state) else None
             if queue is None or queue.history is not history:
-                self.pending[name] = _new_line(state, history, queue, self._heard)
+                self.pending[name] = _new_line(state, history, queue, self._unreported)
             else:
                 queue.strategy = state.spec.queueing_strategy
                 queue.requeue_inadmissible()
@@ -374,8 +374,8 @@ class Scheduler:
         cycle.serve(cycle.order(entries))
         self._requeue_rest(cycle, heads, entries, now_ns)
         self._note_protected()
-        cycle.result.heard = self._heard[:]
-        self._heard.clear()
+        cycle.result.unreported = self._unreported[:]
+        self._unreported.clear()
         return cycle.result
 
     def _choose_heads(self, cycle: Cycle, now_ns: int) -> Heads:
@@ -547,14 +547,14 @@ def _new_line(
     state: ClusterQueueState,
     history: UsageHistory | None,
     before: PendingQueue | None,
-    heard: list[WorkloadKey],
+    unreported: list[WorkloadKey],
 ) -> PendingQueue:
     """A pending queue for a ClusterQueue that has none yet, or whose admission mode changed."""
     strategy = state.spec.queueing_strategy
     if history is not None:
-        made: PendingQueue = FairPendingQueue(state.name, strategy, history, heard)
+        made: PendingQueue = FairPendingQueue(state.name, strategy, history, unreported)
     else:
-        made = PendingQueue(state.name, strategy, heard)
+        made = PendingQueue(state.name, strategy, unreported)
     for info in before.everyone() if before is not None else ():
         made.push(info, info.workload.requeue_state.requeue_at_ns or 0)
     return made

@@ -30,28 +30,26 @@ class ServerSettings:
     """[server]: the controller's addresses, database and limits."""
 
     socket: str = _path("", "none")
-    """Unix socket for callers on this machine, which the kernel authenticates. Default:
+    """Unix socket for callers on this machine, authenticated by the kernel. Default:
     /run/sluice-queue/queue.sock as root or as a service, else below $XDG_RUNTIME_DIR. none: no
     socket."""
     listen: str = ""
-    """Address of gRPC over TCP, ADDRESS:PORT; requires [tls]. Empty: only the Unix socket."""
+    """ADDRESS:PORT of gRPC over TCP; requires [tls]. Empty: only the Unix socket."""
     metrics_listen: str = "127.0.0.1:9466"
-    """Address of /metrics, /healthz and /readyz; empty: not served. Labels of the metrics contain
-    the names of users' queues."""
+    """Address of /metrics, /healthz and /readyz; empty: not served. Labels name users' queues."""
     probes_listen: str = ""
-    """Second address of /healthz and /readyz, for probes alone: clients that scrape metrics cannot
-    delay a probe there. Empty: not served."""
+    """Second address of /healthz and /readyz, for probes alone, which scrapes cannot delay. Empty:
+    not served."""
     database: str = _path()
     """SQLite file of the queue. Default: /var/lib/sluice-queue/queue.sqlite as root, else below
     $XDG_STATE_HOME."""
     log_level: str = _choice("info", "debug", "info", "warning", "error")
     """Lowest level written to stderr."""
     max_message_kib: int = _number(4096, 64, 65_536)
-    """Largest message accepted, KiB. 4096 holds a list of 500 workloads or a node with 1,000
-    pods."""
+    """Largest message accepted. 4096: 500 workloads, or a node with 1,000 pods."""
     max_connections: int = _number(2000, 16, 100_000)
-    """Concurrent connections; a quarter is reserved for nodes and admins. 2000 suffice for a
-    thousand nodes that all reconnect. Each takes three file descriptors."""
+    """Concurrent connections, a quarter of them reserved for nodes and admins; three file
+    descriptors each. 2000: a thousand nodes that all reconnect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,24 +59,23 @@ class TlsSettings:
     certificate: str = _path()
     """Certificate of the server, with its chain."""
     key: str = _path()
-    """Key of the certificate. As a systemd credential it stays readable for root alone; see
+    """Key of the certificate; as a systemd credential it stays readable for root alone:
     docs/install.md."""
     client_ca: str = _path()
-    """CA that must have signed client certificates (mutual TLS). The roles of a certificate follow
-    from a URI in it (`sluice:user:NAME`, `sluice:node:NAME`, `sluice:admin:NAME`,
-    `sluice:check:NAME`) and from the lists below; without either it has no rights."""
+    """CA of client certificates (mutual TLS). Roles follow from a URI in the certificate
+    (`sluice:user:NAME`, `sluice:node:NAME`, `sluice:admin:NAME`, `sluice:check:NAME`) and from the
+    lists below; without either it has no rights."""
     admins: str = ""
-    """Names in certificates (common or alternative), separated by commas, that are admins, with
-    all rights except a node's. A trailing `*` matches any suffix. Empty: none."""
+    """Certificate names (common or alternative), separated by commas, that have all rights except a
+    node's. A trailing `*` matches any suffix."""
     nodes: str = ""
-    """Names in certificates that are nodes, each for the node of that name, as in `gpu-*`. Empty:
-    none."""
+    """Certificate names that are nodes, each for the node of that name, as in `gpu-*`."""
     users: str = ""
-    """Names in certificates that are users, who submit and change their own work; `*`: every
-    certificate of the CA. Empty: none."""
+    """Certificate names that are users, who submit and change their own work; `*`: every
+    certificate of the CA."""
     checks: str = ""
-    """Controllers of admission checks as CHECK=NAME, as in `budget=budget-bot`: the names in
-    certificates that may report each check's result. Empty: none."""
+    """Controllers of admission checks as CHECK=NAME, as in `budget=budget-bot`: the certificate
+    names that may report each check's result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,55 +85,53 @@ class KubernetesSettings:
 
     mode: str = _choice("standalone", "standalone", "kubernetes", "beside")
     """Place of the queue's state. standalone: the controller's own database. kubernetes: Kueue's
-    objects in the API server, without a database. beside: Kueue's own manager, which requests
-    placement through an AdmissionCheck of the controller `sluice.dev/placement`."""
+    objects in the API server. beside: Kueue's own manager, which requests placement through an
+    AdmissionCheck of the controller `sluice.dev/placement`."""
     namespace: str = ""
-    """Namespace of the Lease and the webhooks' Service. Empty: the pod's own."""
+    """Namespace of the Lease and the webhooks' Service. Empty: the pod's."""
     kubeconfig: str = _path()
-    """Kubeconfig of the API server, for modes kubernetes and beside. Empty: the pod's service
-    account."""
+    """Access to the API server. Empty: the pod's service account."""
     kueue_configuration: str = _path()
-    """Kueue's own Configuration file, for mode kubernetes: the queued frameworks and namespaces,
-    transformations, fair sharing, waitForPodsReady; its values override [engine]. Sections
-    without effect are logged. Empty: every framework, and only jobs with a queue."""
+    """Kueue's Configuration file, for mode kubernetes: queued frameworks and namespaces,
+    transformations, fair sharing, waitForPodsReady; it overrides [engine]. Sections without effect
+    are logged. Empty: every framework, and only jobs with a queue."""
     events: str = _choice("few", "few", "all")
-    """few: one event for each change of a job, pod or Workload. all: also Kueue's events that
-    repeat conditions, which cost four more API writes for an admitted job."""
+    """few: one event for each change of a job, pod or Workload. all: also Kueue's repetitions of
+    conditions: four more API writes per admitted job."""
     leader_lease_s: float = _number(15.0, 1.0, 600.0)
-    """Seconds without a renewal of the leader's Lease until another replica takes over. 15 is the
-    default of Kubernetes' own controllers."""
+    """Seconds without a renewal of the Lease until another replica takes over."""
     webhooks_listen: str = ""
-    """ADDRESS:PORT of the webhooks that the API server calls in mode kubernetes: conversion,
-    validation, new jobs. Empty: no webhooks, and only v1beta2 is served."""
+    """ADDRESS:PORT of the webhooks in mode kubernetes: conversion, validation, new jobs. Empty:
+    none, and only v1beta2 is served."""
     webhooks_url: str = ""
-    """https://HOST:PORT at which the API server reaches the webhooks from outside a cluster.
-    Empty: the Service `sluice-queue-webhooks` in the namespace."""
+    """https://HOST:PORT of the webhooks for an API server outside the cluster. Empty: the Service
+    `sluice-queue-webhooks` in the namespace."""
     webhooks_certificate: str = _path()
     """PEM certificate of the webhooks' server, with its chain; reloaded when it changes."""
     webhooks_key: str = _path()
     """PEM key of that certificate."""
     webhooks_ca: str = _path()
-    """PEM of the CA that signed it; it is registered as the webhooks' caBundle."""
+    """PEM of the CA that signed it, registered as the webhooks' caBundle."""
     visibility_listen: str = ""
-    """ADDRESS:PORT of Kueue's visibility API (a queue's pending workloads, in order), to which the
-    API server proxies `visibility.kueue.x-k8s.io` by the Service `sluice-queue-visibility`; the
-    webhooks' certificate must have that name. Empty: it is not served."""
+    """ADDRESS:PORT of Kueue's visibility API (pending workloads in order), to which the API server
+    proxies through the Service `sluice-queue-visibility`; the webhooks' certificate must have that
+    name. Empty: not served."""
     audience: str = ""
-    """Audience that a token must have, `sluice-queue` in the chart; tokens of other audiences are
-    refused. Empty: no tokens are accepted."""
+    """Audience that a token must have, `sluice-queue` in the chart. Empty: no tokens are
+    accepted."""
     api_server: str = ""
-    """URL of the API server. Empty: $KUBERNETES_SERVICE_HOST, as set in a pod."""
+    """URL of the API server. Empty: $KUBERNETES_SERVICE_HOST."""
     nodes: str = ""
     """Service accounts whose tokens authenticate the node that their pod runs on, as in
-    `system:serviceaccount:sluice:sluice-agent`. Empty: none."""
+    `system:serviceaccount:sluice:sluice-agent`."""
     admins: str = ""
-    """User names, and groups as `group:NAME`, that are admins. Empty: none."""
+    """User names, and groups as `group:NAME`, that are admins."""
     users: str = ""
-    """User names, and groups as `group:NAME`, that are users; `group:system:authenticated` is
-    every valid token. Empty: none."""
+    """User names, and groups as `group:NAME`, that are users; `group:system:authenticated`: every
+    valid token."""
     checks: str = ""
     """Controllers of admission checks as CHECK=USER, as in
-    `budget=system:serviceaccount:finance:budget`. Empty: none."""
+    `budget=system:serviceaccount:finance:budget`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,27 +140,25 @@ class SharesSettings:
     kubernetes.webhooks_listen."""
 
     scheduler: str = ""
-    """schedulerName set on such pods if they name none; it must be a scheduler that calls the
-    extender. Empty: the name is left unchanged."""
+    """schedulerName for such pods that name none: one that calls the extender. Empty: unchanged."""
     replaced_schedulers: tuple[str, ...] = ("default-scheduler",)
-    """Scheduler names that it replaces. For a migration from KAI or Volcano without changing
-    manifests, add kai-scheduler or volcano."""
+    """Scheduler names that it replaces; add kai-scheduler or volcano to migrate without changing
+    manifests."""
     served_schedulers: tuple[str, ...] = ("sluice-scheduler", "hami-scheduler")
-    """Schedulers that call the extender: pods that name one keep it."""
+    """Schedulers that call the extender; pods that name one keep it."""
     hami_devices: str = _path()
-    """HAMi's device-config.yaml, bare or as its ConfigMap's manifest: resource names, defaults of
-    omitted requests, other vendors' devices. Empty: HAMi's defaults."""
+    """HAMi's device-config.yaml, bare or as its ConfigMap: resource names, defaults, other vendors'
+    devices. Empty: HAMi's defaults."""
     writers: tuple[str, ...] = ()
-    """Users that may write a pod's allocation annotations besides this controller, as another
-    scheduler's service account. All others are refused."""
+    """Users besides this controller that may write a pod's allocation annotations, as another
+    scheduler's service account."""
     register_nodes: bool = True
     """Annotate nodes with HAMi's register of their GPUs (hami.io/node-nvidia-register, handshake)
-    for other tools; Sluice does not read it. false: for clusters in which HAMi's own plugin
-    writes it."""
+    for other tools. false: where HAMi's own plugin writes it."""
     as_claims: bool = False
     """Replace requests for nvidia.com/gpu, gpumem and gpucores with ResourceClaims of class
-    gpu.sluice.dev, for clusters whose agents have door = "dra" (Kubernetes 1.36 and later). The
-    templates are created in the pods' namespaces and named after the request."""
+    gpu.sluice.dev, for agents with door = "dra" (Kubernetes 1.36). Templates are created in the
+    pods' namespaces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,37 +167,37 @@ class ExtenderSettings:
     mode kubernetes."""
 
     callers: str = ""
-    """Names in client certificates of kubernetes.webhooks_ca that may call the extender, which
-    includes binding pods, separated by commas; a trailing `*` matches any suffix. Empty: the
-    extender is off."""
+    """Names in client certificates of kubernetes.webhooks_ca that may call the extender, and so
+    bind pods; separated by commas, a trailing `*` matches any suffix. Empty: the extender is
+    off."""
     listen: str = ""
-    """ADDRESS:PORT on the loopback where a kube-scheduler calls without TLS, as from a container
-    of the same pod. Every process that shares that loopback can bind pods. docs/queue/scheduling.md
-    gives the time it saves. Empty: schedulers call at kubernetes.webhooks_listen only."""
+    """ADDRESS:PORT on the loopback where a kube-scheduler in the same pod calls without TLS; every
+    process on that loopback can bind pods. Time saved: docs/queue/scheduling.md. Empty: only
+    kubernetes.webhooks_listen."""
     own_address: str = ""
-    """ADDRESS:PORT at which other replicas reach this one's webhooks: they forward requests to the
-    leader there. Empty: replicas that do not lead answer with an error."""
+    """ADDRESS:PORT of this replica's webhooks, to which others forward requests while it leads.
+    Empty: replicas that do not lead answer with an error."""
     node_policy: str = _choice("binpack", "binpack", "spread", "topology")
-    """Node policy of pods that name none. binpack: the fullest node; spread: the emptiest;
-    topology: a node whose GPUs are linked, or of one NUMA node."""
+    """Node policy of pods that name none. binpack: the fullest; spread: the emptiest; topology:
+    GPUs linked or on one NUMA node."""
     answers: str = _choice("all", "all", "best")
-    """Nodes that the filter returns. all: every node with room, whose scores are added to the
-    scheduler's own; best: only the best node by the node policy, as HAMi does, without scoring:
-    faster for each pod, but the pod's other preferences are ignored."""
+    """Nodes that the filter returns. all: every node with room, scores added to the scheduler's
+    own; best: only the best by node policy, as HAMi does: faster, but the pod's other preferences
+    are ignored."""
     gpu_policy: tuple[str, ...] = _choices(
         (), "binpack", "spread", "topology-aware", "mutex", "numa"
     )
     """GPU policy of pods that name none, in HAMi's words. binpack: the fullest GPUs with room;
-    spread: the emptiest; topology-aware: the best linked, and a single one from among the worst
-    linked; mutex: only unused GPUs; numa: GPUs of one NUMA node first. Empty: binpack, or with
-    shares.hami_devices spread, HAMi's default."""
+    spread: the emptiest; topology-aware: the best linked, a single one from the worst linked;
+    mutex: only unused GPUs; numa: one NUMA node first. Empty: binpack, or with shares.hami_devices
+    spread."""
     preemption: bool = True
     """A pod that lacks only GPU shares preempts pods of lower priority, unless its preemptionPolicy
-    is Never; kube-scheduler itself preempts none for shares. false: victims that kube-scheduler
-    chooses for its own reasons are still completed so that the GPUs suffice."""
+    is Never. false: only victims that kube-scheduler chooses are completed so that the GPUs
+    suffice."""
     resource_count: str = "nvidia.com/gpu"
-    """Resource name of the number of GPUs, the same as in the agents' [kubelet]. If it and the
-    other three are not set, HAMi's file (shares.hami_devices) gives them."""
+    """Resource name of the number of GPUs, as in the agents' [kubelet]. If all four are unset,
+    HAMi's file (shares.hami_devices) gives them."""
     resource_memory: str = "nvidia.com/gpumem"
     """Resource name of the memory of each GPU, MiB."""
     resource_memory_percentage: str = "nvidia.com/gpumem-percentage"
@@ -218,15 +211,14 @@ class NodeSettings:
     """[nodes]: timeouts of nodes that do not report."""
 
     lease_s: float = _number(15.0, 1.0, 3600.0)
-    """Seconds after its last acknowledged report from which a node starts no new work. 15 is the
-    default of Kubernetes' leader election."""
+    """Seconds after its last acknowledged report from which a node starts no new work."""
     report_s: float = _number(5.0, 0.1, 600.0)
     """Seconds between reports. 5 is a third of the lease, so that two may be lost."""
     lost_after_s: float = _number(60.0, 1.0, 86_400.0)
     """Seconds after the end of its lease until a node counts as lost."""
     lost_policy: str = _choice("keep", "keep", "requeue")
-    """keep: work on a lost node may still run, so it keeps its quota. requeue: it is requeued, and
-    the node pauses it by itself at the end of the lease."""
+    """keep: work on a lost node keeps its quota. requeue: it is requeued, and the node pauses it at
+    the end of the lease."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,24 +228,22 @@ class EngineOptions:
     fair_sharing: bool = False
     """Order and preempt by dominant resource share."""
     omitted_resource_is_unlimited: bool = True
-    """A flavor that omits a covered resource does not limit it; false is Kueue's behaviour."""
+    """A flavor that omits a covered resource does not limit it (Kueue: false)."""
     missing_selector_admits_all: bool = False
-    """A ClusterQueue without namespaceSelector matches every namespace; false is Kueue's
-    behaviour."""
+    """A ClusterQueue without namespaceSelector matches every namespace (Kueue: false)."""
     requeue_delay_s: float = _number(0.0, 0.0, 60.0)
-    """Seconds for which freed quota is batched before the next cycle. 0: no delay; Kueue's is 1."""
+    """Seconds for which freed quota is batched before the next cycle (Kueue: 1)."""
     protect_from_reclaim_s: float = _number(0.0, 0.0, 31_536_000.0)
-    """Seconds from its admission in which a workload is not preempted by a ClusterQueue that
-    reclaims quota; `preemptionProtection.reclaimWithinCohort.minAdmitDuration` in Kueue's
-    Configuration, which overrides this if one was applied."""
+    """Seconds after admission in which no ClusterQueue that reclaims quota preempts a workload;
+    Kueue's `preemptionProtection.reclaimWithinCohort.minAdmitDuration` overrides it."""
     protect_from_fair_sharing_s: float = _number(0.0, 0.0, 31_536_000.0)
-    """Seconds from its admission in which a workload is not preempted by a ClusterQueue with a
-    smaller share; `preemptionProtection.fairSharing` in Kueue's Configuration."""
+    """Seconds after admission in which no ClusterQueue with a smaller share preempts a workload;
+    Kueue's `preemptionProtection.fairSharing` overrides it."""
     protect_within_queue_s: float = _number(0.0, 0.0, 31_536_000.0)
-    """Seconds from its admission in which a workload is not preempted by a higher priority in its
-    own ClusterQueue."""
+    """Seconds after admission in which no higher priority in its own ClusterQueue preempts a
+    workload."""
     never_preempted: str = ""
-    """WorkloadPriorityClasses that are never preempted, separated by commas."""
+    """WorkloadPriorityClasses that are never preempted."""
     preempted_rests_s: float = _number(0.0, 0.0, 86_400.0)
     """Seconds until a preempted workload is requeued. 0: at once."""
     pods_ready_timeout_s: int = _number(0, 0, 604_800)
@@ -267,8 +257,8 @@ class PlacementSettings:
     """[placement]: where GPUs are chosen."""
 
     mode: str = _choice("nodes", "nodes", "none")
-    """nodes: workloads are admitted only onto GPU shares that nodes have reported. none: quota
-    alone decides, and another scheduler such as Kubernetes' places them."""
+    """nodes: workloads are admitted only onto GPU shares that nodes report. none: quota alone
+    decides; another scheduler places them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,13 +266,12 @@ class WorkloadSettings:
     """[workloads]: stopping, retention and limits of workloads."""
 
     grace_s: float = _number(30.0, 0.0, 3600.0)
-    """Seconds between SIGTERM and SIGKILL of a workload that is stopped. 30 is Kubernetes'
-    default."""
+    """Seconds between SIGTERM and SIGKILL of a stopped workload."""
     keep_finished_s: float = _number(86_400.0, 0.0, 31_536_000.0)
-    """Seconds for which finished workloads are kept, at most 10,000 of them."""
+    """Seconds for which finished workloads are kept, 10,000 at most."""
     max_per_user: int = _number(10_000, 1, 1_000_000)
-    """Most workloads of one user, including finished ones; 10,000 take about 100 MB. Admins have
-    no limit."""
+    """Most workloads of one user, including finished ones; 10,000 take about 100 MB. Admins have no
+    limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,7 +351,7 @@ def _check_together(settings: Settings) -> list[str]:
         )
     served = tokens.mode == "standalone"  # In a cluster, users call the API server instead.
     if served and not server.listen and server.socket == "none":
-        problems.append("server.socket: is none and server.listen is empty: set one of them")
+        problems.append('server.socket: is "none" while server.listen is empty: set one of them')
     if bool(tls.certificate) != bool(tls.key):
         lacking = "key" if tls.certificate else "certificate"
         problems.append(f"tls.{lacking}: is missing; certificate and key must be set together")

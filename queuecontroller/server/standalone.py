@@ -264,7 +264,7 @@ async def _serve(
         listeners,
         FairCalls(busy=listeners.busy),
     )
-    shell.doors = lambda: {
+    shell.connection_counts = lambda: {
         "open": len(listeners),
         "connections": listeners.refused_total,
         "calls": calls.turns.crowded_total,

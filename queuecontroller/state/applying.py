@@ -12,7 +12,7 @@ from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
-from queuecontroller.kueueapi.manifests.jobs import MOST_COPIES
+from queuecontroller.kueueapi.manifests.jobs import MAX_COPIES
 from queuecontroller.scheduler.model.objects import WorkloadKey
 from queuecontroller.scheduler.model.reasons import FINISHED
 from queuecontroller.state.access import Act, Caller, check
@@ -32,9 +32,9 @@ from sluicecommon.reader import ManifestError, Problem
 
 T = TypeVar("T")
 
-MOST_BY_USER: Final = 200
+MAX_BY_USER: Final = 200
 """Workloads per call of a caller that is not admin: 20 ms of the scheduling loop."""
-MOST_PROBLEMS: Final = 100
+MAX_PROBLEMS: Final = 100
 """Errors that are reported; a response has room for some 40."""
 
 
@@ -89,7 +89,7 @@ class Applying:
                 problems += [
                     replace(one, field=f"object {number}: {one.field}") for one in error.problems
                 ]
-            if len(problems) >= MOST_PROBLEMS:
+            if len(problems) >= MAX_PROBLEMS:
                 break
             yield
         if problems:
@@ -106,22 +106,22 @@ class Applying:
             self._catalogue.read(document)
             found.objects.append((who, document))
         elif who.kind in WORKLOAD_KINDS:
-            left = MOST_BY_USER - sum(len(one.records) for one in found.submitted)
+            left = MAX_BY_USER - sum(len(one.records) for one in found.submitted)
             found.submitted.append(self.said(document, who, found.caller, left))
         else:
             found.passed_over.append(who)
 
     def said(
-        self, document: Mapping[str, Any], who: Identity, caller: Caller, left: int = MOST_BY_USER
+        self, document: Mapping[str, Any], who: Identity, caller: Caller, left: int = MAX_BY_USER
     ) -> Said:
         """Validate one document. `left` is the number of workloads it may still contain if its
         caller is not admin. Raises ManifestError, Refused, Denied."""
-        most = MOST_COPIES if caller.admin else left
+        most = MAX_COPIES if caller.admin else left
         records = records_of(document, who, self._catalogue, most)
         if records is None:
             raise Refused(
                 "denied",
-                f"{who}: the call stands for more than {MOST_BY_USER} workloads, which takes an"
+                f"{who}: the call stands for more than {MAX_BY_USER} workloads, which takes an"
                 " admin: apply it in smaller parts, or with fewer replicas",
             )
         every = self._workloads.records

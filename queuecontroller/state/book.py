@@ -50,7 +50,7 @@ from sluicecommon.kubernetes.names import LONGEST
 
 TERM_GAP: Final = 1000
 """Increment of the term when the database is an old copy, which may lack as many starts."""
-MOST_FINISHED: Final = 10_000
+MAX_FINISHED: Final = 10_000
 """Finished workloads that are kept for display; the oldest are removed first."""
 PRUNED_AT_ONCE: Final = 2000
 """Finished workloads removed per step, so that a step stays short."""
@@ -195,10 +195,10 @@ class Book:
             self.journal.put_usage(queue, record)
         return self.journal.take(label)
 
-    def pods_heard(self) -> None:
+    def pods_received(self) -> None:
         """Note that all pods that hold GPU shares are known by now."""
         if self.shares is not None:
-            self.shares.heard()
+            self.shares.inputs_received()
 
     # -- objects ----------------------------------------------------------------------------------
 
@@ -471,7 +471,7 @@ class Book:
     def _prune(self, now_ns: int) -> None:
         finished = self.workloads.finished
         oldest_ns = now_ns - int(self.settings.keep_finished_s * SECOND_NS)
-        excess = len(finished) - MOST_FINISHED
+        excess = len(finished) - MAX_FINISHED
         for number, (key, at_ns) in enumerate(list(islice(finished.items(), PRUNED_AT_ONCE))):
             if at_ns >= oldest_ns and number >= excess:
                 break
@@ -493,9 +493,9 @@ class Book:
                 wrong.append(f"{key}: holds quota {holds}, its row says {should}")
             for one in self.nodes.of_workload(key).values():
                 if one.desired is Desired.RUN and not workload.is_true(ADMITTED):
-                    wrong.append(f"{key}: told to run on {one.node} without admission")
+                    wrong.append(f"{key}: reported as running on {one.node} without admission")
                 if one.desired is Desired.RUN and workload.is_true(EVICTED):
-                    wrong.append(f"{key}: told to run on {one.node} although evicted")
+                    wrong.append(f"{key}: reported as running on {one.node} although evicted")
         return wrong
 
 

@@ -38,7 +38,7 @@ class Histogram:
 
 
 Labels = tuple[str, ...]
-MOST_SERIES: Final = 20_000
+MAX_SERIES: Final = 20_000
 """Series per metric; beyond that the oldest are dropped, since queues are created and deleted."""
 
 
@@ -61,7 +61,7 @@ def place_of(workload: Workload, cluster_queue: str) -> Place:
 class Counts(Counter[Labels]):
     def add(self, *labels: str) -> None:
         self[labels] += 1
-        if len(self) > MOST_SERIES:
+        if len(self) > MAX_SERIES:
             del self[next(iter(self))]
 
 
@@ -75,7 +75,7 @@ class Waits(dict[Labels, Histogram]):
         found = self.get(labels)
         if found is None:
             found = self[labels] = Histogram()
-            if len(self) > MOST_SERIES:
+            if len(self) > MAX_SERIES:
                 del self[next(iter(self))]
         found.observe(max(0.0, seconds))
 

@@ -19,7 +19,7 @@ from queuecontroller.state.records import (
     WorkloadRecord,
 )
 
-MOST_GAPS: Final = 16
+MAX_GAPS: Final = 16
 """Restored copies that are remembered; nodes with work from before have long reconnected by
 then."""
 
@@ -33,7 +33,7 @@ class Journal:
         self._change = Change("")
         self.touched: set[ObjectId] = set()
         """Changed objects, whose watchers are notified once the change is written."""
-        self.told: set[str] = set()
+        self.nodes: set[str] = set()
         """Nodes with new decisions."""
 
     def next_revision(self) -> int:
@@ -48,18 +48,18 @@ class Journal:
 
     def take_news(self) -> tuple[set[ObjectId], set[str]]:
         """Return the changed objects and the nodes with new decisions, and empty both."""
-        found = self.touched, self.told
-        self.touched, self.told = set(), set()
+        found = self.touched, self.nodes
+        self.touched, self.nodes = set(), set()
         return found
 
     def __bool__(self) -> bool:
-        return bool(self.touched or self.told or self._change)
+        return bool(self.touched or self.nodes or self._change)
 
     def forget_up_to(self, revision: int, gap: int) -> None:
         """Skip past every revision that may have been published, and remember the gap: the database
         is an old copy."""
         upper = max(revision, self.revision) + gap
-        self.forgotten = (*self.forgotten, (self.revision, upper))[-MOST_GAPS:]
+        self.forgotten = (*self.forgotten, (self.revision, upper))[-MAX_GAPS:]
         self.revision = upper
         self._change.forgotten = self.forgotten
 
@@ -92,7 +92,7 @@ class Journal:
         stored."""
         self._change.assignments[one.key] = one
         if tell:
-            self.told.add(one.node)
+            self.nodes.add(one.node)
 
     def drop_assignment(self, key: PodKey) -> None:
         self._change.assignments[key] = None

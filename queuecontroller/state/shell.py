@@ -35,7 +35,7 @@ NEWS_S: Final = 0.05
 """Changes within this time are published together."""
 WATCHDOG_SILENCE_S: Final = 20.0
 """Longer than the slowest loop: the longest step over 100,000 workloads takes seconds."""
-MOST_BEHIND: Final = 10_000
+MAX_BEHIND: Final = 10_000
 """Changes that a watcher may lag behind before it has to list again."""
 NEWS_A_SECOND: Final = 300
 """Notifications per second; one takes about 0.3 ms."""
@@ -125,10 +125,10 @@ class Shell:
         self._ended: asyncio.Future[int] | None = None
         self._reason = "starting"
         self.writer = Writer(book, store, self._publish)
-        self.doors: Callable[[], Mapping[str, int]] = dict
+        self.connection_counts: Callable[[], Mapping[str, int]] = dict
         """Number of connections and of rejections, by kind."""
         self.last_ok_ns: dict[str, int] = {}
-        self.told: Callable[[set[ObjectId]], None] = lambda _: None
+        self.on_change: Callable[[set[ObjectId]], None] = lambda _: None
         """Called with every changed object once the change is written."""
         self.listeners: list[Callable[[Change, set[ObjectId]], None]] = []
         """Called with the change, including the audit trail, and its objects; for read-only
@@ -172,11 +172,11 @@ class Shell:
         """Wait until all steps so far are on the disk. Raises StoreLost."""
         await self.writer.durable()
 
-    def _publish(self, change: Change, touched: set[ObjectId], told: set[str]) -> None:
+    def _publish(self, change: Change, touched: set[ObjectId], nodes: set[str]) -> None:
         for event in change.events:
             if event.kind in _WORTH_A_LINE:
                 log.warning("%s %s: %s", event.kind, event.subject, event.text)
-        self.told(touched)
+        self.on_change(touched)
         for listener in self.listeners:
             listener(change, touched)
         if self._watchers:
@@ -192,7 +192,7 @@ class Shell:
                     event_.set()
         if self._waiting_rooms:
             self._tell_waiting_rooms(touched)
-        for node in told:
+        for node in nodes:
             for event_ in self._node_news.get(node, ()):
                 event_.set()
 
@@ -285,7 +285,7 @@ class Shell:
 
     def subscribe(self) -> Subscription:
         """Watch every object from now on; the caller closes the subscription."""
-        queue: asyncio.Queue[ObjectId] = asyncio.Queue(MOST_BEHIND)
+        queue: asyncio.Queue[ObjectId] = asyncio.Queue(MAX_BEHIND)
         self._watchers.add(queue)
         return Subscription(queue, lambda: self._watchers.discard(queue), self.rest_s)
 
@@ -306,15 +306,15 @@ class Shell:
         event = asyncio.Event()
         identity = _identity(key)
         self._followers.setdefault(identity, set()).add(event)
-        told: Status | None = None
+        before: Status | None = None
         try:
             while True:
                 event.clear()
                 status = self.views.status(key, self.now_ns())
                 if uid and status.uid != uid:
                     status = Status(key)
-                if status != told:
-                    told = status
+                if status != before:
+                    before = status
                     yield status
                 if status.is_over:
                     return

@@ -75,7 +75,7 @@ class Writer:
             while True:
                 await self._news.wait()
                 await asyncio.sleep(0)  # Other steps of this iteration join in.
-                steps, change, touched, told = self._take()
+                steps, change, touched, nodes = self._take()
                 if change:
                     began = perf_counter()
                     self.idle.clear()
@@ -88,15 +88,15 @@ class Writer:
                         raise
                     self.commit_s.observe(perf_counter() - began)
                     self.idle.set()
-                self._tell(steps, change, touched, told)
+                self._tell(steps, change, touched, nodes)
 
     def flush(self) -> None:
         """Commit at once while no loop runs, at the start and the end. Raises StoreLost."""
-        steps, change, touched, told = self._take()
+        steps, change, touched, nodes = self._take()
         if change:
             self._store.stage(change)
             self._store.sync()
-        self._tell(steps, change, touched, told)
+        self._tell(steps, change, touched, nodes)
 
     def _take(self) -> tuple[int, Change, set[ObjectId], set[str]]:
         self._news.clear()
@@ -104,9 +104,9 @@ class Writer:
         self._labels.clear()
         return self._steps, change, *self._book.journal.take_news()
 
-    def _tell(self, steps: int, change: Change, touched: set[ObjectId], told: set[str]) -> None:
+    def _tell(self, steps: int, change: Change, touched: set[ObjectId], nodes: set[str]) -> None:
         self._written = steps
-        self._publish(change, touched, told)
+        self._publish(change, touched, nodes)
         while self._waiting and self._waiting[0][0] <= steps:
             _, future = self._waiting.popleft()
             if not future.done():  # A done future's caller was cancelled.

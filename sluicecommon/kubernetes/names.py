@@ -12,7 +12,7 @@ from typing import Any, Final
 
 LONGEST: Final = 253
 LONGEST_LABEL: Final = 63
-MOST_SHOWN: Final = 64
+MAX_SHOWN: Final = 64
 """Characters of an invalid name that are shown in a message."""
 
 SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
@@ -31,7 +31,7 @@ QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 
 def shown(name: object) -> str:
     text = repr(name)
-    return text if len(text) <= MOST_SHOWN + 2 else f"{text[:MOST_SHOWN]}…'"
+    return text if len(text) <= MAX_SHOWN + 2 else f"{text[:MAX_SHOWN]}…'"
 
 
 def wrong_name(name: str) -> str:
@@ -69,12 +69,12 @@ def wrong_names(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _wrong_labels(labels: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for key, value in labels.items():
         if not _LABEL_KEY.fullmatch(str(key)):
-            yield "metadata.labels", f"{shown(key)} is no label's name"
+            yield "metadata.labels", f"expected the name of a label, got {shown(key)}"
         elif key == QUEUE_LABEL and isinstance(value, str) and value:
             if problem := wrong_name(value):
                 yield f"metadata.labels.{QUEUE_LABEL}", problem
         elif isinstance(value, str) and not _LABEL_VALUE.fullmatch(value):
-            yield "metadata.labels", f"{key}: {shown(value)} is no label's value"
+            yield "metadata.labels", f"{key}: expected the value of a label, got {shown(value)}"
 
 
 def _fields(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -36,12 +36,26 @@ _NOTATION: Final = re.compile(
     r"(?:(?P<suffix>[numkMGTPE]|[KMGTPE]i)|[eE](?P<exponent>[+-]?\d{1,3}))?",
     re.ASCII,
 )
+MAX_GPU_UNITS: Final = 1 << 27
+"""More MiB, or larger units, than any GPU has: a larger amount was meant in bytes."""
 LONGEST: Final = 256
 """Characters; the largest number that counts has 19 digits."""
 
 
 class QuantityError(ValueError):
     """The text is not a Kubernetes quantity."""
+
+
+def gpu_mib_problem(amount: int, unit_mib: int = 1) -> str:
+    """The reason why an amount of GPU memory, in units of `unit_mib` MiB, cannot be meant, with
+    what to write instead; empty if it can. `8Gi` is the usual mistake: it is 8589934592 MiB."""
+    if amount <= MAX_GPU_UNITS:
+        return ""
+    unit = "MiB" if unit_mib == 1 else f"units of {unit_mib} MiB"
+    return (
+        f"{amount} is more than any GPU has, because the amount is in {unit}:"
+        f" write {max(1, (amount >> 20) // unit_mib)}"
+    )
 
 
 def _ceil_div(numerator: int, denominator: int) -> int:
@@ -58,7 +72,7 @@ def _digits(text: str) -> tuple[int, int]:
     match = _NOTATION.fullmatch(text.strip()) if len(text) <= LONGEST else None
     if match is None or not (match["whole"] or match["fraction"]):
         start = text[:80]
-        raise QuantityError(f"{start!r} is not a quantity (examples: 1, 500m, 1.5, 2Gi, 1e3)")
+        raise QuantityError(f"expected a quantity such as 1, 500m, 1.5, 2Gi or 1e3, got {start!r}")
     fraction = match["fraction"] or ""
     digits = int((match["whole"] or "0") + fraction)
     exponent = -len(fraction)

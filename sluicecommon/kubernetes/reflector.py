@@ -87,7 +87,7 @@ class Reflector(Generic[T]):
         watch, so that a thousand nodes do not reconnect at once."""
         self.synced = False
         """True once a whole list has been reported; stays true during errors."""
-        self.trouble = "not asked yet"
+        self.trouble = "not listed yet"
         """The error for which the state may be outdated; empty if it is current."""
         self.denied = False
         """True if the error is a lack of rights, so that retrying is useless."""

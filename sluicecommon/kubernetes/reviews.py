@@ -69,7 +69,7 @@ def read_review(document: Mapping[str, Any], audiences: Sequence[str]) -> Review
     given = _texts(status.get("audiences"))
     # An API server without audience support omits them: the token is for the API server itself.
     if audiences and not set(audiences) & set(given):
-        return Review(False, error=f"the token is for {', '.join(given) or 'nobody named'}")
+        return Review(False, error=f"the token is for {', '.join(given) or 'no audience'}")
     return Review(
         True,
         user["username"],

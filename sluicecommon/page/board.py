@@ -15,8 +15,8 @@ from typing import Any, Final
 
 Key = tuple[str, str, str]
 """Kind, namespace (empty if cluster-wide), name."""
-MOST_OF_A_KIND: Final = 50_000
-MOST_GONE: Final = 20_000
+MAX_OF_A_KIND: Final = 50_000
+MAX_GONE: Final = 20_000
 """Deletions that are kept, so that a viewer that was away for a moment need not start over."""
 FRAME_DOCUMENTS: Final = 1_000
 """Documents in one frame: the first are shown while the rest is being sent."""
@@ -72,8 +72,8 @@ class Delta:
 class Board:
     instance: str
     """Identity of this process; revisions of another process are not valid here."""
-    most_of_a_kind: int = MOST_OF_A_KIND
-    most_gone: int = MOST_GONE
+    most_of_a_kind: int = MAX_OF_A_KIND
+    most_gone: int = MAX_GONE
     revision: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
     """Documents dropped because of the limit, by kind."""

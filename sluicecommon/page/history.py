@@ -14,7 +14,7 @@ STEP_S: Final = 30
 SLOTS: Final = 120
 """Slots of an hour."""
 UNKNOWN: Final = 0xFFFF
-MOST_SERIES: Final = 50_000
+MAX_SERIES: Final = 50_000
 
 
 class Ring:
@@ -66,7 +66,7 @@ class History:
                 continue
             ring = rings.get(figure)
             if ring is None:
-                if self._count >= MOST_SERIES:
+                if self._count >= MAX_SERIES:
                     continue
                 ring = rings[figure] = Ring()
                 self._count += 1

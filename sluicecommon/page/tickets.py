@@ -12,8 +12,8 @@ from typing import Final, Generic, TypeVar
 T = TypeVar("T")
 TICKET_S: Final = 120.0
 SESSION_S: Final = 12 * 3600.0
-MOST_TICKETS: Final = 256
-MOST_SESSIONS: Final = 1_000
+MAX_TICKETS: Final = 256
+MAX_SESSIONS: Final = 1_000
 LONGEST_SECRET: Final = 128
 
 
@@ -34,14 +34,14 @@ class Tickets(Generic[T]):
         self._sessions: dict[bytes, _Kept[T]] = {}
 
     def issue(self, whom: T, now_s: float) -> str:
-        return self._keep(self._tickets, whom, now_s + TICKET_S, now_s, MOST_TICKETS)
+        return self._keep(self._tickets, whom, now_s + TICKET_S, now_s, MAX_TICKETS)
 
     def redeem(self, ticket: str, now_s: float) -> tuple[str, T] | None:
         """A session and its caller; None if the ticket is unknown, used or expired."""
         kept = self._tickets.pop(_digest(ticket), None)
         if kept is None or kept.until_s <= now_s:
             return None
-        session = self._keep(self._sessions, kept.whom, now_s + SESSION_S, now_s, MOST_SESSIONS)
+        session = self._keep(self._sessions, kept.whom, now_s + SESSION_S, now_s, MAX_SESSIONS)
         return session, kept.whom
 
     def whose(self, session: str, now_s: float) -> T | None:

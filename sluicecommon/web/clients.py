@@ -15,7 +15,7 @@ from ipaddress import IPv6Address, ip_address
 from typing import Final
 
 MOST: Final = 64
-MOST_PER_ADDRESS: Final = 16
+MAX_PER_ADDRESS: Final = 16
 _numbers = itertools.count(1)
 
 
@@ -39,7 +39,7 @@ class Clients:
     def __init__(
         self,
         most: int = MOST,
-        most_per_address: int = MOST_PER_ADDRESS,
+        most_per_address: int = MAX_PER_ADDRESS,
         keeps_asked: bool = False,
     ) -> None:
         """With `keeps_asked` no connection that has sent a request is closed for a new one: a full

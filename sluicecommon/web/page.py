@@ -37,9 +37,9 @@ from sluicecommon.web.listener import Certificate, Limits, Listener
 
 log = logging.getLogger(__name__)
 
-MOST_CONNECTIONS: Final = 512
-MOST_STREAMS: Final = 256
-MOST_STREAMS_EACH: Final = 64
+MAX_CONNECTIONS: Final = 512
+MAX_STREAMS: Final = 256
+MAX_STREAMS_EACH: Final = 64
 """Streams of one viewer, each of them a browser window."""
 LARGEST_BODY_BYTES: Final = 1 << 20
 FRAME_S: Final = 0.25
@@ -186,7 +186,7 @@ class PageServer:
         self._runner: web.AppRunner | None = None
         self._listener = Listener(
             self._protocol,
-            Clients(MOST_CONNECTIONS, MOST_CONNECTIONS, keeps_asked=True),
+            Clients(MAX_CONNECTIONS, MAX_CONNECTIONS, keeps_asked=True),
             Limits(HANDSHAKE_S),
             certificate,
         )
@@ -321,12 +321,12 @@ class PageServer:
         viewer = await self._backend.viewer(credential)
         if self._backend.frames is None:
             raise Refusal(503, self._backend.why_not_ready or "the page is not ready yet")
-        if self._streams.total() >= MOST_STREAMS:
-            raise Refusal(503, f"too many open windows of this page (limit {MOST_STREAMS})")
-        if self._streams[viewer.name] >= MOST_STREAMS_EACH:
+        if self._streams.total() >= MAX_STREAMS:
+            raise Refusal(503, f"too many open windows of this page (limit {MAX_STREAMS})")
+        if self._streams[viewer.name] >= MAX_STREAMS_EACH:
             raise Refusal(
                 429,
-                f"too many open windows of {viewer.name} (limit {MOST_STREAMS_EACH}): close one",
+                f"too many open windows of {viewer.name} (limit {MAX_STREAMS_EACH}): close one",
             )
         answer = web.StreamResponse(
             headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
@@ -345,7 +345,7 @@ class PageServer:
                 WRITE_S,
             )
             self.slow_total += 1
-            if len(self._slow) >= MOST_STREAMS:
+            if len(self._slow) >= MAX_STREAMS:
                 self._slow.clear()  # These windows have not reconnected.
             self._slow[viewer.name] += 1
             if request.transport is not None:

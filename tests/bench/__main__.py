@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from tests.bench import dra, ebpf, hooks, kubelet, scrape, shares, together
+from tests.bench import dra, ebpf, hooks, kubelet, scrape, shapes, shares, together
 from tests.bench.cluster import admissions, scheduling
 from tests.bench.entries import Entry, table, write
 from tests.bench.queueing import hostile, page, placement, queue, room, service, webhook
@@ -19,6 +19,7 @@ from tests.kit.workplace import workplace
 PARTS = (
     "hooks",
     "shares",
+    "shapes",
     "together",
     "placement",
     "queue",
@@ -51,6 +52,8 @@ def main() -> int:
             entries += hooks.run(node, 100 if options.quick else 400)
         if "shares" in wanted:
             entries += shares.run(node, uuids, options.quick)
+        if "shapes" in wanted:
+            entries += shapes.run(node, uuids[0])
         if "together" in wanted:
             entries += together.run(node, uuids[0])
     if "placement" in wanted:

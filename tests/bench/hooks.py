@@ -10,17 +10,27 @@ from tests.bench.entries import Entry, entry
 from tests.kit.node import Node
 from tests.kit.places import MESON, SHIM, SIM
 
+CARD_CALL_NS = 1000
+"""About what a call of the driver costs on a card."""
 HOOKBENCH = MESON / "tests" / "hookbench"
 
 
 def samples(
-    node: Node, mode: str, *, rounds: int, threads: int = 1, live: int = 0, processes: int = 1
+    node: Node,
+    mode: str,
+    *,
+    rounds: int,
+    threads: int = 1,
+    live: int = 0,
+    processes: int = 1,
+    call_ns: int = 0,
 ) -> list[dict[str, list[float]]]:
-    """hookbench inside one grant; several processes of it at once when asked."""
+    """hookbench inside one grant; several processes of it at once when asked. `call_ns`: what each call of the
+    driver costs."""
     command = f"{HOOKBENCH} {mode} {rounds} {threads} {live}"
     script = " & ".join(f"{command} > {node.directory}/bench-{i}.json" for i in range(processes))
     job = node.run(
-        f"hook-{mode}-{threads}-{live}-{processes}",
+        f"hook-{mode}-{threads}-{live}-{processes}-{call_ns}",
         "/bin/sh",
         "-c",
         f"{script} & wait",
@@ -28,6 +38,7 @@ def samples(
         env={
             "SLUICE_BENCH_SHIM": str(SHIM / "libcuda.so.1"),
             "SLUICE_BENCH_DRIVER": str(SIM / "libcuda.so.1"),
+            **({"SLUICE_SIM_CALL_LATENCY_NS": str(call_ns)} if call_ns else {}),
         },
     )
     out, _ = job.process.communicate(timeout=600)
@@ -60,6 +71,9 @@ def measure(name: str, node: Node, mode: str, target: str, **options: int) -> En
 def run(node: Node, rounds: int) -> list[Entry]:
     return [
         measure("launch_hook_ns", node, "launch", "<= 8", rounds=rounds),
+        measure(
+            "launch_hook_3us_ns", node, "launch3000", "<= 80", rounds=rounds, call_ns=CARD_CALL_NS
+        ),
         measure("launch_hook_4_threads_ns", node, "launch", "<= 12", rounds=rounds // 2, threads=4),
         measure("launch_hook_4_shapes_ns", node, "mixed4", "<= 6", rounds=rounds),
         measure("launch_hook_16_shapes_ns", node, "mixed16", "<= 10", rounds=rounds),

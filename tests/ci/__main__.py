@@ -4,6 +4,8 @@ A suite is `make SUITE` and unchanged; tests/ci/recorder.py, loaded into its pyt
 build/failed/SUITE. After the suite those tests run again in one pytest without workers or other suites beside it. The list of
 flaky tests of this and of earlier runs is build/flaky.json. Python's standard library is all that this needs, since
 `make` only makes the virtual environment.
+
+What a suite builds the first time is built beside earlier suites that mostly wait, with the processor time that they leave.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,10 +28,14 @@ from typing import Any
 from tests.ci.verdict import Failure, Suite, decide, unexplained
 
 SUITES = ("test", "test-oldest", "test-page", "test-faults", "test-cluster")
+WAITING = ("test-page", "test-faults")
+"""Suites that leave a third of two processors and more unused."""
+PREPARED = {"test-cluster": "cluster-programs"}
+"""Target that builds a part of what the suite needs. The suite itself builds what is missing then."""
 RECORDER = "tests.ci.recorder"
 DIRECTORY = "SLUICE_CI_RECORD"
 """The same variable as in tests/ci/recorder.py, which needs pytest."""
-MOST_AGAIN = 20
+MAX_AGAIN = 20
 """Failed tests of a suite that are run a second time. More than that are a defect, and would take hours."""
 
 
@@ -47,9 +53,14 @@ class Records:
 def main(arguments: Sequence[str]) -> int:
     began = datetime.now(UTC).isoformat(timespec="seconds")
     build = Path("build").absolute()
-    with terminated_as_interrupted():
+    names = list(arguments or SUITES)
+    suites: list[Suite] = []
+    with terminated_as_interrupted(), Preparation(build) as preparation:
         try:
-            suites = [suite(name, build / "failed") for name in arguments or SUITES]
+            for index, name in enumerate(names):
+                if name in WAITING:
+                    preparation.start([PREPARED[one] for one in names[index:] if one in PREPARED])
+                suites.append(suite(name, build / "failed"))
         except KeyboardInterrupt:
             print("ci: interrupted", file=sys.stderr, flush=True)
             return 130
@@ -60,13 +71,53 @@ def main(arguments: Sequence[str]) -> int:
     return verdict.status
 
 
+class Preparation:
+    """Builds for later suites, at the lowest priority. Its log is build/prepared.log. A build that fails
+    changes nothing: the suite builds it again and reports why. Its processor time is in no suite's."""
+
+    def __init__(self, build: Path) -> None:
+        self._log = build / "prepared.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Preparation:
+        return self
+
+    def start(self, targets: Sequence[str]) -> None:
+        """Begin with these targets of make, once."""
+        if self._process is not None or not targets:
+            return
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                ["nice", "-n", "19", "make", *targets],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                process_group=0,
+                preexec_fn=leave_the_processor_to_others,
+            )
+
+    def __exit__(self, *_: object) -> None:
+        """End what is still being built."""
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGINT)
+            self._process.wait()
+
+
+def leave_the_processor_to_others() -> None:
+    """Only use processor time that no other process wants, where the kernel permits it."""
+    with suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
 def suite(name: str, below: Path) -> Suite:
     began_s, began_cpu_s = time.monotonic(), cpu_s()
     first = below / name
     status = run(["make", name], first, os.environ)
     records = read(first)
     again = Records()
-    if 0 < len(records.failures) <= MOST_AGAIN:
+    if 0 < len(records.failures) <= MAX_AGAIN:
         again = second(name, records, below / f"{name}.again")
     elif records.failures:
         say(f"{name}: {len(records.failures)} tests failed: too many to run again")

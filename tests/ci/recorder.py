@@ -24,7 +24,7 @@ CRASHED = "???"
 """The phase that xdist names in its report about the test during which a worker ended."""
 ENDINGS = {2: "interrupted", 3: "internal error of pytest", 4: "wrong usage of pytest"}
 WORST = ("error", "failed", "xpassed", "passed", "xfailed", "skipped", "")
-MOST_CHARACTERS, MOST_LINES = 300, 40
+MAX_CHARACTERS, MAX_LINES = 300, 40
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -60,7 +60,7 @@ class Recorder:
             return
         if report.failed:
             word = "failed" if report.when == "call" else "error"
-            shown = "\n".join(report.longreprtext.splitlines()[-MOST_LINES:])
+            shown = "\n".join(report.longreprtext.splitlines()[-MAX_LINES:])
             self._failures.setdefault(report.nodeid, {"message": message(report), "report": shown})
         elif hasattr(report, "wasxfail"):
             word = "xfailed" if report.skipped else "xpassed"
@@ -112,4 +112,4 @@ def message(report: Any) -> str:
     crash = getattr(report.longrepr, "reprcrash", None)
     text = str(crash.message if crash is not None else report.longrepr).strip()
     lines = text.splitlines() or ["no reason was given"]
-    return lines[0 if crash is not None else -1][:MOST_CHARACTERS]
+    return lines[0 if crash is not None else -1][:MAX_CHARACTERS]

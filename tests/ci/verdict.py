@@ -1,6 +1,6 @@
 """The decision of a CI run: from the results of its suites and the lists of earlier runs, without I/O.
 
-A test that fails and passes when it is run again alone is flaky. Up to `MOST_FLAKY` of those in one run are listed and
+A test that fails and passes when it is run again alone is flaky. Up to `MAX_FLAKY` of those in one run are listed and
 forgiven; with more than that something is wrong with the machine or the change, and all of them count as failed. Only
 the failure of a test is ever forgiven: lint, a collection error, a crashed worker or a suite that ended by itself is red.
 """
@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-MOST_FLAKY = 5
+MAX_FLAKY = 5
 """Over all suites of a run."""
-MOST_RUNS = 20
+MAX_RUNS = 20
 """Runs kept in build/flaky.json."""
 ORDER = ("failed", "passed", "skipped", "xfailed", "xpassed", "error")
 """Order of outcomes in pytest's last line."""
@@ -77,7 +77,7 @@ def unexplained(status: int, failures: Mapping[str, Failure], broken: Sequence[s
 def decide(suites: Sequence[Suite], earlier: Sequence[Mapping[str, Any]], at: str) -> Verdict:
     """Judge a run. `earlier` is the content of build/flaky.json, `at` the time of this run."""
     flaky = [(suite, test) for suite in suites for test in suite.flaky]
-    forgiven = len(flaky) <= MOST_FLAKY
+    forgiven = len(flaky) <= MAX_FLAKY
     lines = [*table(suites), *failed_lines(suites)]
     if flaky:
         lines += ["", f"flaky: {len(flaky)} failed once and passed alone (build/flaky.json)"]
@@ -85,7 +85,7 @@ def decide(suites: Sequence[Suite], earlier: Sequence[Mapping[str, Any]], at: st
             f"FLAKY {suite.name}: {test}: {suite.failures[test].message}" for suite, test in flaky
         ]
     if not forgiven:
-        lines.append(f"RED: {len(flaky)} flaky tests in one run; at most {MOST_FLAKY} are forgiven")
+        lines.append(f"RED: {len(flaky)} flaky tests in one run; at most {MAX_FLAKY} are forgiven")
     lines += repeated({test for _, test in flaky}, earlier)
     counts = totals(suites, forgiven)
     red = not forgiven or any(suite.failed or broken_of(suite) for suite in suites)
@@ -105,7 +105,7 @@ def decide(suites: Sequence[Suite], earlier: Sequence[Mapping[str, Any]], at: st
     return Verdict(
         status=int(red),
         lines=lines,
-        runs=[*map(dict, earlier), run][-MOST_RUNS:],
+        runs=[*map(dict, earlier), run][-MAX_RUNS:],
     )
 
 

@@ -11,6 +11,7 @@ collection). A program is ended with `kill`, started again with `start`; every o
 from __future__ import annotations
 
 import contextlib
+import random
 import signal
 import socket
 import subprocess
@@ -251,9 +252,14 @@ def scheduler(keys: pki.Pki, port: int = 10259) -> list[str]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Held together while they are looked for, so that no two are the same."""
+    """Held together while they are looked for, so that no two are the same. They are random and below those of outgoing
+    connections, see tests.kit.node.free_port: other tests look for ports at the same time."""
+    chance = random.SystemRandom()
+    found: list[int] = []
     with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind((HOST, 0))
-        return [int(one.getsockname()[1]) for one in sockets]
+        while len(found) < count:
+            port = chance.randrange(10_000, 32_768)
+            with contextlib.suppress(OSError):
+                stack.enter_context(socket.socket()).bind((HOST, port))
+                found.append(port)
+    return found

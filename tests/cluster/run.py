@@ -3,8 +3,10 @@
 What cannot be built fails the scenarios that need it, with the reason; only without any Go are they skipped. Arguments are
 pytest's.
 
-Two lanes: what needs a node runs here, and beside it, at a lower priority and in a process of its own, what needs an API
-server only. Its report is a section of ours.
+Two lanes: what needs a node runs here, and beside it, at a lower priority and in a pytest of its own with workers, what needs
+an API server only. Its report is a section of ours. It begins as soon as Kubernetes is built, while the image is.
+
+`--go-only` as the one argument builds Kubernetes and containerd, which takes longest, and runs nothing.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import IO, Any
 
 import pytest
@@ -31,10 +34,35 @@ NICE = 5
 """A third of a processor for each that the node's lane wants. At the lowest priority, and two processors that others want,
 an API server takes longer than kubectl waits for it (32 s), and leases of seconds are lost again and again."""
 PATIENCE = 4
+WORKERS = 2
+"""Each has one file, and so one control plane, at a time; most of it is waiting."""
+Part = tuple[str, Callable[[], object]]
+"""A name for the log, and what builds it."""
+CONTAINERD: Part = ("containerd", build.containerd)
+GO_ONLY = "--go-only"
+SLOWEST = ("--durations=15", "--durations-min=5")
 
 
 def main(arguments: list[str]) -> int:
-    for what, make in parts():
+    if arguments == [GO_ONLY]:
+        make_all([*kubernetes(), CONTAINERD])
+        return 0
+    make_all(kubernetes())
+    files = sorted(HERE.rglob("test_*.py"))
+    beside = [str(one) for one in files if API_ONLY in one.parents]
+    here = [str(one) for one in files if API_ONLY not in one.parents]
+    lane = Beside([*beside, "-m", "cluster", "-n", str(WORKERS), *SLOWEST, *arguments])
+    try:
+        make_all(others())
+        status = pytest.main([*here, "-m", "cluster", *SLOWEST, *arguments], [lane])
+    finally:
+        other = lane.end()
+    bad = {status, other} - {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}
+    return int(max(bad) if bad else min(status, other))
+
+
+def make_all(parts: list[Part]) -> None:
+    for what, make in parts:
         begin_s = time.monotonic()
         try:
             make()
@@ -42,16 +70,6 @@ def main(arguments: list[str]) -> int:
             print(f"test-cluster: {what}: {error}", file=sys.stderr, flush=True)
         else:
             print(f"test-cluster: {what}: {time.monotonic() - begin_s:.0f} s", flush=True)
-    files = sorted(HERE.rglob("test_*.py"))
-    beside = [str(one) for one in files if API_ONLY in one.parents]
-    here = [str(one) for one in files if API_ONLY not in one.parents]
-    lane = Beside([*beside, "-m", "cluster", *arguments])
-    try:
-        status = pytest.main([*here, "-m", "cluster", *arguments], [lane])
-    finally:
-        other = lane.end()
-    bad = {status, other} - {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}
-    return int(max(bad) if bad else min(status, other))
 
 
 class Beside:
@@ -85,16 +103,16 @@ class Beside:
         return self._process.wait()
 
 
-def parts() -> list[tuple[str, Callable[[], object]]]:
+def kubernetes() -> list[Part]:
     minors = dict.fromkeys(
         [pins.wanted_minor(), os.environ.get("SLUICE_KUBERNETES_ALSO") or pins.wanted_minor()]
     )
-    kubernetes = [
-        (f"Kubernetes {minor}", lambda minor=minor: build.kubernetes(minor)) for minor in minors
-    ]
+    return [(f"Kubernetes {minor}", partial(build.kubernetes, minor)) for minor in minors]
+
+
+def others() -> list[Part]:
     return [
-        *kubernetes,
-        ("containerd", build.containerd),
+        CONTAINERD,
         ("Debian's packages", build.debian),
         ("small images", lambda: images.made(build.programs())),
         ("Prometheus", prometheus.program),

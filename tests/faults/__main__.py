@@ -192,7 +192,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--scale", type=float, default=1.0, help="of the kills")
-    parser.add_argument("--lanes", type=int, default=3, help="tests at once, see tests/lanes.py")
+    parser.add_argument("--lanes", type=int, default=4, help="tests at once, see tests/lanes.py")
     options, more = parser.parse_known_args()
     began_s = time.monotonic()
     record = Path(named) if (named := os.environ.get("SLUICE_CI_RECORD")) else None
@@ -209,6 +209,7 @@ def tests(recorder: Recorder, lanes: int, more: list[str]) -> int:
     named = sorted({f"tests/{t}" for case in CASES for t in case.tests if HERE not in f"tests/{t}"})
     wanted = "not packages and not full and not cluster"
     options = ["-m", wanted, "-q", "-n", str(lanes), "-p", "tests.faults.long_forms"]
+    options += ["--durations=15", "--durations-min=5"]
     return int(pytest.main([*options, *more, HERE, *named], plugins=[recorder]))
 
 

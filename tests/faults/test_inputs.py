@@ -10,7 +10,7 @@ import types
 
 import pytest
 
-from queuecontroller.server.metrics.exposition import MOST_NODES, MOST_QUEUES, render
+from queuecontroller.server.metrics.exposition import MAX_NODES, MAX_QUEUES, render
 from queuecontroller.state.nodes.sessions import Hello
 from queuecontroller.state.shell import Shell
 from sluicecommon.logs import LineFormat
@@ -74,16 +74,16 @@ def test_h3_a_controller_with_names_without_end_has_so_many_series_and_no_more()
             "metadata": {"name": f"made-up-{number}"},
             "spec": {"resourceGroups": []},
         }
-        for number in range(MOST_QUEUES + 500)
+        for number in range(MAX_QUEUES + 500)
     ]
     world.book.apply(queues, False, 1)
-    for number in range(MOST_NODES + 500):
+    for number in range(MAX_NODES + 500):
         world.book.desk.connect(Hello(f"made-up-{number}", "boot"), 1)
     seen = series(world)
-    assert sum("made-up" in line and "node=" in line for line in seen) <= 3 * MOST_NODES
+    assert sum("made-up" in line and "node=" in line for line in seen) <= 3 * MAX_NODES
     for name in {line.partition("{")[0] for line in seen}:
         mine = [line for line in seen if line.startswith(f"{name}{{")]
-        assert len(mine) <= 3 * MOST_QUEUES, name
+        assert len(mine) <= 3 * MAX_QUEUES, name
     more = [one | {"metadata": {"name": f"more-{i}"}} for i, one in enumerate(queues)]
     world.book.apply(more, False, 1)
     for number in range(500):

@@ -28,7 +28,7 @@ Reader = Callable[[bytes], object]
 OURS = tuple(f"{REPO}/{package}/" for package in ("nodeagent", "queuecontroller", "sluicecommon"))
 TRACED = 8
 """One of so many: a traced input takes ten times as long."""
-MOST_KEPT = 256
+MAX_KEPT = 256
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def fuzz(target: Target, seed: int, seconds: float = 0.0, inputs: int = 0) -> Tr
         before = len(lines.seen)
         with lines.looking():
             _read(target, data)
-        if len(lines.seen) > before and len(pool) < MOST_KEPT:
+        if len(lines.seen) > before and len(pool) < MAX_KEPT:
             pool.append(data)
     return Tried(tried, len(lines.seen))
 

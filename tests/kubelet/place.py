@@ -22,7 +22,6 @@ from nodeagent.adapters.processes.cgroups import CgroupPods
 from nodeagent.adapters.processes.pidfd import SystemProcesses
 from nodeagent.adapters.region.store import RegionLibrary, TmpfsRegions
 from nodeagent.assembly.kubelet import PluginServers
-from nodeagent.core.grants import events as ev
 from nodeagent.core.kubelet.offers import OfferRules
 from nodeagent.core.kubelet.pod_limits import DefaultLimits, ResourceNames
 from nodeagent.ports.containers import ContainerAnswer, GivenFiles, GrantMounts
@@ -142,7 +141,7 @@ class Daemon:
 
     async def start(self) -> None:
         self.keeper.restore()
-        self.keeper.apply(ev.GpusSeen(self.gpus.capacities()))
+        self.keeper.apply(self.gpus.seen())
         await self.manager.start()
         await self.servers.start()
 
@@ -157,7 +156,7 @@ class Daemon:
             NodeReading(tuple(self.place.readings), "999.1", "12.999"),
             self.place.clock.monotonic_ns(),
         )
-        self.keeper.apply(ev.GpusSeen(self.gpus.capacities()))
+        self.keeper.apply(self.gpus.seen())
 
     async def look(self) -> None:
         """One look at the kubelet's records, long after the one before."""

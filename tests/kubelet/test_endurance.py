@@ -16,7 +16,7 @@ from tests.kit.fakes.kubelet import AdmissionError, Container, Pod, StartError
 from tests.kit.places import REPO
 from tests.kubelet.place import RESOURCE, Place, limits, place, with_place
 
-GPUS, SLOTS, MOST_PODS = 2, 20, 24
+GPUS, SLOTS, MAX_PODS = 2, 20, 24
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ async def _kills(place: Place, kills: int, seed: int) -> None:
     told = Round()
     for number in range(kills):
         victim = await _started(place)
-        for uid in chance.sample(sorted(told.admitted), max(0, len(told.admitted) - MOST_PODS)):
+        for uid in chance.sample(sorted(told.admitted), max(0, len(told.admitted) - MAX_PODS)):
             place.kubelet.end(uid)
             del told.admitted[uid]
             told.grants.pop(uid, None)

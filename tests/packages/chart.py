@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from sluicecommon.yaml_text import LOADER
 from tests.kit.places import BUILD, REPO
 
 CHART = REPO / "packaging" / "helm" / "sluice"
@@ -35,23 +36,34 @@ KUBERNETES = ("1.28", "1.31", "1.34")
 def helm(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     assert HELM is not None
     return subprocess.run(
-        [HELM, *arguments], capture_output=True, text=True, check=False, timeout=60
+        [HELM, *arguments], capture_output=True, text=True, check=False, timeout=240
     )
 
 
 def template(
     *values: str, kubernetes: str = "1.31", files: Iterable[Path] = ()
 ) -> subprocess.CompletedProcess[str]:
+    """Values that were rendered before are not rendered again, but for those in files."""
     words = [word for one in values for word in ("--set", one)]
     words += [word for one in files for word in ("-f", str(one))]
-    return helm("template", "s", CHART, "-n", "gpu", "--kube-version", f"{kubernetes}.0", *words)
+    return (helm if files else _helm_once)(
+        *("template", "s", CHART, "-n", "gpu", "--kube-version", f"{kubernetes}.0"), *words
+    )
+
+
+_helm_once = functools.cache(helm)
+
+
+def objects_of(text: str) -> list[Any]:
+    """Its documents, but for those of comments only."""
+    return [one for one in yaml.load_all(text, LOADER) if one]
 
 
 def rendered(*values: str, kubernetes: str = "1.31", files: Iterable[Path] = ()) -> list[Any]:
     """Hooks too; see of()."""
     done = template(*values, kubernetes=kubernetes, files=files)
     assert done.returncode == 0, done.stderr
-    return [one for one in yaml.safe_load_all(done.stdout) if one]
+    return objects_of(done.stdout)
 
 
 @functools.cache
@@ -63,7 +75,7 @@ def static_text() -> str:
 
 
 def static() -> list[Any]:
-    return [one for one in yaml.safe_load_all(static_text()) if one]
+    return objects_of(static_text())
 
 
 def of(objects: Iterable[Any], kind: str, name: str = "") -> Any:

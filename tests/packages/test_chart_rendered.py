@@ -371,7 +371,7 @@ def test_beside_kueue_nothing_of_it_is_made_and_what_is_done_takes_few_rights() 
         ("queue.persistence.existingClaim=c", "queue.persistence.existingClaim: nothing is kept"),
         ("queue.page.service=true", "queue.page: there is no page"),
         ("scheduler.callers={default-scheduler}", "scheduler: nobody asks"),
-        ("shares.writers={ada}", "shares: pods are not changed"),
+        ("shares.writers={ada}", "shares.writers: pods are not changed"),
         ("agent.enabled=false", "agent.enabled=false: beside Kueue"),
         (
             'queue.config=[kubernetes]\nwebhooks_listen = "0.0.0.0:1"',
@@ -422,7 +422,98 @@ def test_hamis_file_names_the_resources_everywhere(tmp_path: Path) -> None:
     assert "nvidia.com/gpu" not in managed
     (container,) = of(objects, "Deployment", "queue")["spec"]["template"]["spec"]["containers"]
     mounted = {one["mountPath"]: one for one in container["volumeMounts"]}
-    assert mounted[queue.shares.hami_devices]["subPath"] == "device-config.yaml"
+    assert str(Path(queue.shares.hami_devices).parent) in mounted
+
+
+NODES = '{"nodeconfig": [{"name": "m5", "devicesplitcount": 7}]}'
+KUEUE = """\
+apiVersion: config.kueue.x-k8s.io/v1beta2
+kind: Configuration
+resources:
+  transformations:
+    - {input: nvidia.com/gpumem, strategy: Replace, outputs: {example.com/credits: "1"}}
+"""
+FOREIGN = {
+    "shares.deviceConfig": DEVICES,
+    "shares.nodeConfig": NODES,
+    "queue.kueueConfiguration": KUEUE,
+}
+CONFIG_MAPS = {
+    "shares.deviceConfigMap": "hami-scheduler-device",
+    "shares.nodeConfigMap": "hami-device-plugin",
+    "queue.kueueConfigMap": "kueue-manager-config",
+}
+
+
+def values_file(directory: Path, given: dict[str, str]) -> Path:
+    document: dict[str, dict[str, str]] = {}
+    for path, value in given.items():
+        part, _, key = path.partition(".")
+        document.setdefault(part, {})[key] = value
+    made = directory / "values.yaml"
+    made.write_text(yaml.safe_dump(document))
+    return made
+
+
+def files_of(objects: list[Any], kind: str, component: str) -> dict[str, tuple[str, str]]:
+    """Path in the container to the ConfigMap and key that it comes from."""
+    spec = of(objects, kind, component)["spec"]["template"]["spec"]
+    volumes = {one["name"]: one.get("configMap") for one in spec["volumes"]}
+    found = {}
+    for container in spec["containers"]:
+        for mount in container.get("volumeMounts", ()):
+            source = volumes.get(mount["name"])
+            for item in (source or {}).get("items", ()):
+                found[f"{mount['mountPath']}/{item['path']}"] = (source["name"], item["key"])
+    return found
+
+
+@needs_helm
+@pytest.mark.parametrize("by_name", [False, True], ids=["as text", "by the name of a ConfigMap"])
+def test_kueues_and_hamis_files_are_taken_as_they_are(tmp_path: Path, by_name: bool) -> None:
+    given = values_file(tmp_path, CONFIG_MAPS if by_name else FOREIGN)
+    objects = rendered(*SECRETS, "queue.mode=kubernetes", files=(given,))
+    data = of(objects, "ConfigMap", "queue")["data"]
+    queue = queue_config.parse(tomllib.loads(data["queue.toml"]))
+    agent_data = of(objects, "ConfigMap", "agent")["data"]
+    agent = tomllib.loads(agent_data["sluice.toml"])["kubelet"]
+    mounted = files_of(objects, "Deployment", "queue")
+    on_nodes = files_of(objects, "DaemonSet", "agent")
+    kueue, devices = queue.kubernetes.kueue_configuration, queue.shares.hami_devices
+    assert {kueue, devices} == mounted.keys()
+    assert agent["hami"] == list(on_nodes)
+    names = {at.rpartition("/")[2]: source for at, (source, _) in (mounted | on_nodes).items()}
+    if by_name:
+        assert set(names.values()) == set(CONFIG_MAPS.values())
+        return
+    assert data[mounted[kueue][1]] == KUEUE
+    assert yaml.safe_load(data[mounted[devices][1]]) == yaml.safe_load(DEVICES)
+    assert agent_data["config.json"].strip() == NODES
+    (tmp_path / "sluice.toml").write_text(agent_data["sluice.toml"])
+    assert "config.json" in names
+
+
+@needs_helm
+def test_a_file_given_twice_or_without_effect_is_refused(tmp_path: Path) -> None:
+    for text, name in zip(FOREIGN, CONFIG_MAPS, strict=True):
+        both = values_file(tmp_path, {text: FOREIGN[text], name: CONFIG_MAPS[name]})
+        done = template(*SECRETS, "queue.mode=kubernetes", files=(both,))
+        assert done.returncode != 0
+        assert f"{text} and {name}: set one of them" in done.stderr
+    beside = values_file(tmp_path, {"queue.kueueConfigMap": "kueue-manager-config"})
+    done = template(*SECRETS, "queue.mode=beside", files=(beside,))
+    assert "queue.kueueConfigMap: have no effect beside Kueue" in done.stderr
+
+
+@needs_helm
+def test_agents_read_hamis_files_in_every_mode(tmp_path: Path) -> None:
+    given = values_file(tmp_path, {"shares.nodeConfig": NODES})
+    for mode in ("standalone", "beside", "kubernetes"):
+        objects = rendered(*SECRETS, f"queue.mode={mode}", files=(given,))
+        on_nodes = files_of(objects, "DaemonSet", "agent")
+        text = of(objects, "ConfigMap", "agent")["data"]["sluice.toml"]
+        assert tomllib.loads(text)["kubelet"]["hami"] == list(on_nodes)
+        assert len(on_nodes) == 1
 
 
 @needs_helm

@@ -74,7 +74,7 @@ def flags() -> dict[str, set[str]]:
     for part in (DOCS / "reference" / "commands.md").read_text().split("\n## `")[1:]:
         name, _, rest = part.partition("`")
         options = re.findall(
-            r"`(--?[a-z][a-z-]*)", "\n".join(re.findall(r"^\| (.*?) \|", rest, re.M))
+            r"`(--?[a-z][a-z-]*)", "\n".join(re.findall(r"^- (`.*?`): ", rest, re.M))
         )
         found[name] = {*options, "--help"}
     return found

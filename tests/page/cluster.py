@@ -13,7 +13,7 @@ from tests.kit.queue.controller import QueueController
 from tests.page.fleet import Channels, Fleet, by_certificate, by_socket
 from tests.queue.server.callers import callers
 
-MOST_BY_SOCKET = 60
+MAX_BY_SOCKET = 60
 
 QUEUES = """
 apiVersion: kueue.x-k8s.io/v1beta1
@@ -135,7 +135,7 @@ def service(
     directory: Path, settings: list[str], nodes: list[str]
 ) -> Iterator[tuple[QueueController, Channels]]:
     """Few nodes come over the socket; many with a certificate each, as nobody may have so many streams."""
-    if len(nodes) > MOST_BY_SOCKET:
+    if len(nodes) > MAX_BY_SOCKET:
         with callers(directory, *settings) as made:
             yield (
                 made.controller,

@@ -213,8 +213,7 @@ def test_every_file_is_there_when_the_start_is_answered(
 ) -> None:
     """100 containers beside others: written, waited as long as the writer says, asked once. Counted are the tries in
     which the library got the processor when it wanted it: no rule helps on a machine that does not run it. Of those three in
-    a hundred may be missed, since a processor that the host takes away is in nobody's account here: none or one is usual, two
-    were seen on a busy host. Without the wait it is five."""
+    a hundred may be missed: none or one is usual, two were seen on a busy host. Without the wait it is five."""
     for number in range(FEW):
         files.write(f"{number:032x}", grant(), files.driver)
     awaited(peer, files, f"{FEW - 1:032x}")
@@ -227,6 +226,8 @@ def test_every_file_is_there_when_the_start_is_answered(
         assert settles_s > 0
         time.sleep(settles_s)
         there = "error" not in peer.ask("inject", names=names_of(files, nonce))
+        if not there:
+            awaited(peer, files, nonce)
         tries += 1
         if starved_s(peer) - before_s < settles_s / FAIR:
             fair += 1
@@ -254,21 +255,31 @@ def test_a_generation_that_is_brought_up_to_date_is_so_when_the_start_is_answere
         settles_s = files.write(NONCE, grant(), driver)
         assert settles_s > 0
         time.sleep(settles_s)
-        spec = peer.ask("inject", names=names_of(files, NONCE))["spec"]
+        there = library in mounted(peer, files)
+        until("the library has read it", lambda this=library: this in mounted(peer, files), 10)  # type: ignore[misc]
         if starved_s(peer) - before_s < settles_s / FAIR:
             fair += 1
-            assert library in {one["destination"] for one in spec["mounts"]}
+            assert there, library
     if fair < FEWEST:
         pytest.skip(f"the library got its processor in {fair} tries only")
 
 
+def mounted(peer: Peer, files: CdiFiles) -> set[str]:
+    """Where the mounts of the container lead."""
+    spec = peer.ask("inject", names=names_of(files, NONCE))["spec"]
+    return {one["destination"] for one in spec["mounts"]}
+
+
 def starved_s(peer: Peer) -> float:
-    """How long its threads have waited for a processor, in s; see proc_pid_schedstat."""
+    """Seconds for which its threads have waited for a processor, see proc_pid_schedstat, and for which the host took
+    processors from the whole machine. The kernel adds a thread's wait when the thread runs again, so a change that was
+    missed has to be awaited before this is read."""
     found = 0
     for path in Path(f"/proc/{peer.process.pid}/task").glob("*/schedstat"):
         with contextlib.suppress(OSError):
             found += int(path.read_text().split()[1])
-    return found / 1e9
+    stolen = int(Path("/proc/stat").read_text().split(maxsplit=9)[8])
+    return found / 1e9 + stolen / os.sysconf("SC_CLK_TCK")
 
 
 def processor_s(peer: Peer) -> float:

@@ -75,6 +75,9 @@ struct options {
 	const char *begin;   /* path of a file: the work begins when it exists */
 	const char *door;
 	bool sync;
+	uint64_t burst_ns; /* serve: so much GPU time at once, then wait for it; 0 = work without a rest */
+	uint64_t every_ns; /* mean time from the begin of one burst to the begin of the next */
+	uint64_t shapes;   /* another grid after so many launches, and never the same again; 0 = one grid for ever */
 };
 
 static const struct option long_options[] = {
@@ -84,7 +87,9 @@ static const struct option long_options[] = {
 	{ "warm", required_argument, NULL, 'w' },     { "report", required_argument, NULL, 'r' },
 	{ "launches", required_argument, NULL, 'n' }, { "idle", required_argument, NULL, 'i' },
 	{ "start-ns", required_argument, NULL, 't' }, { "streams", required_argument, NULL, 'm' },
-	{ "begin", required_argument, NULL, 'b' },    { NULL, 0, NULL, 0 },
+	{ "begin", required_argument, NULL, 'b' },    { "burst-ns", required_argument, NULL, 'u' },
+	{ "every-ns", required_argument, NULL, 'e' }, { "new-shape", required_argument, NULL, 'x' },
+	{ NULL, 0, NULL, 0 },
 };
 
 static struct options parse(int argc, char **argv)
@@ -133,6 +138,15 @@ static struct options parse(int argc, char **argv)
 		case 'b':
 			o.begin = optarg;
 			break;
+		case 'u':
+			o.burst_ns = strtoull(optarg, NULL, 0);
+			break;
+		case 'e':
+			o.every_ns = strtoull(optarg, NULL, 0);
+			break;
+		case 'x':
+			o.shapes = strtoull(optarg, NULL, 0);
+			break;
 		case 't':
 			o.start_ns = strtoull(optarg, NULL, 0);
 			break;
@@ -141,7 +155,7 @@ static struct options parse(int argc, char **argv)
 			        "usage: tenant [--seconds S] [--kernel-ns N[,N…]] [--streams N] [--sync] [--door "
 			        "plain|ex|coop|graph|"
 			        "ptsz] [--alloc BYTES] [--hold BYTES] [--warm S] [--report S] [--launches N] [--begin "
-			        "FILE]\n");
+			        "FILE] [--burst-ns N --every-ns N] [--new-shape LAUNCHES]\n");
 			exit(2);
 		}
 	}
@@ -172,6 +186,73 @@ static CUgraphExec capture_one(CUfunction kernel, CUstream stream, void **params
 	check(end(stream, &graph), "cuStreamEndCapture");
 	check(instantiate(&exec, graph, 0), "cuGraphInstantiateWithFlags");
 	return exec;
+}
+
+#define LATENCIES 65536
+
+/* Requests arrive at random moments, `every_ns` apart on average, so that no period of a plan falls into step with
+ * them. Each is a burst of kernels; its latency runs from its arrival to the end of its last kernel. */
+struct server {
+	uint64_t arrived_ns;
+	uint64_t due_ns;  /* arrival of the next request */
+	uint64_t sent_ns; /* GPU time of the request that was launched */
+	unsigned seed;
+	unsigned done;
+	uint64_t latency_ns[LATENCIES];
+};
+
+/* Before a launch: wait for the next request if the last one is answered. */
+static void server_await(struct server *server, const struct options *o)
+{
+	if (server->sent_ns)
+		return;
+	if (!server->due_ns)
+		server->due_ns = now_ns();
+	while (!stop && now_ns() < server->due_ns) {
+		uint64_t left_ns = server->due_ns - now_ns();
+		struct timespec rest = { .tv_sec = 0, .tv_nsec = (long)(left_ns < 100000000 ? left_ns : 100000000) };
+
+		nanosleep(&rest, NULL);
+	}
+	server->arrived_ns = server->due_ns;
+	/* between 0.8 and 1.2 of the mean interval */
+	server->due_ns += o->every_ns / 5 * 4 + o->every_ns / 5 * 2 * ((uint64_t)rand_r(&server->seed) % 1024) / 1023;
+}
+
+/* After a launch: true when the whole request is launched, so that the caller waits for its end. */
+static bool server_sent(struct server *server, const struct options *o, uint64_t kernel_ns)
+{
+	server->sent_ns += kernel_ns;
+	return server->sent_ns >= o->burst_ns;
+}
+
+static void server_answered(struct server *server, bool counted)
+{
+	uint64_t at_ns = now_ns();
+
+	server->sent_ns = 0;
+	if (counted && server->done < LATENCIES)
+		server->latency_ns[server->done++] = at_ns - server->arrived_ns;
+	if (server->due_ns < at_ns) /* late: the next one follows at once, and the rest is not caught up */
+		server->due_ns = at_ns;
+}
+
+static int by_length(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return (x > y) - (x < y);
+}
+
+static void server_print(struct server *server)
+{
+	unsigned n = server->done;
+
+	qsort(server->latency_ns, n, sizeof(server->latency_ns[0]), by_length);
+	printf("\"requests\": %u, \"p50_ms\": %.3f, \"p90_ms\": %.3f, \"p99_ms\": %.3f, ", n,
+	       n ? (double)server->latency_ns[n / 2] / 1e6 : 0.0,
+	       n ? (double)server->latency_ns[n * 9 / 10] / 1e6 : 0.0,
+	       n ? (double)server->latency_ns[n * 99 / 100] / 1e6 : 0.0);
 }
 
 int main(int argc, char **argv)
@@ -241,6 +322,7 @@ int main(int argc, char **argv)
 		exec[i] = capture_one(kernel, streams[0], (void *[]){ &o.kernel_ns[i] });
 	uint64_t launches = 0, gpu_ns = 0, counted = 0;
 	unsigned seed = 1;
+	static struct server server = { .seed = 7 };
 
 	while (!stop && o.begin && access(o.begin, F_OK) != 0)
 		usleep(500);
@@ -256,21 +338,29 @@ int main(int argc, char **argv)
 		unsigned pick = o.kernels > 1 ? (unsigned)rand_r(&seed) % o.kernels : 0;
 		CUstream stream = streams[launches % o.streams];
 		void *params[] = { &o.kernel_ns[pick] };
+		unsigned grid = o.shapes ? 64 + (unsigned)(launches / o.shapes) : 64;
 
+		if (o.burst_ns)
+			server_await(&server, &o);
+		config.gridDimX = grid;
 		config.hStream = stream;
 		if (exec[pick])
 			result = api.graph_launch(exec[pick], stream);
 		else if (strcmp(o.door, "ex") == 0)
 			result = api.launch_ex(&config, kernel, params, NULL);
 		else if (strcmp(o.door, "coop") == 0)
-			result = api.launch_coop(kernel, 64, 1, 1, 256, 1, 1, 0, stream, params);
+			result = api.launch_coop(kernel, grid, 1, 1, 256, 1, 1, 0, stream, params);
 		else
-			result = api.launch(kernel, 64, 1, 1, 256, 1, 1, 0, stream, params, NULL);
+			result = api.launch(kernel, grid, 1, 1, 256, 1, 1, 0, stream, params, NULL);
 		check(result, "launch");
 		launches++;
 		gpu_ns += o.kernel_ns[pick];
-		if (o.sync || (!from_ns && now_ns() - began_ns >= warm_ns))
+		bool answered = o.burst_ns && server_sent(&server, &o, o.kernel_ns[pick]);
+
+		if (o.sync || answered || (!from_ns && now_ns() - began_ns >= warm_ns))
 			check(o.streams > 1 ? api.ctx_sync(NULL) : api.stream_sync(stream), "synchronize");
+		if (answered)
+			server_answered(&server, from_ns != 0);
 		at_ns = now_ns();
 		if (!from_ns && at_ns - began_ns >= warm_ns) {
 			from_ns = at_ns;
@@ -293,7 +383,10 @@ int main(int argc, char **argv)
 	size_t free_bytes = 0, total_bytes = 0;
 
 	check(mem_info(&free_bytes, &total_bytes), "cuMemGetInfo");
-	printf("{\"launches\": %llu, \"wall_ns\": %llu, \"gpu_ns\": %llu, \"share_ratio\": %.6f, \"hold_result\": %d, "
+	printf("{");
+	if (o.burst_ns)
+		server_print(&server);
+	printf("\"launches\": %llu, \"wall_ns\": %llu, \"gpu_ns\": %llu, \"share_ratio\": %.6f, \"hold_result\": %d, "
 	       "\"alloc_result\": %d, \"free_bytes\": %llu, \"total_bytes\": %llu}\n",
 	       (unsigned long long)launches, (unsigned long long)(at_ns - from_ns),
 	       (unsigned long long)(gpu_ns - counted),

@@ -4,6 +4,11 @@
 
 #include "interpose/compute/rules/cost.c"
 #include "interpose/compute/rules/fair.c"
+#define table kin_entries
+#define probe kin_probe
+#include "interpose/compute/rules/kin.c"
+#undef table
+#undef probe
 
 #define PROBE __attribute__((visibility("default")))
 
@@ -98,4 +103,28 @@ PROBE uint64_t probe_fair_look(struct fair_account *accounts, const struct fair_
                                uint32_t self, uint64_t now_ns, uint64_t *largest_ns)
 {
 	return fair_look(accounts, readings, count, self, now_ns, largest_ns);
+}
+
+PROBE uint64_t probe_kin_ns(uint64_t handle, const struct cost_shape *shape, int *ret_near)
+{
+	struct kin kin = kin_of((const void *)(uintptr_t)handle, shape, 0);
+	struct kin_price price = kin_price(&kin);
+
+	*ret_near = price.near;
+	return price.ns;
+}
+
+PROBE void probe_kin_learn(uint64_t handle, const struct cost_shape *shape, uint64_t sample_ns, int shared)
+{
+	struct kin kin = kin_of((const void *)(uintptr_t)handle, shape, 0);
+
+	if (shared)
+		kin_learn_shared(&kin, sample_ns);
+	else
+		kin_learn(&kin, sample_ns);
+}
+
+PROBE void probe_kin_forget_all(void)
+{
+	kin_forget_all();
 }

@@ -37,11 +37,11 @@ def imported(path: Path) -> Iterator[str]:
                 yield from (f"{module}.{name.name}" for name in node.names)
 
 
-MOST_FILES = 16
+MAX_FILES = 16
 """Side by side in one folder: what a reader takes in at a glance."""
 NOT_READ = ("corpus", "golden")
 """Folders of inputs and outputs: of any number."""
-MOST_LINES = 500
+MAX_LINES = 500
 REASON = re.compile(r"\blong\b|\blonger than\b", re.IGNORECASE)
 """Word in the first comment of a long file that gives the reason for its length."""
 SOURCES = (".py", ".c", ".h", ".go", ".sh")
@@ -60,7 +60,7 @@ def test_no_folder_has_more_files_than_a_reader_takes_in() -> None:
     found = {
         str(where.relative_to(REPO)): len(files)
         for where, files in folders()
-        if len(files) > MOST_FILES and set(NOT_READ).isdisjoint(where.parts)
+        if len(files) > MAX_FILES and set(NOT_READ).isdisjoint(where.parts)
     }
     assert found == {}
 
@@ -71,7 +71,7 @@ def test_a_long_file_says_why_in_its_first_comment() -> None:
         for _, files in folders()
         for path in files
         if path.suffix in SOURCES
-        and len(lines := path.read_text().splitlines()) > MOST_LINES
+        and len(lines := path.read_text().splitlines()) > MAX_LINES
         and not REASON.search(first_comment("\n".join(lines)))
     }
     assert found == {}

@@ -83,6 +83,7 @@ static struct cost_entry *probe(uint64_t key, bool insert)
 	__atomic_store_n(&e->tries, 0, __ATOMIC_RELAXED);
 	__atomic_store_n(&e->cost_ns, 0, __ATOMIC_RELAXED);
 	__atomic_store_n(&e->wary, 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&e->lent, 0, __ATOMIC_RELAXED);
 	__atomic_store_n(&e->key, key, __ATOMIC_RELEASE);
 	return e;
 }
@@ -95,6 +96,17 @@ struct cost_entry *cost_entry(uint64_t key)
 struct cost_entry *cost_lookup(uint64_t key)
 {
 	return probe(key, false);
+}
+
+void cost_lend(struct cost_entry *entry, uint64_t price_ns, uint32_t timed)
+{
+	uint64_t none = 0;
+
+	if (!__atomic_compare_exchange_n(&entry->cost_ns, &none, price_ns, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+		return;
+	__atomic_store_n(&entry->lent, 1, __ATOMIC_RELAXED);
+	__atomic_store_n(&entry->tries, COST_SAMPLE_FIRST - timed, __ATOMIC_RELAXED);
+	publish(entry);
 }
 
 void cost_tried(struct cost_entry *entry)
@@ -115,14 +127,17 @@ void cost_learn(struct cost_entry *entry, uint64_t sample_ns, bool exact)
 	};
 
 	if (!exact) {
-		if (estimate.cost_ns == 0 || sample_ns < estimate.cost_ns)
+		if (estimate.cost_ns == 0 || cost_is_lent(entry) || sample_ns < estimate.cost_ns)
 			__atomic_store_n(&entry->cost_ns, sample_ns ? sample_ns : 1, __ATOMIC_RELAXED);
+		__atomic_store_n(&entry->lent, 0, __ATOMIC_RELAXED);
 		publish(entry);
 		return;
 	}
 	estimate = gate_estimate_after(estimate, sample_ns);
 	__atomic_store_n(&entry->cost_ns, estimate.cost_ns, __ATOMIC_RELAXED);
-	__atomic_store_n(&entry->samples, estimate.samples, __ATOMIC_RELAXED);
+	__atomic_store_n(&entry->samples, (uint16_t)(estimate.samples < UINT16_MAX ? estimate.samples : UINT16_MAX),
+	                 __ATOMIC_RELAXED);
+	__atomic_store_n(&entry->lent, 0, __ATOMIC_RELAXED);
 	__atomic_store_n(&entry->wary, estimate.wary, __ATOMIC_RELAXED);
 	publish(entry);
 }

@@ -25,7 +25,8 @@ struct cost_shape {
 struct cost_entry {
 	uint64_t key;     /* 0 = free */
 	uint64_t cost_ns; /* 0 = never timed */
-	uint32_t samples; /* taken while no other process was on the GPU */
+	uint16_t samples; /* taken while no other process was on the GPU; saturating */
+	uint16_t lent;    /* cost_ns is the price of other shapes of the function: none of its own was timed */
 	uint32_t wary;    /* launches still to be timed one by one */
 	uint32_t tries;   /* launches timed, whether or not the time was usable; saturating */
 	uint32_t pass_ns; /* for the launch path: the cost while no launch is due for timing, else 0 */
@@ -39,12 +40,21 @@ static inline bool cost_is_proven(const struct cost_entry *entry)
 	return __atomic_load_n(&entry->tries, __ATOMIC_RELAXED) >= COST_SAMPLE_FIRST;
 }
 
+/* True: its cost is no time of its own yet. */
+static inline bool cost_is_lent(const struct cost_entry *entry)
+{
+	return __atomic_load_n(&entry->lent, __ATOMIC_RELAXED) != 0;
+}
+
 /* Never 0. Two different launches share a key, and so an estimate, with probability 2^-64. */
 uint64_t cost_key(const void *handle, const struct cost_shape *shape, int device);
 /* Find or make the entry; NULL only when the table cannot be mapped. */
 struct cost_entry *cost_entry(uint64_t key);
 /* Find only. */
 struct cost_entry *cost_lookup(uint64_t key);
+/* A shape without a time gets the price of its kin (kin.h), and is timed at so many launches instead of
+ * COST_SAMPLE_FIRST. */
+void cost_lend(struct cost_entry *entry, uint64_t price_ns, uint32_t timed);
 /* A launch was timed, with or without a usable result. */
 void cost_tried(struct cost_entry *entry);
 /* Feed one measured launch. `exact`: no other process could have run meanwhile, or its part is subtracted. Otherwise

@@ -22,7 +22,7 @@ class FileMarker:
         except (OSError, ValueError):
             return CLAIMS
 
-    def write(self, door: str) -> None:
+    def write(self, mode: str) -> None:
         new = self._path.with_suffix(".new")
-        new.write_text(f"{door}\n", encoding="ascii")
+        new.write_text(f"{mode}\n", encoding="ascii")
         new.replace(self._path)

@@ -181,5 +181,5 @@ def _answer(value: Any) -> bytes:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} is not a string")
+        raise TypeError(f"expected a string, got {value!r}")
     return value

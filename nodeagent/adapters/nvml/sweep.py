@@ -19,7 +19,14 @@ from typing import Any, Final, TypeVar
 from nodeagent.adapters.nvml import fields as nvml_fields
 from nodeagent.adapters.nvml.binding import pynvml
 from nodeagent.adapters.nvml.gpm import Profiler
-from nodeagent.ports.gpus import SWITCH, GpuReading, MigReading, NodeReading, ProcessReading
+from nodeagent.ports.gpus import (
+    SWITCH,
+    CardProblem,
+    GpuReading,
+    MigReading,
+    NodeReading,
+    ProcessReading,
+)
 from nodeagent.units import Bytes, GpuUuid
 
 SLOW_EVERY_S: Final = 5.0
@@ -88,25 +95,65 @@ class Sweeper:
         self._driver = text(pynvml.nvmlSystemGetDriverVersion())
         self._nvml = optional(lambda: text(pynvml.nvmlSystemGetNVMLVersion()))
         self._cuda = optional(lambda: _cuda(pynvml.nvmlSystemGetCudaDriverVersion_v2()))
-        self._cards = [self._card(index) for index in range(pynvml.nvmlDeviceGetCount())]
-        self._events = optional(self._event_set)
+        self._cards: dict[int, _Card] = {}
+        self._unread: dict[int, CardProblem] = {}
+        self._unread_at_s = float("-inf")
+        self._without_xids: dict[int, CardProblem] = {}
+        self._wait_failed = ""
+        """NVML's reason why it reports no XID of any card; empty if it does."""
+        try:
+            self._events = pynvml.nvmlEventSetCreate()
+        except pynvml.NVMLError as failure:
+            self._events, self._wait_failed = None, str(failure)
+        self._find_cards(pynvml.nvmlDeviceGetCount())
 
     def sweep(self) -> NodeReading:
         """Read all GPUs. Raises pynvml.NVMLError if the driver as a whole does not answer."""
         # Fails if the driver was replaced or unloaded since the start.
-        pynvml.nvmlDeviceGetCount()
+        count = pynvml.nvmlDeviceGetCount()
+        if len(self._cards) < count and self._now_s() - self._unread_at_s >= SLOW_EVERY_S:
+            self._find_cards(count)
         xids = tuple(self._xids())
         changed = {uuid for uuid, _code in xids}
         return NodeReading(
             gpus=tuple(
                 self._gpu(index, card, card.uuid in changed)
-                for index, card in enumerate(self._cards)
+                for index, card in sorted(self._cards.items())
             ),
             driver_version=self._driver,
             nvml_version=self._nvml,
             cuda_version=self._cuda,
             xid_events=xids,
+            unread=tuple(self._unread[index] for index in sorted(self._unread)),
+            without_xids=tuple(
+                self._without_xids.get(index)
+                or CardProblem(index, card.name, self._wait_failed, card.uuid)
+                for index, card in sorted(self._cards.items())
+                if self._wait_failed or index in self._without_xids
+            ),
         )
+
+    def _find_cards(self, count: int) -> None:
+        """Look at the cards that have no handle yet. One that does not answer is looked at again
+        later, and the others are served meanwhile."""
+        self._unread_at_s = self._now_s()
+        for index in range(count):
+            if index in self._cards:
+                continue
+            try:
+                card = self._card(index)
+            except pynvml.NVMLError as failure:
+                self._unread[index] = CardProblem(index, "", str(failure))
+                continue
+            self._unread.pop(index, None)
+            self._cards[index] = card
+            if self._events is None:
+                continue
+            try:
+                kinds = pynvml.nvmlEventTypeXidCriticalError
+                pynvml.nvmlDeviceRegisterEvents(card.handle, kinds, self._events)
+            except pynvml.NVMLError as failure:
+                self._without_xids[index] = CardProblem(index, card.name, str(failure), card.uuid)
 
     def _card(self, index: int) -> _Card:
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
@@ -240,18 +287,20 @@ class Sweeper:
             for pid in sorted(held.keys() | latest.keys())
         )
 
-    def _event_set(self) -> Any:
-        events = pynvml.nvmlEventSetCreate()
-        for card in self._cards:
-            kinds = pynvml.nvmlEventTypeXidCriticalError
-            pynvml.nvmlDeviceRegisterEvents(card.handle, kinds, events)
-        return events
-
     def _xids(self) -> list[tuple[GpuUuid, int]]:
         found: list[tuple[GpuUuid, int]] = []
-        for _ in range(MAX_XIDS if self._events is not None else 0):
-            event = optional(lambda: pynvml.nvmlEventSetWait_v2(self._events, 0))
-            if event is None:
+        if self._events is None:
+            return found
+        self._wait_failed = ""
+        for _ in range(MAX_XIDS):
+            try:
+                event = pynvml.nvmlEventSetWait_v2(self._events, 0)
+            except pynvml.NVMLError as failure:
+                # Without a registered card, NVML refuses to wait.
+                if failure.value != pynvml.NVML_ERROR_TIMEOUT and (
+                    len(self._without_xids) < len(self._cards)
+                ):
+                    self._wait_failed = str(failure)
                 break
             uuid = optional(lambda e=event: text(pynvml.nvmlDeviceGetUUID(e.device)))  # type: ignore[misc]  # bound now
             if uuid is not None:

@@ -1,5 +1,8 @@
 """Hot-plug and driver changes of GPUs from the kernel's uevents, through a child process that
 receives them with pyroute2; see `uevents_child` and docs/decisions/node/0007-uevents.md.
+
+The child starts some seconds after the daemon. What changed before it listened is found by reading
+sysfs once more.
 """
 
 from __future__ import annotations
@@ -8,7 +11,9 @@ import asyncio
 import contextlib
 import json
 import logging
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 from nodeagent.adapters.host.children import python_child
@@ -18,11 +23,44 @@ from sluicecommon.plain import read_plain
 log = logging.getLogger(__name__)
 
 CHILD: Final = "nodeagent.adapters.nvml.uevents_child"
+DELAY_S: Final = 10.0
+"""Time from the daemon's start to the child's, which takes 0.3 s of CPU time and more. A daemon
+that ends earlier, as in a test or after a mistake in its settings, does without."""
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 60.0
 SETTLED_S: Final = 60.0
 """After a child that ran this long the next pause is the first again."""
 KILL_TIMEOUT_S: Final = 1.0
+SYSFS: Final = Path("/sys")
+_DISPLAY: Final = ("0x0300", "0x0302")
+"""Class of a VGA and of a 3D controller, without the programming interface."""
+_MODULES: Final = ("nvidia", "nvidia_uvm")
+
+
+def gpu_devices(sysfs: Path) -> frozenset[tuple[str, ...]]:
+    """The GPUs on the PCI bus with their drivers, and the driver's modules.
+
+    What was removed and added again, or unbound and bound again, has another inode in sysfs.
+    """
+    found: set[tuple[str, ...]] = set()
+    pci = sysfs / "bus" / "pci" / "devices"
+    with contextlib.suppress(OSError):
+        for name in os.listdir(pci):
+            with contextlib.suppress(OSError):
+                if (pci / name / "class").read_text().startswith(_DISPLAY):
+                    found.add((name, _entry(pci / name), _entry(pci / name / "driver")))
+    for name in _MODULES:
+        found.add((name, _entry(sysfs / "module" / name)))
+    return frozenset(found)
+
+
+def _entry(path: Path) -> str:
+    """Inode of a directory or link in sysfs, and where the link leads; empty if there is none."""
+    try:
+        inode = os.lstat(path).st_ino
+        return f"{inode} {os.readlink(path)}" if path.is_symlink() else str(inode)
+    except OSError:
+        return ""
 
 
 class Uevents:
@@ -31,8 +69,11 @@ class Uevents:
     Where uevents cannot be received there are no reports, and the daemon works without them.
     """
 
-    def __init__(self, report: Callable[[DeviceChange], None]) -> None:
+    def __init__(self, report: Callable[[DeviceChange], None], sysfs: Path = SYSFS) -> None:
+        """Made before NVML is first read, since it remembers what changes are counted from."""
         self._report = report
+        self._sysfs = sysfs
+        self._first = gpu_devices(sysfs)
         self._supervisor: asyncio.Task[None] | None = None
         self._missed = False
         """True once a child has listened: a later one has to report what happened in between."""
@@ -40,7 +81,7 @@ class Uevents:
         """Times that events may have been dropped, after which anything may have changed."""
 
     async def start(self) -> None:
-        """Start the child. Returns at once; changes are reported from about a second later."""
+        """Start the child after a delay. Returns at once."""
         self._supervisor = asyncio.create_task(self._supervise())
 
     async def close(self) -> None:
@@ -53,6 +94,7 @@ class Uevents:
     async def _supervise(self) -> None:
         """Start the child again with growing pauses whenever it ends, unless it cannot listen."""
         loop, pause_s = asyncio.get_running_loop(), FIRST_PAUSE_S
+        await asyncio.sleep(DELAY_S)
         while True:
             began_s = loop.time()
             try:
@@ -99,6 +141,8 @@ class Uevents:
         elif message["listening"]:
             if self._missed:
                 self._lost("the receiver was started again")
+            elif gpu_devices(self._sysfs) != self._first:
+                self._lost("GPUs or their driver changed before the receiver listened")
             self._missed = True
 
     def _lost(self, reason: str) -> None:

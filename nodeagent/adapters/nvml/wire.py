@@ -11,7 +11,14 @@ import json
 from dataclasses import fields
 from typing import Any, Final
 
-from nodeagent.ports.gpus import GpuReading, MigReading, NodeReading, ProcessReading, ProfileReading
+from nodeagent.ports.gpus import (
+    CardProblem,
+    GpuReading,
+    MigReading,
+    NodeReading,
+    ProcessReading,
+    ProfileReading,
+)
 
 _GPU: Final = tuple(f.name for f in fields(GpuReading))
 _MIG: Final = tuple(f.name for f in fields(MigReading))
@@ -24,12 +31,16 @@ _MIGS: Final = _GPU.index("mig")
 _PROFILED: Final = _GPU.index("profile")
 _GPUS: Final = _NODE.index("gpus")
 _XIDS: Final = _NODE.index("xid_events")
+_PROBLEM: Final = tuple(f.name for f in fields(CardProblem))
+_PROBLEMS: Final = (_NODE.index("unread"), _NODE.index("without_xids"))
 
 
 def encode(reading: NodeReading) -> str:
     """One line, without its newline."""
     node = [getattr(reading, name) for name in _NODE]
     node[_GPUS] = [_gpu_out(gpu) for gpu in reading.gpus]
+    for place in _PROBLEMS:
+        node[place] = [[getattr(one, name) for name in _PROBLEM] for one in node[place]]
     return json.dumps(node, separators=(",", ":"))
 
 
@@ -43,6 +54,8 @@ def decode(line: bytes | str) -> NodeReading:
     node = _row(plain, len(_NODE))
     node[_GPUS] = tuple(_gpu_in(row) for row in node[_GPUS])
     node[_XIDS] = tuple((uuid, int(code)) for uuid, code in node[_XIDS])
+    for place in _PROBLEMS:
+        node[place] = tuple(CardProblem(*_row(one, len(_PROBLEM))) for one in node[place])
     return NodeReading(*node)
 
 

@@ -148,7 +148,8 @@ class UsageSlot(ctypes.Structure):
         ("image", _u64),
         ("self_claim", _u64),
         ("claim_starttime", _u64),
-        ("reserved1", _u8 * 48),
+        ("failed_records", _u64),
+        ("reserved1", _u8 * 40),
         ("dev", UsageDevice * MAX_DEVICES),
     ]
 

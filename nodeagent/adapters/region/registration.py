@@ -63,7 +63,7 @@ class SeqpacketListener:
     def __init__(self, registrar: Registrar, clock: Clock) -> None:
         self._registrar = registrar
         self._clock = clock
-        self._doors: dict[GrantId, _Listener] = {}
+        self._listeners: dict[GrantId, _Listener] = {}
         self.dropped_total = 0
         self._short = RateLimitedLog(log)
 
@@ -82,73 +82,73 @@ class SeqpacketListener:
         except BaseException:
             listener.close()
             raise
-        door = _Listener(grant, uid, pod_uid, listener, filled_ns=self._clock.monotonic_ns())
-        self._doors[grant] = door
-        self._listen(door)
+        listening = _Listener(grant, uid, pod_uid, listener, filled_ns=self._clock.monotonic_ns())
+        self._listeners[grant] = listening
+        self._listen(listening)
 
-    def _listen(self, door: _Listener) -> None:
-        if self._doors.get(door.grant) is door:
-            asyncio.get_running_loop().add_reader(door.listener, self._accept, door)
+    def _listen(self, listening: _Listener) -> None:
+        if self._listeners.get(listening.grant) is listening:
+            asyncio.get_running_loop().add_reader(listening.listener, self._accept, listening)
 
     def shut(self, grant: GrantId) -> None:
-        door = self._doors.pop(grant, None)
-        if door is None:
+        listening = self._listeners.pop(grant, None)
+        if listening is None:
             return
         loop = asyncio.get_running_loop()
-        for connection in (door.listener, *door.silent, *door.registered):
+        for connection in (listening.listener, *listening.silent, *listening.registered):
             loop.remove_reader(connection)
             connection.close()
 
     def close_listeners(self) -> None:
         """Close the sockets after the event loop has ended; tenants keep running."""
-        for door in self._doors.values():
-            for connection in (door.listener, *door.silent, *door.registered):
+        for listening in self._listeners.values():
+            for connection in (listening.listener, *listening.silent, *listening.registered):
                 connection.close()
-        self._doors.clear()
+        self._listeners.clear()
 
-    def _accept(self, door: _Listener) -> None:
+    def _accept(self, listening: _Listener) -> None:
         for _ in range(MAX_SLOTS):  # Let other tasks of the event loop run.
             try:
-                connection, _ = door.listener.accept()
+                connection, _ = listening.listener.accept()
             except BlockingIOError:
                 return
             except OSError as error:  # File descriptors ran out; the callers wait in the backlog.
-                self._short.warning("grant %s: accept: %s", door.grant, error)
+                self._short.warning("grant %s: accept: %s", listening.grant, error)
                 loop = asyncio.get_running_loop()
-                loop.remove_reader(door.listener)
-                loop.call_later(PAUSE_S, self._listen, door)
+                loop.remove_reader(listening.listener)
+                loop.call_later(PAUSE_S, self._listen, listening)
                 return
             connection.setblocking(False)
-            if len(door.silent) >= MAX_SILENT or not self._admit(door):
+            if len(listening.silent) >= MAX_SILENT or not self._admit(listening):
                 self.dropped_total += 1
                 connection.close()
                 continue
-            door.silent.add(connection)
-            self._receive(door, connection)
+            listening.silent.add(connection)
+            self._receive(listening, connection)
 
-    def _admit(self, door: _Listener) -> bool:
+    def _admit(self, listening: _Listener) -> bool:
         now_ns = self._clock.monotonic_ns()
-        refill = (now_ns - door.filled_ns) / NS_PER_S * RATE_PER_S
-        door.tokens, door.filled_ns = min(BURST, door.tokens + refill), now_ns
-        if door.tokens < 1:
+        refill = (now_ns - listening.filled_ns) / NS_PER_S * RATE_PER_S
+        listening.tokens, listening.filled_ns = min(BURST, listening.tokens + refill), now_ns
+        if listening.tokens < 1:
             return False
-        door.tokens -= 1
+        listening.tokens -= 1
         return True
 
-    def _receive(self, door: _Listener, connection: socket.socket) -> None:
+    def _receive(self, listening: _Listener, connection: socket.socket) -> None:
         """Read the request, which usually has arrived already; otherwise wait up to the timeout."""
         loop = asyncio.get_running_loop()
-        if self._try_request(door, connection):
+        if self._try_request(listening, connection):
             return
-        late = loop.call_later(DEADLINE_S, self._drop, door, connection)
+        late = loop.call_later(DEADLINE_S, self._drop, listening, connection)
 
         def ready() -> None:
-            if self._try_request(door, connection):
+            if self._try_request(listening, connection):
                 late.cancel()
 
         loop.add_reader(connection, ready)
 
-    def _try_request(self, door: _Listener, connection: socket.socket) -> bool:
+    def _try_request(self, listening: _Listener, connection: socket.socket) -> bool:
         try:
             message = connection.recv(_REQUEST_BYTES + 1)
         except BlockingIOError:
@@ -157,13 +157,13 @@ class SeqpacketListener:
             message = b""
         asyncio.get_running_loop().remove_reader(connection)
         if message:
-            self._answer(door, connection, message)
+            self._answer(listening, connection, message)
         else:
-            self._drop(door, connection)
+            self._drop(listening, connection)
         return True
 
-    def _answer(self, door: _Listener, connection: socket.socket, message: bytes) -> None:
-        answer, handle = self._decide(door, connection, message)
+    def _answer(self, listening: _Listener, connection: socket.socket, message: bytes) -> None:
+        answer, handle = self._decide(listening, connection, message)
         reply = c.RegisterReply(
             magic=c.REGISTER_MAGIC,
             version=c.REGISTER_VERSION,
@@ -173,11 +173,11 @@ class SeqpacketListener:
         )
         with contextlib.suppress(OSError):  # It ended, which the pidfd reports.
             connection.send(bytes(reply), socket.MSG_NOSIGNAL)
-        door.silent.discard(connection)
+        listening.silent.discard(connection)
         if answer.error or handle is None:
             connection.close()
             return
-        door.registered.add(connection)
+        listening.registered.add(connection)
 
         def closed() -> None:
             # Only one message is read, so that a tenant which sends many does not keep the
@@ -186,14 +186,14 @@ class SeqpacketListener:
             with contextlib.suppress(OSError):
                 if connection.recv(1):
                     return
-            door.registered.discard(connection)
+            listening.registered.discard(connection)
             connection.close()
-            self._registrar.hung_up(door.grant, answer.slot, answer.generation)
+            self._registrar.hung_up(listening.grant, answer.slot, answer.generation)
 
         asyncio.get_running_loop().add_reader(connection, closed)
 
     def _decide(
-        self, door: _Listener, connection: socket.socket, message: bytes
+        self, listening: _Listener, connection: socket.socket, message: bytes
     ) -> tuple[RegisterAnswer, PidfdHandle | None]:
         if len(message) != _REQUEST_BYTES:
             return RegisterAnswer(errno.EPROTO), None
@@ -208,28 +208,28 @@ class SeqpacketListener:
             handle = peer_of(connection)
         except OSError as error:
             return RegisterAnswer(errno.EAGAIN if is_short(error) else errno.ESRCH), None
-        if not _may_enter(door, handle.process):
+        if not _may_enter(listening, handle.process):
             handle.close()
             return RegisterAnswer(errno.EPERM), None
         claimed = request.claimed_slot - 1 if 0 < request.claimed_slot <= MAX_SLOTS else None
         answer = self._registrar.register(
-            door.grant, handle, SlotIndex(claimed) if claimed is not None else None
+            listening.grant, handle, SlotIndex(claimed) if claimed is not None else None
         )
         return answer, handle
 
-    def _drop(self, door: _Listener, connection: socket.socket) -> None:
-        if connection in door.silent:
-            door.silent.discard(connection)
+    def _drop(self, listening: _Listener, connection: socket.socket) -> None:
+        if connection in listening.silent:
+            listening.silent.discard(connection)
             asyncio.get_running_loop().remove_reader(connection)
             connection.close()
 
 
-def _may_enter(door: _Listener, process: Process) -> bool:
+def _may_enter(listening: _Listener, process: Process) -> bool:
     """True if the caller may register. A container's socket is reachable from inside the container
     and for root on the host; a process of another pod can only have been given it."""
-    if not door.pod_uid:
-        return process.uid in (door.uid, 0)
-    return door.pod_uid == ANY_POD or pod_of(process.pid) in (None, door.pod_uid)
+    if not listening.pod_uid:
+        return process.uid in (listening.uid, 0)
+    return listening.pod_uid == ANY_POD or pod_of(process.pid) in (None, listening.pod_uid)
 
 
 def _bind(listener: socket.socket, path: Path) -> None:

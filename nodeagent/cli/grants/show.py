@@ -100,7 +100,7 @@ def web(options: argparse.Namespace, environment: dict[str, str]) -> int:
         print_json({"url": url, "valid_seconds": valid_s})
     else:
         print(url)
-        complain(f"web: it works once, within {valid_s:g} s; anybody who has it is you")
+        complain(f"web: valid once, within {valid_s:g} s, with your rights")
     if options.open:
         webbrowser.open(url)
     return 0

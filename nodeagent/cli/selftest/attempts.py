@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 BLOCK = 256 << 20
-MOST_BLOCKS = 12
+MAX_BLOCKS = 12
 """Three gigabytes: three times the grant of the test."""
 GRANULE = 2 << 20
 U64, Size, Pointer = ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p
@@ -54,10 +54,10 @@ def start(cuda: Any) -> int:
 
 
 def fill(take: Callable[[int], int], block: int = BLOCK) -> tuple[int, int]:
-    """Allocate blocks until one is refused, or MOST_BLOCKS; return the bytes and the last
+    """Allocate blocks until one is refused, or MAX_BLOCKS; return the bytes and the last
     result."""
     got, answer = 0, 0
-    while got < BLOCK * MOST_BLOCKS and (answer := take(block)) == 0:
+    while got < BLOCK * MAX_BLOCKS and (answer := take(block)) == 0:
         got += block
     return got, answer
 

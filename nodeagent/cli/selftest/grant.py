@@ -106,10 +106,10 @@ def read_region(directory: Path) -> tuple[int, int]:
             " means another plugin gave it; elsewhere `sluice run` gives one"
         ) from None
     if len(data) < ctypes.sizeof(Policy):
-        raise ValueError(f"{directory / POLICY_FILE}: {len(data)} bytes are no region")
+        raise ValueError(f"{directory / POLICY_FILE}: expected a region, got {len(data)} bytes")
     policy = Policy.from_buffer_copy(data)
     if policy.header.magic != POLICY_MAGIC or policy.header.device_count < 1:
-        raise ValueError(f"{directory / POLICY_FILE}: no region of a grant")
+        raise ValueError(f"{directory / POLICY_FILE}: expected a grant's region")
     return policy.dev[0].memory_limit_bytes, policy.dev[0].share_ppm
 
 
@@ -119,11 +119,11 @@ def judge(found: Found, memory: MemoryAsk | None, cores_ppm: int | None) -> list
     asked = None if memory is None else memory.amount_bytes
     if asked is not None and found.memory_limit_bytes != asked:
         wrong.append(
-            f"the cap is {found.memory_limit_bytes // MIB} MiB, {asked // MIB} were asked for"
+            f"the cap is {found.memory_limit_bytes // MIB} MiB, {asked // MIB} were requested"
         )
     if cores_ppm is not None and found.share_ppm != cores_ppm:
         wrong.append(
-            f"the share is {found.share_ppm / 1e4:g} %, {cores_ppm / 1e4:g} were asked for"
+            f"the share is {found.share_ppm / 1e4:g} %, {cores_ppm / 1e4:g} were requested"
         )
     if found.total_bytes != found.memory_limit_bytes:
         wrong.append(

@@ -61,7 +61,7 @@ MATRIX: Final = (
     Row("B12", "export_tables", "cuGetExportTable", ANY),
     Row("B16", "no_room_to_load", "so little address space that a library may not load", ANY),
     Row("B23", "written_limits", "writing the limits", MOUNT),
-    Row("B25", "forged_counters", "zeroing one's own counters", NEVER),
+    Row("B25", "forged_counters", "zeroing its own counters", NEVER),
     Row("B26", "forked_child", "a child by fork without exec", ANY),
     Row("B27", "executed_child", "a child by exec", ANY),
     Row("B31", "managed_memory", "managed memory", ANY, counted=False),
@@ -74,7 +74,7 @@ MATRIX: Final = (
 )
 
 NOT_TRIED: Final = {
-    "B3, B17": "static programs and drivers of one's own talk to the device: no library is there",
+    "B3, B17": "static programs and private drivers access the device without any library",
     "B14, B15": "chroot and user namespaces come down to B9 or B6",
     "B18, B19": "hiding from probes concerns the watching, not the limits",
     "B20": "programs of one user in one container are one trust domain",

@@ -150,7 +150,7 @@ async def _let_go(
             ebpf_pins.leave(pins)
         if failed:
             told = "; ".join(f"{hold.step} of {hold.holder}" for hold in failed)
-            raise NotDone(f"could not be let go: {told}")
+            raise NotDone(f"could not be released: {told}")
         return [view_of(hold) for hold in done]
     finally:
         keeper.close()

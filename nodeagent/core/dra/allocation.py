@@ -98,7 +98,8 @@ def _amount(consumed: Mapping[str, Any], name: str, request: str) -> int | None:
         raise NoAllocation(f"request {request}: consumedCapacity.{name}: {error}") from None
     if value.denominator != 1 or not 0 <= value < 1 << 60:
         raise NoAllocation(
-            f"request {request}: consumedCapacity.{name}: {shown(text)} is not a whole number"
+            f"request {request}: consumedCapacity.{name}: expected a whole number,"
+            f" got {shown(text)}"
         )
     return int(value)
 
@@ -120,7 +121,7 @@ def _only_pod(
 
 def _text(value: Any) -> str:
     if not isinstance(value, str) or len(value) > LONGEST:
-        raise TypeError(f"{shown(value)} is not a string")
+        raise TypeError(f"expected a string, got {shown(value)}")
     return value
 
 

@@ -61,7 +61,7 @@ def apply(config: ShareConfig, parameters: Any, where: str) -> ShareConfig:
             f"{where}.apiVersion: {shown(version)}: this release supports {API_VERSION} only"
         )
     if kind != KIND:
-        raise NoAllocation(f"{where}.kind: {shown(kind)}: must be {KIND}")
+        raise NoAllocation(f"{where}.kind: must be {KIND}, got {shown(kind)}")
     problems = [
         f"{where}.{_plain(key)}: unknown field{nearest(str(key), FIELDS)}"
         for key in parameters
@@ -73,12 +73,13 @@ def apply(config: ShareConfig, parameters: Any, where: str) -> ShareConfig:
             given["policy"] = SharePolicy(parameters["policy"])
         except ValueError:
             problems.append(
-                f"{where}.policy: {shown(parameters['policy'])}: must be hard, elastic or exclusive"
+                f"{where}.policy: must be hard, elastic or exclusive,"
+                f" got {shown(parameters['policy'])}"
             )
     if "paused" in parameters:
         given["paused"] = parameters["paused"]
         if not isinstance(given["paused"], bool):
-            problems.append(f"{where}.paused: {shown(given['paused'])}: must be true or false")
+            problems.append(f"{where}.paused: must be true or false, got {shown(given['paused'])}")
     for key, name, low, high in (
         ("priority", "priority", -MAX_PRIORITY, MAX_PRIORITY),
         ("ceilingPercent", "ceiling_percent", 0, 100),
@@ -87,7 +88,8 @@ def apply(config: ShareConfig, parameters: Any, where: str) -> ShareConfig:
             value = given[name] = parameters[key]
             if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
                 problems.append(
-                    f"{where}.{key}: {shown(value)}: must be a whole number from {low} to {high}"
+                    f"{where}.{key}: must be a whole number from {low} to {high},"
+                    f" got {shown(value)}"
                 )
     if problems:
         raise NoAllocation("; ".join(problems))

@@ -121,7 +121,7 @@ def _xids(
         if key == "unknown":
             unknown = _consequence(where, value, problems)
         elif not key.isdecimal() or not 1 <= int(key) <= LARGEST_XID:
-            problems.append(f"{where}: is neither the number of an XID, such as 79, nor `unknown`")
+            problems.append(f"{where}: must be the number of an XID, such as 79, or `unknown`")
         elif isinstance(value, str):
             name = xids[int(key)].name if int(key) in xids else ""
             xids[int(key)] = XidRule(_consequence(where, value, problems), name)
@@ -136,5 +136,5 @@ def _xids(
 def _consequence(where: str, value: object, problems: list[str]) -> Consequence:
     if isinstance(value, str) and value in list(Consequence):
         return Consequence(value)
-    problems.append(f"{where}: must be one of {', '.join(Consequence)}, not {value!r}")
+    problems.append(f"{where}: must be one of {', '.join(Consequence)}, got {value!r}")
     return Consequence.IGNORE

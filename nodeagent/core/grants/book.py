@@ -9,6 +9,7 @@ longer applies changes nothing.
 from __future__ import annotations
 
 import errno
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import assert_never
 
@@ -51,6 +52,7 @@ class GrantBook:
         self.rules = rules
         """May be replaced at run time; existing grants keep what they have."""
         self._gpus: tuple[GpuCapacity, ...] = ()
+        self._unread: Mapping[GpuUuid, str] = {}
         self.grants: dict[GrantId, Held] = {}
         self.queue: list[ev.Asked] = []
         self._reported: dict[RequestId, tuple[int, str]] = {}
@@ -167,6 +169,7 @@ class GrantBook:
     # --- requests -----------------------------------------------------------------------------
 
     def _gpus_seen(self, event: ev.GpusSeen) -> list[ev.Instruction]:
+        self._unread = event.unread
         if event.gpus == self._gpus:
             return []
         self._gpus = event.gpus
@@ -205,7 +208,7 @@ class GrantBook:
         waiting: list[ev.Asked] = []
         for event in self.queue:
             placed = self._over_slots(event) or place(
-                event.ask, self._gpus, loads, blocked, self.rules.strategy
+                event.ask, self._gpus, loads, blocked, self.rules.strategy, self._unread
             )
             if isinstance(placed, Placed):
                 record = GrantRecord(

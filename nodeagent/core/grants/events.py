@@ -7,7 +7,8 @@ Both are frozen values of plain types, so that a recorded run can be replayed; s
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from nodeagent.core.grants.placement import GpuCapacity
 from nodeagent.core.grants.spill import SpillSignal
@@ -15,7 +16,7 @@ from nodeagent.ports.clients import GrantAsk, RefusalKind, ResizeAsk
 from nodeagent.ports.ledger import ContainerRef, GrantRecord, GrantState
 from nodeagent.ports.processes import Process
 from nodeagent.ports.regions import DeviceLimits
-from nodeagent.units import Bytes, GrantId, RequestId, SlotIndex
+from nodeagent.units import Bytes, GpuUuid, GrantId, RequestId, SlotIndex
 
 # --- events -----------------------------------------------------------------------------------
 
@@ -25,6 +26,8 @@ class GpusSeen:
     """The GPUs of this node now, unhealthy ones included."""
 
     gpus: tuple[GpuCapacity, ...]
+    unread: Mapping[GpuUuid, str] = field(default_factory=dict)
+    """Cards that are there and were never read, with the model and NVML's reason."""
 
 
 @dataclass(frozen=True, slots=True)

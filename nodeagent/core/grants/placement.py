@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from nodeagent.core.grants.quantities import (
     format_bytes,
@@ -132,14 +133,22 @@ def place(
     loads: Mapping[GpuUuid, Load],
     blocked: Collection[GpuUuid] = (),
     strategy: str = "pack",
+    unread: Mapping[GpuUuid, str] = MappingProxyType({}),
 ) -> Placed | Unplaced:
-    """Place a request. `blocked` GPUs are reserved for requests that waited longer."""
+    """Place a request. `blocked` GPUs are reserved for requests that waited longer; `unread` are
+    cards that cannot be served, with the reason."""
     known = {gpu.uuid: gpu for gpu in gpus}
-    if not known:
+    if not known and not unread.keys() & set(ask.gpu_uuids):
         return Unplaced(
             RefusalKind.UNAVAILABLE, "no GPU is available on this node, see `sluice doctor`"
         )
     if ask.gpu_uuids:
+        for uuid in ask.gpu_uuids:
+            if uuid in unread:
+                return Unplaced(
+                    RefusalKind.UNAVAILABLE,
+                    f"{unread[uuid]}, so it is not served: see `sluice doctor`",
+                )
         unknown = [uuid for uuid in ask.gpu_uuids if uuid not in known]
         if unknown:
             have = ", ".join(known) or "none"

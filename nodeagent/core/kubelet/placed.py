@@ -29,7 +29,7 @@ def placed_gpus(text: str, container: str) -> tuple[str, ...]:
         raise ValueError(f"is not JSON: {str(error)[:100]}") from error
     containers = found.get("containers") if isinstance(found, Mapping) else None
     if not isinstance(containers, Mapping):
-        raise ValueError("containers is not an object")
+        raise ValueError("containers: expected an object")
     shares = containers.get(container, [])
     if not isinstance(shares, list) or len(shares) > MAX_GPUS:
         raise ValueError(f"has no list of at most {MAX_GPUS} shares for {container}")

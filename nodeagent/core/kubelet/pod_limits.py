@@ -16,7 +16,7 @@ from typing import Final
 from nodeagent.ports.clients import GrantAsk, MemoryAsk
 from nodeagent.ports.kubelet import ContainerLimits, PermanentError
 from nodeagent.units import MIB, WHOLE_PPM, Bytes, Ppm, SharePolicy
-from sluicecommon.kubernetes.quantity import QuantityError, exact_value
+from sluicecommon.kubernetes.quantity import QuantityError, exact_value, gpu_mib_problem
 
 FIRST_PRIORITY: Final = 1
 """Priority of a grant whose pod requests HAMi's priority 0; all others have 0."""
@@ -61,7 +61,7 @@ def parse_quantity(text: str) -> Fraction:
     except QuantityError:
         number = None
     if number is None or number > _MAX_QUANTITY:
-        raise ValueError(f"{text[:40]!r} is not a quantity such as 8000, 8k or 8Gi")
+        raise ValueError(f"expected a quantity such as 8000, 8k or 8Gi, got {text[:40]!r}")
     return number
 
 
@@ -75,6 +75,8 @@ def limits_from_requests(
     memory = _whole(resources, names.memory)
     percent = _whole(resources, names.memory_percent)
     cores = _whole(resources, names.cores)
+    if problem := gpu_mib_problem(memory, names.memory_factor):
+        raise PermanentError(f"{names.memory}: {problem}")
     if memory:
         ask = MemoryAsk(amount_bytes=Bytes(memory * names.memory_factor * MIB))
     elif percent:
@@ -134,7 +136,7 @@ def _whole(resources: Mapping[str, str], name: str) -> int:
     except ValueError as error:
         raise PermanentError(f"{name}: {error}") from error
     if value.denominator != 1 or value < 0 or value > 1 << 40:
-        raise PermanentError(f"{name}: {text[:40]!r} is not a whole number of units")
+        raise PermanentError(f"{name}: expected a whole number of units, got {text[:40]!r}")
     return int(value)
 
 

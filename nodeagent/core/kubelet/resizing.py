@@ -83,7 +83,9 @@ def _whole(where: str, name: str, amount: str) -> int:
     except ValueError as error:
         raise PermanentError(f"{where}: {name}: {error}") from error
     if value.denominator != 1 or not 0 < value <= 1 << 40:
-        raise PermanentError(f"{where}: {name}: {amount[:40]!r} is not a whole number above 0")
+        raise PermanentError(
+            f"{where}: {name}: expected a whole number above 0, got {amount[:40]!r}"
+        )
     return int(value)
 
 

@@ -280,7 +280,7 @@ class Service:
             failed = ", ".join(str(number) for number in wanted if number not in done)
             raise Refused(
                 RefusalKind.UNAVAILABLE,
-                f"number {failed} could not be let go; the daemon's log says why",
+                f"number {failed} could not be released; the daemon's log says why",
             )
         return [held[number] for number in done]
 

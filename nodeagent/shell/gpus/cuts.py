@@ -19,7 +19,6 @@ from typing import Final
 
 from nodeagent.core.gpus.cuts import NoRoom, NoSuchProfile, Room, room_for, settled
 from nodeagent.core.gpus.mig_geometry import geometry
-from nodeagent.core.grants import events as ev
 from nodeagent.ports.clock import Clock
 from nodeagent.ports.ledger import LedgerLost
 from nodeagent.ports.mig import (
@@ -298,7 +297,7 @@ class Cuts:
         try:
             for uuid in uuids:
                 self._gpus.withhold(uuid, True)
-            self._keeper.apply(ev.GpusSeen(self._gpus.capacities()))
+            self._keeper.apply(self._gpus.seen())
             held = self._used(state)
             taken = [f"{one.place} by {held[one.place]}" for one in going if one.place in held]
             if taken:
@@ -334,7 +333,7 @@ class Cuts:
             _, _, state, room = min(found, key=lambda one: one[:2])
             return state, room
         if wish.card is not None and wish.card not in self.cards:
-            raise NoRoom(f"{wish.card} is no card with MIG here, or cannot be read now")
+            raise NoRoom(f"{wish.card}: unknown here, without MIG, or unreadable now")
         never = bool(reasons) and all(isinstance(one, NoSuchProfile) for one in reasons)
         text = "; ".join(map(str, reasons)) or "no card here has MIG"
         raise NoSuchProfile(text) if never or not reasons else NoRoom(text)
@@ -369,7 +368,7 @@ class Cuts:
             EventKind.GPU, "warning" if error else "info", f"{told}: {error}".rstrip(": ")
         )
         if error or row is None or row.uuid is None:
-            raise NoRoom(f"GPU {state.index}: {error or f'{room.place} is not there after all'}")
+            raise NoRoom(f"GPU {state.index}: {error or f'{room.place} was not created'}")
         self.made_total += 1
         self.removed_total += len(going)
         return row.uuid

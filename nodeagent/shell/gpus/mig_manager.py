@@ -16,7 +16,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 from nodeagent.core.gpus.mig_geometry import GeometryError, geometry, in_words, is_cut_so, plan
-from nodeagent.core.grants import events as ev
 from nodeagent.ports.clients import Peer, RefusalKind, Refused
 from nodeagent.ports.clock import Clock
 from nodeagent.ports.ledger import LedgerFull
@@ -195,7 +194,7 @@ class MigManager:
 
     def _withhold(self, gpu: GpuUuid, withheld: bool) -> None:
         self._gpus.withhold(gpu, withheld)
-        self._keeper.apply(ev.GpusSeen(self._gpus.capacities()))
+        self._keeper.apply(self._gpus.seen())
 
     async def _change(
         self,

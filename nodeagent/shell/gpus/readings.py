@@ -18,9 +18,10 @@ from nodeagent.core.gpus.health import (
 )
 from nodeagent.core.gpus.health_policy import HealthPolicy
 from nodeagent.core.gpus.mig import units
+from nodeagent.core.grants import events as ev
 from nodeagent.core.grants.placement import GpuCapacity
-from nodeagent.ports.gpus import GpuReading, NodeReading
-from nodeagent.ports.views import EventKind
+from nodeagent.ports.gpus import CardProblem, GpuReading, NodeReading
+from nodeagent.ports.views import EventKind, Finding
 from nodeagent.units import MIB, Bytes, GpuUuid
 
 log = logging.getLogger(__name__)
@@ -63,6 +64,10 @@ class Gpus:
         """Card of each MIG instance."""
         self.health_changes: Counter[GpuUuid] = Counter()
         """Number of health changes of each GPU since the daemon started."""
+        self.unread: tuple[CardProblem, ...] = ()
+        """Cards that are there and were never read, so that they are not served."""
+        self.without_xids: tuple[CardProblem, ...] = ()
+        """Cards of which NVML reports no XID."""
         self.on_health: list[Callable[[HealthChange], object]] = []
         """Called with each change, in the order they happen."""
         self.driver_version: str | None = None
@@ -103,6 +108,7 @@ class Gpus:
             self.driver_version = reading.driver_version
             self.nvml_version = reading.nvml_version
             self.cuda_version = reading.cuda_version
+            self._problems(reading)
         for gpu, code in reading.xid_events:
             self.xids.setdefault(gpu, Counter())[code] += 1
             self.last_xid[gpu] = code
@@ -129,6 +135,58 @@ class Gpus:
         }
         for call in self.on_read:
             call()
+
+    def _problems(self, reading: NodeReading) -> None:
+        """Record which cards cannot be served or give no XIDs, and report what changed."""
+        unread = reading.unread + tuple(
+            CardProblem(card.index, card.name, card.error, card.uuid)
+            for card in reading.gpus
+            if card.error is not None and card.uuid not in self.readings
+        )
+        for before, now, what in (
+            (self.unread, unread, "cannot be read and is not served"),
+            (self.without_xids, reading.without_xids, "reports no XIDs"),
+        ):
+            for one in now:
+                if one not in before:
+                    self._news(EventKind.GPU, "warning", f"{one.card} {what}: {one.reason}")
+            for index in {one.index for one in before} - {one.index for one in now}:
+                self._news(EventKind.GPU, "info", f"GPU {index}: no longer true: it {what}")
+        self.unread, self.without_xids = unread, reading.without_xids
+
+    def findings(self) -> list[Finding]:
+        """Cards with a problem that their health does not show, for `sluice doctor`."""
+        return [
+            *(
+                Finding(
+                    one.card,
+                    "missing",
+                    f"cannot be read by NVML and is not served: {one.reason}",
+                    "the other cards are served; if it is lost, reset it or reboot; a card without"
+                    " memory figures in NVML is not supported",
+                )
+                for one in self.unread
+            ),
+            *(
+                Finding(
+                    f"XIDs of {one.card}",
+                    "warning",
+                    f"NVML reports none: {one.reason}",
+                    "its faults are seen by its counters and by failed readings only",
+                )
+                for one in self.without_xids
+            ),
+        ]
+
+    def seen(self) -> ev.GpusSeen:
+        return ev.GpusSeen(
+            self.capacities(),
+            {
+                one.uuid: f"{one.card} cannot be read: {one.reason}"
+                for one in self.unread
+                if one.uuid is not None
+            },
+        )
 
     def withhold(self, gpu: GpuUuid, withheld: bool) -> None:
         """A card, with all its instances, or one instance: it takes no new work meanwhile."""

@@ -245,7 +245,7 @@ class WallManager:
         inside = self._places.inside(around)
         reading, *others = await self._driver.read(row.gpu, [around, *inside])
         if reading is None:
-            raise WallsUnavailable(f"{around} went while it was looked at")
+            raise WallsUnavailable(f"{around} ended during the check")
         row = settling(row, around, reading, sum(one.soft_bytes for one in others if one))
         if row.before_bytes != row.after_bytes:
             self._remember(row)

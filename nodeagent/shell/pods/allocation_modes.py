@@ -1,9 +1,9 @@
 """Allocation mode of each card: through the kubelet's device plugin, or through ResourceClaims.
 
-The node's setting says by which one new work comes. A card that still has work of the other door,
+The node's setting says by which one new work comes. A card that still has work of the other mode,
 or was promised to a claim by the scheduler before the setting changed, is offered by neither until
 that work has gone; so a node that is drained moves at once, and one that is not moves card by card.
-Which door was the last is kept on disk: after a move away from claims nothing is offered until the
+The last mode is kept on disk: after a move away from claims nothing is offered until the
 API server has said what is promised.
 """
 
@@ -36,7 +36,7 @@ class Marker(Protocol):
     """The allocation mode that was used last; empty if there was none yet."""
 
     def read(self) -> str: ...
-    def write(self, door: str) -> None: ...
+    def write(self, mode: str) -> None: ...
 
 
 class AllocationModes:
@@ -44,7 +44,7 @@ class AllocationModes:
 
     def __init__(
         self,
-        door: str,
+        mode: str,
         marker: Marker,
         status: ClaimStatus | None,
         gpus: Gpus,
@@ -55,7 +55,7 @@ class AllocationModes:
     ) -> None:
         """`prepared`: GPUs of claims that the kubelet had prepared; `allocated`: of answers of the
         device plugin; `changed` is called when another card may be offered."""
-        self.door = door
+        self.mode = mode
         self._marker = marker
         self._status = status
         self._gpus = gpus
@@ -67,10 +67,10 @@ class AllocationModes:
         """Names of devices; None: not known yet."""
         self.trouble = ""
         last = marker.read()
-        if door == CLAIMS or last != CLAIMS:
+        if mode == CLAIMS or last != CLAIMS:
             self._promised = frozenset()
-            if last != door:
-                marker.write(door)
+            if last != mode:
+                marker.write(mode)
 
     async def start(self) -> None:
         if self._promised is None:
@@ -82,10 +82,10 @@ class AllocationModes:
     # --- questions ----------------------------------------------------------------------------
 
     def for_claims(self, gpu: GpuUuid) -> bool:
-        return self.door == CLAIMS and self._card(gpu) not in self._cards(self._allocated())
+        return self.mode == CLAIMS and self._card(gpu) not in self._cards(self._allocated())
 
     def for_plugin(self, gpu: GpuUuid) -> bool:
-        if self.door == CLAIMS or self._promised is None:
+        if self.mode == CLAIMS or self._promised is None:
             return False
         card = self._card(gpu)
         if card in self._cards(self._prepared()):
@@ -113,15 +113,15 @@ class AllocationModes:
             return Finding(
                 "door",
                 "missing",
-                "the node gave its GPUs to claims before, and what is promised to them is not"
-                f" known: {self.trouble or 'not asked yet'}; nothing is offered until it is",
+                "the node's GPUs were allocated to claims before, and the allocated claims are not"
+                f" known: {self.trouble or 'not read yet'}; nothing is offered until they are",
                 "give the agent access to the API server until the node has moved"
                 " (kubelet.kubeconfig, or the chart's service account)",
             )
         waits = sorted(unit.index for unit in self._gpus.units() if self._waits(unit.uuid))
         if not waits:
             return None
-        other = "the device plugin" if self.door == CLAIMS else "claims"
+        other = "the device plugin" if self.mode == CLAIMS else "claims"
         return Finding(
             "door",
             "warning",
@@ -131,7 +131,7 @@ class AllocationModes:
         )
 
     def _waits(self, gpu: GpuUuid) -> bool:
-        return not (self.for_claims(gpu) if self.door == CLAIMS else self.for_plugin(gpu))
+        return not (self.for_claims(gpu) if self.mode == CLAIMS else self.for_plugin(gpu))
 
     # --- what is promised ---------------------------------------------------------------------
 
@@ -143,7 +143,7 @@ class AllocationModes:
                 self._promised = found
                 self._changed()
             if found is not None and not found:
-                self._marker.write(self.door)
+                self._marker.write(self.mode)
                 return
             await asyncio.sleep(LOOK_S)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from nodeagent.core.watch.detection import Rule
-from nodeagent.ports.queue import MOST_DETECTIONS, Detection
+from nodeagent.ports.queue import MAX_DETECTIONS, Detection
 from nodeagent.ports.views import NodeEvent
 from nodeagent.units import GrantId
 
@@ -40,7 +40,7 @@ class Detections:
                 workloads.get(one.grant, "") if one.grant is not None else "",
                 one.evidence if len(one.evidence) <= LONGEST_EVIDENCE else "{}",
             )
-            for one in found[-MOST_DETECTIONS:]
+            for one in found[-MAX_DETECTIONS:]
         )
 
     def told(self, found: Sequence[Detection]) -> None:

@@ -29,7 +29,7 @@ from nodeagent.ports.clients import GrantAsk, Peer, RefusalKind, Refused, Waitin
 from nodeagent.ports.kubelet import OwnerRef, PodIdentity
 from nodeagent.ports.ledger import Spill
 from nodeagent.ports.queue import (
-    MOST_NEWS,
+    MAX_NEWS,
     LinkLost,
     NotOffered,
     QueueLedger,
@@ -59,7 +59,7 @@ TICK_S: Final = 1.0
 FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 10.0
 WITHDRAWN_AT_ONCE: Final = 64
-MOST_EARLY: Final = 10_000
+MAX_EARLY: Final = 10_000
 """Maximum workloads whose status arrived before the answer to their submission; there are never as
 many open submissions."""
 
@@ -98,7 +98,7 @@ class QueueManager:
         self.trouble = "not connected yet"
         """Error for which there is no session; empty while there is one."""
         self._connected_ns: int | None = None
-        self._heard_ns: int | None = None
+        self._last_message_ns: int | None = None
         """When the controller last said anything that counts."""
         self._sessions_total = 0
         self.tape: Tape[qd.Event] = Tape(self.book.memory, frozenset({qd.Ticked}))
@@ -308,7 +308,7 @@ class QueueManager:
         return QueueView(
             connected=connected,
             session_s=since_s(self._connected_ns) if connected else None,
-            silent_s=since_s(self._heard_ns),
+            silent_s=since_s(self._last_message_ns),
             lease_left_s=max(0, book.lease_until_ns - now_ns) / NS_PER_S,
             works={state.value: states[state] for state in WorkState},
             waiting=len(self._in_line()),
@@ -376,7 +376,7 @@ class QueueManager:
             return False
         self.trouble = ""
         self._detections.begin()
-        self._connected_ns = self._heard_ns = self._boot_ns()
+        self._connected_ns = self._last_message_ns = self._boot_ns()
         self._sessions_total += 1
         self._report_s = welcome.report_s or 5.0
         log.info(
@@ -414,7 +414,7 @@ class QueueManager:
         fenced = self.book.fenced_total
         self._apply(event)
         if self.book.fenced_total == fenced:
-            self._heard_ns = self._boot_ns()
+            self._last_message_ns = self._boot_ns()
 
     async def _report(self) -> None:
         for sequence in itertools.count(1):
@@ -437,11 +437,11 @@ class QueueManager:
     async def _send(self) -> None:
         while True:
             works = [await self._outbox.get()]
-            while not self._outbox.empty() and len(works) < MOST_NEWS:
+            while not self._outbox.empty() and len(works) < MAX_NEWS:
                 works.append(self._outbox.get_nowait())
             answers = await self._link.tell(self.book.fence, works)
             if len(answers) != len(works):
-                raise LinkLost(f"told of {len(works)}, was answered for {len(answers)}")
+                raise LinkLost(f"reported {len(works)} works, got {len(answers)} answers")
             for work, known in zip(works, answers, strict=True):
                 decision = work.decision
                 self._apply(
@@ -458,12 +458,12 @@ class QueueManager:
             self._alone.set()
             await self._broken.wait()
             return
-        raise LinkLost("the stream for those who wait has ended")
+        raise LinkLost("the stream of waiting requests has ended")
 
     def _hear_of(self, status: QueueStatus) -> None:
         waiter = self._waiters.get(status.workload)
         if waiter is None:
-            if len(self._early) < MOST_EARLY:
+            if len(self._early) < MAX_EARLY:
                 self._early[status.workload] = status
         elif not waiter.granted and status.uid in ("", waiter.uid):
             waiter.tell(step_of(status))

@@ -313,7 +313,7 @@ class Containment:
         try:
             handle = self._processes.find(pid, starttime_ticks)
         except OSError as error:
-            raise NotPossible(f"it cannot be looked at: {error.strerror}") from error
+            raise NotPossible(f"it cannot be read: {error.strerror}") from error
         if handle is None:
             return False
         try:

@@ -30,7 +30,7 @@ from sluicecommon.metric import Metric
 
 LOOK_S: Final = 1.0
 TRACE_INTERVALS_S: Final = (0.1, 60.0)
-MOST_TRACES: Final = 16
+MAX_TRACES: Final = 16
 _LOADED: Final = {"prebuilt": "prebuilt, loaded by libbpf", "bcc": "loaded by bcc"}
 
 
@@ -182,8 +182,8 @@ class KernelWatchManager:
                 RefusalKind.DENIED,
                 "tracing slows the launches of every job that shares our library: root alone",
             )
-        if self._traces >= MOST_TRACES:
-            raise Refused(RefusalKind.EXHAUSTED, f"{MOST_TRACES} traces run already")
+        if self._traces >= MAX_TRACES:
+            raise Refused(RefusalKind.EXHAUSTED, f"{MAX_TRACES} traces run already")
         low, high = TRACE_INTERVALS_S
         interval_s = min(high, max(low, interval_s))
         self._traces += 1

@@ -47,7 +47,7 @@ _GRANULE_BYTES: Final = 2 * MIB
 """Smallest allocation of a driver; a grant with less than this left is full."""
 MAPS_EVERY_S: Final = 5.0
 """Interval of reading the mapped libraries of one process; each reading costs about 21 us."""
-MOST_MAPS: Final = 100
+MAX_MAPS: Final = 100
 """Maximum processes whose libraries are read after one reading; the others follow later."""
 
 
@@ -91,7 +91,7 @@ class Watch:
         self._audits: list[LaunchAudit] = []
         self._told_foreign: list[ForeignMapping] = []
         self._timer: asyncio.TimerHandle | None = None
-        kernel.subscribe(self.heard)
+        kernel.subscribe(self.receive)
 
     def acts(self) -> dict[str, int]:
         """Number of acts of each step since the daemon started."""
@@ -158,7 +158,7 @@ class Watch:
         if self._timer is not None:
             self._timer.cancel()
 
-    def heard(self, event: KernelEvent) -> None:
+    def receive(self, event: KernelEvent) -> None:
         """Takes an event from the kernel watch."""
         if not self._enabled:
             return
@@ -372,7 +372,7 @@ class Watch:
                 continue
             live.add(key)
             at_ns, _found = self._maps.get(key, (-1, ()))
-            if (at_ns >= 0 and now_ns - at_ns < MAPS_EVERY_S * NS_PER_S) or looked >= MOST_MAPS:
+            if (at_ns >= 0 and now_ns - at_ns < MAPS_EVERY_S * NS_PER_S) or looked >= MAX_MAPS:
                 continue
             looked += 1
             if known is None:

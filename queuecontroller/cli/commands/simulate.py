@@ -59,7 +59,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def _count(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text[:10]) <= MAX_RANDOM_JOBS):
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not a whole number from 0 to {MAX_RANDOM_JOBS}"
+            f"expected a whole number from 0 to {MAX_RANDOM_JOBS}, got {text!r}"
         )
     return int(text)
 

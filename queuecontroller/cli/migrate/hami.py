@@ -174,7 +174,7 @@ def allocated(pod: Document) -> list[Grant]:
 def _whole(text: str, what: str) -> int:
     if text.isascii() and text.isdigit() and len(text) < 13:
         return int(text)
-    raise ValueError(f"{what}: {text[:40]!r} is not a whole number")
+    raise ValueError(f"{what}: expected a whole number, got {text[:40]!r}")
 
 
 def _too_much(gpus: Mapping[str, Gpu], grants: Sequence[Grant]) -> list[str]:

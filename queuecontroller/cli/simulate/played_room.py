@@ -8,7 +8,7 @@ from collections.abc import Collection, Hashable, Iterable, Mapping
 from queuecontroller.scheduler.model.objects import ResourceFlavor, Workload, WorkloadKey
 from queuecontroller.scheduler.placement.request import AskError
 from queuecontroller.scheduler.placement.stock import Stock
-from queuecontroller.scheduler.placement.stock_room import GivenPods, StockRoom, Wish
+from queuecontroller.scheduler.placement.stock_room import GivenPods, RoomRequest, StockRoom
 from queuecontroller.state.objects.asks import pod_of, read_asked, topology_of
 
 
@@ -17,7 +17,7 @@ class PlayedRoom(StockRoom):
         super().__init__(Stock(), self)
         self._flavors = flavors
 
-    def wish(self, workload: Workload, given: Iterable[GivenPods]) -> Wish:
+    def room_request(self, workload: Workload, given: Iterable[GivenPods]) -> RoomRequest:
         pod_sets = {one.name: one for one in workload.pod_sets}
         pods = []
         try:
@@ -33,8 +33,8 @@ class PlayedRoom(StockRoom):
                     for index in range(one.count)
                 ]
         except AskError as error:
-            return Wish(wrong=str(error))
-        return Wish(tuple(pods), topology_of(pod_sets.values()))
+            return RoomRequest(wrong=str(error))
+        return RoomRequest(tuple(pods), topology_of(pod_sets.values()))
 
     def shape(self, workload: Workload) -> Hashable:
         return tuple(

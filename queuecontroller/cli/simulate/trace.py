@@ -130,14 +130,16 @@ def object_of(line: str, number: int) -> dict[str, Any]:
     except ValueError:  # Python reads no numbers of 4,300 digits and more
         raise _wrong(number, "holds a number of thousands of digits; write a smaller one") from None
     if not isinstance(given, dict):
-        raise _wrong(number, "is not an object in braces")
+        raise _wrong(number, "expected an object in braces")
     return given
 
 
 def seconds_of(given: Mapping[str, Any], number: int, name: str, default: int, most: int) -> int:
     value = given.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
-        raise _wrong(number, f"{name}: {_shown(value)} is not a time from 0 to {most} seconds")
+        raise _wrong(
+            number, f"{name}: expected a time from 0 to {most} seconds, got {_shown(value)}"
+        )
     return round(value * NS_PER_S)
 
 
@@ -145,7 +147,8 @@ def _whole(given: Mapping[str, Any], number: int, name: str, default: int, least
     value = given.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MAX_INT32:
         raise _wrong(
-            number, f"{name}: {_shown(value)} is not a whole number from {least} to {MAX_INT32}"
+            number,
+            f"{name}: expected a whole number from {least} to {MAX_INT32}, got {_shown(value)}",
         )
     return value
 
@@ -153,7 +156,7 @@ def _whole(given: Mapping[str, Any], number: int, name: str, default: int, least
 def text_of(given: Mapping[str, Any], number: int, name: str) -> str:
     value = given[name]
     if not isinstance(value, str) or not value.strip():
-        raise _wrong(number, f"{name}: {_shown(value)} is not a string; put it in quotes")
+        raise _wrong(number, f"{name}: expected a string, got {_shown(value)}; put it in quotes")
     return value
 
 
@@ -168,7 +171,9 @@ def _requests(given: object, number: int) -> dict[str, int]:
         except QuantityError as error:
             raise _wrong(number, f"{field}: {error}") from None
         if not name or found[name] < 0:
-            raise _wrong(number, f"{field}: {_shown(quantity)} is not a quantity of 0 or more")
+            raise _wrong(
+                number, f"{field}: expected a quantity of 0 or more, got {_shown(quantity)}"
+            )
     return found
 
 

@@ -48,7 +48,7 @@ FIRST_S: Final = 10
 """Seconds to requeue after the first Retry; doubled with each further one. Shares come free every
 second, and Kueue's own queueing adds to it."""
 LONGEST_S: Final = 300
-MOST_PODS: Final = 4096
+MAX_PODS: Final = 4096
 """Per Workload; more would block the loop that answers all Workloads for over a second."""
 NO_NODES: Final = "No node has reported its GPUs yet"
 NOT_ALL: Final = "Some nodes may not have reported their GPUs yet"
@@ -253,8 +253,8 @@ def _requested_of(
         if ask is None or assigned is None:
             continue
         asking.append(one)
-        if len(pods) + assigned.count > MOST_PODS:
-            raise AskError(f"more than {MOST_PODS} pods ask for GPUs: split the job")
+        if len(pods) + assigned.count > MAX_PODS:
+            raise AskError(f"more than {MAX_PODS} pods ask for GPUs: split the job")
         mine = [
             _flavor(flavors[name])
             for name in dict.fromkeys(assigned.flavors.values())

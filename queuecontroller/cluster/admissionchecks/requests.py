@@ -26,7 +26,7 @@ CLASS: Final = "autoscaling.x-k8s.io/provisioning-class-name"
 PARAMETERS: Final = "provreq.kueue.x-k8s.io/"
 """Prefix of a Workload's annotations that are parameters of its requests."""
 LONGEST_PARAMETER: Final = 255
-MOST_PARAMETERS: Final = 100
+MAX_PARAMETERS: Final = 100
 LONGEST_NAME: Final = 253
 LONGEST_STEM: Final = 240
 """Longest name of a request without the number that follows it."""

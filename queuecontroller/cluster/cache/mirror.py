@@ -47,7 +47,7 @@ from sluicecommon.kubernetes.names import wrong_names
 from sluicecommon.kubernetes.resources import RUNTIME_CLASSES, Resource
 from sluicecommon.reader import ManifestError, Problem, Reader, read_or_refused
 
-MOST_ALIKE: Final = 1024
+MAX_ALIKE: Final = 1024
 log = logging.getLogger(__name__)
 NOT_COUNTED: Final = -1
 _QUOTA_CONDITIONS: Final = (QUOTA_RESERVED, ADMITTED, EVICTED, FINISHED)
@@ -300,7 +300,7 @@ class Mirror:
     def _read_spec(
         self, document: Document, path: str, change: Transformations, defaults: PodDefaults
     ) -> Workload:
-        if self._alike_under is not change or len(self._alike) > MOST_ALIKE:
+        if self._alike_under is not change or len(self._alike) > MAX_ALIKE:
             self._alike.clear()
             self._alike_under = change
         try:

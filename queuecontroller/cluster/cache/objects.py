@@ -18,7 +18,7 @@ from sluicecommon.kubernetes.resources import Resource
 Document = Mapping[str, Any]
 LONGEST_WORD: Final = 32
 """Longest text that is interned, in characters; shorter than a UID: UIDs never repeat."""
-MOST_GONE: Final = 10_000
+MAX_GONE: Final = 10_000
 """UIDs of deleted objects that are kept; answers to writes arrive within seconds."""
 
 
@@ -135,7 +135,7 @@ class ObjectCache:
     def drop(self, kind: Resource, key: str, uid: str) -> bool:
         """Remove a deleted object; returns False if another object has its name."""
         self._gone[uid] = None
-        if len(self._gone) > MOST_GONE:
+        if len(self._gone) > MAX_GONE:
             del self._gone[next(iter(self._gone))]
         known = self._of.get(kind, {}).get(key)
         if known is None or known["metadata"].get("uid") != uid:

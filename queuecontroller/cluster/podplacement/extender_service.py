@@ -76,7 +76,9 @@ class ExtenderService:
             defaults,
             lambda uid: pods.get(uid) is not None,
         )
-        self.extender = Extender(room.stock, self.ledger, defaults, queued.place, self._why_away)
+        self.extender = Extender(
+            room.stock, self.ledger, defaults, queued.place, self._why_away, self._is_stopped
+        )
         self._on_the_way = NominatedPods(room.stock)
         self._exchanging = PlaceExchange(shell, self.extender, cache or ObjectCache())
         self._bindings = Bindings(
@@ -138,7 +140,7 @@ class ExtenderService:
                 self._preemption.take_over()
             self._has_all_pods = True
             if self.book.shares is not None:
-                self._shell.step("pods heard", lambda book, now_ns: book.pods_heard())
+                self._shell.step("pods received", lambda book, now_ns: book.pods_received())
             log.info("placing pods: %d hold GPUs", len(self.ledger))
             if self._preemption is not None:
                 await self._preemption.run()
@@ -230,6 +232,9 @@ class ExtenderService:
         found = seen(document, self._names)
         self._pods.take(f"{head.get('namespace')}/{head['name']}", found)
         return found
+
+    def _is_stopped(self, node: str) -> bool:
+        return self._sharing is not None and node in self._sharing.stopped
 
     def _why_away(self, node: str) -> str:
         known = self.book.nodes.nodes.get(node)

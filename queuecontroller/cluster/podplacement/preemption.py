@@ -51,14 +51,14 @@ OVERDUE_S: Final = 60.0
 """Seconds beyond the victims' grace periods until a preemption is given up."""
 STALE_S: Final = 60.0
 """Seconds for which a refusal counts; the feasible nodes may have changed since."""
-MOST_AT_ONCE: Final = 16
+MAX_AT_ONCE: Final = 16
 """Concurrent preemptions."""
-MOST_WAITING: Final = 256
-MOST_CANDIDATES: Final = 100
+MAX_WAITING: Final = 256
+MAX_CANDIDATES: Final = 100
 """Candidate nodes that are compared, as in kube-scheduler."""
-MOST_S: Final = 0.3
+MAX_S: Final = 0.3
 """Seconds of one search once a candidate is found; a node with 80 pods takes up to 9 ms."""
-MOST_FAILURES: Final = 5
+MAX_FAILURES: Final = 5
 PAUSE_S: Final = 0.05
 """Seconds between two evictions."""
 SECOND_NS: Final = 1_000_000_000
@@ -160,7 +160,7 @@ class PodPreemption:
         least = self._ledger.least_priority
         if least is None or least >= ask.priority:
             return
-        while len(self._refused) >= MOST_WAITING:
+        while len(self._refused) >= MAX_WAITING:
             del self._refused[next(iter(self._refused))]
         self._refused[uid] = _Refused(ask, dict.fromkeys(nodes), now_s + SETTLES_S, now_s)
         self._news.set()
@@ -249,7 +249,7 @@ class PodPreemption:
 
     async def _decide_all(self) -> None:
         """Begin preemptions, for the highest priority first."""
-        while len(self._plans) < MOST_AT_ONCE:
+        while len(self._plans) < MAX_AT_ONCE:
             now_s = monotonic()
             due = [uid for uid, one in self._refused.items() if one.due_s <= now_s]
             if not due:
@@ -299,7 +299,7 @@ class PodPreemption:
             spent_s += monotonic() - began_s
             if victims is not None:
                 found[name] = victims
-                if not victims.pods or len(found) >= MOST_CANDIDATES or spent_s > MOST_S:
+                if not victims.pods or len(found) >= MAX_CANDIDATES or spent_s > MAX_S:
                     break
             await asyncio.sleep(0)  # Requests are answered meanwhile.
         while found:
@@ -339,7 +339,7 @@ class PodPreemption:
             if self._ledger.place(uid) is None or self._is_bound(uid):
                 self._end(uid)
             return
-        if monotonic() > plan.until_s or plan.failures > MOST_FAILURES:
+        if monotonic() > plan.until_s or plan.failures > MAX_FAILURES:
             await self._give_up(uid, plan, "timed out waiting for the victims")
             return
         going = {*self._going, *plan.victims}

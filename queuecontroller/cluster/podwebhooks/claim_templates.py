@@ -24,7 +24,7 @@ from sluicecommon.kubernetes.resources import RESOURCE_CLAIM_TEMPLATES
 
 log = logging.getLogger(__name__)
 AGAIN_S: Final = 5.0
-MOST_WAITING: Final = 10_000
+MAX_WAITING: Final = 10_000
 """Templates queued to be created; further ones are queued with their pods' next change."""
 
 
@@ -38,7 +38,7 @@ class Templates:
 
     def want(self, names: Iterable[tuple[str, str]]) -> None:
         for namespace, name in names:
-            if f"{namespace}/{name}" not in self._there and len(self._wanted) < MOST_WAITING:
+            if f"{namespace}/{name}" not in self._there and len(self._wanted) < MAX_WAITING:
                 self._wanted[namespace, name] = None
                 self._new.set()
 

@@ -57,6 +57,8 @@ class SeenNode:
     cordon: Cordon = NO_CORDON
     profiles: frozenset[str] = frozenset()
     """Resource names of its MIG profiles."""
+    stopped: bool = False
+    """True if its kubelet has a device plugin's GPUs, and none to allocate now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,9 @@ class SharePods:
         self._followers: list[Follower[Any]] = []
         self.cordons: dict[str, Cordon] = {}
         """Cordons by node."""
+        self.stopped: set[str] = set()
+        """Nodes whose kubelet has a device plugin's GPUs and none of them to allocate now: the
+        plugin is being stopped or has not registered yet."""
         self.on_cordon: Callable[[str, Cordon], None] = lambda node, cordon: None
         """Called with a node's cordon whenever the node has changed."""
         self.on_end: Callable[[str], None] = lambda uid: None
@@ -159,7 +164,10 @@ class SharePods:
         amounts = (document.get("status") or {}).get("capacity") or {}
         has = profiles_in({name: amount for name, amount in amounts.items() if str(amount) != "0"})
         cordon = Cordon(whole, frozenset(gpus))
-        return SeenNode(self.foreign.pruned_node(document), noted, cordon, has)
+        count = self.rules.devices.nvidia.count
+        given_now = (document.get("status") or {}).get("allocatable") or {}
+        stopped = str(given_now.get(count)) == "0"
+        return SeenNode(self.foreign.pruned_node(document), noted, cordon, has, stopped)
 
     def node_changed(self, change: Change[SeenNode]) -> None:
         match change:
@@ -167,12 +175,14 @@ class SharePods:
                 self._noted[item.key] = item.value.noted
                 self._cordoned(item.key, item.value.cordon)
                 self._profiled(item.key, item.value.profiles)
+                self._stopped(item.key, item.value.stopped)
                 if self.foreign.node(item.key, item.value.foreign):
                     self.on_more(f"devices of {item.key}")
             case Removed(key):
                 self._noted.pop(key, None)
                 self._cordoned(key, NO_CORDON)
                 self._profiled(key, frozenset())
+                self.stopped.discard(key)
                 self.foreign.node(key, None)
             case _:
                 pass
@@ -183,6 +193,13 @@ class SharePods:
         else:
             self.cordons[node] = cordon
         self.on_cordon(node, cordon)
+
+    def _stopped(self, node: str, stopped: bool) -> None:
+        if stopped:
+            self.stopped.add(node)
+        elif node in self.stopped:
+            self.stopped.remove(node)
+            self.on_more(f"GPUs of {node}")
 
     def _profiled(self, node: str, profiles: frozenset[str]) -> None:
         if self._profiles.pop(node, frozenset()) != profiles or profiles:

@@ -89,7 +89,7 @@ from sluicecommon.reader import ManifestError
 T = TypeVar("T")
 AT_ONCE: Final = 8
 """Concurrent writes to the pods of one group."""
-MOST_READ: Final = 10
+MAX_READ: Final = 10
 
 
 _OF_PODS: Final = (StartPod, DeletePod, ReleasePod, MovePod)
@@ -223,7 +223,7 @@ class Pods:
         namespace, name = split_key(unit.key)
         if unit.kind is UnitKind.GROUP and len(name) <= LONGEST_LABEL:
             return await self._actions.is_any(PODS, namespace, f"{GROUP_NAME}={name}")
-        for owner in list(owners_of(workload))[:MOST_READ]:
+        for owner in list(owners_of(workload))[:MAX_READ]:
             found = await self._actions.look(PODS, f"{namespace}/{owner.get('name')}")
             if found is not None and found["metadata"].get("uid") == owner.get("uid"):
                 return True

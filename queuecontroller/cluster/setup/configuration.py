@@ -72,7 +72,7 @@ def given_by(document: object, book: BookSettings) -> Given:
 def _given(reader: Reader, book: BookSettings) -> Given:
     version = reader.required("apiVersion")
     if version.partition("/")[0] != GROUP or reader.required("kind") != "Configuration":
-        reader.problem("kind", f"is not a Configuration of {GROUP}", "give Kueue's file")
+        reader.problem("kind", f"expected a Configuration of {GROUP}", "give Kueue's file")
     reader.ignore("metadata", *OF_THE_BOOK)
     policy = Policy(
         without_queue=reader.flag("manageJobsWithoutQueueName"),
@@ -114,7 +114,7 @@ def _integrations(reader: Reader, policy: Policy) -> Policy:
     if reader.has("frameworks"):
         names = frozenset(reader.texts("frameworks"))
         for name in sorted(names - known):
-            what = f"{shown(name)} is not a supported framework"
+            what = f"unsupported framework {shown(name)}"
             reader.problem(
                 "frameworks", what, f"remove it; supported are {', '.join(sorted(known))}"
             )

@@ -27,7 +27,7 @@ REVIEWS: Final = Resource(
 )
 REMEMBERED_S: Final = 10.0
 """Seconds for which an authorization is cached, as in Kubernetes' extension servers."""
-MOST_REMEMBERED: Final = 4096
+MAX_REMEMBERED: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class Access:
             raise ApiAway("a SubjectAccessReview without status")
         allowed = status.get("allowed") is True and status.get("denied") is not True
         answer = None if allowed else str(status.get("reason") or "")
-        if len(self._known) >= MOST_REMEMBERED:
+        if len(self._known) >= MAX_REMEMBERED:
             self._known.clear()
         self._known[key] = (now_s + REMEMBERED_S, answer)
         return answer

@@ -122,7 +122,7 @@ def _whole(given: Mapping[str, list[str]], name: str, default: int) -> int:
     if not text:
         return default
     if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise Wrong(400, "BadRequest", f"{name}: {text[:40]!r} is not a whole number from 0")
+        raise Wrong(400, "BadRequest", f"{name}: expected a whole number from 0, got {text[:40]!r}")
     if name == "limit" and int(text) > MOST:
         text = f"limit: {text} is more than {MOST}: use offset to read the list in parts"
         raise Wrong(400, "BadRequest", text)
@@ -232,7 +232,7 @@ def _with_status(waiting: Waiting, views: Views, now_ns: int) -> Waiting:
 
 
 def _by_objects(cache: ObjectCache, queue: str) -> list[Waiting]:
-    doors = {
+    local_queues = {
         key_of(one)
         for one in cache.all_of(LOCAL_QUEUES)
         if (one.get("spec") or {}).get("clusterQueue") == queue
@@ -241,7 +241,7 @@ def _by_objects(cache: ObjectCache, queue: str) -> list[Waiting]:
     for document in cache.all_of(WORKLOADS):
         spec, status = document.get("spec") or {}, document.get("status") or {}
         name = f"{document['metadata'].get('namespace')}/{_queue_name(document)}"
-        if name not in doors or status.get("admission") or spec.get("active") is False:
+        if name not in local_queues or status.get("admission") or spec.get("active") is False:
             continue
         if has_condition(document, FINISHED):
             continue
@@ -251,7 +251,7 @@ def _by_objects(cache: ObjectCache, queue: str) -> list[Waiting]:
                 document,
                 _number(spec.get("priority")),
                 str(why.get("reason") or "Pending"),
-                str(why.get("message") or "not looked at yet"),
+                str(why.get("message") or "not yet considered by the scheduler"),
             )
         )
     return sorted(found, key=_order)

@@ -15,7 +15,7 @@ from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
 from sluicecommon.kubernetes.resources import EVENTS, Resource
 
-MOST_WAITING: Final = 1000
+MAX_WAITING: Final = 1000
 WIDTH: Final = 2
 log = logging.getLogger(__name__)
 
@@ -33,9 +33,7 @@ class EventRecorder:
         self._client = client
         self._may_write = may_write
         self._new_name = new_name
-        self._waiting: deque[tuple[Document, Resource, KubernetesEvent]] = deque(
-            maxlen=MOST_WAITING
-        )
+        self._waiting: deque[tuple[Document, Resource, KubernetesEvent]] = deque(maxlen=MAX_WAITING)
         self._news = asyncio.Event()
         self.recorded_total = 0
         self.dropped_total = 0
@@ -43,7 +41,7 @@ class EventRecorder:
     def record(self, about: Document, kind: Resource, event: KubernetesEvent) -> None:
         if event.detail and not self._records_all:
             return
-        self.dropped_total += len(self._waiting) == MOST_WAITING
+        self.dropped_total += len(self._waiting) == MAX_WAITING
         self._waiting.append((about, kind, event))
         self._news.set()
 

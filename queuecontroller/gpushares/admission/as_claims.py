@@ -31,9 +31,9 @@ from queuecontroller.scheduler.placement.request import (
 
 CLASS: Final = "gpu.sluice.dev"
 DRIVER: Final = "sluice.dev"
-MOST_DEVICES: Final = 32
+MAX_DEVICES: Final = 32
 """Limit of devices per claim in the Kubernetes API."""
-MOST_CORES: Final = 100
+MAX_CORES: Final = 100
 _NAME: Final = re.compile(
     r"sluice-share-([1-9]\d?)-(whole|[1-9]\d{0,8}mi)-(0|[1-9]\d{0,2})", re.ASCII
 )
@@ -70,7 +70,7 @@ class Share:
 def share_of(template: str) -> Share | None:
     """The share that a template's name encodes; None if the template is not one of ours."""
     match = _NAME.fullmatch(template)
-    if match is None or int(match[1]) > MOST_DEVICES or int(match[3]) > MOST_CORES:
+    if match is None or int(match[1]) > MAX_DEVICES or int(match[3]) > MAX_CORES:
         return None
     memory = None if match[2] == "whole" else int(match[2].removesuffix("mi"))
     return Share(int(match[1]), memory, int(match[3]))
@@ -144,10 +144,10 @@ def as_claims(names: Nvidia, spec: dict[str, Any], annotations: Mapping[str, str
 
 def _share(names: Nvidia, read: Container) -> Share:
     count = read.amount(names.count)
-    if count > MOST_DEVICES:
+    if count > MAX_DEVICES:
         raise AskError(
             f"container {read.name}: {names.count}: {count} exceed the limit of"
-            f" {MOST_DEVICES} per claim"
+            f" {MAX_DEVICES} per claim"
         )
     memory = read.amount(names.memory) * names.memory_factor if read.has(names.memory) else 0
     percent = read.amount(names.percent) if read.has(names.percent) else 0
@@ -156,7 +156,7 @@ def _share(names: Nvidia, read: Container) -> Share:
             f"container {read.name}: {names.percent}: a percentage of an unknown card cannot be"
             f" expressed in a claim: request {names.memory}"
         )
-    share = Share(count, memory or None, min(MOST_CORES, read.amount(names.cores)))
+    share = Share(count, memory or None, min(MAX_CORES, read.amount(names.cores)))
     if share_of(share.name) is None:
         raise AskError(f"container {read.name}: {names.memory}: {memory} MiB is out of range")
     return share

@@ -23,7 +23,7 @@ from queuecontroller.gpushares.vendors.asks import AskError, table
 from queuecontroller.gpushares.vendors.config import Nvidia
 from sluicecommon.reader import shown
 
-MOST_DEVICES: Final = 64
+MAX_DEVICES: Final = 64
 Container = dict[str, Any]
 
 
@@ -39,7 +39,7 @@ def fractions(annotations: Mapping[str, str], containers: list[Container], names
     if part is not None and memory is not None:
         raise AskError(f"{FRACTION}: is given together with {FRACTION_MEMORY}: leave one out")
     container = _meant(annotations, containers)
-    devices = _whole(FRACTION_DEVICES, annotations.get(FRACTION_DEVICES, "1"), MOST_DEVICES)
+    devices = _whole(FRACTION_DEVICES, annotations.get(FRACTION_DEVICES, "1"), MAX_DEVICES)
     for resource in names.resources:
         if resource in limits_of(container):
             key = FRACTION if part is not None else FRACTION_MEMORY
@@ -65,7 +65,7 @@ def _meant(annotations: Mapping[str, str], containers: list[Container]) -> Conta
         if one.get("name") == wanted:
             return one
     known = ", ".join(str(one.get("name")) for one in containers)
-    raise AskError(f"{FRACTION_CONTAINER}: {shown(wanted)} is no container of the pod: {known}")
+    raise AskError(f"{FRACTION_CONTAINER}: must be one of {known}, got {shown(wanted)}")
 
 
 def _percent(text: str) -> int:
@@ -75,7 +75,7 @@ def _percent(text: str) -> int:
     except InvalidOperation:
         part = Decimal("NaN")
     if not part.is_finite() or not 0 < part <= 1:
-        raise AskError(f"{FRACTION}: {shown(text)} is not above 0 and at most 1, such as 0.5")
+        raise AskError(f"{FRACTION}: expected a number above 0 and at most 1, got {shown(text)}")
     return max(1, int((part * 100).to_integral_value(ROUND_HALF_UP)))
 
 
@@ -83,7 +83,7 @@ def _whole(key: str, text: str, most: int) -> int:
     plain = text.strip()
     if plain.isascii() and plain.isdigit() and len(plain) <= 12 and 1 <= int(plain) <= most:
         return int(plain)
-    raise AskError(f"{key}: {shown(text)} is no whole number from 1 to {most}")
+    raise AskError(f"{key}: expected a whole number from 1 to {most}, got {shown(text)}")
 
 
 def volcano(annotations: dict[str, str], containers: list[Container], names: Nvidia) -> bool:

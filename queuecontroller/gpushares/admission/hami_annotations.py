@@ -30,7 +30,7 @@ PER_LINK: Final = 100
 """HAMi's score of a pair of cards for each NVLink. A pair without NVLink scores by its NUMA nodes.
 """
 SAME_NODE, OTHER_NODE = 20, 10
-MOST_SLICES: Final = 7
+MAX_SLICES: Final = 7
 """Compute slices of a card in MIG mode."""
 _MIB: Final = 1 << 20
 _PERCENT_PPM: Final = 10_000
@@ -66,7 +66,7 @@ def _profiles(gpu: GpuCapacity) -> list[dict[str, Any]]:
             {
                 "name": one.name,
                 "memoryMB": one.memory_bytes // _MIB,
-                "core": slices * 100 // MOST_SLICES,
+                "core": slices * 100 // MAX_SLICES,
                 "sliceCount": slices,
                 "placements": [{"start": a, "size": b} for a, b in gpu.mig_spans(one.name)],
             }

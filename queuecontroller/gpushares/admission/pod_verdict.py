@@ -33,11 +33,12 @@ from queuecontroller.gpushares.vendors import AskError, Vendor
 from queuecontroller.gpushares.vendors.asks import Container, annotations_of, containers_of
 from queuecontroller.gpushares.vendors.config import DeviceConfig, Nvidia
 from queuecontroller.scheduler.placement.request import AnnotationError, annotated
+from sluicecommon.kubernetes.quantity import gpu_mib_problem
 from sluicecommon.reader import Problem
 
 DEFAULT_SCHEDULER: Final = "default-scheduler"
 WHOLE: Final = 100
-MOST_WARNINGS: Final = 8
+MAX_WARNINGS: Final = 8
 LONGEST_WARNING: Final = 250
 """Characters; the API server truncates at 256 when there are many warnings."""
 
@@ -221,8 +222,17 @@ def _nvidia(
         return False
     percent = read.amount(names.percent)
     if percent > WHOLE:
-        raise AskError(f"container {read.name}: {names.percent}: {percent} is not from 0 to 100")
+        raise AskError(
+            f"container {read.name}: {names.percent}: must be from 0 to 100, got {percent}"
+        )
     memory = read.amount(names.memory)
+    if problem := gpu_mib_problem(memory, names.memory_factor):
+        raise AskError(f"container {read.name}: {names.memory}: {problem}")
+    if memory and percent:
+        raise AskError(
+            f"container {read.name}: {names.memory} and {names.percent}: both set the GPU memory:"
+            " write one of them"
+        )
     if not memory and not percent:
         if names.default_memory_mib:
             memory = limits[names.memory] = names.default_memory_mib
@@ -353,7 +363,7 @@ def _unknown_names(
 
 
 def _warn(warnings: list[str], text: str) -> None:
-    if len(warnings) < MOST_WARNINGS:
+    if len(warnings) < MAX_WARNINGS:
         shortened = text if len(text) <= LONGEST_WARNING else f"{text[: LONGEST_WARNING - 1]}…"
         warnings.append(shortened)
 

@@ -21,7 +21,7 @@ from sluicecommon.kubernetes.quantity import QuantityError, parse_amount
 PREFIXES: Final = ("limits.", "requests.")
 WATCH_DELAY_NS: Final = 10_000_000_000
 """An admitted pod is in the watch by then, or another admission plugin refused it."""
-MOST_EXPECTED: Final = 100_000
+MAX_EXPECTED: Final = 100_000
 Use = Mapping[str, int]
 """Amounts by resource name."""
 
@@ -129,7 +129,7 @@ class Quotas:
             return found + _sum(quota, resource, coming)
 
         why = _why_not(here.values(), pod, used)
-        if not why and not dry and pod.ticket and len(expected) < MOST_EXPECTED:
+        if not why and not dry and pod.ticket and len(expected) < MAX_EXPECTED:
             expected[pod.ticket] = _Expected(pod, now_ns + WATCH_DELAY_NS)
         return why
 

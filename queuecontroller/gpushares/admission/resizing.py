@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from queuecontroller.gpushares.vendors.asks import Container, annotations_of, containers_of
 from queuecontroller.gpushares.vendors.config import Nvidia
-from sluicecommon.kubernetes.quantity import QuantityError, parse_amount
+from sluicecommon.kubernetes.quantity import QuantityError, gpu_mib_problem, parse_amount
 from sluicecommon.reader import Problem
 from sluicecommon.resizing import CORES, MEMORY, PERCENT, PREFIX, words
 
@@ -45,8 +45,10 @@ def amounts(text: str) -> dict[str, int]:
             value = parse_amount(name, amount)
         except QuantityError as error:
             raise ValueError(f": {name}: {error}") from None
+        if name == MEMORY and (problem := gpu_mib_problem(value)):
+            raise ValueError(f": {name}: {problem}")
         if not 0 < value <= MOST[name]:
-            raise ValueError(f": {name}: {value} is not from 1 to {MOST[name]}")
+            raise ValueError(f": {name}: must be from 1 to {MOST[name]}, got {value}")
         found[name] = value
     return found
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 from queuecontroller.gpushares.claims.cel_parse import DEEPEST, LONGEST, CelError, Node, parse
 from sluicecommon.kubernetes.quantity import QuantityError, milli_value
 
-MOST_STEPS: Final = 20_000
+MAX_STEPS: Final = 20_000
 LONGEST_VERSION: Final = 256
 """Characters; what devices publish has at most 64."""
 _VERSION: Final = re.compile(
@@ -67,7 +67,7 @@ def version(text: object) -> Version:
     """Parse a semantic version with three numbers, as Kubernetes requires them. Raises CelError."""
     match = _VERSION.fullmatch(str(text)) if len(str(text)) <= LONGEST_VERSION else None
     if match is None:
-        raise CelError(f"{str(text)[:40]!r} is no version such as 1.2.3")
+        raise CelError(f"expected a version such as 1.2.3, got {str(text)[:40]!r}")
     parts = match[4].split(".") if match[4] else []
     before = tuple((not p.isdigit(), int(p) if p.isdigit() else 0, p) for p in parts)
     return Version((int(match[1]), int(match[2]), int(match[3])), not before, before)
@@ -106,8 +106,8 @@ class _Run:
 
     def of(self, node: Node) -> Any:
         self.steps += 1
-        if self.steps > MOST_STEPS:
-            raise CelError(f"more than {MOST_STEPS} steps")
+        if self.steps > MAX_STEPS:
+            raise CelError(f"more than {MAX_STEPS} steps")
         if self.deep > DEEPEST:
             raise CelError(f"deeper than {DEEPEST}")
         kind, *parts = node
@@ -192,7 +192,7 @@ class _Run:
         if not isinstance(among, list | Mapping):
             raise CelError(f"nothing is in {_kind(among)}")
         if isinstance(among, Mapping) and not isinstance(value, str):
-            raise CelError(f"{_kind(value)} is no name of a field")
+            raise CelError(f"expected the name of a field, got {_kind(value)}")
         return bool(value in among)
 
     def _field(self, node: Node, name: str, optional: bool) -> Any:
@@ -210,12 +210,12 @@ class _Run:
         if optional:
             return found
         if not found.is_there:
-            raise CelError(f"there is no {str(key)[:100]}")
+            raise CelError(f"no such key: {str(key)[:100]}")
         return found.value
 
     def _found(self, there: Any, key: Any) -> Maybe:
         if isinstance(there, Device | Mapping) and not isinstance(key, str):
-            raise CelError(f"{_kind(key)} is no name of a field")
+            raise CelError(f"expected the name of a field, got {_kind(key)}")
         if isinstance(there, Device):
             known = {
                 "driver": there.driver,

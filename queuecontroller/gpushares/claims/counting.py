@@ -23,9 +23,9 @@ from queuecontroller.gpushares.claims.published import Published, qualified, rou
 from sluicecommon.kubernetes.quantity import saturate
 from sluicecommon.reader import Reader, shown
 
-MOST_CLAIMS: Final = 64
+MAX_CLAIMS: Final = 64
 """Claims per pod."""
-MOST_REQUESTS: Final = 32
+MAX_REQUESTS: Final = 32
 """Requests per claim; the limit is the one of the Kubernetes API."""
 
 Document = Mapping[str, Any]
@@ -49,8 +49,8 @@ def claims_of(spec: Reader, namespace: str, known: Known) -> dict[str, int]:
     reader's problems."""
     total: dict[str, int] = {}
     given = spec.children("resourceClaims")
-    if len(given) > MOST_CLAIMS:
-        spec.problem("resourceClaims", f"more than {MOST_CLAIMS}", "request less in one pod")
+    if len(given) > MAX_CLAIMS:
+        spec.problem("resourceClaims", f"more than {MAX_CLAIMS}", "request less in one pod")
         return {}
     for one in given:
         name = one.text("resourceClaimTemplateName")
@@ -66,7 +66,7 @@ def claims_of(spec: Reader, namespace: str, known: Known) -> dict[str, int]:
             continue
         body = Reader(template, f"{one.path}: {where}", one.problems)
         devices = body.child("spec").child("spec").child("devices")
-        for number, request in enumerate(devices.children("requests")[:MOST_REQUESTS]):
+        for number, request in enumerate(devices.children("requests")[:MAX_REQUESTS]):
             _count(request, known, total, number)
     return total
 

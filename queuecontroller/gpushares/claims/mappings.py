@@ -11,9 +11,9 @@ from queuecontroller.gpushares.claims.cel import check
 from sluicecommon.kubernetes.quantity import CPU, PODS
 from sluicecommon.reader import Reader, shown
 
-MOST_MAPPINGS: Final = 16
-MOST_CLASSES: Final = 8
-MOST_SOURCES: Final = 8
+MAX_MAPPINGS: Final = 16
+MAX_CLASSES: Final = 8
+MAX_SOURCES: Final = 8
 _LABEL: Final = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
 _NAME: Final = re.compile(rf"(?:{_LABEL}(?:\.{_LABEL})*/)?{_LABEL}")
 _CLASS: Final = re.compile(rf"{_LABEL}(?:\.{_LABEL})*(?:/{_LABEL})?")
@@ -55,27 +55,31 @@ def read_mappings(readers: Sequence[Reader]) -> dict[str, Mapped]:
     for number, reader in enumerate(readers):
         name = reader.required("name")
         if name and (not _NAME.fullmatch(name) or len(name) > 253 or name in (CPU, PODS)):
-            reader.problem("name", f"{shown(name)} is no name for a quota", "write DOMAIN/NAME")
+            reader.problem(
+                "name", f"expected the name of a quota, got {shown(name)}", "write DOMAIN/NAME"
+            )
         if name in names:
-            reader.problem("name", f"{name} is there already", "put its classes into one mapping")
-        if number == MOST_MAPPINGS:
-            reader.problem("", f"there are more than {MOST_MAPPINGS} mappings", "join some")
+            reader.problem("name", f"{name} is given twice", "put its classes into one mapping")
+        if number == MAX_MAPPINGS:
+            reader.problem("", f"there are more than {MAX_MAPPINGS} mappings", "join some")
         names.add(name)
         classes = reader.texts("deviceClassNames")
         if not classes:
             reader.missing("deviceClassNames")
-        if len(classes) > MOST_CLASSES:
-            what = f"{len(classes)} classes, more than {MOST_CLASSES}"
+        if len(classes) > MAX_CLASSES:
+            what = f"{len(classes)} classes, more than {MAX_CLASSES}"
             reader.problem("deviceClassNames", what, "make two mappings")
         sources = tuple(_source(one) for one in reader.children("sources"))
-        if len(sources) > MOST_SOURCES:
-            reader.problem("sources", f"more than {MOST_SOURCES}", "leave some out")
+        if len(sources) > MAX_SOURCES:
+            reader.problem("sources", f"more than {MAX_SOURCES}", "leave some out")
         if len({one.counter for one in sources}) > 1:
             what = "counters and capacities are counted in one number"
             reader.problem("sources", what, "make two mappings")
         for one in classes:
             if not _CLASS.fullmatch(one) or len(one) > 253:
-                reader.problem("deviceClassNames", f"{shown(one)} is no DeviceClass")
+                reader.problem(
+                    "deviceClassNames", f"expected the name of a DeviceClass, got {shown(one)}"
+                )
                 continue
             before = found.get(one)
             if before is not None and not (before.sources and sources):
@@ -99,10 +103,12 @@ def _source(reader: Reader) -> Source:
     name, driver = inner.required("name"), inner.required("driver")
     wanted = re.compile(_LABEL) if kinds[0] == "counter" else _CAPACITY
     if name and not wanted.fullmatch(name):
-        inner.problem("name", f"{shown(name)} is no name of a {kinds[0]}")
+        inner.problem("name", f"expected the name of a {kinds[0]}, got {shown(name)}")
     if driver and (not _DRIVER.fullmatch(driver) or len(driver) > 63):
         inner.problem(
-            "driver", f"{shown(driver)} is no name of a driver", "write one as sluice.dev"
+            "driver",
+            f"expected the name of a driver, got {shown(driver)}",
+            "write one as sluice.dev",
         )
     selector = inner.child("deviceSelector")
     cel = selector.child("cel")

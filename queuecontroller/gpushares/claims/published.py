@@ -10,7 +10,7 @@ from typing import Any, Final
 from queuecontroller.gpushares.claims.cel import Device, Quantity, quantity, version
 from queuecontroller.gpushares.claims.cel_parse import CelError
 
-MOST_DEVICES: Final = 128
+MAX_DEVICES: Final = 128
 """Devices per slice; the limit is the one of the Kubernetes API."""
 _READ: Final = {"string": str, "int": int, "bool": bool}
 
@@ -69,7 +69,7 @@ def published(slices: Iterable[Mapping[str, Any]], driver: str) -> tuple[Publish
 
 
 def _devices(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return list(spec.get("devices") or ())[:MOST_DEVICES]
+    return list(spec.get("devices") or ())[:MAX_DEVICES]
 
 
 def _device(given: Mapping[str, Any], driver: str) -> Published:

@@ -36,6 +36,9 @@ Queued = Callable[[Mapping[str, Any], Sequence[str] | None], PodPlace | str | No
 """The place that the queue reserved for a pod, on one of these nodes if there is a choice; the
 reason in words if it has none at present; None if the pod is not the queue's."""
 NO_GPUS: Final = "has no GPUs that are known here: no agent of it reports"
+STOPPED: Final = (
+    "gives no GPUs at present: its kubelet has none to allocate, as while the agent restarts"
+)
 
 CLEARED: Final = "is being cleared for the pod"
 
@@ -60,13 +63,17 @@ class Extender:
         defaults: Defaults,
         queued: Queued = lambda _, __: None,
         why_away: Callable[[str], str] = lambda _: NO_GPUS,
+        is_stopped: Callable[[str], bool] = lambda _: False,
     ) -> None:
-        """`why_away` returns the reason why a node is not in the stock."""
+        """`why_away` returns the reason why a node is not in the stock. `is_stopped` returns True
+        for a node whose kubelet has no GPUs to allocate now: a pod bound there would fail for
+        good."""
         self.stock = stock
         self.ledger = ledger
         self._defaults = defaults
         self._queued = queued
         self._why_away = why_away
+        self._is_stopped = is_stopped
         self._verdicts = Verdicts()
         self._ranking = Ranking()
 
@@ -83,6 +90,8 @@ class Extender:
         if own is not None:
             placed = f"the pod has its place on node {own.node}"
             elsewhere = {name: placed for name in names if name != own.node}
+            if self._is_stopped(own.node):
+                return Passed((), {n: STOPPED for n in names if n == own.node}, elsewhere)
             return Passed(tuple(one for one in names if one == own.node), {}, elsewhere)
         ask = self.read(pod)
         if ask.wrong:
@@ -140,6 +149,9 @@ class Extender:
             if room is None:
                 hopeless[name] = self._why_away(name)
                 continue
+            if self._is_stopped(name):
+                failed[name] = STOPPED
+                continue
             why, would_never = judge.look(room)
             if why == FITS:
                 passed.append(name)
@@ -153,7 +165,11 @@ class Extender:
         """The pod's place on the most suitable of these nodes with room for it; None if there is
         none."""
         judge = self._verdicts.of_shape(ask)
-        known = [self.stock.nodes[name] for name in names if name in self.stock.nodes]
+        known = [
+            self.stock.nodes[name]
+            for name in names
+            if name in self.stock.nodes and not self._is_stopped(name)
+        ]
         fit = [room for room in known if judge.look(room)[0] == FITS]
         if ask.wrong or not fit:
             return None
@@ -269,6 +285,8 @@ class Extender:
         own = self._queued(pod, [node])
         if isinstance(own, str):
             return own
+        if own is not None and own.node == node and self._is_stopped(node):
+            return f"node {node} {STOPPED}"
         if own is not None:
             if own.node == node:
                 return own
@@ -281,6 +299,8 @@ class Extender:
         room = self.stock.nodes.get(node)
         if room is None:
             return f"node {node} {self._why_away(node)}"
+        if self._is_stopped(node):
+            return f"node {node} {STOPPED}"
         if ask.uid in self.ledger.kept and self.is_ready(ask.uid):
             kept = self.ledger.kept[ask.uid].place
             if kept.node == node:

@@ -25,10 +25,10 @@ PLACEMENT: Final = "sluice.dev/placement"
 """Annotation of a pod: its node and GPUs, written by the leader with the binding. `workload` names
 the workload of the queue whose reservation the pod uses."""
 MIB: Final = 1 << 20
-MOST_GPUS: Final = 64
+MAX_GPUS: Final = 64
 """GPUs per container."""
-MOST_MIB: Final = 1 << 30
-MOST_SHARES: Final = 1024
+MAX_MIB: Final = 1 << 30
+MAX_SHARES: Final = 1024
 LONGEST_PLACEMENT: Final = 64 << 10
 OVER: Final = frozenset({"Succeeded", "Failed"})
 
@@ -148,7 +148,7 @@ def read_place(text: str) -> PodPlace | None:
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
-    if not isinstance(place.node, str) or not place.node or len(place.held) > MOST_SHARES:
+    if not isinstance(place.node, str) or not place.node or len(place.held) > MAX_SHARES:
         return None
     return place
 
@@ -157,7 +157,7 @@ def _read_share(one: Mapping[str, Any]) -> Share:
     uuid, memory, share = one["uuid"], one["memory_bytes"], one["share_ppm"]
     if not (isinstance(uuid, str) and type(memory) is int and type(share) is int):
         raise TypeError("a share of another form")
-    if not (0 <= memory <= MOST_MIB * MIB and 0 <= share <= WHOLE_PPM):
+    if not (0 <= memory <= MAX_MIB * MIB and 0 <= share <= WHOLE_PPM):
         raise ValueError("a share out of bounds")
     return Share(uuid, memory, share, one.get("alone") is True)
 
@@ -229,10 +229,10 @@ def _request(
             )
         return found
 
-    count = amount(names.count, MOST_GPUS)
+    count = amount(names.count, MAX_GPUS)
     if not count:
         return None
-    memory = amount(names.memory, MOST_MIB // names.memory_factor) * names.memory_factor
+    memory = amount(names.memory, MAX_MIB // names.memory_factor) * names.memory_factor
     percent = amount(names.memory_percent, 100)
     cores = amount(names.cores, 100)
     return replace(

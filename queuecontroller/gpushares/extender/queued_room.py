@@ -31,15 +31,15 @@ from queuecontroller.scheduler.placement.topology.ground import Amounts
 
 Asks = Mapping[str, PodAsk]
 """GPU-share requests per pod set, for pods placed through the extender."""
-MOST_PODS: Final = 4096
+MAX_PODS: Final = 4096
 """Pods per pod set; more would block the scheduling loop for over a second."""
-MOST_NOTED: Final = 512 << 10
+MAX_NOTED: Final = 512 << 10
 """Characters of a Workload's places; etcd takes 1.5 MiB per object, which includes the templates of
 the pods."""
-MOST_COUNTS: Final = 100_000
+MAX_COUNTS: Final = 100_000
 NO_NODES: Final = "no node has reported its GPUs yet"
 _HIDDEN: Final = "nvidia.com/priority"
-NOT_HEARD: Final = "which pods hold GPUs already"
+NOT_RECEIVED: Final = "which pods hold GPUs already"
 
 
 class SharesOfQueued:
@@ -68,7 +68,7 @@ class SharesOfQueued:
         self._verdicts = Verdicts()
         self._ranking = Ranking()
         self._counts: OrderedDict[Hashable, int] = OrderedDict()
-        self.unheard = NOT_HEARD
+        self.missing_input = NOT_RECEIVED
         self.wrong: dict[WorkloadKey, str] = {}
         """Errors in the places of admissions, by workload. Nothing is reserved for such a workload.
         """
@@ -81,10 +81,10 @@ class SharesOfQueued:
     def freed(self) -> int:
         return self._stock.freed
 
-    def heard(self) -> None:
+    def inputs_received(self) -> None:
         """Note that all pods that hold GPUs are known by now."""
-        if self.unheard:
-            self.unheard = ""
+        if self.missing_input:
+            self.missing_input = ""
             self._stock.note_freed()
 
     def each(self, workload: Workload, pod_set: PodSet) -> Amounts:
@@ -164,7 +164,7 @@ class SharesTrial:
         counts = self._room._counts
         if key not in counts:
             counts[key] = _count(room, ask.containers, first, most)
-            while len(counts) > MOST_COUNTS:
+            while len(counts) > MAX_COUNTS:
                 counts.popitem(last=False)
         return counts[key]
 
@@ -175,8 +175,8 @@ class SharesTrial:
         nodes = self._stock.nodes
         if ask.wrong:
             return Short(f"pod set {pod_set}: {ask.wrong}", for_ever=True)
-        if count > MOST_PODS:
-            text = f"{count} pods ask for GPUs, {MOST_PODS} at most are placed: make several jobs"
+        if count > MAX_PODS:
+            text = f"{count} pods ask for GPUs, {MAX_PODS} at most are placed: make several jobs"
             return Short(f"pod set {pod_set}: {text} of it", for_ever=True)
         if not nodes:
             return Short(NO_NODES)
@@ -203,8 +203,8 @@ class SharesTrial:
         if len(made) < count:
             return self._short(pod_set, limits, len(made), count)
         self._placed.setdefault(pod_set, []).extend(made)
-        if sum(len(one.place) for each in self.places().values() for one in each) > MOST_NOTED:
-            text = f"what is kept for it takes more than {MOST_NOTED >> 10} KiB to record"
+        if sum(len(one.place) for each in self.places().values() for one in each) > MAX_NOTED:
+            text = f"what is kept for it takes more than {MAX_NOTED >> 10} KiB to record"
             return Short(f"pod set {pod_set}: {text}: make several jobs of it", for_ever=True)
         return found
 
@@ -296,10 +296,10 @@ def _why_not_its_own(places: Collection[PlacedPods], count: int, ask: PodAsk | N
         return ""
     if ask is None:
         return "asks for no shares of GPUs, and has places"
-    if sum(one.count for one in places) > min(count, MOST_PODS):
+    if sum(one.count for one in places) > min(count, MAX_PODS):
         return f"has {count} pods, and more places"
-    if sum(len(one.place) for one in places) > MOST_NOTED:
-        return f"has places of more than {MOST_NOTED >> 10} KiB"
+    if sum(len(one.place) for one in places) > MAX_NOTED:
+        return f"has places of more than {MAX_NOTED >> 10} KiB"
     for one in places:
         place = read_place(one.place)
         if place is None:

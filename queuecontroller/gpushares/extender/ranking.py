@@ -14,7 +14,7 @@ from queuecontroller.gpushares.extender.verdicts import place_on
 from queuecontroller.scheduler.placement.request import BY_TOPOLOGY
 from queuecontroller.scheduler.placement.stock import NodeRoom
 
-MOST_POINTS: Final = 10
+MAX_POINTS: Final = 10
 BINPACK: Final = "binpack"
 SPREAD: Final = "spread"
 NODE_POLICIES: Final = (BINPACK, SPREAD, BY_TOPOLOGY)
@@ -29,7 +29,7 @@ class Ranking:
         values = {room.name: self.value(room, ask, policy) for room in rooms}
         least, most = min(values.values(), default=0), max(values.values(), default=0)
         span = (most - least) or 1
-        return {name: (value - least) * MOST_POINTS // span for name, value in values.items()}
+        return {name: (value - least) * MAX_POINTS // span for name, value in values.items()}
 
     def value(self, room: NodeRoom, ask: PodAsk, policy: str) -> int:
         """Suitability of a node; more is better."""

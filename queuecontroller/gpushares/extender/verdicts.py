@@ -21,7 +21,7 @@ from queuecontroller.scheduler.placement.node_index import IDLE, SIZES, TIMES
 from queuecontroller.scheduler.placement.request import GpuRequest
 from queuecontroller.scheduler.placement.stock import GpuRoom, NodeRoom, Share
 
-MOST_SHAPES: Final = 128
+MAX_SHAPES: Final = 128
 """Shapes in the cache: pods come in few shapes at a time, and each shape takes an entry per node.
 """
 FITS: Final = ""
@@ -54,7 +54,7 @@ class Verdicts:
         known = self._known.get(ask.shape)
         if known is None:
             known = self._known[ask.shape] = {}
-            while len(self._known) > MOST_SHAPES:
+            while len(self._known) > MAX_SHAPES:
                 self._known.popitem(last=False)
         self._known.move_to_end(ask.shape)
         return Judge(ask.containers, known)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
-MOST_NODES: Final = 20_000
+MAX_NODES: Final = 20_000
 """Kubernetes is tested with 5,000."""
 
 
@@ -83,8 +83,8 @@ def read_question(body: bytes) -> Question:
     if isinstance(names, list):
         return Question(pod, _texts(names, "NodeNames"))
     items = _field(nodes, "items") if isinstance(nodes, dict) else None
-    if not isinstance(items, list) or len(items) > MOST_NODES:
-        raise BadQuestion(f"neither NodeNames nor Nodes is a list of at most {MOST_NODES}")
+    if not isinstance(items, list) or len(items) > MAX_NODES:
+        raise BadQuestion(f"neither NodeNames nor Nodes is a list of at most {MAX_NODES}")
     found: dict[str, Mapping[str, Any]] = {}
     for one in items:
         head = one.get("metadata") if isinstance(one, dict) else None
@@ -96,19 +96,27 @@ def read_question(body: bytes) -> Question:
 
 
 def _texts(values: list[Any], what: str) -> tuple[str, ...]:
-    if len(values) > MOST_NODES:
-        raise BadQuestion(f"{what}: more than {MOST_NODES}")
+    if len(values) > MAX_NODES:
+        raise BadQuestion(f"{what}: more than {MAX_NODES}")
     if not all(isinstance(one, str) for one in values):
         raise BadQuestion(f"{what}: expected strings")
     return tuple(values)
 
 
+def _formatted(reasons: Mapping[str, str]) -> dict[str, str]:
+    """Reasons without percent signs, because kube-scheduler takes a reason for a format string."""
+    return {
+        node: reason.replace(" %", " percent").replace("%", " percent")
+        for node, reason in reasons.items()
+    }
+
+
 def write_filter(question: Question | None, answer: Passed | str) -> bytes:
     if isinstance(answer, str):
-        return _dumps({"Error": answer})
+        return _dumps({"Error": answer.replace("%", "percent")})
     made: dict[str, Any] = {
-        "FailedNodes": answer.failed,
-        "FailedAndUnresolvableNodes": answer.hopeless,
+        "FailedNodes": _formatted(answer.failed),
+        "FailedAndUnresolvableNodes": _formatted(answer.hopeless),
         "Error": "",
     }
     if question is not None and question.nodes is not None:
@@ -123,7 +131,7 @@ def write_points(points: Iterable[tuple[str, int]]) -> bytes:
     return b"[%b]" % b",".join(each)
 
 
-@lru_cache(MOST_NODES)
+@lru_cache(MAX_NODES)
 def _quoted(name: str) -> bytes:
     return json.dumps(name).encode()
 
@@ -133,10 +141,8 @@ def read_preemption(body: bytes) -> tuple[Mapping[str, Any], dict[str, tuple[lis
     BadQuestion."""
     document = read_json(body)
     table = _field(document, "NodeNameToMetaVictims") or _field(document, "NodeNameToVictims")
-    if not isinstance(table, dict) or len(table) > MOST_NODES:
-        raise BadQuestion(
-            f"NodeNameToMetaVictims: expected an object of at most {MOST_NODES} nodes"
-        )
+    if not isinstance(table, dict) or len(table) > MAX_NODES:
+        raise BadQuestion(f"NodeNameToMetaVictims: expected an object of at most {MAX_NODES} nodes")
     found = {}
     for node, victims in table.items():
         if not isinstance(victims, dict):

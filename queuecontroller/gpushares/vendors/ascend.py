@@ -79,7 +79,7 @@ class Ascend(Rules):
         chip = _chip(vendor)
         mode = annotations.get(MODE, "")
         if mode and mode not in MODES:
-            raise AskError(f"{MODE}: {mode!r} is not {' or '.join(MODES)}")
+            raise AskError(f"{MODE}: must be {' or '.join(MODES)}, got {mode!r}")
         if not container.has(vendor.count):
             return Changes(env={"ASCEND_VISIBLE_DEVICES": ""} if chip.hide else {})
         count = container.amount(vendor.count)
@@ -87,8 +87,8 @@ class Ascend(Rules):
         if vendor.word == PAIRED and count % MODULE:
             if count != 1:
                 raise AskError(
-                    f"container {container.name}: {vendor.count}: {count} is neither 1 nor a"
-                    " multiple of 2: two chips are one module"
+                    f"container {container.name}: {vendor.count}: must be 1 or a multiple of 2,"
+                    f" got {count}: two chips are one module"
                 )
             count = limits[vendor.count] = MODULE
         memory = chip.memory_allocatable_mib

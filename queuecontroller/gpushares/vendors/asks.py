@@ -52,7 +52,8 @@ class Container:
             raise AskError(f"container {self.name}: {resource}: {error}") from None
         if found < 0 or found > 1 << 40:
             raise AskError(
-                f"container {self.name}: {resource}: {shown(given)} is not from 0 to {1 << 40}"
+                f"container {self.name}: {resource}: must be from 0 to {1 << 40},"
+                f" got {shown(given)}"
             )
         return found
 

@@ -152,12 +152,12 @@ class _Reading:
             return {}
         if isinstance(value, Mapping):
             return {str(key): one for key, one in value.items()}
-        self.problems.append(f"{where}: must be a mapping, not {short(value)}")
+        self.problems.append(f"{where}: must be a mapping, got {short(value)}")
         return {}
 
     def listed(self, where: str, value: object) -> list[Mapping[str, Any]]:
         if not isinstance(value, list):
-            self.problems.append(f"{where}: must be a list, not {short(value)}")
+            self.problems.append(f"{where}: must be a list, got {short(value)}")
             return []
         if len(value) > MOST:
             self.problems.append(f"{where}: has {len(value)} entries; at most {MOST} are read")
@@ -169,7 +169,7 @@ class _Reading:
             return ""
         if isinstance(value, str) and "/" in value and len(value) <= 253:
             return value
-        self.problems.append(f"{where}: must be a resource such as a.com/b, not {short(value)}")
+        self.problems.append(f"{where}: must be a resource such as a.com/b, got {short(value)}")
         return ""
 
     def whole(self, where: str, value: object, default: int, least: int = 0) -> int:
@@ -177,7 +177,7 @@ class _Reading:
             return default
         if isinstance(value, int) and not isinstance(value, bool) and least <= value < 1 << 31:
             return value
-        self.problems.append(f"{where}: must be a whole number from {least}, not {short(value)}")
+        self.problems.append(f"{where}: must be a whole number from {least}, got {short(value)}")
         return default
 
     def unknown(self, where: str, key: str, known: tuple[str, ...]) -> None:
@@ -222,10 +222,10 @@ def _nvidia(reading: _Reading, where: str, body: object) -> Nvidia:
                 if isinstance(value, bool):
                     values[name] = value
                 else:
-                    reading.problems.append(f"{here}: must be true or false, not {short(value)}")
+                    reading.problems.append(f"{here}: must be true or false, got {short(value)}")
             elif key == "runtimeClassName" or key == "gpuCorePolicy":
                 if not isinstance(value, str):
-                    reading.problems.append(f"{here}: must be a text, not {short(value)}")
+                    reading.problems.append(f"{here}: must be a text, got {short(value)}")
                 elif value:
                     values[name] = value
             elif found := reading.resource(here, value):
@@ -287,7 +287,7 @@ def _memory_per_card(reading: _Reading, where: str, value: object) -> None:
 
 def _topology(reading: _Reading, where: str, value: object) -> None:
     if not isinstance(value, bool):
-        reading.problems.append(f"{where}: must be true or false, not {short(value)}")
+        reading.problems.append(f"{where}: must be true or false, got {short(value)}")
     elif not value:
         reading.warnings.append(
             f"{where}: false is not applied: whole cards are always given from one link zone where"
@@ -342,7 +342,7 @@ def _vnpus(reading: _Reading, where: str, body: object) -> None:
         mode = common.get("hamiVnpuMode")
         if mode not in (None, "", "template", "hami-core", "hamiCore"):
             reading.problems.append(
-                f"{where}.hamiVnpuMode: must be template or hami-core, not {short(mode)}"
+                f"{where}.hamiVnpuMode: must be template or hami-core, got {short(mode)}"
             )
         for key in ("enpuPolicy", "vnpuDeviceSplitCount"):
             if common.get(key):
@@ -357,7 +357,7 @@ def _vnpus(reading: _Reading, where: str, body: object) -> None:
                 reading.unknown(at, key, _CHIP_KEYS)
         word = entry.get("commonWord")
         if not isinstance(word, str) or not word:
-            reading.problems.append(f"{at}.commonWord: must be a name, not {short(word)}")
+            reading.problems.append(f"{at}.commonWord: must be a name, got {short(word)}")
             continue
         _chip(reading, at, word, {**common, **entry})
 
@@ -372,7 +372,7 @@ def _chip(reading: _Reading, at: str, word: str, entry: Mapping[str, Any]) -> No
     for i, one in enumerate(reading.listed(f"{at}.templates", given)):
         here = f"{at}.templates[{i}]"
         if not isinstance(one.get("name"), str) or not one["name"]:
-            reading.problems.append(f"{here}.name: must be a name, not {short(one.get('name'))}")
+            reading.problems.append(f"{here}.name: must be a name, got {short(one.get('name'))}")
             continue
         templates.append(
             Template(
@@ -411,7 +411,7 @@ def _one_chip(reading: _Reading, where: str, body: object) -> None:
     if word not in CHIPS:
         if resource:
             reading.problems.append(
-                f"{where}.resourceCountName: {short(resource)} is no chip that is known here"
+                f"{where}.resourceCountName: unknown chip {short(resource)}"
                 f"{nearest(word, CHIPS)}; name it in vnpus, with its templates"
             )
         return
@@ -434,7 +434,7 @@ def _iluvatars(reading: _Reading, where: str, body: object) -> None:
         at = f"{where}[{i}]"
         word = entry.get("commonWord") or entry.get("chipName")
         if not isinstance(word, str) or not word:
-            reading.problems.append(f"{at}.commonWord: must be a name, not {short(word)}")
+            reading.problems.append(f"{at}.commonWord: must be a name, got {short(word)}")
             continue
         for key in entry:
             if key not in (*_USUAL, "chipName", "commonWord", *_QUIET):
@@ -463,7 +463,7 @@ def _others(reading: _Reading, where: str, body: object) -> None:
         at = f"{where}[{i}]"
         word = entry.get("commonWord")
         if not isinstance(word, str) or not word or set(word) & set(",:;"):
-            reading.problems.append(f"{at}.commonWord: must be a name, not {short(word)}")
+            reading.problems.append(f"{at}.commonWord: must be a name, got {short(word)}")
             continue
         values: dict[str, Any] = {
             name: reading.resource(f"{at}.{key}", entry.get(key))

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from sluicecommon.reader import shown
 
-MOST_DEVICES: Final = 1024
+MAX_DEVICES: Final = 1024
 """Devices per vendor and node."""
 LONGEST: Final = 256 << 10
 """Characters; the API server's limit for all annotations of an object."""
@@ -104,8 +104,8 @@ def checked(devices: Iterable[Device]) -> tuple[Device, ...]:
         if one.id in found:
             raise BadRegister(f"device {shown(one.id)} is there twice")
         found[one.id] = one
-        if len(found) > MOST_DEVICES:
-            raise BadRegister(f"more than {MOST_DEVICES} devices")
+        if len(found) > MAX_DEVICES:
+            raise BadRegister(f"more than {MAX_DEVICES} devices")
     return tuple(found.values())
 
 
@@ -116,7 +116,7 @@ def parsed(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise BadRegister(f"is no JSON: {str(error)[:200]}") from error
+        raise BadRegister(f"is not JSON: {str(error)[:200]}") from error
 
 
 def number(value: object, what: str, default: int = 0) -> int:
@@ -128,7 +128,7 @@ def number(value: object, what: str, default: int = 0) -> int:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST:
-        raise BadRegister(f"{what}: {shown(value)} is no number from 0 to {MOST}")
+        raise BadRegister(f"{what}: expected a number from 0 to {MOST}, got {shown(value)}")
     return value
 
 
@@ -136,7 +136,7 @@ def name(value: object, what: str) -> str:
     """Check a name that an allocation can contain: it must not have the separators. Raises
     BadRegister."""
     if not isinstance(value, str) or not value or len(value) > 253 or set(value) & set(",:;\n"):
-        raise BadRegister(f"{what}: {shown(value)} is no name without any of , : ;")
+        raise BadRegister(f"{what}: expected a name without , : ; got {shown(value)}")
     return value
 
 
@@ -144,7 +144,7 @@ def _json_list(text: str) -> Iterable[Device]:
     for i, one in enumerate(parsed(text)):
         at = f"device {i}"
         if not isinstance(one, dict):
-            raise BadRegister(f"{at}: {shown(one)} is no object")
+            raise BadRegister(f"{at}: expected an object, got {shown(one)}")
         info = one.get("custominfo")
         yield Device(
             name(one.get("id"), f"{at}: id"),
@@ -167,13 +167,13 @@ def _numa(value: object) -> int:
 
 def _plain_list(text: str) -> Iterable[Device]:
     if ":" not in text:
-        raise BadRegister(f"{shown(text)} is neither JSON nor devices that end with a colon")
+        raise BadRegister(f"expected JSON or devices that end with a colon, got {shown(text)}")
     for i, one in enumerate(part for part in text.split(":") if part):
         at, fields = f"device {i}", one.split(",")
         if len(fields) not in (_SHORT, _LONG):
             raise BadRegister(f"{at}: has {len(fields)} fields, not {_SHORT} or {_LONG}")
         if fields[6].strip().lower() not in ("true", "false"):
-            raise BadRegister(f"{at}: health: {shown(fields[6])} is neither true nor false")
+            raise BadRegister(f"{at}: health: must be true or false, got {shown(fields[6])}")
         numa = fields[5].strip()
         yield Device(
             name(fields[0], f"{at}: id"),

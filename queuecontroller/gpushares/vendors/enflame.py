@@ -31,6 +31,7 @@ from queuecontroller.gpushares.vendors.rules import (
     node_annotation,
     node_name,
 )
+from sluicecommon.reader import shown
 
 _PROFILE: Final = re.compile(r"(\d{1,4})g\.(\d{1,6})gb", re.ASCII)
 BY_AMOUNTS: Final = "amounts"
@@ -65,7 +66,7 @@ class EnflameDrs(Rules):
         self, vendor: Vendor, where: str, i: int, said: object, known: tuple[Profile, ...]
     ) -> Device:
         if not isinstance(said, dict):
-            raise BadRegister(f"devices[{i}] is no object")
+            raise BadRegister(f"devices[{i}]: expected an object, got {shown(said)}")
         index = number(said.get("index"), f"devices[{i}].index", i)
         slices = number(said.get("capacity"), f"devices[{i}].capacity")
         if slices < 1:
@@ -99,8 +100,12 @@ class EnflameDrs(Rules):
             return Changes()
         if container.has(vendor.memory) and container.amount(vendor.memory) < 1:
             raise AskError(f"container {container.name}: {vendor.memory}: ask for 1 or more")
-        if container.has(vendor.cores) and not 1 <= container.amount(vendor.cores) <= WHOLE:
-            raise AskError(f"container {container.name}: {vendor.cores}: is not from 1 to 100")
+        cores = container.amount(vendor.cores, 1)
+        if not 1 <= cores <= WHOLE:
+            raise AskError(
+                f"container {container.name}: {vendor.cores}: must be from 1 to {WHOLE},"
+                f" got {cores}"
+            )
         return Changes()
 
     def choose(
@@ -123,7 +128,7 @@ class EnflameDrs(Rules):
 
     def part(self, vendor: Vendor, card: Card, ask: Ask, annotations: Mapping[str, str]) -> Part:
         profile = _profile(card.device, ask)
-        assert profile is not None, "asked of the cards that have one"
+        assert profile is not None, "requested on cards that have one"
         return _part(vendor, card.device, profile)
 
     def restored(self, vendor: Vendor, device: Device, part: Part) -> Part:

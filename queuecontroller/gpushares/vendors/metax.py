@@ -33,6 +33,7 @@ from queuecontroller.gpushares.vendors.rules import (
     taken,
     unwanted,
 )
+from sluicecommon.reader import shown
 
 POLICY: Final = "metax-tech.com/sgpu-qos-policy"
 CLASS: Final = "metax-tech.com/sgpu-app-class"
@@ -52,7 +53,7 @@ class Sgpu(Rules):
             return ()
         said = parsed(text)
         if not isinstance(said, list):
-            raise BadRegister("is no list of devices")
+            raise BadRegister("expected a list of devices, got {shown(said)}")
         return checked(_device(vendor, i, one) for i, one in enumerate(said[: 1 << 12]))
 
     def ask(self, vendor: Vendor, container: Container) -> Ask | None:
@@ -74,7 +75,7 @@ class Sgpu(Rules):
             return Changes()
         kind = annotations.get(CLASS, "")
         if kind and kind not in (ONLINE, OFFLINE):
-            raise AskError(f"{CLASS}: {kind!r} is not {ONLINE} or {OFFLINE}")
+            raise AskError(f"{CLASS}: must be {ONLINE} or {OFFLINE}, got {kind!r}")
         if kind and ask.count != 1:
             raise AskError(
                 f"container {container.name}: {vendor.count}: a pod with {CLASS} has one device"
@@ -85,7 +86,7 @@ class Sgpu(Rules):
         if not policy:
             return Changes(annotations={POLICY: POLICIES[0]})
         if policy not in POLICIES:
-            raise AskError(f"{POLICY}: {policy!r} is none of {', '.join(POLICIES)}")
+            raise AskError(f"{POLICY}: must be one of {', '.join(POLICIES)}, got {policy!r}")
         return Changes()
 
     def obstacle(
@@ -155,7 +156,7 @@ class Sgpu(Rules):
 
 def _device(vendor: Vendor, i: int, said: object) -> Device:
     if not isinstance(said, dict):
-        raise BadRegister(f"device {i} is no object")
+        raise BadRegister(f"device {i}: expected an object, got {shown(said)}")
     at = f"device {i}"
     return Device(
         name(said.get("uuid"), f"{at}: uuid"),

@@ -23,7 +23,7 @@ from queuecontroller.gpushares.vendors.rules import (
 )
 
 CORES: Final = "cores"
-MOST_CORES: Final = 16
+MAX_CORES: Final = 16
 """Cores per device; real devices have 2 to 8."""
 BLOCKS: Final = (1, 4, 8, 16)
 
@@ -31,8 +31,8 @@ BLOCKS: Final = (1, 4, 8, 16)
 class Neuron(Counted):
     def device(self, vendor: Vendor, where: str, i: int, total: int, node: Document) -> Device:
         each = capacity(node, vendor.cores) // total
-        if not 1 <= each <= MOST_CORES:
-            raise BadRegister(f"{vendor.cores}: {each} for each device is not 1 to {MOST_CORES}")
+        if not 1 <= each <= MAX_CORES:
+            raise BadRegister(f"{vendor.cores}: {each} for each device is not 1 to {MAX_CORES}")
         labels = (node.get("metadata") or {}).get("labels") or {}
         kind = str(labels.get("node.kubernetes.io/instance-type") or "")
         mask = (1 << each) - 1

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from queuecontroller.gpushares.vendors.asks import Ask, AskError, Container, Document
 from queuecontroller.gpushares.vendors.devices import (
-    MOST_DEVICES,
+    MAX_DEVICES,
     BadRegister,
     Card,
     Device,
@@ -114,10 +114,10 @@ class Rules:
         count = container.amount(vendor.count)
         if count < 1:
             return None
-        if count > MOST_DEVICES:
+        if count > MAX_DEVICES:
             raise AskError(
                 f"container {container.name}: {vendor.count}: {count} exceed the limit of"
-                f" {MOST_DEVICES} per node"
+                f" {MAX_DEVICES} per node"
             )
         memory = container.amount(vendor.memory) * vendor.unit_mib
         percent = container.amount(vendor.percent)
@@ -314,7 +314,7 @@ def capacity(node: Document, resource: str) -> int:
     found = (node.get("status") or {}).get("capacity") or {}
     value = found.get(resource) if isinstance(found, Mapping) else None
     total = number(value, resource)
-    if total > MOST_DEVICES * 1024:
+    if total > MAX_DEVICES * 1024:
         raise BadRegister(f"{resource}: {total} exceed the limit per node")
     return total
 

@@ -114,7 +114,8 @@ class MooreThreads(Counted):
             allowed = ", ".join(map(str, legal))
             raise AskError(
                 f"container {container.name}: {vendor.memory}:"
-                f" {container.amount(vendor.memory)} is none of {allowed} (units of 512 MiB)"
+                f" must be one of {allowed} (units of 512 MiB),"
+                f" got {container.amount(vendor.memory)}"
             )
         return Changes()
 
@@ -148,7 +149,8 @@ class Amd(Rules):
             cores = container.amount(vendor.cores)
             if not 1 <= cores <= WHOLE:
                 raise AskError(
-                    f"container {container.name}: {vendor.cores}: {cores} is not from 1 to 100"
+                    f"container {container.name}: {vendor.cores}: must be from 1 to {WHOLE},"
+                    f" got {cores}"
                 )
         return super().admit(vendor, container, annotations)
 

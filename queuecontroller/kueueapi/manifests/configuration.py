@@ -97,7 +97,7 @@ def _duration_ns(reader: Reader, key: str, default: str) -> int:
     if text == 0:  # YAML reads a bare 0 as a number
         text = "0"
     if text is not None and not isinstance(text, str):
-        what = f"{shown(text)} is not a duration (examples: 168h, 5m, 1h30m, 500ms)"
+        what = f"expected a duration such as 168h, 5m, 1h30m or 500ms, got {shown(text)}"
         reader.problem(key, what, "write one of these")
         text = None
     try:
@@ -117,7 +117,7 @@ def _weight(reader: Reader, name: str) -> int:
     except (InvalidOperation, ValueError):
         weight = Decimal("NaN")
     if not weight.is_finite() or not 0 <= weight <= MAX_WEIGHT:
-        reader.problem(name, f"must be a number from 0 to {MAX_WEIGHT}, not {shown(given)}")
+        reader.problem(name, f"must be a number from 0 to {MAX_WEIGHT}, got {shown(given)}")
         return WEIGHT_UNIT
     return int((weight * WEIGHT_UNIT).to_integral_value(ROUND_CEILING))
 

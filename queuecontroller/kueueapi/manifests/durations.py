@@ -33,6 +33,6 @@ def parse_duration_ns(text: str) -> int:
         at = match.end()
     if not at or at != len(rest) or total > _LONGEST_NS:
         raise ValueError(
-            f"{text[:_LONGEST_TEXT]!r} is not a duration (examples: 168h, 5m, 1h30m, 500ms)"
+            f"expected a duration such as 168h, 5m, 1h30m or 500ms, got {text[:_LONGEST_TEXT]!r}"
         )
     return sign * total

@@ -19,7 +19,7 @@ from queuecontroller.scheduler.model.objects import PodSet, Workload
 from queuecontroller.scheduler.model.transformations import Transformations
 from sluicecommon.reader import ManifestError, Reader
 
-MOST_COPIES: Final = 100_000
+MAX_COPIES: Final = 100_000
 """Each replica is a workload of its own; so many in one line are measured (docs/queue/queue.md)."""
 
 REPLICATED: Final = frozenset({"Deployment", "StatefulSet", "ReplicaSet"})
@@ -117,7 +117,7 @@ def copies_of(manifest: Mapping[str, Any]) -> int:
 def _copies(kind: str, reader: Reader) -> int:
     if kind not in REPLICATED:
         return 1
-    return reader.child("spec").whole("replicas", 1, least=0, most=MOST_COPIES)
+    return reader.child("spec").whole("replicas", 1, least=0, most=MAX_COPIES)
 
 
 def _pod_set(slot: Slot, path: str, reader: Reader, change: Transformations) -> PodSet:

@@ -29,7 +29,7 @@ COUNT: Final = "nvidia.com/gpu.count"
 MEMORY: Final = "nvidia.com/gpu.memory"
 PRODUCT: Final = "nvidia.com/gpu.product"
 MIB: Final = 1 << 20
-MOST_GPUS: Final = 64
+MAX_GPUS: Final = 64
 DEFAULT_SLOTS: Final = 10
 """Default limit of shares per GPU, as in the node agent."""
 
@@ -70,8 +70,8 @@ def read_node(body: Mapping[str, object], path: str = "") -> NodeCapacity:
         count = int(labels[COUNT][:9])
         product = labels.get(PRODUCT, "").replace("-", " ")
         kinds = [_Kind(count, product, int(labels[MEMORY][:12]) * MIB)]
-        if count > MOST_GPUS:
-            head.child("labels").problem(COUNT, f"{count} is more than {MOST_GPUS}", "correct it")
+        if count > MAX_GPUS:
+            head.child("labels").problem(COUNT, f"{count} is more than {MAX_GPUS}", "correct it")
             kinds = []
     capacity = _capacity(name, kinds, labels, spec, allocatable)
     if reader.problems:
@@ -119,7 +119,7 @@ def _kinds(reader: Reader) -> list[_Kind]:
         if memory is None or memory < MIB:
             one.problem("memory", "at least 1Mi is needed", "write how much each GPU has: 80Gi")
         kind = _Kind(
-            one.whole("count", 1, least=1, most=MOST_GPUS),
+            one.whole("count", 1, least=1, most=MAX_GPUS),
             one.text("model"),
             memory or MIB,
             one.whole("slots", DEFAULT_SLOTS, least=1, most=1024),
@@ -130,7 +130,9 @@ def _kinds(reader: Reader) -> list[_Kind]:
         )
         for profile in kind.mig:
             if not known_spans(profile, kind.mig):
-                one.problem("mig", f"{profile!r} is not a MIG profile", "write such as 1g.10gb")
+                one.problem(
+                    "mig", f"expected a MIG profile, got {profile!r}", "write such as 1g.10gb"
+                )
         one.done()
         found.append(kind)
     return found

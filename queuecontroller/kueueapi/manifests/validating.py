@@ -67,7 +67,7 @@ def problems_of(document: Mapping[str, Any], old: Mapping[str, Any] | None = Non
     """All problems for which it must be rejected; `old` is the object it replaces."""
     kind = document.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
-        what = f"{shown(kind)} is none of {GROUP}"
+        what = f"expected a kind of {GROUP}, got {shown(kind)}"
         return [Problem("kind", what, f"write one of {', '.join(KINDS)}")]
     gates = list(_gates(document, old)) if kind == "Workload" else []
     if kind == "Workload" and old is not None:

@@ -54,7 +54,7 @@ class CycleResult:
     """Number of entries by ClusterQueue that could have preempted but for an earlier entry."""
     circling: list[WorkloadInfo] = field(default_factory=list)
     """Workloads whose flavor search reached a position a second time and was ended."""
-    heard: list[WorkloadKey] = field(default_factory=list)
+    unreported: list[WorkloadKey] = field(default_factory=list)
     """Workloads of the same shape as one that cannot start, not yet reported; they are not
     evaluated."""
     heads: int = 0

@@ -46,9 +46,9 @@ class FairPendingQueue(PendingQueue):
         name: str,
         strategy: QueueingStrategy,
         history: UsageHistory,
-        heard: list[WorkloadKey] | None = None,
+        unreported: list[WorkloadKey] | None = None,
     ) -> None:
-        super().__init__(name, strategy, heard)
+        super().__init__(name, strategy, unreported)
         self.history: UsageHistory = history
         self._lines_of: dict[str, PendingQueue] = {}
         """Queues by LocalQueue; only those with pending workloads."""
@@ -88,7 +88,7 @@ class FairPendingQueue(PendingQueue):
             self.remove(info.key)
         line = self._lines_of.get(name)
         if line is None:
-            line = self._lines_of[name] = PendingQueue(name, self.strategy, self.heard)
+            line = self._lines_of[name] = PendingQueue(name, self.strategy, self.unreported)
             self._comings += 1
         self._local_queue_of[info.key] = name
         self._kind_of[info.key] = self._kind(info)

@@ -31,7 +31,7 @@ def order_of(info: WorkloadInfo) -> Order:
 class Line:
     """Workloads of one shape. Removed ones are dropped when they reach the front."""
 
-    __slots__ = ("heap", "inadmissible_since", "shape", "unheard", "why")
+    __slots__ = ("added", "heap", "inadmissible_since", "shape", "why")
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
@@ -40,7 +40,7 @@ class Line:
         """The round in which it became inadmissible; a new round makes it pending again."""
         self.why: Why | None = None
         """Reason why its first workload could not start at the last evaluation."""
-        self.unheard: list[WorkloadKey] = []
+        self.added: list[WorkloadKey] = []
         """Workloads added since then, some of which may have been removed."""
 
 
@@ -67,19 +67,19 @@ class PendingQueue:
         "_round",
         "_sticky",
         "_waiting",
-        "heard",
         "name",
         "strategy",
+        "unreported",
     )
 
     def __init__(
-        self, name: str, strategy: QueueingStrategy, heard: list[WorkloadKey] | None = None
+        self, name: str, strategy: QueueingStrategy, unreported: list[WorkloadKey] | None = None
     ) -> None:
-        """`heard` collects workloads of the same shape as one that could not start, not yet
+        """`unreported` collects workloads of the same shape as one that could not start, not yet
         reported."""
         self.name = name
         self.strategy = strategy
-        self.heard: list[WorkloadKey] = heard if heard is not None else []
+        self.unreported: list[WorkloadKey] = unreported if unreported is not None else []
         self._by_key: dict[WorkloadKey, WorkloadInfo] = {}
         self._places: Places | None = None
         """Positions of the workloads; None until requested, since the scheduler needs none."""
@@ -149,9 +149,9 @@ class PendingQueue:
         else:
             info.share_shape(line.shape)
         heapq.heappush(line.heap, (order_of(info), self._next(), info))
-        line.unheard.append(info.key)
-        if len(line.unheard) > 2 * len(line.heap) + _MANY:
-            line.unheard = [key for key in line.unheard if key in self._by_key]
+        line.added.append(info.key)
+        if len(line.added) > 2 * len(line.heap) + _MANY:
+            line.added = [key for key in line.added if key in self._by_key]
         self._drop_gone(line)
         # An older workload of a shape that could not start may have preemption candidates that the
         # younger one had not, so it is evaluated; a younger one cannot have a better result.
@@ -231,8 +231,8 @@ class PendingQueue:
         if not self._is_inadmissible_line(line):
             line.inadmissible_since = self._round
             heapq.heappush(self._inadmissible_lines, (order_of(info), self._next(), line))
-        self.heard.extend(key for key in line.unheard if key in self._by_key)
-        line.unheard, line.why = [], why
+        self.unreported.extend(key for key in line.added if key in self._by_key)
+        line.added, line.why = [], why
 
     def why(self, key: WorkloadKey) -> Why | None:
         """Reason why a workload of its shape could not start at the last evaluation; None without

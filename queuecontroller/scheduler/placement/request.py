@@ -206,7 +206,7 @@ def annotated(annotations: Mapping[str, str]) -> dict[str, object]:
             raise AnnotationError(f"{WEIGHTS}: {error}") from None
     bind = annotations.get(NUMA_BIND, "false").strip().lower()
     if bind not in ("true", "false"):
-        raise AnnotationError(f"{NUMA_BIND}: {bind!r} is neither true nor false")
+        raise AnnotationError(f"{NUMA_BIND}: must be true or false, got {bind!r}")
     fields["one_numa_node"] = bind == "true"
     text = annotations.get(NODE_POLICY, "").strip()
     if text and text != BY_TOPOLOGY:
@@ -214,7 +214,7 @@ def annotated(annotations: Mapping[str, str]) -> dict[str, object]:
             fields["node_policy"] = Policy(text)
         except ValueError:
             allowed = " or ".join(Policy)
-            raise AnnotationError(f"{NODE_POLICY}: {text!r} is not {allowed}") from None
+            raise AnnotationError(f"{NODE_POLICY}: must be {allowed}, got {text!r}") from None
     return fields | gpu_policies(GPU_POLICY, listed(GPU_POLICY))
 
 
@@ -222,7 +222,9 @@ def _indexes(what: str, parts: Iterable[str]) -> tuple[int, ...]:
     found = []
     for part in parts:
         if not (part.isascii() and part.isdigit() and len(part) < 5):
-            raise AnnotationError(f"{what}: {part[:40]!r} is not the index of a GPU on its node")
+            raise AnnotationError(
+                f"{what}: expected the index of a GPU on its node, got {part[:40]!r}"
+            )
         found.append(int(part))
     return tuple(found)
 
@@ -230,9 +232,11 @@ def _indexes(what: str, parts: Iterable[str]) -> tuple[int, ...]:
 def _modes(parts: tuple[str, ...]) -> tuple[str, ...]:
     for one in parts:
         if one not in MODES:
-            raise AnnotationError(f"{VGPU_MODE}: {one!r} is none of {', '.join(MODES)}")
+            raise AnnotationError(f"{VGPU_MODE}: must be one of {', '.join(MODES)}, got {one!r}")
     if parts == ("mps",):
-        raise AnnotationError(f"{VGPU_MODE}: mps is not there; hami-core shares without a server")
+        raise AnnotationError(
+            f"{VGPU_MODE}: mps is not supported; hami-core shares without a server"
+        )
     return parts
 
 
@@ -245,5 +249,5 @@ def gpu_policies(what: str, names: Iterable[str]) -> dict[str, object]:
         elif name in GPU_POLICIES:
             fields[{TOPOLOGY: "by_links", MUTEX: "idle_only", NUMA: "by_numa"}[name]] = True
         else:
-            raise AnnotationError(f"{what}: {name!r} is none of {', '.join(GPU_POLICIES)}")
+            raise AnnotationError(f"{what}: must be one of {', '.join(GPU_POLICIES)}, got {name!r}")
     return fields

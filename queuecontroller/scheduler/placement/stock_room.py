@@ -32,7 +32,7 @@ class GivenPods:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class RoomRequest:
     """All pods of a workload that need a place; `wrong` is the error if they cannot have one."""
 
     pods: tuple[PodToPlace, ...] = ()
@@ -40,10 +40,10 @@ class Wish:
     wrong: str = ""
 
 
-class Wishes(Protocol):
+class WorkloadFacts(Protocol):
     """Properties of workloads that a room needs and the stock does not have."""
 
-    def wish(self, workload: Workload, given: Iterable[GivenPods]) -> Wish: ...
+    def room_request(self, workload: Workload, given: Iterable[GivenPods]) -> RoomRequest: ...
 
     def shape(self, workload: Workload) -> Hashable:
         """Everything else that decides about room, see `preemption.room.Room`."""
@@ -83,9 +83,9 @@ class _Look:
 
 
 class StockRoom:
-    def __init__(self, stock: Stock, wishes: Wishes) -> None:
+    def __init__(self, stock: Stock, facts: WorkloadFacts) -> None:
         self.stock = stock
-        self._wishes = wishes
+        self._facts = facts
         self._kept: dict[WorkloadKey, list[Chosen]] = {}
         self._last_look: _Look | None = None
         """The last result, since a workload is usually looked up right before its reservation."""
@@ -100,7 +100,7 @@ class StockRoom:
         return self.stock.freed
 
     def shape(self, workload: Workload) -> Hashable:
-        return self._wishes.shape(workload)
+        return self._facts.shape(workload)
 
     def look(
         self, info: WorkloadInfo, assignment: Assignment, gone: Collection[WorkloadKey]
@@ -117,15 +117,15 @@ class StockRoom:
         candidates: Candidates,
         budget: SearchBudget,
     ) -> Iterator[Opening]:
-        wish = self._wishes.wish(info.workload, _given(assignment))
+        request = self._facts.room_request(info.workload, _given(assignment))
         resting, time_only = self._at_most(info)
         gone = {info.key, *candidates.gone, *resting}
         search = Search(
             self.stock,
             self._holders_by_node,
             candidates,
-            wish.pods,
-            wish.topology,
+            request.pods,
+            request.topology,
             gone,
             time_only,
             budget,
@@ -139,10 +139,10 @@ class StockRoom:
         gone: Collection[WorkloadKey],
         who: Collection[WorkloadKey],
     ) -> FillBack:
-        wish = self._wishes.wish(info.workload, _given(assignment))
+        request = self._facts.room_request(info.workload, _given(assignment))
         resting, time_only = self._at_most(info)
         left = {info.key, *gone, *resting}
-        return FillBack(self.stock, wish.pods, left, who, time_only)
+        return FillBack(self.stock, request.pods, left, who, time_only)
 
     def _at_most(
         self, info: WorkloadInfo
@@ -150,11 +150,11 @@ class StockRoom:
         """Workloads that may be removed for it besides the victims (paused ones), and a test for
         those that would keep memory and slots."""
         key, priority = info.key, info.priority
-        resting = set(self._wishes.resting(priority)) - {key}
+        resting = set(self._facts.resting(priority)) - {key}
 
         def time_only(one: WorkloadKey) -> bool:
-            stays = one != key and one not in resting and self._wishes.pauses(one)
-            return stays and not self._wishes.yields(one, priority)
+            stays = one != key and one not in resting and self._facts.pauses(one)
+            return stays and not self._facts.yields(one, priority)
 
         return resting, time_only
 
@@ -216,28 +216,28 @@ class StockRoom:
     def _find(
         self, workload: Workload, given: Iterable[GivenPods], gone: Collection[WorkloadKey]
     ) -> Found:
-        wish = self._wishes.wish(workload, given)
-        if wish.wrong:
-            return [], Verdict(wish.wrong, preempting_helps=False)
-        if not wish.pods:
+        request = self._facts.room_request(workload, given)
+        if request.wrong:
+            return [], Verdict(request.wrong, preempting_helps=False)
+        if not request.pods:
             return [], Verdict()
         leave = set(gone)
-        found = self._place(workload.key, wish, leave, self._wishes.pauses)
+        found = self._place(workload.key, request, leave, self._facts.pauses)
         if not isinstance(found, NoPlace):
             return found, Verdict(in_the_way=self._in_the_way(found, leave))
-        resting = set(self._wishes.resting(workload.priority)) - {workload.key}
+        resting = set(self._facts.resting(workload.priority)) - {workload.key}
         yields = {
             key
             for key in leave
-            if self._wishes.pauses(key) and self._wishes.yields(key, workload.priority)
+            if self._facts.pauses(key) and self._facts.yields(key, workload.priority)
         }
         if not resting and not yields:
             return [], Verdict(found.reason)
         after = self._place(
             workload.key,
-            wish,
+            request,
             leave | resting,
-            lambda key: key not in resting and key not in yields and self._wishes.pauses(key),
+            lambda key: key not in resting and key not in yields and self._facts.pauses(key),
         )
         if isinstance(after, NoPlace):
             return [], Verdict(found.reason)
@@ -250,13 +250,13 @@ class StockRoom:
     def _place(
         self,
         key: WorkloadKey,
-        wish: Wish,
+        request: RoomRequest,
         gone: Collection[WorkloadKey],
         pauses: Callable[[WorkloadKey], bool],
     ) -> list[Chosen] | NoPlace:
         undo = self.stock.without({key, *gone}, lambda one: one != key and pauses(one))
         try:
-            return place(self.stock, wish.pods, wish.topology)
+            return place(self.stock, request.pods, request.topology)
         finally:
             undo()
 

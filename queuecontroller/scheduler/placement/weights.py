@@ -19,6 +19,6 @@ def weights(text: str) -> tuple[int, ...]:
             continue
         number = int(value) if value.isascii() and value.isdigit() and len(value) < 7 else -1
         if key not in found or number < 0:
-            raise ValueError(f"{part.strip()[:60]!r} is none of slot=N, core=N, memory=N")
+            raise ValueError(f"must be one of slot=N, core=N, memory=N, got {part.strip()[:60]!r}")
         found[key] = number
     return tuple(found.values())

@@ -21,7 +21,7 @@ from queuecontroller.scheduler.placement.capacity import (
 from queuecontroller.scheduler.placement.mig import Span
 from queuecontroller.server.api.wire import Wire
 from queuecontroller.state.node_service import Said
-from queuecontroller.state.nodes.sessions import MOST_DETECTIONS, Detection, Held, Hello
+from queuecontroller.state.nodes.sessions import MAX_DETECTIONS, Detection, Held, Hello
 from queuecontroller.state.objects.submission import Refused, Submission
 from queuecontroller.state.records import (
     Assignment,
@@ -36,26 +36,26 @@ from queuecontroller.state.status import Status
 from sluicecommon.kubernetes.names import LONGEST, NODE, shown
 
 WHOLE_PPM: Final = 1_000_000
-MOST_BYTES: Final = 1 << 53
-MOST_GPUS: Final = 16
+MAX_BYTES: Final = 1 << 53
+MAX_GPUS: Final = 16
 LONGEST_TEXT: Final = 1024
 LONGEST_RECORD: Final = 1 << 18
-MOST_ITEMS: Final = 20_000
-MOST_PROFILES: Final = 64
-MOST_PODS: Final = 4096
+MAX_ITEMS: Final = 20_000
+MAX_PROFILES: Final = 64
+MAX_PODS: Final = 4096
 """Pods of one node; the kubelet's default limit is 110."""
-MOST_LABELS: Final = 256
+MAX_LABELS: Final = 256
 LONGEST_KEY: Final = 4096
-MOST_NUMBER: Final = 1 << 60
+MAX_NUMBER: Final = 1 << 60
 """Limit of terms, revisions and epochs, which fits into SQLite, JSON and int64."""
-MOST_RATIO: Final = 1000.0
+MAX_RATIO: Final = 1000.0
 """GPU time over wall time may be above 1 where several GPUs count together."""
-MOST_INDEX: Final = 1 << 20
-MOST_SECONDS: Final = 1 << 31
-MOST_UNIX_S: Final = 1 << 40
+MAX_INDEX: Final = 1 << 20
+MAX_SECONDS: Final = 1 << 31
+MAX_UNIX_S: Final = 1 << 40
 LONGEST_EVIDENCE: Final = 2_000
-MOST_PRIORITY: Final = (1 << 31) - 1
-MOST_SLICES: Final = 64
+MAX_PRIORITY: Final = (1 << 31) - 1
+MAX_SLICES: Final = 64
 """Memory slices of a GPU; current cards have 8."""
 
 _STATES: Final = {
@@ -104,7 +104,7 @@ def read_key(value: str, what: str = "workload") -> WorkloadKey:
     return WorkloadKey(value)
 
 
-def few(items: Any, what: str, most: int = MOST_ITEMS) -> Any:
+def few(items: Any, what: str, most: int = MAX_ITEMS) -> Any:
     if len(items) > most:
         raise Refused("invalid", f"{what}: more than {most}")
     return items
@@ -119,9 +119,9 @@ def read_hello(message: Any) -> Hello:
         boot_id=text(message.boot_id, "boot_id", 64),
         version=text(message.version, "version", 64),
         cluster_id=text(message.cluster_id, "cluster_id", 64),
-        seen_term=_within(message.seen_term, 0, MOST_NUMBER, "seen_term"),
-        seen_revision=_within(message.seen_revision, 0, MOST_NUMBER, "seen_revision"),
-        epoch=_within(message.epoch, 0, MOST_NUMBER, "epoch"),
+        seen_term=_within(message.seen_term, 0, MAX_NUMBER, "seen_term"),
+        seen_revision=_within(message.seen_revision, 0, MAX_NUMBER, "seen_revision"),
+        epoch=_within(message.epoch, 0, MAX_NUMBER, "epoch"),
         held=tuple(_read_held(one) for one in few(message.held, "held")),
         waiting=frozenset(read_key(one, "waiting") for one in few(message.waiting, "waiting")),
         capacity=read_capacity(message.capacity),
@@ -154,7 +154,7 @@ def read_capacity(message: Any) -> NodeCapacity:
         gpus=gpus,
         labels={
             _word(key, "labels"): _word(value, "labels", True)
-            for key, value in few(message.labels, "labels", MOST_LABELS).items()
+            for key, value in few(message.labels, "labels", MAX_LABELS).items()
         },
         taints=tuple(
             Taint(
@@ -162,14 +162,14 @@ def read_capacity(message: Any) -> NodeCapacity:
                 _word(one.value, "taints.value", True),
                 _word(one.effect or "NoSchedule", "taints.effect"),
             )
-            for one in few(message.taints, "taints", MOST_LABELS)
+            for one in few(message.taints, "taints", MAX_LABELS)
         ),
         unschedulable=message.unschedulable,
         other={
-            _word(name, "other_resources"): _within(amount, 0, MOST_NUMBER, "other_resources")
-            for name, amount in few(message.other_resources, "other_resources", MOST_LABELS).items()
+            _word(name, "other_resources"): _within(amount, 0, MAX_NUMBER, "other_resources")
+            for name, amount in few(message.other_resources, "other_resources", MAX_LABELS).items()
         },
-        pods=tuple(_read_pod(one) for one in few(message.pods, "pods", MOST_PODS)),
+        pods=tuple(_read_pod(one) for one in few(message.pods, "pods", MAX_PODS)),
     )
 
 
@@ -181,7 +181,7 @@ def _read_pod(message: Any) -> PodGpus:
         tuple(
             PodShare(
                 _word(one.uuid, "pods.shares.uuid"),
-                _within(one.memory_bytes, 0, MOST_BYTES, "pods.shares.memory_bytes"),
+                _within(one.memory_bytes, 0, MAX_BYTES, "pods.shares.memory_bytes"),
                 _within(one.share_ppm, 0, WHOLE_PPM, "pods.shares.share_ppm"),
                 one.alone,
             )
@@ -197,14 +197,14 @@ def _word(value: str, what: str, may_be_empty: bool = False) -> str:
 
 
 def _unix_s(value: float, what: str) -> int:
-    if not 0.0 <= value <= MOST_UNIX_S:  # NaN is in no range
-        raise Refused("invalid", f"{what}: {value} is not a valid time")
+    if not 0.0 <= value <= MAX_UNIX_S:  # NaN is in no range
+        raise Refused("invalid", f"{what}: expected a time, got {value}")
     return int(value)
 
 
 def _ratio(value: float | None, what: str) -> float | None:
-    if value is not None and not 0.0 <= value <= MOST_RATIO:  # NaN is in no range
-        raise Refused("invalid", f"{what}: {value} is not a valid ratio")
+    if value is not None and not 0.0 <= value <= MAX_RATIO:  # NaN is in no range
+        raise Refused("invalid", f"{what}: expected a ratio, got {value}")
     return value
 
 
@@ -214,12 +214,12 @@ def _read_gpu(message: Any) -> GpuCapacity:
 
     return GpuCapacity(
         uuid=_word(message.uuid, "uuid"),
-        index=_within(message.index, 0, MOST_INDEX, "index"),
+        index=_within(message.index, 0, MAX_INDEX, "index"),
         type=text(message.type, "type", 128),
-        memory_bytes=_within(message.memory_bytes, 0, MOST_BYTES, "memory_bytes"),
+        memory_bytes=_within(message.memory_bytes, 0, MAX_BYTES, "memory_bytes"),
         share_ppm=_within(message.share_ppm, 0, WHOLE_PPM, "share_ppm"),
         slots=_within(message.slots, 0, 1024, "slots"),
-        numa_node=_maybe_within(maybe("numa_node"), -1, MOST_INDEX, "numa_node"),
+        numa_node=_maybe_within(maybe("numa_node"), -1, MAX_INDEX, "numa_node"),
         nvlinks={
             _word(one.peer_uuid, "nvlinks"): _within(one.links, 0, 1024, "nvlinks.links")
             for one in few(message.nvlinks, "nvlinks", 1024)
@@ -230,20 +230,20 @@ def _read_gpu(message: Any) -> GpuCapacity:
                 text(one.name, "mig_profiles.name", 64),
                 _within(one.total, 0, 1024, "mig_profiles.total"),
                 _within(one.free, 0, 1024, "mig_profiles.free"),
-                _within(one.memory_bytes, 0, MOST_BYTES, "mig_profiles.memory_bytes"),
+                _within(one.memory_bytes, 0, MAX_BYTES, "mig_profiles.memory_bytes"),
                 _read_spans(one.placements, "mig_profiles.placements"),
             )
-            for one in few(message.mig_profiles, "mig_profiles", MOST_PROFILES)
+            for one in few(message.mig_profiles, "mig_profiles", MAX_PROFILES)
         ),
         health=text(message.health, "health", 64) or "healthy",
         pci_bus_id=text(message.pci_bus_id, "pci_bus_id", 64) if maybe("pci_bus_id") else None,
-        sm_count=_maybe_within(maybe("sm_count"), 0, MOST_INDEX, "sm_count"),
-        outside_memory_bytes=min(message.outside_memory_bytes, MOST_BYTES),
+        sm_count=_maybe_within(maybe("sm_count"), 0, MAX_INDEX, "sm_count"),
+        outside_memory_bytes=min(message.outside_memory_bytes, MAX_BYTES),
         outside_share_ppm=min(message.outside_share_ppm, WHOLE_PPM),
-        outside_slots=_within(message.outside_slots, 0, MOST_INDEX, "outside_slots"),
+        outside_slots=_within(message.outside_slots, 0, MAX_INDEX, "outside_slots"),
         outside_spans=_read_spans(message.outside_mig_spans, "outside_mig_spans"),
         used_memory_bytes=_maybe_within(
-            maybe("used_memory_bytes"), 0, MOST_BYTES, "used_memory_bytes"
+            maybe("used_memory_bytes"), 0, MAX_BYTES, "used_memory_bytes"
         ),
         utilization_ratio=_ratio(maybe("utilization_ratio"), "utilization_ratio"),
         parent_uuid=text(message.parent_uuid, "parent_uuid", 128),
@@ -262,7 +262,7 @@ def read_detections(messages: Any) -> list[Detection]:
     """The detections of one report; the caller checks that their workloads belong to the node."""
     return [
         Detection(
-            _within(one.number, 0, MOST_NUMBER, "detections.number"),
+            _within(one.number, 0, MAX_NUMBER, "detections.number"),
             _unix_s(one.at_unix_seconds, "detections.at_unix_seconds"),
             text(one.kind, "detections.kind", 64),
             text(one.level, "detections.level", 16),
@@ -270,7 +270,7 @@ def read_detections(messages: Any) -> list[Detection]:
             read_key(one.workload, "detections.workload") if one.workload else None,
             text(one.evidence, "detections.evidence", LONGEST_EVIDENCE),
         )
-        for one in few(messages, "detections", MOST_DETECTIONS)
+        for one in few(messages, "detections", MAX_DETECTIONS)
     ]
 
 
@@ -278,7 +278,7 @@ def read_usage(messages: Any) -> dict[tuple[WorkloadKey, int], tuple[int, float 
     """Measured memory and GPU time ratio, by workload and attempt."""
     return {
         (read_key(one.workload, "usage"), one.attempt): (
-            _within(one.memory_bytes, 0, MOST_BYTES, "usage.memory_bytes"),
+            _within(one.memory_bytes, 0, MAX_BYTES, "usage.memory_bytes"),
             _ratio(one.used_ratio if one.HasField("used_ratio") else None, "usage.used_ratio"),
         )
         for one in few(messages, "usage", 10_000)
@@ -288,10 +288,10 @@ def read_usage(messages: Any) -> dict[tuple[WorkloadKey, int], tuple[int, float 
 def _read_spans(messages: Any, what: str) -> tuple[Span, ...]:
     return tuple(
         Span(
-            _within(one.start, 0, MOST_SLICES - 1, f"{what}.start"),
-            _within(one.size, 1, MOST_SLICES, f"{what}.size"),
+            _within(one.start, 0, MAX_SLICES - 1, f"{what}.start"),
+            _within(one.size, 1, MAX_SLICES, f"{what}.size"),
         )
-        for one in few(messages, what, MOST_SLICES)
+        for one in few(messages, what, MAX_SLICES)
     )
 
 
@@ -299,11 +299,11 @@ def read_shares(messages: Any) -> tuple[GpuShare, ...]:
     return tuple(
         GpuShare(
             text(one.uuid, "uuid", 128),
-            _within(one.memory_bytes, 0, MOST_BYTES, "memory_bytes"),
+            _within(one.memory_bytes, 0, MAX_BYTES, "memory_bytes"),
             _within(one.share_ppm, 0, WHOLE_PPM, "share_ppm"),
             text(one.mig_profile, "mig_profile", 64),
-            _within(one.mig_span.start, 0, MOST_SLICES - 1, "mig_span.start"),
-            _within(one.mig_span.size, 0, MOST_SLICES, "mig_span.size"),
+            _within(one.mig_span.start, 0, MAX_SLICES - 1, "mig_span.start"),
+            _within(one.mig_span.size, 0, MAX_SLICES, "mig_span.size"),
         )
         for one in few(messages, "gpus", 1024)
     )
@@ -349,7 +349,7 @@ def write_decision(
         ask=write_ask(wire, one.ask),
         gpus=[_write_share(wire, s) for s in one.gpus],
         cluster_queue=one.cluster_queue,
-        priority=max(-MOST_PRIORITY, min(MOST_PRIORITY, one.priority)),
+        priority=max(-MAX_PRIORITY, min(MAX_PRIORITY, one.priority)),
         reason=one.reason,
         grace_seconds=grace_s,
         record=record,
@@ -385,13 +385,13 @@ def write_ask(wire: Wire, ask: GpuAsk) -> Any:
 
 def read_ask(message: Any) -> GpuAsk:
     form = message.WhichOneof("memory")
-    count = _within(message.gpus or 1, 1, MOST_GPUS, "ask.gpus")
-    few(message.gpu_uuids, "ask.gpu_uuids", MOST_GPUS)
+    count = _within(message.gpus or 1, 1, MAX_GPUS, "ask.gpus")
+    few(message.gpu_uuids, "ask.gpu_uuids", MAX_GPUS)
     if message.policy not in _POLICIES:
         raise Refused("invalid", f"ask.policy: unknown policy {message.policy}")
     mig = tuple(
         text(one, "ask.mig_profiles", 64)
-        for one in few(message.mig_profiles, "ask.mig_profiles", MOST_GPUS)
+        for one in few(message.mig_profiles, "ask.mig_profiles", MAX_GPUS)
     )
     if mig and (message.gpu_uuids or _POLICIES[message.policy] is SharePolicy.EXCLUSIVE):
         raise Refused(
@@ -400,7 +400,7 @@ def read_ask(message: Any) -> GpuAsk:
     return GpuAsk(
         gpus=count,
         memory_bytes=(
-            _within(message.memory_bytes, 1, MOST_BYTES, "ask.memory_bytes")
+            _within(message.memory_bytes, 1, MAX_BYTES, "ask.memory_bytes")
             if form == "memory_bytes"
             else None
         ),
@@ -420,10 +420,10 @@ def read_submission(message: Any, caller: str) -> Submission:
     """The submission in a message; `caller` is its user if the message names none."""
     if message.preempted and message.preempted not in set(OnPreemption):
         known = ", ".join(OnPreemption)
-        raise Refused("invalid", f"preempted: {message.preempted!r} is not one of {known}")
+        raise Refused("invalid", f"preempted: must be one of {known}, got {message.preempted!r}")
     seconds = message.max_execution_seconds
-    if not 0 <= seconds <= MOST_SECONDS:  # NaN is in no range
-        raise Refused("invalid", f"max_execution_seconds: must be from 0 to {MOST_SECONDS}")
+    if not 0 <= seconds <= MAX_SECONDS:  # NaN is in no range
+        raise Refused("invalid", f"max_execution_seconds: must be from 0 to {MAX_SECONDS}")
     return Submission(
         namespace=message.namespace[: LONGEST + 1] or "default",  # Its form is checked later.
         name=message.name[: LONGEST + 1],

@@ -98,7 +98,7 @@ class NodesApi:
         mine = {one.workload for one in self._shell.book.nodes.of_node(node.name)}
         node.usage = {key: found for key, found in usage.items() if key[0] in mine}
         # A node may attribute detections only to its own workloads.
-        node.heard(
+        node.record_detections(
             one if one.workload in mine else replace(one, workload=None) for one in detections
         )
         journal = self._shell.book.journal

@@ -23,7 +23,7 @@ from queuecontroller.state.status import Status
 from sluicecommon.kubernetes.names import LONGEST
 from sluicecommon.reader import ManifestError, Problem
 
-MOST_OBJECTS: Final = 10_000
+MAX_OBJECTS: Final = 10_000
 LARGEST_OBJECT: Final = 256 << 10
 PAGE: Final = 500
 KINDS: Final = (*OBJECT_KINDS, "Workload", "Node")
@@ -73,8 +73,8 @@ class UsersApi:
 
     def _apply(self, request: Any, caller: Caller) -> Generator[None, None, Any]:
         """Read the objects in as many turns as it takes, and apply them in one."""
-        if len(request.objects) > MOST_OBJECTS:
-            raise Refused("invalid", f"objects: more than {MOST_OBJECTS} in one call")
+        if len(request.objects) > MAX_OBJECTS:
+            raise Refused("invalid", f"objects: more than {MAX_OBJECTS} in one call")
         documents = yield from _documents(request.objects)
         reading = yield from self._shell.book.applying.read(documents, caller)
         applied = self._shell.step(

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from queuecontroller.server.metrics import catalogue as m
-from queuecontroller.server.metrics.kueue import ALONE, MOST_QUEUES, Around, kueue_samples
+from queuecontroller.server.metrics.kueue import ALONE, MAX_QUEUES, Around, kueue_samples
 from queuecontroller.server.metrics.samples import Samples
 from queuecontroller.state.figures import DEFECTS
 from queuecontroller.state.shell import Shell
@@ -20,9 +20,9 @@ from queuecontroller.state.shell import Shell
 if TYPE_CHECKING:  # It imports the clients of an API server, which only a cluster needs.
     from queuecontroller.cluster.podwebhooks.share_pods import SharePods
 
-MOST_NODES: Final = 1000
+MAX_NODES: Final = 1000
 """Nodes with their own series, the ready ones first; the sums by state count all nodes."""
-MOST_DEVICES: Final = 8000
+MAX_DEVICES: Final = 8000
 """Devices of other vendors with their own series."""
 
 
@@ -62,9 +62,9 @@ class _Scrape:
         for node in nodes:
             ready = book.nodes.ready(node, now_ns)
             states["ready" if ready else "lost" if node.record.lost else "away"] += 1
-        if len(nodes) > MOST_NODES:
+        if len(nodes) > MAX_NODES:
             nodes.sort(key=lambda one: not book.nodes.ready(one, now_ns))
-        for node in nodes[:MOST_NODES]:
+        for node in nodes[:MAX_NODES]:
             gpus = node.capacity.gpus
             given = sum(s.memory_bytes for a in book.nodes.of_node(node.name) for s in a.gpus)
             outside = sum(gpu.outside_memory_bytes for gpu in gpus)
@@ -89,7 +89,7 @@ class _Scrape:
             samples.add(m.GPU_FITS, (request,), found.fits)
         samples.add(m.STEPS, (), shell.writer.steps)
         turns = book.workloads.figures.preemption_turns
-        for queue, count in islice(turns.items(), MOST_QUEUES):
+        for queue, count in islice(turns.items(), MAX_QUEUES):
             samples.add(m.PREEMPTION_TURNS, (queue,), count)
         samples.add(m.REGRESSIONS, (), book.nodes.regressions_total)
         samples.add(m.STALE, (), book.nodes.stale_total)
@@ -97,9 +97,9 @@ class _Scrape:
         samples.add(m.DUPLICATES, (), book.nodes.duplicates_total)
         for labels, count in DEFECTS.items():
             samples.add(m.DEFECTS, labels, count)
-        doors = dict(shell.doors())
-        samples.add(m.CONNECTIONS, (), doors.pop("open", 0))
-        for what, count in doors.items():
+        connections = dict(shell.connection_counts())
+        samples.add(m.CONNECTIONS, (), connections.pop("open", 0))
+        for what, count in connections.items():
             samples.add(m.TURNED_AWAY, (what,), count)
         for loop, at_ns in shell.last_ok_ns.items():
             samples.add(m.LOOP_LAST_OK, (loop,), at_ns / 1e9)
@@ -111,11 +111,11 @@ class _Scrape:
         samples.add(m.DISPLACED, (), self._sharing.displaced_total)
         quotas = self._sharing.quotas
         limits = quotas.limits()
-        for key, amount in islice(quotas.used().items(), MOST_QUEUES):
+        for key, amount in islice(quotas.used().items(), MAX_QUEUES):
             samples.add(m.QUOTA_USED, (*key, str(limits.get(key, ""))), amount)
-        for key, amount in islice(limits.items(), MOST_QUEUES):
+        for key, amount in islice(limits.items(), MAX_QUEUES):
             samples.add(m.QUOTA_LIMIT, key, amount)
-        for node, _, card in islice(self._sharing.foreign.figures(), MOST_DEVICES):
+        for node, _, card in islice(self._sharing.foreign.figures(), MAX_DEVICES):
             device = card.device
             labels = (node, device.id, str(device.index), device.type)
             samples.add(m.DEVICE_MEMORY, labels, device.memory_mib << 20)

@@ -1,6 +1,6 @@
 """Kueue's metrics, rendered from the state in memory.
 
-At most MOST_QUEUES ClusterQueues, LocalQueues and cohorts have their own series; one that is left
+At most MAX_QUEUES ClusterQueues, LocalQueues and cohorts have their own series; one that is left
 out is missing from `kueue_cluster_queue_info` and `kueue_cohort_info` too.
 """
 
@@ -33,8 +33,8 @@ from queuecontroller.state.shell import Shell
 from sluicecommon.kubernetes.quantity import CPU
 from sluicecommon.metric import Metric
 
-MOST_QUEUES: Final = 2000
-MOST_SHOWN: Final = 10_000
+MAX_QUEUES: Final = 2000
+MAX_SHOWN: Final = 10_000
 """Series of one metric whose labels are a queue and something else."""
 
 
@@ -95,7 +95,7 @@ class _Kueue:
     def all(self, version: str) -> None:
         self._samples.add(k.BUILD_INFO, (version, "", "", "", "", ""), 1)
         self._counted()
-        states = list(islice(self._engine.cache.queues.values(), MOST_QUEUES))
+        states = list(islice(self._engine.cache.queues.values(), MAX_QUEUES))
         admitted_below: Counter[str] = Counter()
         for state in states:
             count = self._cluster_queue(state)
@@ -106,7 +106,7 @@ class _Kueue:
         self._not_admitted()
         roots = {id(state.node.root): state.node.root for state in states}
         nodes = (node for root in roots.values() for node in root.subtree() if node.is_cohort)
-        for node in islice(nodes, MOST_QUEUES):
+        for node in islice(nodes, MAX_QUEUES):
             self._cohort(node, admitted_below[node.name])
         self._fair_usage()
 
@@ -118,7 +118,7 @@ class _Kueue:
             self._add(k.ATTEMPTS, (result,), count)
         for result, found in figures.attempt_s.items():
             self._samples.histogram(k.ATTEMPT_DURATION, (result, self._role), found)
-        for queue in islice(self._engine.cache.queues, MOST_QUEUES):
+        for queue in islice(self._engine.cache.queues, MAX_QUEUES):
             self._add(k.SKIPS, (queue,), figures.skips.get(queue, 0))
         for counts, of_cluster, of_local in (
             (figures.reserved, k.RESERVED, k.LQ_RESERVED),
@@ -148,11 +148,11 @@ class _Kueue:
         self._waits(k.GATE_REMOVAL, figures.gate_removal)
 
     def _counts(self, metric: Metric, counts: Mapping[Labels, int]) -> None:
-        for labels, count in islice(counts.items(), MOST_SHOWN):
+        for labels, count in islice(counts.items(), MAX_SHOWN):
             self._add(metric, labels, count)
 
     def _waits(self, metric: Metric, waits: Waits) -> None:
-        for labels, found in islice(waits.items(), MOST_SHOWN):
+        for labels, found in islice(waits.items(), MAX_SHOWN):
             self._samples.histogram(metric, (*labels, self._role), found)
 
     # -- gauges -------------------------------------------------------------------------------
@@ -254,7 +254,7 @@ class _Kueue:
 
     def _not_admitted(self) -> None:
         by_queue: Counter[Labels] = Counter()
-        for labels, count in islice(self._unadmitted.items(), MOST_SHOWN):
+        for labels, count in islice(self._unadmitted.items(), MAX_SHOWN):
             by_queue[labels[2:]] += count
             self._add(k.LQ_UNADMITTED, labels, count)
         for labels, count in by_queue.items():
@@ -270,11 +270,11 @@ class _Kueue:
             queue = given.cluster_queue if given else local.cluster_queue if local else ""
             by_queue[queue] += 1
             self._line(workload).finished += 1
-        for queue in islice(self._engine.cache.queues, MOST_QUEUES):
+        for queue in islice(self._engine.cache.queues, MAX_QUEUES):
             self._add(k.FINISHED_NOW, (queue,), by_queue[queue])
 
     def _local_queues(self) -> None:
-        for record in islice(self._book.catalogue.of_kind("LocalQueue"), MOST_QUEUES):
+        for record in islice(self._book.catalogue.of_kind("LocalQueue"), MAX_QUEUES):
             namespace, name = record.namespace, record.name
             found = self._book.catalogue.local_queue(namespace, name)
             if found is not None:
@@ -319,7 +319,7 @@ class _Kueue:
 
     def _fair_usage(self) -> None:
         history = self._engine.history
-        for queue in sorted(history.queues())[:MOST_QUEUES] if history is not None else ():
+        for queue in sorted(history.queues())[:MAX_QUEUES] if history is not None else ():
             assert history is not None
             namespace, _, name = queue.partition("/")
             local = self._engine.local_queue(queue)

@@ -22,8 +22,8 @@ from sluicecommon.page.board import Key
 
 MIB: Final = 1 << 20
 LONGEST_TEXT: Final = 600
-MOST_LABELS: Final = 64
-MOST_FLAVORS: Final = 256
+MAX_LABELS: Final = 64
+MAX_FLAVORS: Final = 256
 """Rows of flavors and resources of one ClusterQueue."""
 
 
@@ -89,7 +89,7 @@ def cluster_queue_document(book: Book, name: str) -> dict[str, Any]:
         "why": why,
         "pending": len(pending) if pending is not None else 0,
         "holding": holding,
-        "quota": flavors[:MOST_FLAVORS],
+        "quota": flavors[:MAX_FLAVORS],
         "checks": [one.name for one in spec.admission_checks] if spec is not None else None,
     }
 
@@ -126,7 +126,7 @@ def cohort_document(book: Book, name: str, node: QuotaNode | None) -> dict[str, 
     return {
         "parent": (node.parent.name if node is not None and node.parent is not None else None)
         or (spec.parent if spec is not None else None),
-        "quota": rows[:MOST_FLAVORS],
+        "quota": rows[:MAX_FLAVORS],
         "implicit": True if spec is None else None,
     }
 
@@ -139,7 +139,7 @@ def flavor_document(body: Mapping[str, Any]) -> dict[str, Any]:
     spec = body.get("spec") or {}
     taints = [
         f"{one.get('key')}={one.get('value') or ''}:{one.get('effect')}"
-        for one in (spec.get("nodeTaints") or ())[:MOST_LABELS]
+        for one in (spec.get("nodeTaints") or ())[:MAX_LABELS]
         if isinstance(one, Mapping)
     ]
     return {
@@ -155,7 +155,7 @@ def topology_document(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _labels(found: Mapping[str, Any]) -> dict[str, str] | None:
-    return {str(k): str(v) for k, v in list(found.items())[:MOST_LABELS]} or None
+    return {str(k): str(v) for k, v in list(found.items())[:MAX_LABELS]} or None
 
 
 def node_document(node: Node, is_ready: bool) -> dict[str, Any]:
@@ -258,7 +258,7 @@ def detection_document(node: str, one: Detection) -> tuple[Key, dict[str, Any]]:
         "level": one.level,
         "text": one.text[:LONGEST_TEXT],
         "workload": one.workload,
-        "evidence": dict(list(evidence.items())[:MOST_LABELS]) or None,
+        "evidence": dict(list(evidence.items())[:MAX_LABELS]) or None,
     }
 
 

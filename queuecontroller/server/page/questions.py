@@ -22,7 +22,7 @@ from queuecontroller.state.shell import Shell
 from queuecontroller.state.status import amounts, stamp
 from sluicecommon.plain import write_plain
 
-MOST_EVENTS: Final = 50
+MAX_EVENTS: Final = 50
 MAX_SIMULATED: Final = 2_000
 """Workloads in a what-if, which take a second or two of a processor."""
 API: Final = "kueue.x-k8s.io/v1beta1"
@@ -43,7 +43,7 @@ def explained(shell: Shell, namespace: str, name: str) -> dict[str, Any]:
         "estimateSeconds": status.estimate_s,
         "events": [
             {"at": one.at_ns / 1e9, "kind": one.kind, "text": one.text}
-            for one in shell.store.events(f"Workload/{record.key}", MOST_EVENTS)
+            for one in shell.store.events(f"Workload/{record.key}", MAX_EVENTS)
         ],
         "conditions": [
             {

@@ -182,7 +182,7 @@ class SqliteStore:
     def _object(self, row: tuple[Any, ...]) -> ObjectRecord:
         try:
             if not isinstance(json.loads(row[-1]), dict):
-                raise ValueError("is no object with fields")
+                raise ValueError("expected a JSON object")
         except (ValueError, TypeError, *_DAMAGE) as error:
             named = "/".join(str(part) for part in row[:3] if part)
             raise StoreUnusable(f"{self._path}: the row of {named}: {error}") from error
@@ -323,7 +323,7 @@ def _number(value: object, more: int = 0) -> str:
     """A term or revision as stored, plus `more`. Raises ValueError if it is out of range."""
     found = int(str(value))
     if not 0 <= found < MAX_NUMBER - more:
-        raise ValueError(f"{found} is not a term or revision")
+        raise ValueError(f"expected a term or revision, got {found}")
     return str(found + more)
 
 

@@ -16,7 +16,7 @@ from queuecontroller.kueueapi.conversion import ConversionError, convert
 from queuecontroller.kueueapi.manifests.validating import problems_of
 from sluicecommon.reader import Problem, shown
 
-MOST_OBJECTS: Final = 100_000
+MAX_OBJECTS: Final = 100_000
 LONGEST_MESSAGE: Final = 4 << 10
 """Characters; the message is shown in a terminal."""
 
@@ -28,14 +28,14 @@ class BadReview(ValueError):
 def converted(body: bytes) -> bytes:
     review, request = _read(body, "ConversionReview", "apiextensions.k8s.io/v1")
     objects, wanted = request.get("objects"), request.get("desiredAPIVersion")
-    if not isinstance(objects, list) or len(objects) > MOST_OBJECTS:
-        raise BadReview(f"request.objects is not a list of at most {MOST_OBJECTS}")
+    if not isinstance(objects, list) or len(objects) > MAX_OBJECTS:
+        raise BadReview(f"request.objects: expected a list of at most {MAX_OBJECTS}")
     made: list[dict[str, Any]] = []
     result: dict[str, Any] = {"status": "Success"}
     for one in objects:
         try:
             if not isinstance(one, dict):
-                raise ConversionError(f"{shown(one)} is not an object")
+                raise ConversionError(f"expected an object, got {shown(one)}")
             made.append(convert(one, str(wanted)))
         except (ConversionError, RecursionError) as error:
             made = []
@@ -48,7 +48,7 @@ def judged(body: bytes) -> bytes:
     review, request = _read(body, "AdmissionReview", "admission.k8s.io/v1")
     document, old = request.get("object"), request.get("oldObject")
     if not isinstance(document, dict) or not isinstance(old, dict | None):
-        raise BadReview("request.object is not an object")
+        raise BadReview("request.object: expected an object")
     problems = problems_of(document, old)
     if not problems:
         return _answer(review, request, {"allowed": True})
@@ -75,7 +75,7 @@ def patched(
     review, request = _read(body, "AdmissionReview", "admission.k8s.io/v1")
     document = request.get("object")
     if not isinstance(document, dict) or not isinstance(document.get("metadata"), dict):
-        raise BadReview("request.object is not an object")
+        raise BadReview("request.object: expected an object")
     before = request.get("oldObject")
     old = before if isinstance(before, dict) else None
     namespace = str(request.get("namespace") or "")
@@ -93,7 +93,7 @@ def reviewed(body: bytes, judge: Callable[[Question], Answer]) -> bytes:
     review, request = _read(body, "AdmissionReview", "admission.k8s.io/v1")
     document, old = request.get("object"), request.get("oldObject")
     if not isinstance(document, dict) or not isinstance(document.get("metadata"), dict):
-        raise BadReview("request.object is not an object")
+        raise BadReview("request.object: expected an object")
     user = request.get("userInfo")
     answer = judge(
         Question(
@@ -130,7 +130,7 @@ def _read(body: bytes, kind: str, version: str) -> tuple[dict[str, Any], dict[st
     if not isinstance(request, dict) or not isinstance(request.get("uid"), str):
         raise BadReview("has no request with a uid")
     if (review.get("kind"), review.get("apiVersion")) != (kind, version):
-        raise BadReview(f"is not a {kind} of {version}")
+        raise BadReview(f"expected {kind} of {version}")
     return review, request
 
 

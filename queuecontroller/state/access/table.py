@@ -30,14 +30,14 @@ class Act(StrEnum):
     SUBMIT = "submit a workload"
     SUBMIT_AS = "submit for another user"
     CHANGE_WORKLOAD = "apply over, delete, hold or resume a workload"
-    SET_PRIORITY = "give a priority that is no class's"
+    SET_PRIORITY = "give a priority without a class"
     SET_CHECK = "say what an admission check found"
     SET_STATUS = "say the rest of a workload's status, its UID and time of creation"
     CHANGE_OBJECTS = "apply, delete, hold or resume queues, flavors and other objects"
     DELETE_NODE = "forget a node"
     SEE_WORKLOAD = "see a workload, why it waits, its way"
     SEE_COMMAND = "see a workload's command line"
-    LIST = "list and watch objects, see those that are no workload"
+    LIST = "list and watch objects, see those other than workloads"
     SEE_SERVER = "see the service's version and state"
 
 

@@ -15,7 +15,7 @@ from queuecontroller.scheduler.placement.fragmentation import Fragmentation, Gau
 from queuecontroller.scheduler.placement.mig import Span
 from queuecontroller.scheduler.placement.request import AskError
 from queuecontroller.scheduler.placement.stock import Share, Stock
-from queuecontroller.scheduler.placement.stock_room import GivenPods, StockRoom, Wish
+from queuecontroller.scheduler.placement.stock_room import GivenPods, RoomRequest, StockRoom
 from queuecontroller.state.nodes.sessions import Nodes, is_away, rests
 from queuecontroller.state.objects.asks import pod_of, topology_of
 from queuecontroller.state.objects.catalogue import Catalogue
@@ -197,16 +197,16 @@ class NodesRoom(StockRoom):
     def resting(self, priority: int) -> Collection[WorkloadKey]:
         return [key for key, mine in self._resting.items() if mine < priority]
 
-    def wish(self, workload: Workload, given: Iterable[GivenPods]) -> Wish:
+    def room_request(self, workload: Workload, given: Iterable[GivenPods]) -> RoomRequest:
         record = self._find_record(workload.key)
         if record is None or not record.asks:
-            return Wish()
+            return RoomRequest()
         try:
-            return self._wish(record, list(given))
+            return self._request_of(record, list(given))
         except AskError as error:
-            return Wish(wrong=str(error))
+            return RoomRequest(wrong=str(error))
 
-    def _wish(self, record: WorkloadRecord, given: list[GivenPods]) -> Wish:
+    def _request_of(self, record: WorkloadRecord, given: list[GivenPods]) -> RoomRequest:
         before = self._nodes.of_workload(record.key)
         avoid = frozenset(self._avoid.get(record.key, ()))
         pod_sets = {one.name: one for one in record.workload.pod_sets}
@@ -224,10 +224,10 @@ class NodesRoom(StockRoom):
                 if before:
                     held = before.get(name)
                     if held is None or held.desired is Desired.STOP:
-                        return Wish(wrong="its previous pods have not stopped yet")
+                        return RoomRequest(wrong="its previous pods have not stopped yet")
                     pod = pod.where_it_was(held.node, shares_of(held, resting=False))
                 pods.append(pod)
-        return Wish(tuple(pods), topology_of(pod_sets[one.name] for one in given))
+        return RoomRequest(tuple(pods), topology_of(pod_sets[one.name] for one in given))
 
     # -- for the rest of the service --------------------------------------------------------------
 

@@ -85,7 +85,7 @@ class Hello:
     """The newest sealed fence that it received."""
 
 
-MOST_DETECTIONS: Final = 32
+MAX_DETECTIONS: Final = 32
 """Detections kept per node in memory; the node's own journal has all of them."""
 
 
@@ -117,12 +117,12 @@ class Node:
     detections: dict[int, Detection] = field(default_factory=dict)
     """Detections by number, the newest last."""
 
-    def heard(self, told: Iterable[Detection]) -> None:
+    def record_detections(self, found: Iterable[Detection]) -> None:
         """Store detections; duplicates are ignored, since a new session repeats those of the last
         one."""
-        for one in told:
+        for one in found:
             self.detections.setdefault(one.number, one)
-        while len(self.detections) > MOST_DETECTIONS:
+        while len(self.detections) > MAX_DETECTIONS:
             del self.detections[next(iter(self.detections))]
 
     @property

@@ -109,7 +109,7 @@ def _policy(annotations: Mapping[str, str]) -> SharePolicy | None:
         return SharePolicy(text)
     except ValueError:
         allowed = ", ".join(SharePolicy)
-        raise AnnotationError(f"{SHARE_POLICY}: {text!r} is none of {allowed}") from None
+        raise AnnotationError(f"{SHARE_POLICY}: must be one of {allowed}, got {text!r}") from None
 
 
 def request_of(ask: GpuAsk, annotations: Mapping[str, str]) -> GpuRequest:

@@ -45,7 +45,7 @@ USERS: Final = "sluice.dev/users"
 commas."""
 
 T = TypeVar("T")
-MOST_KNOWN: Final = 10_000
+MAX_KNOWN: Final = 10_000
 """Cached results; the keys come from users."""
 NAMESPACED: Final = ("LocalQueue", "LimitRange")
 OBJECT_KINDS: Final = CLUSTER_WIDE + NAMESPACED
@@ -220,7 +220,7 @@ class Catalogue:
         """Result of `make` for this key, cached until an object changes."""
         known: T | None = self._known.get(key)
         if known is None:
-            if len(self._known) >= MOST_KNOWN:
+            if len(self._known) >= MAX_KNOWN:
                 self._known.clear()
             known = self._known[key] = make()
         return known

@@ -74,7 +74,7 @@ _MAKING_WAY: Final = {
     OnPreemption.PAUSE: Desired.PAUSE,
     OnPreemption.CHECKPOINT: Desired.CHECKPOINT,
 }
-MOST_TURNS: Final = 3
+MAX_TURNS: Final = 3
 """Mutual preemptions of two workloads before an event is recorded. The scheduler protects a
 workload after three, so more than six would be a defect."""
 BACKOFF: Final = PodsReadySettings(backoff_base_s=2, backoff_max_s=300)
@@ -268,7 +268,7 @@ class Workloads:
             self._reserve(decision, now_ns)
         for pending in result.pending:
             self._wait(pending, now_ns)
-        for key in result.heard:
+        for key in result.unreported:
             if key not in self.waiting:
                 self._journal.touch_workload(key)
         if result.heads:
@@ -407,7 +407,7 @@ class Workloads:
         self.preemptor_of[key] = preemptor.key
         record = self.records[key]
         turns = self.engine.preemption_turns(key, preemptor.key)
-        if turns > MOST_TURNS:
+        if turns > MAX_TURNS:
             self.figures.preemption_turns[preemptor.cluster_queue] += 1
             text = (
                 f"preempted for {preemptor.key}: the two have preempted each other {turns} times;"

@@ -36,7 +36,8 @@ struct sim_session {
 	CUstreamCaptureMode mode;
 	unsigned long long id;
 	bool broken;
-	bool borrowed; /* the caller owns the graph: cuStreamBeginCaptureToGraph */
+	unsigned violations; /* forbidden queries seen when it began */
+	bool borrowed;       /* the caller owns the graph: cuStreamBeginCaptureToGraph */
 };
 
 struct CUstream_st {

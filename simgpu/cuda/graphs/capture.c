@@ -13,6 +13,7 @@ static __thread CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 static __thread int thread_captures; /* begun by this thread in a mode other than relaxed */
 static int global_captures;          /* begun in global mode by any thread */
 static unsigned long long capture_ids;
+static unsigned violations; /* forbidden queries of threads while a capture was open in global mode */
 
 bool sim_capture_forbids(void)
 {
@@ -20,6 +21,14 @@ bool sim_capture_forbids(void)
 		return false;
 	return thread_captures > 0 || (thread_mode == CU_STREAM_CAPTURE_MODE_GLOBAL &&
 	                               __atomic_load_n(&global_captures, __ATOMIC_RELAXED) > 0);
+}
+
+bool sim_capture_violated(void)
+{
+	if (!sim_capture_forbids())
+		return false;
+	__atomic_fetch_add(&violations, 1, __ATOMIC_RELAXED);
+	return true;
 }
 
 enum sim_capture sim_capture_or_run(struct CUstream_st *stream, const struct sim_node_params *node, CUresult *ret_error)
@@ -125,6 +134,7 @@ static CUresult capture_begin(struct CUstream_st *s, CUstreamCaptureMode mode, s
 	session->borrowed = into != NULL;
 	session->origin = s;
 	session->mode = mode;
+	session->violations = __atomic_load_n(&violations, __ATOMIC_RELAXED);
 	session->id = __atomic_add_fetch(&capture_ids, 1, __ATOMIC_RELAXED);
 	s->session = session;
 	s->tips = 0;
@@ -183,6 +193,9 @@ SIM_API CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
 	if (session->mode == CU_STREAM_CAPTURE_MODE_GLOBAL)
 		__atomic_fetch_sub(&global_captures, 1, __ATOMIC_RELAXED);
 	joined = session_leave(s, session);
+	if (session->mode == CU_STREAM_CAPTURE_MODE_GLOBAL &&
+	    session->violations != __atomic_load_n(&violations, __ATOMIC_RELAXED))
+		session->broken = true;
 	bool broken = session->broken;
 
 	if (!broken && joined)

@@ -11,6 +11,8 @@ enum sim_capture sim_capture_or_run(struct CUstream_st *stream, const struct sim
                                     CUresult *ret_error);
 /* Is there a capture that forbids calls which could wait for the captured work? */
 bool sim_capture_forbids(void);
+/* The same at a query of an event, which also ends every capture in global mode. */
+bool sim_capture_violated(void);
 /* The session to which a captured event belongs, while it lasts. */
 struct sim_session *sim_session_of(struct CUctx_st *context, unsigned long long id);
 /* The stream's next node depends on these nodes, too. false: too many dependencies. */

@@ -122,7 +122,7 @@ SIM_API CUresult cuEventQuery(CUevent event)
 		return CUDA_ERROR_INVALID_HANDLE;
 	if (event->captured_id)
 		return CUDA_ERROR_CAPTURED_EVENT;
-	if (sim_capture_forbids())
+	if (sim_capture_violated())
 		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 	if (pending(event))
 		return CUDA_ERROR_NOT_READY;

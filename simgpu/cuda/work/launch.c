@@ -37,6 +37,7 @@ static inline CUresult launch(struct CUctx_st *context, CUfunction f, unsigned g
 		return CUDA_ERROR_INVALID_HANDLE;
 	if (gx == 0 || gy == 0 || gz == 0 || threads == 0)
 		return CUDA_ERROR_INVALID_VALUE;
+	context = s->context; /* of the stream, whatever context is current */
 	if (f->module->context && f->module->context != context)
 		return CUDA_ERROR_INVALID_CONTEXT;
 	if (threads > (uint64_t)f->attribute[CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK] ||

@@ -34,6 +34,7 @@ static CUresult (*ctx_set)(CUcontext);
 static CUcontext context;
 static CUfunction kernel;
 static const char *mode;
+static uint64_t kernel_ns = 1; /* "launch3000": a kernel of 3 us, as short as a card has them */
 static int rounds;
 
 static uint64_t now_ns(void)
@@ -62,7 +63,7 @@ static void *symbol(void *library, const char *name)
 static double batch(const struct side *side)
 {
 	CUresult r = CUDA_SUCCESS;
-	uint64_t ns = 1, began;
+	uint64_t ns = kernel_ns, began;
 	void *params[] = { &ns };
 	unsigned shapes = mode[0] == 'm' ? (unsigned)atoi(mode + strcspn(mode, "0123456789")) : 1;
 
@@ -121,11 +122,13 @@ static void *work(void *argument)
 int main(int argc, char **argv)
 {
 	if (argc != 5) {
-		fprintf(stderr, "usage: hookbench launch|alloc|info ROUNDS THREADS LIVE\n");
+		fprintf(stderr, "usage: hookbench launch[NS]|mixedN|alloc|info ROUNDS THREADS LIVE\n");
 		return 2;
 	}
 	mode = argv[1];
 	rounds = atoi(argv[2]);
+	if (mode[0] == 'l' && mode[strcspn(mode, "0123456789")])
+		kernel_ns = strtoull(mode + strcspn(mode, "0123456789"), NULL, 10);
 	int threads = atoi(argv[3]), live = atoi(argv[4]);
 	const char *paths[2] = { getenv("SLUICE_BENCH_DRIVER"), getenv("SLUICE_BENCH_SHIM") };
 	void *library[2];

@@ -12,7 +12,7 @@ from tests.queue.server.beside_hostile import KINDS, PEERS, certificates, hostil
 from tests.queue.server.callers import Callers, callers
 from tests.queue.state.world import TEAMS
 
-MOST_S = 0.1
+MAX_S = 0.1
 CONNECTIONS = "sluice_queue_connections"
 BEGUN_S = 2.0
 """After their handshakes: until each has as many calls in flight as it may."""
@@ -47,5 +47,5 @@ def _entry(name: str, took: list[float], alone: list[float]) -> Entry:
         value=p99,
         baseline=before,
         ratio=p99 / before,
-        target=f"at most {MOST_S} s",
+        target=f"at most {MAX_S} s",
     )

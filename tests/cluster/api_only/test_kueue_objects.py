@@ -210,7 +210,7 @@ def test_a_status_is_converted_and_a_user_cannot_forge_one(plane: ControlPlane) 
 WRONG = [
     pytest.param(made("ClusterQueue", "w", {"resourceGroups": [*QUEUE["resourceGroups"], *QUEUE["resourceGroups"]]}), "resource 'cpu' is in two groups (the first is spec.resourceGroups[0].coveredResources) (fix: leave it in one of them)", id="by the webhook"),
     pytest.param(made("Workload", "w", {"podSets": [{"count": 1, "minCount": 2, "template": {}}]}), "spec.podSets[0].minCount: 2 is more than count (1) (fix: write less)", id="pods"),
-    pytest.param(made("Workload", "w", {"podSets": [{"template": {"spec": {"containers": [{"resources": {"requests": {"cpu": "x"}}}]}}}]}), "'x' is not a quantity", id="in a template that the schema does not know"),
+    pytest.param(made("Workload", "w", {"podSets": [{"template": {"spec": {"containers": [{"resources": {"requests": {"cpu": "x"}}}]}}}]}), "expected a quantity such as 1, 500m, 1.5, 2Gi or 1e3, got 'x'", id="in a template that the schema does not know"),
     pytest.param(made("ClusterQueue", "w", {"queueingStrategy": "FIFO"}), 'Unsupported value: "FIFO"', id="by the schema"),
     pytest.param(made("ClusterQueue", "w", {"cohort": "c"}), 'unknown field "cohort"', id="an old field in the new version"),
     pytest.param(made("ResourceFlavor", "w", {"topologyName": "A_b"}), "spec.topologyName", id="a name"),

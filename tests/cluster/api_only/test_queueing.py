@@ -302,7 +302,7 @@ def test_what_cannot_be_read_says_so_and_stops_nobody(queue: ControlPlane) -> No
     until("the Workload says so", lambda: condition(queue.api.get(path), "QuotaReserved"), 30)
     said = condition(queue.api.get(path), "QuotaReserved")
     assert (said["status"], said["reason"]) == ("False", "Misconfigured")
-    assert "'x' is not a quantity" in said["message"]
+    assert "expected a quantity such as 1, 500m, 1.5, 2Gi or 1e3, got 'x'" in said["message"]
 
 
 def test_a_workload_of_nobody_is_admitted_and_let_go(queue: ControlPlane) -> None:

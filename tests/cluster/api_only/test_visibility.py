@@ -186,7 +186,11 @@ def test_kueues_own_names_still_mean_kueues_kinds(served: Served) -> None:
     [
         ("v1beta2/clusterqueues/none/pendingworkloads", 404, '"none" not found'),
         ("v1beta2/namespaces/default/localqueues/none/pendingworkloads", 404, '"none" not found'),
-        ("v1beta2/clusterqueues/small/pendingworkloads?limit=-1", 400, "limit: '-1' is not a whole"),
+        (
+            "v1beta2/clusterqueues/small/pendingworkloads?limit=-1",
+            400,
+            "limit: '-1' is not a whole",
+        ),
         ("v1beta2/clusterqueues/small/pendingworkloads?limit=20000", 400, "more than 10000"),
         ("v1beta2/clusterqueues/small", 404, "could not find"),
     ],

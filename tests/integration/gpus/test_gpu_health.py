@@ -91,6 +91,19 @@ def test_a_gpu_that_fell_off_the_bus_is_lost_alone(node: Node) -> None:
     assert states(node)[0] == "healthy"
 
 
+def test_a_daemon_that_starts_beside_a_lost_gpu_serves_the_others(node: Node) -> None:
+    control(node, "gpu_lost=1")
+    state_is(node, 1, "lost")
+    node.kill_daemon()
+    node.start()
+    until("the healthy GPU is served", lambda: [one["index"] for one in gpus(node)] == [0], 30)
+    assert node.cli("run", "--gpumem", "1Gi", "--", "true").returncode == 0
+    doctor = node.cli("doctor", check=False).stdout
+    assert "GPU 1: cannot be read by NVML and is not served: GPU is lost" in doctor
+    control(node)
+    until("both are served", lambda: states(node) == ["healthy", "healthy"], 30)
+
+
 @pytest.mark.parametrize(
     ("line", "reason"),
     [

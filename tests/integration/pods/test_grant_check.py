@@ -46,8 +46,8 @@ def test_it_measures_the_grant_that_it_runs_in(node: Node) -> None:
 def test_another_grant_than_was_asked_for_is_told(node: Node) -> None:
     status, said = within(node, "--gpumem", "2000", "--cores", "60", "--seconds", "0")
     assert status == 1
-    assert "WRONG: the cap is 1000 MiB, 2000 were asked for" in said
-    assert "WRONG: the share is 30 %, 60 were asked for" in said
+    assert "WRONG: the cap is 1000 MiB, 2000 were requested" in said
+    assert "WRONG: the share is 30 %, 60 were requested" in said
 
 
 def test_outside_of_a_grant_it_says_so(node: Node) -> None:

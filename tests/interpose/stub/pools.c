@@ -2,6 +2,14 @@
 /* Stream-ordered memory: pools grow by whole granules and shrink when trimmed. */
 #include "tests/interpose/stub/stub.h"
 
+/* With the lock held: a pool is released as a whole, when it is destroyed and nothing of it is handed out. */
+static void end(struct object *pool)
+{
+	gpu[pool->dev].used -= pool->bytes;
+	pool->bytes = 0;
+	pool->kind = FREE;
+}
+
 static CUresult from_pool(CUdeviceptr *dptr, size_t bytes, struct object *pool)
 {
 	CUresult r = CUDA_SUCCESS;
@@ -37,12 +45,8 @@ static bool async_free(CUdeviceptr dptr)
 		pool = (struct object *)o->owner;
 		pool->used -= o->bytes;
 		o->kind = FREE;
-		if (pool->dead) {
-			gpu[pool->dev].used -= o->bytes;
-			pool->bytes -= o->bytes;
-			if (pool->used == 0)
-				pool->kind = FREE;
-		}
+		if (pool->dead && pool->used == 0)
+			end(pool);
 	}
 	pthread_mutex_unlock(&lock);
 	return o != NULL;
@@ -93,11 +97,9 @@ API CUresult cuMemPoolDestroy(CUmemoryPool handle)
 	struct object *pool = (struct object *)handle;
 
 	pthread_mutex_lock(&lock);
-	gpu[pool->dev].used -= pool->bytes - pool->used;
-	pool->bytes = pool->used;
 	pool->dead = true;
 	if (pool->used == 0)
-		pool->kind = FREE;
+		end(pool);
 	pthread_mutex_unlock(&lock);
 	return CUDA_SUCCESS;
 }

@@ -26,7 +26,7 @@ from queuecontroller.scheduler.scheduler import Scheduler
 from queuecontroller.server.collector import Collector
 from tests.kit.conformance.baseline import BASELINE, Scenario, prepared, rank, workload_of
 
-MOST_CYCLES = 50
+MAX_CYCLES = 50
 """After each end. With everybody different there are as many heads as workloads."""
 
 
@@ -56,7 +56,7 @@ def measure(
     collector = Collector()
     collector.start()  # as the service does
     running: deque[WorkloadKey] = deque()
-    _decide(made, running, 10 * MOST_CYCLES)
+    _decide(made, running, 10 * MAX_CYCLES)
     pending = sum(map(len, made.pending.values()))
     times_ns: list[int] = []
     admissions = 0
@@ -64,7 +64,7 @@ def measure(
         made.delete(running.popleft())
         before = len(running)
         collector.step()
-        times_ns += _decide(made, running, MOST_CYCLES)
+        times_ns += _decide(made, running, MAX_CYCLES)
         admissions += len(running) - before
     collector.stop()
     return Backlog(

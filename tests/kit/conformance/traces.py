@@ -48,7 +48,7 @@ from queuecontroller.scheduler.scheduler import Scheduler
 from tests.kit.conformance.recorded import open_text
 
 SECOND_NS: Final = 1_000_000_000
-MOST_CYCLES: Final = 1000
+MAX_CYCLES: Final = 1000
 """In one second; no scenario has a tenth as many workloads that could be decided on."""
 QUIET_CYCLES: Final = 5
 """So many in a row that change nothing end a second, as in the recording; who tries its flavors in
@@ -176,7 +176,7 @@ class Player:
     def _decide(self, at: int) -> bool:
         """Cycles until nothing more can be decided at this moment; False: that never comes."""
         quiet, before = 0, None
-        for _ in range(MOST_CYCLES):
+        for _ in range(MAX_CYCLES):
             result = self._engine.cycle(at * SECOND_NS)
             self._carry_out(result, at)
             waiting = self._active()

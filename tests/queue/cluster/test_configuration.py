@@ -111,7 +111,7 @@ def test_a_section_without_effect_is_named(name: str) -> None:
         ({"waitForPodReady": {}}, "waitForPodReady"),
         (
             {"integrations": {"frameworks": ["batch/jobs"]}},
-            "'batch/jobs' is not a supported framework",
+            "unsupported framework 'batch/jobs'",
         ),
         ({"integrations": {"framework": []}}, "integrations.framework"),
         ({"integrations": {"externalFrameworks": ["foo"]}}, "Kind.version.group"),

@@ -143,6 +143,30 @@ def test_a_cordon_is_heard_of_and_taken_away(desk: SharePods) -> None:
     assert [one for _, one in told] == [cordon, NO_CORDON, NO_CORDON, NO_CORDON]
 
 
+def test_a_node_whose_kubelet_has_no_gpus_to_allocate_is_stopped(desk: SharePods) -> None:
+    more: list[str] = []
+    desk.on_more = more.append
+
+    def seen(**allocatable: str) -> None:
+        document = {"metadata": {"name": "n"}, "status": {"allocatable": allocatable}}
+        desk.node_changed(Changed(Item("n", "1", desk.seen_node(document))))
+
+    seen(**{"nvidia.com/gpu": "10", "cpu": "0"})
+    assert not desk.stopped
+    seen(**{"nvidia.com/gpu": "0"})
+    assert desk.stopped == {"n"}
+    assert more == []
+    seen(**{"nvidia.com/gpu": "10"})
+    assert not desk.stopped
+    assert more == ["GPUs of n"], "pods that were refused are tried again"
+    seen(**{"nvidia.com/gpu": "0"})
+    seen()
+    assert not desk.stopped, "its GPUs are given by claims"
+    seen(**{"nvidia.com/gpu": "0"})
+    desk.node_changed(Removed("n"))
+    assert not desk.stopped
+
+
 def test_the_page_has_what_pods_take(desk: SharePods) -> None:
     plugin = next(one for one in PLUGINS if one.word == "DCU")
     node(desk, plugin)

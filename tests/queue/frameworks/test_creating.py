@@ -196,14 +196,14 @@ def test_a_workload_has_what_its_job_says() -> None:
     [
         (
             {"metadata": {"labels": {"kueue.x-k8s.io/max-exec-time-seconds": "0"}}},
-            "metadata.labels.kueue.x-k8s.io/max-exec-time-seconds: '0' is not a whole number from 1",
+            "metadata.labels.kueue.x-k8s.io/max-exec-time-seconds: expected a whole number from 1, got '0'",
         ),
         (
             {"metadata": {"annotations": {"kueue.x-k8s.io/job-min-parallelism": "5"}}},
-            "metadata.annotations.kueue.x-k8s.io/job-min-parallelism: '5' is not a whole number from "
-            "1 to parallelism (4)",
+            "metadata.annotations.kueue.x-k8s.io/job-min-parallelism: expected a whole number from "
+            "1 to parallelism (4), got '5'",
         ),
-        ({"spec": {"template": 3}}, "spec.template: expected fields, found 3"),
+        ({"spec": {"template": 3}}, "spec.template: expected fields, got 3"),
     ],
     ids=["a time limit of 0", "more pods at least than at most", "a template that is a number"],
 )

@@ -348,7 +348,7 @@ def test_what_cannot_be_read_is_an_action_too() -> None:
     (refused,) = World(document).step()
     assert isinstance(refused, Refuse)
     assert [str(one) for one in refused.problems] == [
-        "spec.parallelism: expected a whole number, found 'many'"
+        "spec.parallelism: expected a whole number, got 'many'"
     ]
 
 

@@ -148,7 +148,7 @@ def test_a_wrong_size_is_told_by_the_field() -> None:
     document["spec"]["leaderWorkerTemplate"]["size"] = 0
     ((_, refused),) = reconcile_set(document, [])
     assert isinstance(refused, Refuse)
-    assert "spec.leaderWorkerTemplate.size: 0 is not from 1" in str(refused.problems[0])
+    assert "spec.leaderWorkerTemplate.size: must be from 1 to" in str(refused.problems[0])
 
 
 @given(data=st.data(), wrong=WRONG)

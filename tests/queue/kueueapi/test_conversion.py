@@ -198,10 +198,18 @@ def test_v1alpha2_of_a_cluster_queue_is_v1beta1() -> None:
 @pytest.mark.parametrize(
     ("document", "wanted", "said"),
     [
-        ({"kind": "Job"}, NEW, "kind 'Job' is none of"),
-        ({"kind": ["x"]}, NEW, "is none of"),
-        ({"kind": "Cohort", "apiVersion": "batch/v1"}, NEW, "'batch/v1' is not one of kueue"),
-        ({"kind": "Cohort", "apiVersion": OLD}, f"{GROUP}/v9", "v9' is not one of"),
+        ({"kind": "Job"}, NEW, "kind: must be one of"),
+        ({"kind": ["x"]}, NEW, "kind: must be one of"),
+        (
+            {"kind": "Cohort", "apiVersion": "batch/v1"},
+            NEW,
+            "expected a version of kueue.x-k8s.io, got 'batch/v1'",
+        ),
+        (
+            {"kind": "Cohort", "apiVersion": OLD},
+            f"{GROUP}/v9",
+            "expected a version of kueue.x-k8s.io, got 'kueue.x-k8s.io/v9'",
+        ),
         ({"kind": "Cohort", "apiVersion": f"{GROUP}/v1alpha2"}, NEW, "Cohort is not served as"),
     ],
 )

@@ -85,8 +85,8 @@ def test_what_is_left_out_has_kueues_defaults() -> None:
         ({"preemption": {"reclaimInCohort": "Any"}}, "ClusterQueue.spec.preemption.reclaimInCohort", "did you mean reclaimWithinCohort"),
         ({"resourceGroups": [{"coveredResources": ["cpu"], "flavors": [{"name": "a", "resources": [{"name": "cpu", "nominal": 1}]}]}]}, "ClusterQueue.spec.resourceGroups[0].flavors[0].resources[0].nominal", "did you mean nominalQuota"),
         ({"xyzzy": 1}, "ClusterQueue.spec.xyzzy", "unknown field"),
-        ({"queueingStrategy": "FIFO"}, "ClusterQueue.spec.queueingStrategy", "is not one of BestEffortFIFO, StrictFIFO"),
-        ({"resourceGroups": [{"coveredResources": ["cpu"], "flavors": [{"name": "a", "resources": [{"name": "cpu", "nominalQuota": "1 Gi"}]}]}]}, "ClusterQueue.spec.resourceGroups[0].flavors[0].resources[0].nominalQuota", "is not a quantity"),
+        ({"queueingStrategy": "FIFO"}, "ClusterQueue.spec.queueingStrategy", "must be one of BestEffortFIFO, StrictFIFO, got 'FIFO'"),
+        ({"resourceGroups": [{"coveredResources": ["cpu"], "flavors": [{"name": "a", "resources": [{"name": "cpu", "nominalQuota": "1 Gi"}]}]}]}, "ClusterQueue.spec.resourceGroups[0].flavors[0].resources[0].nominalQuota", "expected a quantity"),
         ({"resourceGroups": {}}, "ClusterQueue.spec.resourceGroups", "expected a list"),
         ({"cohort": 7}, "ClusterQueue.spec.cohort", "expected text"),
     ],
@@ -208,8 +208,14 @@ def test_admission_fair_sharing_is_read(
     ("section", "message"),
     [
         ({"usageHalfLifeTime": "-1h"}, "usageHalfLifeTime: must not be negative"),
-        ({"usageHalfLifeTime": "week"}, "usageHalfLifeTime: 'week' is not a duration"),
-        ({"usageHalfLifeTime": 168}, "usageHalfLifeTime: 168 is not a duration"),
+        (
+            {"usageHalfLifeTime": "week"},
+            "usageHalfLifeTime: expected a duration such as 168h, 5m, 1h30m or 500ms, got 'week'",
+        ),
+        (
+            {"usageHalfLifeTime": 168},
+            "usageHalfLifeTime: expected a duration such as 168h, 5m, 1h30m or 500ms, got 168",
+        ),
         ({"usageSamplingInterval": "0s"}, "usageSamplingInterval: must be greater than 0"),
         ({"resourceWeights": {"cpu": -1}}, "resourceWeights.cpu: must be a number from 0"),
         ({"resourceWeights": {"cpu": True}}, "resourceWeights.cpu: must be a number from 0"),
@@ -267,7 +273,7 @@ def shortest(ns: int) -> str:
 
 @pytest.mark.parametrize("text", ["", "h", "5", "1h 5m", "5d", "1e3s", "9999999999h", "1h-5m"])
 def test_what_is_no_duration(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a duration"):
+    with pytest.raises(ValueError, match="expected a duration"):
         parse_duration_ns(text)
 
 
@@ -387,7 +393,7 @@ value: 3
         ),
         (
             "kind: PriorityClass\nmetadata: [p]\nvalue: 1",
-            "x.yaml:2: PriorityClass/ metadata: expected fields, found ['p']",
+            "x.yaml:2: PriorityClass/ metadata: expected fields, got ['p']",
         ),
     ],
 )

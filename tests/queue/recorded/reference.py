@@ -19,7 +19,7 @@ from typing import Any
 
 from tests.kit.conformance.traces import Run
 
-MOST_CYCLES = 300
+MAX_CYCLES = 300
 """In one second: more are without end."""
 Amounts = dict[str, int]
 Amounts2 = dict[tuple[str, str], int]
@@ -111,9 +111,9 @@ class Reference:
                 self.queues[job.queue].waiting.append(job)
             self._turning.clear()
             cycles = 0
-            while self._cycle(at) and cycles < MOST_CYCLES:
+            while self._cycle(at) and cycles < MAX_CYCLES:
                 cycles += 1
-            if cycles == MOST_CYCLES or any(job.ends is None for job in self._turning):
+            if cycles == MAX_CYCLES or any(job.ends is None for job in self._turning):
                 # It tries its flavors in turns; at which of them it is when the second ends is chance.
                 self.run.livelock_at = at
                 break

@@ -15,7 +15,7 @@ from tests.queue.recorded.places import FOLDER
 
 FILES = sorted(FOLDER.glob("*.json.xz"))
 CASES = 126
-MOST_EXCLUDED = 6
+MAX_EXCLUDED = 6
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name.partition(".")[0])
@@ -32,7 +32,7 @@ def test_few_cases_are_excluded_and_each_says_why() -> None:
     outcomes = [run_case(case) for path in FILES for case in cases_of(path)]
     assert len(outcomes) == CASES
     excluded = [one for one in outcomes if one.verdict is Verdict.EXCLUDED]
-    assert len(excluded) <= MOST_EXCLUDED
+    assert len(excluded) <= MAX_EXCLUDED
     assert all(len(one.details[0]) > 20 for one in excluded)
 
 

@@ -17,7 +17,7 @@ from tests.queue.recorded.places import FOLDER
 
 FILES = [FOLDER / "traces.jsonl.xz"]
 RUNS = 400
-MOST_EXPLAINED_RATIO = 0.03
+MAX_EXPLAINED_RATIO = 0.03
 
 
 @pytest.mark.parametrize("path", FILES, ids=["traces"])
@@ -27,7 +27,7 @@ def test_recorded_runs_are_ours_second_by_second(path: Path) -> None:
     differing = {name: one for name, one in outcomes.items() if one.verdict is Verdict.DIFFERS}
     assert not differing
     counts = Counter(one.verdict for one in outcomes.values())
-    assert counts[Verdict.EXPLAINED] <= MOST_EXPLAINED_RATIO * len(outcomes)
+    assert counts[Verdict.EXPLAINED] <= MAX_EXPLAINED_RATIO * len(outcomes)
     assert all(one.because for one in outcomes.values() if one.verdict is Verdict.EXPLAINED)
 
 

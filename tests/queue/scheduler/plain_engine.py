@@ -34,7 +34,7 @@ class PlainQueue:
     """True if a workload that cannot start sets aside the others of its shape."""
 
     def __init__(
-        self, name: str, strategy: QueueingStrategy, heard: list[WorkloadKey] | None = None
+        self, name: str, strategy: QueueingStrategy, unreported: list[WorkloadKey] | None = None
     ) -> None:
         self.name = name
         self.strategy = strategy

@@ -459,7 +459,7 @@ def test_those_alike_hear_why_none_can_start_in_whichever_line_they_stand() -> N
     submit(made, *line("a", 2, amount=2), *line("b", 2, amount=2))
     heard = set()
     for _ in range(4):
-        heard |= {str(key) for key in made.cycle(1).heard}
+        heard |= {str(key) for key in made.cycle(1).unreported}
     assert heard == {"ns/a0", "ns/a1", "ns/b0", "ns/b1"}
     for name in ("a1", "b0", "b1"):
         found = made.why_like_others(workload(name, name[0], 2).key)

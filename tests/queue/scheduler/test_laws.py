@@ -30,7 +30,7 @@ from tests.queue.builders import (
 )
 from tests.queue.scheduler.plans import Plan, build, plans
 
-MOST_CYCLES = 400
+MAX_CYCLES = 400
 
 
 class Run:
@@ -140,13 +140,13 @@ def test_every_sequence_of_cycles_ends(plan: Plan, preserve: bool) -> None:
     """Preemption never goes on for ever, although a preempted workload stops and queues again at
     once, none ever ends, and no head asks for one cycle more without a reason."""
     run = Run(plan, preserve)
-    for _ in range(MOST_CYCLES):
+    for _ in range(MAX_CYCLES):
         while run.stopping:
             run.finish_one()
         result = run.cycle()
         if not (result.reserved or result.preempted or result.more):
             return
-    pytest.fail(f"still deciding after {MOST_CYCLES} cycles: {run.log[-4:]}")
+    pytest.fail(f"still deciding after {MAX_CYCLES} cycles: {run.log[-4:]}")
 
 
 @settings(max_examples=40, deadline=None)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
+
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -11,15 +15,6 @@ from queuecontroller.server.metrics.exposition import render
 from queuecontroller.state.shell import Shell
 from tests.kit.places import REPO
 from tests.queue.state.world import World
-
-
-def rows() -> list[str]:
-    found = []
-    for one in catalogue.CATALOGUE:
-        name = one.name + ("_total" if one.kind is catalogue.Kind.COUNTER else "")
-        labels = ", ".join(f"`{label}`" for label in one.labels)
-        found.append(f"| `{name}` | {one.kind} | {labels} | {one.help} |")
-    return found
 
 
 def fragments(world: World) -> dict[tuple[str, str], float]:
@@ -34,7 +29,23 @@ def fragments(world: World) -> dict[tuple[str, str], float]:
 
 def test_the_metrics_on_the_page() -> None:
     page = (REPO / "docs" / "reference" / "metrics-queue.md").read_text()
-    assert [line for line in page.splitlines() if line.startswith("| `")] == rows()
+    rows = [line for line in page.splitlines() if line.startswith("- `")]
+    for one in catalogue.CATALOGUE:
+        name = one.name + ("_total" if one.kind is catalogue.Kind.COUNTER else "")
+        (row,) = (row for row in rows if f"`{name}`" in row.partition(": ")[0])
+        assert row.endswith(one.help) or one.help == "The same, by LocalQueue."
+        common = {"replica_role"} if one.name.startswith(("kueue_", "multikueue_")) else set()
+        shown = {*re.findall(r"`(\w+)`", row.partition(": ")[0]), *common}
+        if "device" in shown:
+            shown |= {"node", "device_index", "device_uuid", "device_type"}
+        if one.help == "The same, by LocalQueue.":
+            shown |= {"name", "namespace"}
+        assert {*one.labels} <= shown
+        assert ("*histogram:* " in row) is (one.kind is catalogue.Kind.HISTOGRAM)
+    named = [name for row in rows for name in row.partition(": ")[0].split(" (")[0].split(", ")]
+    assert len(named) == len(catalogue.CATALOGUE)
+    making = [sys.executable, "packaging/generate/metrics.py", "metrics-queue.md"]
+    assert subprocess.run(making, cwd=REPO, capture_output=True, text=True).stdout == page
 
 
 def test_every_metric_of_the_catalogue_is_exposed_and_no_other() -> None:
@@ -93,8 +104,8 @@ def test_every_mistake_is_told_at_once() -> None:
     text = "\n".join(caught.value.problems)
     for named in (
         "server.listen: 0.0.0.0:1 would be TCP without TLS",
-        "server.log_level: must be one of debug, info, warning, error, not 'loud'",
-        "server.max_message_kib: must be between 64 and 65536, not 1",
+        "server.log_level: must be one of debug, info, warning, error, got 'loud'",
+        "server.max_message_kib: must be between 64 and 65536, got 1",
         "tls.certificate: is missing",
         "tls.admins: requires tls.client_ca",
         "nodes.lost_polic: no such key (did you mean 'lost_policy'?)",

@@ -99,7 +99,7 @@ def test_a_mistake_the_service_finds_has_file_and_line(
     (tmp_path / "b.yaml").write_text(f"{QUEUE}metadata:\n  name: [1]\nspec: {{clusterQueue: a}}\n")
     done = run("apply", "-f", tmp_path, "--server", controller.address)
     assert done.returncode == 2
-    first = f"sluice-queue: {tmp_path}/b.yaml:4: LocalQueue.metadata.name: expected text, found [1]"
+    first = f"sluice-queue: {tmp_path}/b.yaml:4: LocalQueue.metadata.name: expected text, got [1]"
     assert done.stderr.splitlines()[0].startswith(first)
     assert done.stdout == ""
     gone = run("get", "lq", "x", "--server", controller.address)
@@ -158,7 +158,7 @@ def test_mistakes_in_the_file_have_its_name_and_those_of_flags_have_not(tmp_path
     file.write_text("[nodes]\nlease_s = 'x'\n")
     done = serve(tmp_path / "queue.sqlite", "--config", file, "--set", "tls.nothing=1")
     assert done.returncode == 2
-    assert f"sluice-queue: {file}: nodes.lease_s: must be a number, not 'x'\n" in done.stderr
+    assert f"sluice-queue: {file}: nodes.lease_s: must be a number, got 'x'\n" in done.stderr
     assert "sluice-queue: tls.nothing: no such key" in done.stderr
 
 

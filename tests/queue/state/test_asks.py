@@ -104,7 +104,7 @@ def test_requests_and_annotations_are_an_ask(
     [
         ("nvidia.com/gpu: 1, nvidia.com/mig-1g.10gb: 1", "", "shares of GPUs or MIG instances"),
         ("nvidia.com/gpu: 1", "sluice.dev/share-policy: alone", "hard, elastic, exclusive"),
-        ("nvidia.com/gpu: 1", "nvidia.com/numa-bind: maybe", "neither true nor false"),
+        ("nvidia.com/gpu: 1", "nvidia.com/numa-bind: maybe", "must be true or false, got 'maybe'"),
         ("nvidia.com/mig-1g.10gb: 1", "sluice.dev/share-policy: exclusive", "not for MIG"),
     ],
 )
@@ -172,7 +172,9 @@ def test_policies_and_places_survive_the_wire(wire: Wire) -> None:
 
 def test_an_error_of_an_annotation_is_an_error_of_the_ask() -> None:
     broken: dict[str, Any] = {"annotations": {"hami.io/gpu-scheduler-policy": "best"}}
-    with pytest.raises(AskError, match="none of binpack, spread, topology-aware, mutex, numa"):
+    with pytest.raises(
+        AskError, match="must be one of binpack, spread, topology-aware, mutex, numa"
+    ):
         ask_of(PodSet("main", 1, {}, containers=({"nvidia.com/gpu": 1},), **broken))
 
 

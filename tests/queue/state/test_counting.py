@@ -100,7 +100,7 @@ def test_pods_that_recover_are_not_ready_for_the_first_time() -> None:
 
 
 def test_queues_that_come_and_go_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("queuecontroller.state.figures.MOST_SERIES", 3)
+    monkeypatch.setattr("queuecontroller.state.figures.MAX_SERIES", 3)
     counts, waits = Counts(), Waits()
     for number in range(10):
         counts.add(f"q{number}")

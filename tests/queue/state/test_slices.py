@@ -13,7 +13,7 @@ from queuecontroller.server.api.client import OBJECTS_A_CALL
 from queuecontroller.server.callers.fair_calls import SLICE_S, TURNS_S, FairCalls
 from queuecontroller.server.callers.listeners import Connection, Listeners
 from queuecontroller.state.access import Caller, Denied
-from queuecontroller.state.applying import MOST_BY_USER, MOST_PROBLEMS, Reading, at_once
+from queuecontroller.state.applying import MAX_BY_USER, MAX_PROBLEMS, Reading, at_once
 from queuecontroller.state.objects import submission
 from queuecontroller.state.objects.submission import Refused
 from sluicecommon.reader import ManifestError
@@ -222,13 +222,13 @@ def test_what_was_deleted_meanwhile_is_made_anew_and_belongs_to_who_applied_it()
 
 def test_a_call_of_a_user_is_bounded_and_an_admins_is_not() -> None:
     world = World()
-    many = [workload(f"w{i}") for i in range(MOST_BY_USER + 1)]
-    with pytest.raises(Refused, match=f"more than {MOST_BY_USER} workloads"):
+    many = [workload(f"w{i}") for i in range(MAX_BY_USER + 1)]
+    with pytest.raises(Refused, match=f"more than {MAX_BY_USER} workloads"):
         world.step("apply", lambda book, now: book.apply(many, False, now, EVE))
     assert names(world) == []
-    assert len(world.book.apply(many[1:], False, 1, EVE)) == MOST_BY_USER
-    assert len(world.book.apply(many, False, 1, CAROL)) == MOST_BY_USER + 1
-    assert OBJECTS_A_CALL <= MOST_BY_USER, "what our own client sends at once is taken"
+    assert len(world.book.apply(many[1:], False, 1, EVE)) == MAX_BY_USER
+    assert len(world.book.apply(many, False, 1, CAROL)) == MAX_BY_USER + 1
+    assert OBJECTS_A_CALL <= MAX_BY_USER, "what our own client sends at once is taken"
 
 
 def test_a_hundred_thousand_replicas_are_refused_before_they_are_made(
@@ -258,8 +258,8 @@ def test_a_hundred_thousand_replicas_are_refused_before_they_are_made(
 
 def test_mistakes_without_end_are_not_read_to_the_end() -> None:
     world = World()
-    wrong = [workload("j\nX") for _ in range(5 * MOST_PROBLEMS)]
+    wrong = [workload("j\nX") for _ in range(5 * MAX_PROBLEMS)]
     with pytest.raises(ManifestError) as told:
         world.book.apply(wrong, False, 1, EVE)
-    assert MOST_PROBLEMS <= len(told.value.problems) < 2 * MOST_PROBLEMS
+    assert MAX_PROBLEMS <= len(told.value.problems) < 2 * MAX_PROBLEMS
     assert "object 1:" in str(told.value.problems[0])

@@ -172,6 +172,48 @@ def test_a_suite_that_cannot_be_built_is_red(tmp_path: Path) -> None:
     assert "BROKEN test: ended with 2 and named no reason" in lines
 
 
+def prepared(place: Path, programs: str, page: str, cluster: str = "true") -> None:
+    """A project with these commands for the programs of a cluster and for two suites."""
+    project(place, "def test_good(): pass", "")
+    with place.joinpath("Makefile").open("a") as makefile:
+        for name, command in (
+            ("cluster-programs", programs),
+            ("test-page", page),
+            ("test-cluster", cluster),
+        ):
+            makefile.write(f"{name}:\n\t@{command}\n")
+
+
+AWAITED = "until [ -e built ]; do sleep 0.05; done"
+
+
+def test_what_a_later_suite_needs_is_built_beside_a_suite_that_waits(tmp_path: Path) -> None:
+    prepared(tmp_path, "nice >niceness; touch built", AWAITED, "test -e built")
+    status, _, _ = ci(tmp_path, "test-page", "test-cluster")
+    assert status == 0
+    assert tmp_path.joinpath("niceness").read_text().strip() == "19"
+
+
+def test_what_no_later_suite_needs_is_not_built(tmp_path: Path) -> None:
+    prepared(tmp_path, "touch built", "true")
+    ci(tmp_path, "test-cluster", "test-page")
+    assert not (tmp_path / "built").exists()
+    assert not (tmp_path / "build" / "prepared.log").exists()
+
+
+def test_a_build_ahead_that_fails_changes_no_verdict(tmp_path: Path) -> None:
+    prepared(tmp_path, "touch built; echo no Go; exit 1", AWAITED)
+    assert ci(tmp_path, "test-page", "test-cluster")[0] == 0
+    assert "no Go" in (tmp_path / "build" / "prepared.log").read_text()
+
+
+def test_a_build_ahead_ends_with_the_run(tmp_path: Path) -> None:
+    prepared(tmp_path, "echo $$$$ >pid; touch built; exec sleep 600", AWAITED)
+    assert ci(tmp_path, "test-page", "test-cluster")[0] == 0
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
 def test_what_is_to_end_ends_its_suite(tmp_path: Path) -> None:
     project(tmp_path, "", "", command="echo $$$$ >pid; exec sleep 60")
     run = subprocess.Popen(

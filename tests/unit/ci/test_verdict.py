@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.ci.verdict import MOST_FLAKY, MOST_RUNS, Failure, Suite, Verdict, decide
+from tests.ci.verdict import MAX_FLAKY, MAX_RUNS, Failure, Suite, Verdict, decide
 
 AT = "2024-05-06T07:08:09+00:00"
 FIRST = Failure("AssertionError: 3 != 4", "def test():\n>  assert 3 == 4")
@@ -83,7 +83,7 @@ def test_at_most_five_are_forgiven_over_all_suites() -> None:
     one_more = decided(suite(failed=flaky(3)), suite("test-page", failed=flaky(3, "page")))
     assert one_more.status == 1
     assert last(one_more) == " 6 failed, 6 passed in 200.00s "
-    assert len(one_more.runs[-1]["flaky"]) == MOST_FLAKY + 1, "listed nevertheless"
+    assert len(one_more.runs[-1]["flaky"]) == MAX_FLAKY + 1, "listed nevertheless"
     assert any(line.startswith("RED: 6 flaky tests") for line in one_more.lines)
 
 
@@ -119,6 +119,6 @@ def test_a_test_that_is_flaky_in_two_runs_is_said_loudly_and_is_not_red() -> Non
 
 def test_the_list_of_runs_stays_short() -> None:
     runs: list[dict[str, Any]] = []
-    for n in range(MOST_RUNS + 5):
+    for n in range(MAX_RUNS + 5):
         runs = decide([suite()], runs, str(n)).runs
-    assert [run["at"] for run in runs] == [str(n) for n in range(5, MOST_RUNS + 5)]
+    assert [run["at"] for run in runs] == [str(n) for n in range(5, MAX_RUNS + 5)]

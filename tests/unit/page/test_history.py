@@ -39,13 +39,13 @@ def test_what_is_not_known_or_absurd_does_no_harm() -> None:
 
 def test_the_number_of_series_is_bounded_and_those_gone_are_forgotten() -> None:
     kept = History()
-    most = history.MOST_SERIES
+    most = history.MAX_SERIES
     try:
-        history.MOST_SERIES = 2  # type: ignore[misc]
+        history.MAX_SERIES = 2  # type: ignore[misc]
         for name in "abc":
             kept.add(name, {"used": 1.0}, 0)
     finally:
-        history.MOST_SERIES = most  # type: ignore[misc]
+        history.MAX_SERIES = most  # type: ignore[misc]
     assert len(kept) == 2
     kept.keep({"b"})
     assert len(kept) == 1

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 
 from sluicecommon.page.tickets import (
-    MOST_SESSIONS,
-    MOST_TICKETS,
+    MAX_SESSIONS,
+    MAX_TICKETS,
     SESSION_S,
     TICKET_S,
     Tickets,
@@ -51,11 +51,11 @@ def test_a_session_ends_when_its_viewer_leaves() -> None:
 
 def test_more_than_may_be_push_out_the_oldest() -> None:
     kept = tickets()
-    issued = [kept.issue("ann", 0) for _ in range(MOST_TICKETS + 1)]
+    issued = [kept.issue("ann", 0) for _ in range(MAX_TICKETS + 1)]
     assert kept.redeem(issued[0], 1) is None
     assert kept.redeem(issued[-1], 1) is not None
     sessions = []
-    for _ in range(MOST_SESSIONS):
+    for _ in range(MAX_SESSIONS):
         redeemed = kept.redeem(kept.issue("eve", 2), 2)
         assert redeemed is not None
         sessions.append(redeemed[0])

@@ -362,7 +362,7 @@ class DevicePluginManager:
     def _check(self, ids: Sequence[str], known: Mapping[GpuUuid, Collection[range]]) -> None:
         """`known`: numbers of each GPU's slots that are offered now."""
         if not ids:
-            raise NotOurs("no device is asked for")
+            raise NotOurs("no device is requested")
         for text in ids:
             slot = parse_slot(text)
             if not any(slot.slot in numbers for numbers in known.get(slot.gpu, ())):

@@ -115,7 +115,7 @@ class OnDemand:
         state = self.cuts.cards.get(slot.gpu)
         place = numbers(state.profiles).get(slot.slot) if state is not None else None
         if state is None or place is None:
-            raise NoRoom(f"{slot} is no place on a card of this node (any more)")
+            raise NoRoom(f"{slot}: this node has no such MIG placement (any more)")
         others: tuple[Span, ...] = tuple(
             one.span
             for one in numbers(state.profiles).values()

@@ -98,7 +98,7 @@ class ClaimManager:
         fatal: Callable[[BaseException], None],
     ) -> None:
         """`source` None: there is no API server, and only what was prepared before is served.
-        `for_claims`: whether new claims may have a GPU, see doors."""
+        `for_claims`: whether new claims may have a GPU, see `AllocationModes`."""
         self._places = places
         self.settings = settings
         self.figures = ClaimFigures()
@@ -203,7 +203,7 @@ class ClaimManager:
         try:
             units = self._units()
             if not self.book.is_ready(allocation):
-                self._check_doors(allocation, units)
+                self._check_modes(allocation, units)
             async with contextlib.AsyncExitStack() as promised:
                 units |= await self._places.cut(promised, allocation, self._grants_of(claim))
                 asks = [
@@ -259,7 +259,7 @@ class ClaimManager:
                 return row.allocation
             raise NotPrepared(str(error)) from None
 
-    def _check_doors(self, allocation: ClaimAllocation, units: Mapping[str, GpuUuid]) -> None:
+    def _check_modes(self, allocation: ClaimAllocation, units: Mapping[str, GpuUuid]) -> None:
         """Raises NoAllocation."""
         wanted = {units[share.device] for share in allocation.shares if share.device in units}
         wanted |= {one.card for one in self._places.of(allocation).values()}

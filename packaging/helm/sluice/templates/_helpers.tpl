@@ -180,7 +180,8 @@ tolerations: {{- toYaml . | nindent 2 }}
 {{- if .Values.queue.persistence.existingClaim }}{{ $told = append $told "queue.persistence.existingClaim: nothing is kept beside Kueue: what was promised stands at the Workloads" }}{{ end -}}
 {{- if or .Values.queue.page.service .Values.queue.page.viewers .Values.queue.page.operators }}{{ $told = append $told "queue.page: there is no page beside Kueue, whose queues are not read" }}{{ end -}}
 {{- if or .Values.scheduler.callers .Values.scheduler.image .Values.scheduler.managedResources }}{{ $told = append $told "scheduler: nobody asks the controller beside Kueue; the cluster's own scheduler places the pods" }}{{ end -}}
-{{- if or .Values.shares.deviceConfig .Values.shares.writers }}{{ $told = append $told "shares: pods are not changed as they are made beside Kueue" }}{{ end -}}
+{{- if .Values.shares.writers }}{{ $told = append $told "shares.writers: pods are not changed as they are made beside Kueue" }}{{ end -}}
+{{- if or .Values.queue.kueueConfiguration .Values.queue.kueueConfigMap }}{{ $told = append $told "queue.kueueConfiguration, queue.kueueConfigMap: have no effect beside Kueue, which reads its own" }}{{ end -}}
 {{- if not .Values.agent.enabled }}{{ $told = append $told "agent.enabled=false: beside Kueue the controller answers by what agents report, and would answer nobody" }}{{ end -}}
 {{- range $key := list "webhooks_listen" "visibility_listen" "kueue_configuration" -}}
 {{- if regexMatch (printf "(?m)^[ \t]*%s[ \t]*=" $key) $.Values.queue.config }}{{ $told = append $told (printf "queue.config: %s has no effect beside Kueue, which has its own" $key) }}{{ end -}}
@@ -223,10 +224,66 @@ tolerations: {{- toYaml . | nindent 2 }}
 {{- end -}}
 {{- end -}}
 
+{{/* HAMi's and Kueue's own files, given as text or by the name of a ConfigMap: one row for each, as JSON. Text lies in a
+     ConfigMap of ours. Fails where both are given. */}}
+{{- define "sluice.foreignFiles" -}}
+{{- $rows := list (dict "text" "shares.deviceConfig" "map" "shares.deviceConfigMap" "key" "device-config.yaml" "for" "both") (dict "text" "shares.nodeConfig" "map" "shares.nodeConfigMap" "key" "config.json" "for" "agent") (dict "text" "queue.kueueConfiguration" "map" "queue.kueueConfigMap" "key" "controller_manager_config.yaml" "for" "queue") -}}
+{{- $found := list -}}
+{{- range $rows -}}
+{{- $part := index $.Values (splitList "." .text | first) -}}
+{{- $text := index $part (splitList "." .text | last) -}}
+{{- $map := index $part (splitList "." .map | last) -}}
+{{- if and $text $map }}{{ fail (printf "\n%s and %s: set one of them" .text .map) }}{{ end -}}
+{{- if or $text $map }}{{ $found = append $found (dict "key" .key "text" $text "map" $map "for" .for "volume" (.key | replace "_" "-" | replace "." "-")) }}{{ end -}}
+{{- end -}}
+{{- toJson $found -}}
+{{- end -}}
+
+{{/* Volumes for those of a component: (dict "root" $ "for" "agent" "own" NAME-OF-OUR-CONFIGMAP). */}}
+{{- define "sluice.foreignVolumes" -}}
+{{- range include "sluice.foreignFiles" .root | fromJsonArray -}}
+{{- if has .for (list "both" $.for) }}
+- name: {{ .volume }}
+  configMap: {name: {{ .map | default $.own }}, items: [{key: {{ .key }}, path: {{ .key }}}]}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* And where they are mounted: /etc/sluice/foreign/VOLUME/KEY, a directory, so that a change of the ConfigMap arrives. */}}
+{{- define "sluice.foreignMounts" -}}
+{{- range include "sluice.foreignFiles" .root | fromJsonArray -}}
+{{- if has .for (list "both" $.for) }}
+- {name: {{ .volume }}, mountPath: /etc/sluice/foreign/{{ .volume }}, readOnly: true}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Their text in our ConfigMap. */}}
+{{- define "sluice.foreignData" -}}
+{{- range include "sluice.foreignFiles" .root | fromJsonArray -}}
+{{- if and .text (has .for (list "both" $.for)) }}
+{{ .key }}: |
+  {{- .text | nindent 2 }}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The path of one of them in its container; empty if it is not given. */}}
+{{- define "sluice.foreignPath" -}}
+{{- range include "sluice.foreignFiles" .root | fromJsonArray -}}
+{{- if eq .key $.key }}/etc/sluice/foreign/{{ .volume }}/{{ .key }}{{ end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* What the resources are called: the agent's names, and where those are the usual ones HAMi's file's. */}}
 {{- define "sluice.resourceNames" -}}
 {{- $usual := (.Files.Get "files/values.yaml" | fromYaml).agent.resourceNames -}}
-{{- $given := (.Values.shares.deviceConfig | fromYaml).nvidia | default dict -}}
+{{- $text := .Values.shares.deviceConfig -}}
+{{- if .Values.shares.deviceConfigMap -}}
+{{- /* Without a cluster to ask (helm template), the usual names. */ -}}
+{{- $text = dig "data" "device-config.yaml" "" (lookup "v1" "ConfigMap" .Release.Namespace .Values.shares.deviceConfigMap | default dict) -}}
+{{- end -}}
+{{- $given := ($text | fromYaml).nvidia | default dict -}}
 {{- $names := dict -}}
 {{- range $key, $theirs := dict "count" "resourceCountName" "memory" "resourceMemoryName" "memoryPercentage" "resourceMemoryPercentageName" "cores" "resourceCoreName" -}}
 {{- $own := index $.Values.agent.resourceNames $key -}}

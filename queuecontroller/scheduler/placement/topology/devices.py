@@ -60,7 +60,7 @@ class Devices(Protocol):
     def freed(self) -> int: ...
 
     @property
-    def unheard(self) -> str:
+    def missing_input(self) -> str:
         """Input required for placement that was not received yet; empty: none."""
 
     def each(self, workload: Workload, pod_set: PodSet) -> Amounts:
@@ -112,7 +112,7 @@ class NoDevices:
 
     changes = 0
     freed = 0
-    unheard = ""
+    missing_input = ""
 
     def each(self, workload: Workload, pod_set: PodSet) -> Amounts:
         return each_of(pod_set)

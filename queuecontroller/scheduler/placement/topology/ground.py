@@ -16,7 +16,7 @@ from queuecontroller.scheduler.model.objects import WorkloadKey
 from queuecontroller.scheduler.model.selectors import Taint
 
 HOSTNAME: Final = "kubernetes.io/hostname"
-MOST_GONE: Final = 1000
+MAX_GONE: Final = 1000
 """Number of removed nodes that are remembered, so that their pods can be replaced."""
 PODS: Final = "pods"
 """The resource of which every pod takes one."""
@@ -62,17 +62,17 @@ class Ground:
     """Node and requests of these pods."""
     _held: dict[WorkloadKey, tuple[Part, ...]] = field(default_factory=dict)
     _of_place: dict[Hashable, dict[WorkloadKey, dict[str, int]]] = field(default_factory=dict)
-    unheard: str = ""
+    missing_input: str = ""
     """Input that was not received yet and is required for placement; empty: nothing is missing."""
     changes: int = 0
     """Counter that grows with every change."""
     freed: int = 0
     """Counter that grows when a request that found no room may find some."""
 
-    def heard(self) -> None:
+    def inputs_received(self) -> None:
         """Record that all nodes and pods have been received."""
-        if self.unheard:
-            self.unheard = ""
+        if self.missing_input:
+            self.missing_input = ""
             self.changes += 1
             self.freed += 1
 
@@ -94,7 +94,7 @@ class Ground:
     def drop_node(self, name: str) -> bool:
         if self.nodes.pop(name, None) is None:
             return False
-        if len(self.hosts) > len(self.nodes) + MOST_GONE:
+        if len(self.hosts) > len(self.nodes) + MAX_GONE:
             known = {one.host for one in self.nodes.values()}
             self.hosts = {host: facts for host, facts in self.hosts.items() if host in known}
         self.changes += 1

@@ -213,8 +213,8 @@ class TopologyRoom:
         parts: list[Part] = []
         made: dict[str, TopologyAssignment] = {}
         for placing in self._placings(workload, given, self._balanced, trial.wants):
-            if unheard := self.ground.unheard or self._unheard(trial, placing):
-                return Unfit(f"not received yet: {unheard}")
+            if missing := self.ground.missing_input or self._missing_input(trial, placing):
+                return Unfit(f"not received yet: {missing}")
             name = placing.flavor.topology_name or ""
             levels = self._topologies().get(name) if name else _NO_TOPOLOGY
             if not levels:
@@ -248,9 +248,9 @@ class TopologyRoom:
 
         return placings(workload, given, self._flavors(), balanced, each, wants)
 
-    def _unheard(self, trial: Trial, placing: Placing) -> str:
+    def _missing_input(self, trial: Trial, placing: Placing) -> str:
         asks = any(trial.wants(one.name) for one in placing.pod_sets)
-        return self.devices.unheard if asks else ""
+        return self.devices.missing_input if asks else ""
 
     def _by_topology(
         self,

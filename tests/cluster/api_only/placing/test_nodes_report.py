@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from urllib.request import urlopen
 
 import grpc
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from queuecontroller.server.api.wire import NODES
 from tests.cluster.api import path_of
@@ -43,16 +43,19 @@ def replicas(plane: ControlPlane, place: Path, count: int) -> Iterator[list[Repl
         yield made
 
 
-def figure(replica: Replica, name: str) -> float | None:
-    """Value of one metric of the replica; None when /metrics does not have it."""
+def figure(replica: Replica, name: str, **labels: str) -> float | None:
+    """Value of the replica's series with exactly these labels; None when /metrics does not have it."""
     with urlopen(f"http://127.0.0.1:{replica.port}/metrics", timeout=30) as answer:
         text = answer.read().decode()
-    found = re.search(rf"^{re.escape(name)} (.+)$", text, re.MULTILINE)
-    return float(found[1]) if found else None
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name == name and sample.labels == labels:
+                return float(sample.value)
+    return None
 
 
 def ready_nodes(replica: Replica) -> float | None:
-    return figure(replica, 'sluice_queue_nodes{state="ready"}')
+    return figure(replica, "sluice_queue_nodes", state="ready")
 
 
 def test_who_follows_refuses_nodes_and_who_takes_over_is_obeyed(
@@ -170,10 +173,11 @@ def test_quotas_follow_what_nodes_report(plane: ControlPlane, tmp_path: Path) ->
 
     with replicas(plane, tmp_path, 1) as (replica,):
         until("it decides", replica.leads, 60)
-        labels = 'cluster_queue="following",cohort="",flavor="any",replica_role="leader",resource="nvidia.com/gpu"'
+        labels = {"cluster_queue": "following", "cohort": "", "flavor": "any"}
+        labels |= {"replica_role": "leader", "resource": "nvidia.com/gpu"}
 
         def nominal() -> float | None:
-            return figure(replica, f"kueue_cluster_queue_nominal_quota{{{labels}}}")
+            return figure(replica, "kueue_cluster_queue_nominal_quota", **labels)
 
         async def connected() -> None:
             async with Puppet(f"unix:{tmp_path / '0.sock'}", "gpu-1"):

@@ -279,5 +279,5 @@ def _refused(do: Callable[[], None]) -> bool:
 
 def test_kubectl_shows_why(plane: ControlPlane) -> None:
     document = json.dumps(pod("shown", {"nvidia.com/gpu": 1, "nvidia.com/gpumem-percentage": 101}))
-    with pytest.raises(ControlPlaneError, match="101 is not from 0 to 100"):
+    with pytest.raises(ControlPlaneError, match="must be from 0 to 100, got 101"):
         plane.kubectl("apply", "-f", "-", given=document)

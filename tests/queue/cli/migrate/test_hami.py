@@ -62,7 +62,7 @@ def test_pods_that_are_over_hold_nothing() -> None:
     [
         ("GPU-2,NVIDIA,1,1:;", "Pod/n/p: main: no node registers GPU GPU-2"),
         ("GPU-1,DCU,1,1:;", "Pod/n/p: hami.io/vgpu-devices-allocated: 'DCU': only NVIDIA GPUs are supported"),
-        ("GPU-1,NVIDIA,many,1:;", "Pod/n/p: hami.io/vgpu-devices-allocated: 'many' is not a whole number"),
+        ("GPU-1,NVIDIA,many,1:;", "Pod/n/p: hami.io/vgpu-devices-allocated: expected a whole number, got 'many'"),
         ("GPU-1,NVIDIA:;", "Pod/n/p: hami.io/vgpu-devices-allocated: 'GPU-1,NVIDIA' is not UUID,TYPE,MIB,CORES"),
         (";;GPU-1,NVIDIA,1,1:;", "Pod/n/p: hami.io/vgpu-devices-allocated: has more containers than the pod"),
         ("GPU-1,NVIDIA,90000,10:;", "GPU GPU-1 of n1: 90000 MiB are allocated of 81920: Sluice does not overcommit memory"),

@@ -111,7 +111,7 @@ def test_what_others_name_comes_first_and_workloads_by_age() -> None:
     ("document", "why"),
     [
         (queue(admissionChecksStrategy={"admissionChecks": [{"name": "mk"}]}), "spec.admissionChecksStrategy: mk is a MultiKueue check, and MultiKueue is not supported: remove the check"),
-        (queue(quota="x"), "spec.resourceGroups[0].flavors[0].resources[0].nominalQuota: 'x' is not a quantity (examples: 1, 500m, 1.5, 2Gi, 1e3)"),
+        (queue(quota="x"), "spec.resourceGroups[0].flavors[0].resources[0].nominalQuota: expected a quantity such as 1, 500m, 1.5, 2Gi or 1e3, got 'x'"),
         (workload("w", status={"clusterName": "far"}), "status.clusterName: it runs in the cluster far: let it finish there"),
     ],
     ids=["MultiKueue", "unreadable", "runs elsewhere"],
@@ -192,7 +192,7 @@ def test_each_workload_by_what_it_is(
 def test_in_place_everything_stays_or_is_refused_by_name() -> None:
     given = [queue(), queue("bad", "x"), workload("w", running=True), workload("waits")]
     assert told(plan_in_place(given)) == [
-        "refuse ClusterQueue/bad: spec.resourceGroups[0].flavors[0].resources[0].nominalQuota: 'x' is not a quantity (examples: 1, 500m, 1.5, 2Gi, 1e3)",
+        "refuse ClusterQueue/bad: spec.resourceGroups[0].flavors[0].resources[0].nominalQuota: expected a quantity such as 1, 500m, 1.5, 2Gi or 1e3, got 'x'",
         "keep ClusterQueue/cq",
         "keep Workload/n/w: it runs, and continues",
         "keep Workload/n/waits",

@@ -189,7 +189,7 @@ def test_nodes_that_say_too_little_are_told_and_quota_decides(play: Any) -> None
         ('{"at_s": 0, "node": "n", "gpus": [{"memory": "8Gi", "slots": 0}]}', "gpus[0].slots"),
         (
             '{"at_s": 0, "node": "n", "gpus": [{"memory": "8Gi", "mig": ["big"]}]}',
-            "is not a MIG profile",
+            "expected a MIG profile, got 'big'",
         ),
         ('{"at_s": 0, "node": "n", "gpus": [], "label": {}}', "did you mean labels?"),
         ('{"at_s": 0, "node": "n", "gone": "yes"}', "gone: must be true or false"),

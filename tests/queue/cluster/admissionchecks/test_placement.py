@@ -212,7 +212,10 @@ def test_what_can_never_be_is_rejected_and_says_so() -> None:
     found = player.look(wrong)
     assert found is not None
     assert found.state is State.REJECTED
-    assert found.message == "sluice.dev/share-policy: 'most' is none of hard, elastic, exclusive"
+    assert (
+        found.message
+        == "sluice.dev/share-policy: must be one of hard, elastic, exclusive, got 'most'"
+    )
 
 
 @pytest.mark.parametrize("ends", ["Finished", "Evicted"])

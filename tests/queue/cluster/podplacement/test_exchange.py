@@ -112,8 +112,8 @@ class Lab:
             labels = {HOST: name, "rack": rack}
             ground.put_node(NodeFacts(name, labels, {"cpu": 64_000, "pods": 250}))
             self.book.desk.connect(Hello(name, capacity=node(name, 1)), 1)
-        ground.heard()
-        self.book.pods_heard()
+        ground.inputs_received()
+        self.book.pods_received()
         self.book.nodes_room.follow(1)
         self.mirror = Mirror(self.book, self.world)
         self.mirror.begin(1)

@@ -322,7 +322,7 @@ def test_who_leaves_soon_anyway_is_waited_for_and_who_does_not_is_not() -> None:
 
 
 def test_the_class_is_bounded_in_what_it_remembers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preemption, "MOST_WAITING", 3)
+    monkeypatch.setattr(preemption, "MAX_WAITING", 3)
 
     async def test(world: ObjectCache) -> None:
         await full(world, a0=1, a1=2, b0=3, b1=4)

@@ -87,7 +87,7 @@ def test_every_container_has_its_own_beside_claims_that_are_there() -> None:
             "cannot be expressed in a claim: request nvidia.com/gpumem",
         ),
         (pod({GPU: "33", MEM: "1"}), "33 exceed the limit of 32"),
-        (pod({GPU: "1", MEM: "10G"}), "is out of range"),
+        (pod({GPU: "1", MEM: "10G"}), "is in MiB: write 9536"),
         (
             pod({GPU: "1", MEM: "1"}, resourceClaims=[{"name": "sluice-0"}]),
             "names that begin with sluice- are taken",

@@ -218,25 +218,44 @@ def test_a_node_of_ones_own_choice_is_refused() -> None:
 @pytest.mark.parametrize(
     ("asked", "annotations", "why"),
     [
-        ({GPU: 1, PCT: 101}, {}, "container c0: nvidia.com/gpumem-percentage: 101 is not from 0"),
-        ({GPU: "many"}, {}, "nvidia.com/gpu: 'many' is not a quantity"),
-        ({GPU: 1, MEM: -1}, {}, "nvidia.com/gpumem: -1 is not from 0 to"),
-        ({GPU: 1}, {"nvidia.com/numa-bind": "yes"}, "'yes' is neither true nor false"),
-        ({GPU: 1}, {"hami.io/node-scheduler-policy": "best"}, "'best' is not binpack or spread"),
-        ({GPU: 1}, {"nvidia.com/vgpu-mode": "fast"}, "'fast' is none of hami-core, mig, mps"),
-        ({GPU: 1}, {"nvidia.com/vgpu-mode": "mps"}, "mps is not there"),
-        ({GPU: 1}, {"hami.io/device-scoring-weights": "disk=1"}, "'disk=1' is none of slot=N"),
-        ({"cpu": 1}, {"gpu-fraction": "1.5"}, "gpu-fraction: '1.5' is not above 0 and at most 1"),
-        ({"cpu": 1}, {"gpu-fraction": "0"}, "is not above 0"),
-        ({"cpu": 1}, {"gpu-fraction": "NaN"}, "is not above 0"),
+        (
+            {GPU: 1, PCT: 101},
+            {},
+            "container c0: nvidia.com/gpumem-percentage: must be from 0 to 100, got 101",
+        ),
+        ({GPU: "many"}, {}, "nvidia.com/gpu: expected a quantity"),
+        ({GPU: 1, MEM: -1}, {}, "nvidia.com/gpumem: must be from 0 to 1099511627776, got -1"),
+        ({GPU: 1, MEM: "8Gi"}, {}, "because the amount is in MiB: write 8192"),
+        ({GPU: 1, MEM: "40G"}, {}, "because the amount is in MiB: write 38146"),
+        ({GPU: 1, MEM: 3000, PCT: 50}, {}, "nvidia.com/gpumem-percentage: both set the GPU memory"),
+        ({GPU: 1}, {"nvidia.com/numa-bind": "yes"}, "must be true or false, got 'yes'"),
+        (
+            {GPU: 1},
+            {"hami.io/node-scheduler-policy": "best"},
+            "must be binpack or spread, got 'best'",
+        ),
+        (
+            {GPU: 1},
+            {"nvidia.com/vgpu-mode": "fast"},
+            "must be one of hami-core, mig, mps, got 'fast'",
+        ),
+        ({GPU: 1}, {"nvidia.com/vgpu-mode": "mps"}, "mps is not supported"),
+        ({GPU: 1}, {"hami.io/device-scoring-weights": "disk=1"}, "memory=N, got 'disk=1'"),
+        (
+            {"cpu": 1},
+            {"gpu-fraction": "1.5"},
+            "gpu-fraction: expected a number above 0 and at most 1, got '1.5'",
+        ),
+        ({"cpu": 1}, {"gpu-fraction": "0"}, "at most 1, got '0'"),
+        ({"cpu": 1}, {"gpu-fraction": "NaN"}, "at most 1, got 'NaN'"),
         ({"cpu": 1}, {"gpu-fraction": "0.5", "gpu-memory": "1"}, "together with gpu-memory"),
-        ({"cpu": 1}, {"gpu-memory": "2Gi"}, "gpu-memory: '2Gi' is no whole number"),
+        ({"cpu": 1}, {"gpu-memory": "2Gi"}, "gpu-memory: expected a whole number"),
         ({GPU: 1}, {"gpu-fraction": "0.5"}, "container c0 requests nvidia.com/gpu as well"),
         ({"cpu": 1}, {"gpu-fraction-num-devices": "2"}, "means nothing without gpu-fraction"),
         (
             {"cpu": 1},
             {"gpu-fraction": "0.5", "gpu-fraction-container-name": "c9"},
-            "'c9' is no container of the pod: c0",
+            "must be one of c0, got 'c9'",
         ),
         ({"volcano.sh/vgpu-number": 1, GPU: 1}, {}, "is requested together with nvidia.com/gpu"),
     ],
@@ -395,7 +414,7 @@ def test_a_vendors_own_changes_are_made() -> None:
     assert after["metadata"]["annotations"]["metax-tech.com/sgpu-qos-policy"] == "best-effort"
     after = made({"iluvatar.ai/BI-V150-vgpu": 2})
     assert env_of(after) == {"SOL_CONTINER_NAME": "c0"}
-    assert "mthreads.com/sgpu-memory: 3 is none of" in refused(
+    assert "mthreads.com/sgpu-memory: must be one of 2, 4," in refused(
         {"mthreads.com/vgpu": 1, "mthreads.com/sgpu-memory": 3}
     )
 

@@ -68,7 +68,7 @@ class Queue:
         self.shares = SharesOfQueued(
             self.stock, self.ledger, self.defaults, lambda key: self.asks.get(key, {})
         )
-        self.shares.heard()
+        self.shares.inputs_received()
         self.room = TopologyRoom(
             self.ground, lambda: FLAVORS, lambda: {"racks": self.levels}, devices=self.shares
         )

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from queuecontroller.gpushares.extender.answers import STOPPED
 from queuecontroller.gpushares.extender.pods import HAMI, PodPlace, read_pod
 from queuecontroller.gpushares.extender.verdicts import FITS, Verdicts, place_on, why_not
 from tests.queue.gpushares.extender.rooms import (
@@ -48,6 +49,28 @@ def test_a_node_passes_just_when_the_pod_can_be_placed_there(seed: int) -> None:
     for uid in list(one.ledger.pods):
         one.ledger.drop(uid)
     assert free(one.stock) == free(extender(nodes).stock), "all is back"
+
+
+def test_a_node_whose_kubelet_has_no_gpus_to_allocate_gets_no_pod() -> None:
+    """A pod that is bound there fails for good: UnexpectedAdmissionError."""
+    one = extender({"a": node("a", 1), "b": node("b", 1)})
+    stopped = {"a"}
+    one._is_stopped = stopped.__contains__
+    asked = pod(gpumem=1000)
+    passed = one.filter(asked, ["a", "b"])
+    assert (passed.names, passed.failed, passed.hopeless) == (("b",), {"a": STOPPED}, {})
+    assert one.place(asked, "a") == f"node a {STOPPED}"
+    assert isinstance(one.place(asked, "b"), PodPlace)
+    chosen = one.best(read_pod(asked), ["a", "b"])
+    assert chosen is not None
+    assert chosen.node == "b"
+    queued = PodPlace("a", {})
+    one._queued = lambda _pod, _names: queued
+    assert one.filter(asked, ["a", "b"]).names == ()
+    assert one.place(asked, "a") == f"node a {STOPPED}"
+    stopped.clear()
+    assert one.filter(asked, ["a", "b"]).names == ("a",)
+    assert one.place(asked, "a") == queued
 
 
 def test_a_verdict_is_kept_until_its_node_changes() -> None:
@@ -171,7 +194,10 @@ def test_the_best_alone_is_one_with_the_most_points(policy: str) -> None:
 def test_what_cannot_be_meant_is_refused_everywhere_with_its_reason() -> None:
     one = extender({"a": node("a")})
     for asked, said in (
-        (pod(annotations={"hami.io/gpu-scheduler-policy": "best"}), "is none of binpack, spread"),
+        (
+            pod(annotations={"hami.io/gpu-scheduler-policy": "best"}),
+            "must be one of binpack, spread",
+        ),
         (pod(gpucores=101), "gpucores: 101 is not between 0 and 100"),
         (pod(gpumem_percentage=200), "200 is not between 0 and 100"),
         (pod(count=1000), "nvidia.com/gpu: 1000 is not between 0 and 64"),

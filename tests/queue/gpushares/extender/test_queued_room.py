@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from queuecontroller.gpushares.extender.answers import Defaults
-from queuecontroller.gpushares.extender.queued_room import MOST_PODS
+from queuecontroller.gpushares.extender.queued_room import MAX_PODS
 from queuecontroller.scheduler.model.objects import PlacedPods, WorkloadKey
 from queuecontroller.scheduler.model.reasons import PendingReason
 from tests.queue.gpushares.extender.queue import RACK, Queue, uuids
@@ -49,21 +49,21 @@ def test_what_no_node_could_ever_give_is_waited_for_in_vain() -> None:
     queue = Queue({"a": node("a", 1)})
     verdict = queue.keep(queue.submit("w", gpumem=100_000))
     assert not verdict.preempting_helps
-    verdict = queue.keep(queue.submit("many", count=MOST_PODS + 1, gpumem=1))
-    assert f"{MOST_PODS} at most are placed" in verdict.refusal
+    verdict = queue.keep(queue.submit("many", count=MAX_PODS + 1, gpumem=1))
+    assert f"{MAX_PODS} at most are placed" in verdict.refusal
     wrong = queue.submit("wrong", annotations={"nvidia.com/numa-bind": "perhaps"}, gpumem=1)
     verdict = queue.keep(wrong)
-    assert "neither true nor false" in verdict.refusal
+    assert "must be true or false" in verdict.refusal
     assert not verdict.preempting_helps
 
 
 def test_nothing_is_placed_before_it_is_known_which_pods_hold_gpus() -> None:
     queue = Queue({"a": node("a", 1)})
-    queue.shares.unheard = "which pods hold GPUs already"
+    queue.shares.missing_input = "which pods hold GPUs already"
     verdict = queue.keep(queue.submit("w", gpumem=1000))
     assert "not received yet: which pods hold GPUs already" in verdict.refusal
     freed = queue.room.freed
-    queue.shares.heard()
+    queue.shares.inputs_received()
     assert queue.room.freed > freed, "who waits is looked at again"
     assert not queue.keep(queue.submit("w", gpumem=1000)).refusal
 

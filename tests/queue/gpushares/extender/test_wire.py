@@ -42,6 +42,15 @@ def test_keys_are_read_in_any_case_and_written_in_camel_case(change: Any) -> Non
     assert read_preemption(dumped({change("Pod"): pod(), **table}))[1] == {"n": (["v"], 0)}
 
 
+def test_reasons_have_no_percent_sign_which_kube_scheduler_takes_for_a_format() -> None:
+    full = "2 lack time (most free on one: 70 of 80 %), 12.5% of the memory"
+    asked = read_question(dumped({"Pod": pod(), "NodeNames": ["a"]}))
+    for answer in (Passed((), {"a": full}, {}), Passed((), {}, {"a": full}), full):
+        assert b"%" not in write_filter(asked, answer)
+    said = json.loads(write_filter(asked, Passed((), {"a": full}, {})))["FailedNodes"]["a"]
+    assert said == "2 lack time (most free on one: 70 of 80 percent), 12.5 percent of the memory"
+
+
 def test_whole_nodes_are_answered_with_whole_nodes() -> None:
     nodes = [{"metadata": {"name": name}, "spec": {"x": 1}} for name in "ab"]
     asked = read_question(dumped({"Pod": pod(), "Nodes": {"items": nodes}, "NodeNames": None}))

@@ -92,7 +92,10 @@ WRONG = [
     ({"vnpus": [{}]}, "f: vnpus[0].commonWord: must be a name"),
     ({"vnpus": {"hamiVnpuMode": "enpu"}}, "must be template or hami-core"),
     ({"vnpus": [{"commonWord": "A", "memoryAllocatable": -1}]}, "memoryAllocatable: must be a"),
-    ({"ascend": {"resourceCountName": "huawei.com/Ascend911"}}, "is no chip that is known here"),
+    (
+        {"ascend": {"resourceCountName": "huawei.com/Ascend911"}},
+        "unknown chip 'huawei.com/Ascend911'",
+    ),
     ({"others": [{"commonWord": "T"}]}, "f: others[0].resourceCountName: is needed"),
     (
         {"amd": {"resourceCountName": "hygon.com/dcunum"}},

@@ -88,22 +88,22 @@ class PlainQuestion(for_room._Question):
         """Workloads on nodes that could take one of the pods if all of them left."""
         room = self._room
         assert isinstance(room, StockRoom)
-        wish = room._wishes.wish(self._info.workload, _given(self._assignment))
+        request = room._facts.room_request(self._info.workload, _given(self._assignment))
         stock, key = room.stock, self._info.key
-        resting = set(room._wishes.resting(self._info.priority)) - {key}
+        resting = set(room._facts.resting(self._info.priority)) - {key}
         gone = {key, *taken, *resting, *(info.key for info in infos)}
 
         def stays(one: WorkloadKey) -> bool:
-            if one == key or one in resting or not room._wishes.pauses(one):
+            if one == key or one in resting or not room._facts.pauses(one):
                 return False
-            return not room._wishes.yields(one, self._info.priority)
+            return not room._facts.yields(one, self._info.priority)
 
         useful: set[str] = set()
         undo = stock.without(gone, stays)
         try:
             for name in stock.nodes:
                 others = frozenset(stock.nodes) - {name}
-                for pod in wish.pods:
+                for pod in request.pods:
                     here = replace(pod, avoid=pod.avoid | others)
                     if pod.node in ("", name) and not isinstance(place(stock, [here]), NoPlace):
                         useful.add(name)

@@ -200,8 +200,10 @@ def fits_without(made: Cluster, workload: Workload, gone: frozenset[WorkloadKey]
     before = made.picture()
     undo = made.room.stock.without({workload.key, *gone})
     try:
-        wish = made.room.wish(workload, [GivenPods("main", workload.pod_sets[0].count, {})])
-        return not isinstance(place(made.room.stock, wish.pods, wish.topology), NoPlace)
+        request = made.room.room_request(
+            workload, [GivenPods("main", workload.pod_sets[0].count, {})]
+        )
+        return not isinstance(place(made.room.stock, request.pods, request.topology), NoPlace)
     finally:
         undo()
         assert made.picture() == before

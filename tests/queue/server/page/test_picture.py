@@ -14,7 +14,7 @@ from queuecontroller.scheduler.placement.mig import Span
 from queuecontroller.server.page.picture import MAX_EVENTS, Picture
 from queuecontroller.server.page.questions import compared, explained, manifests_of, replaced
 from queuecontroller.server.page.what_if import documents_list
-from queuecontroller.state.nodes.sessions import MOST_DETECTIONS, Detection
+from queuecontroller.state.nodes.sessions import MAX_DETECTIONS, Detection
 from queuecontroller.state.records import Change, Event, GpuAsk
 from queuecontroller.state.shell import Shell
 from sluicecommon.page.board import Sight
@@ -147,13 +147,15 @@ def test_what_nodes_noticed_is_shown_with_its_evidence_and_bounded() -> None:
     def noticed(number: int, evidence: str = '{"pid": 7}') -> Detection:
         return Detection(number, 100, "hook_gap", "warning", "x", WorkloadKey("a/b"), evidence)
 
-    node.heard([noticed(1), noticed(1, '{"pid": 8}'), noticed(2, "[1"), noticed(3, "[" * 1900)])
+    node.record_detections(
+        [noticed(1), noticed(1, '{"pid": 8}'), noticed(2, "[1"), noticed(3, "[" * 1900)]
+    )
     found = drawn(picture, 2)
     assert found["Detection", "", "n1/000000000001"]["evidence"] == {"pid": "7"}
     assert "evidence" not in found["Detection", "", "n1/000000000002"], "no JSON is no evidence"
-    node.heard(noticed(number) for number in range(4, 104))
+    node.record_detections(noticed(number) for number in range(4, 104))
     shown = [key for key in drawn(picture, 4) if key[0] == "Detection"]
-    assert len(shown) == MOST_DETECTIONS
+    assert len(shown) == MAX_DETECTIONS
     assert max(shown)[2] == "n1/000000000103"
     world.connect()
     assert not [key for key in drawn(picture, 6) if key[0] == "Detection"], "told again if at all"

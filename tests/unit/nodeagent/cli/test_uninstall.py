@@ -161,6 +161,35 @@ def nodes(api: FakeApi, looks: int = 3) -> list[str]:
     return said
 
 
+@pytest.mark.parametrize(
+    ("handshake", "counted", "left"),
+    [
+        ("Reported 2026-11-27 10:00:00 +0000 UTC sluice", None, set()),
+        ("Reported 2026-11-27 10:00:00 +0000 UTC sluice", "nvidia.com/gpumem", set()),
+        ("Deleted_2026.11.27 10:00:00", "nvidia.com/gpumem", set()),
+        ("Requesting_2026.11.27 10:00:00", "nvidia.com/gpumem", {"handshake", "nvidia-register"}),
+        ("Deleted_2026.11.27 10:00:00", None, {"handshake", "nvidia-register"}),
+    ],
+    ids=["ours", "ours, counted", "ours, ended", "HAMi's", "HAMi's, ended"],
+)
+def test_hamis_register_goes_where_it_is_ours(
+    handshake: str, counted: str | None, left: set[str]
+) -> None:
+    api = FakeApi()
+    api.daemonset("cleanup")
+    api.node("n1", counted=counted)
+    annotations = api.nodes[0]["metadata"]["annotations"]
+    annotations |= {
+        "hami.io/node-handshake": handshake,
+        "hami.io/node-nvidia-register": "[]",
+        "x": "y",
+    }
+    nodes(api)
+    kept = api.nodes[0]["metadata"]["annotations"]
+    assert kept.keys() - {"x"} == {f"hami.io/node-{one}" for one in left}
+    assert kept["x"] == "y"
+
+
 def test_agents_end_and_their_pods_are_waited_for() -> None:
     api = FakeApi()
     api.daemonset("agent")

@@ -239,12 +239,12 @@ def test_mistakes_in_a_policy_are_all_told_with_its_name(tmp_path: Path) -> None
         load(settings, "host")
     assert [one.replace(f"{path}: ", "") for one in caught.value.problems] == [
         "[xids]: no such section (did you mean 'xid'?)",
-        "xid.seven: is neither the number of an XID, such as 79, nor `unknown`",
-        "xid.0: is neither the number of an XID, such as 79, nor `unknown`",
-        "xid.31: must be one of ignore, application, degraded, reset, lost, not 'rest'",
+        "xid.seven: must be the number of an XID, such as 79, or `unknown`",
+        "xid.0: must be the number of an XID, such as 79, or `unknown`",
+        "xid.31: must be one of ignore, application, degraded, reset, lost, got 'rest'",
         "xid.32: must be { means = \"…\", name = \"…\" }, not {'name': 'x'}",
         "condition.thermic: no such key (did you mean 'thermal'?)",
-        "verdict.none: must be one of ignore, application, degraded, reset, lost, not 1",
+        "verdict.none: must be one of ignore, application, degraded, reset, lost, got 1",
     ]
     assert all(one.startswith(str(path)) for one in caught.value.problems)
 

@@ -6,9 +6,11 @@ import asyncio
 import json
 import os
 import select
+import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -131,15 +133,27 @@ def test_the_child_listens_and_ends_with_the_daemon() -> None:
         assert child.wait(30) == 0
 
 
-def follow(monkeypatch: pytest.MonkeyPatch, script: str, changes: int) -> tuple[Uevents, list[str]]:
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uevents, "DELAY_S", 0.0)
+
+
+def follow(
+    monkeypatch: pytest.MonkeyPatch,
+    script: str,
+    changes: int,
+    sysfs: Path = uevents.SYSFS,
+    meanwhile: Callable[[], object] = lambda: None,
+) -> tuple[Uevents, list[str]]:
     """An endpoint with this script as its child, until it has reported so many changes (0: until it
-    has given up), and the reported actions."""
+    has given up), and the reported actions. `meanwhile` happens between its making and its start."""
     monkeypatch.setattr(uevents, "python_child", lambda _module: [sys.executable, "-c", script])
     monkeypatch.setattr(uevents, "FIRST_PAUSE_S", 0.01)
     reported: list[str] = []
 
     async def run() -> Uevents:
-        listener = Uevents(lambda change: reported.append(change.action))
+        listener = Uevents(lambda change: reported.append(change.action), sysfs)
+        meanwhile()
         async with asyncio.timeout(60):
             await listener.start()
             assert listener._supervisor is not None
@@ -173,6 +187,82 @@ def test_a_child_that_ends_is_replaced_and_what_it_missed_counts_as_lost(
     listener, reported = follow(monkeypatch, LISTENS + end, 3)
     assert reported == ["bind", "lost", "bind"]
     assert listener.lost_total == 1
+
+
+def a_gpu(sysfs: Path, driver: str = "nvidia") -> Path:
+    """A GPU on the PCI bus, bound to the driver."""
+    place = sysfs / "bus" / "pci" / "devices" / "0000:10:00.0"
+    place.mkdir(parents=True)
+    (place / "class").write_text("0x030200\n")
+    bound(place, driver)
+    return place
+
+
+def bound(place: Path, driver: str) -> None:
+    drivers = place.parents[1] / "drivers" / driver
+    drivers.mkdir(parents=True, exist_ok=True)
+    (place / "driver").symlink_to(drivers)
+
+
+def rebound(place: Path) -> None:
+    (place / "driver").unlink()
+    bound(place, "vfio-pci")
+
+
+def reloaded(sysfs: Path) -> None:
+    module = sysfs / "module" / "nvidia"
+    (sysfs / "kept").mkdir()  # so that the new directory cannot have the old one's inode
+    module.rename(sysfs / "kept" / "nvidia")
+    module.mkdir()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda sysfs, place: shutil.rmtree(place),
+        lambda sysfs, place: place.rename(place.with_name("0000:11:00.0")),
+        lambda sysfs, place: rebound(place),
+        lambda sysfs, place: (place / "driver").unlink(),
+        lambda sysfs, place: reloaded(sysfs),
+        lambda sysfs, place: (sysfs / "module" / "nvidia_uvm").mkdir(),
+    ],
+    ids=["pulled", "moved", "bound elsewhere", "unbound", "module reloaded", "module loaded"],
+)
+def test_what_changed_before_the_child_listens_is_reported(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, change: Callable[[Path, Path], object]
+) -> None:
+    place = a_gpu(tmp_path)
+    (tmp_path / "module" / "nvidia").mkdir(parents=True)
+    script = LISTENS + "input()"
+    listener, reported = follow(monkeypatch, script, 2, tmp_path, lambda: change(tmp_path, place))
+    assert reported == ["lost", "bind"]
+    assert listener.lost_total == 1
+
+
+def test_what_is_no_gpu_may_change_before_the_child_listens(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    card = a_gpu(tmp_path).with_name("0000:20:00.0")
+    card.mkdir()
+    (card / "class").write_text("0x020000\n")
+    listener, reported = follow(
+        monkeypatch, LISTENS + "input()", 1, tmp_path, lambda: shutil.rmtree(card)
+    )
+    assert reported == ["bind"]
+    assert listener.lost_total == 0
+
+
+def test_a_daemon_that_has_just_started_has_no_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uevents, "DELAY_S", 60.0)
+
+    async def run() -> None:
+        listener = Uevents(lambda change: None)
+        await listener.start()
+        await asyncio.sleep(0.05)
+        assert not [one for one in psutil.Process().children() if uevents.CHILD in one.cmdline()]
+        await listener.close()
+
+    asyncio.run(run())
 
 
 def test_without_netlink_there_is_no_news_and_no_failure(

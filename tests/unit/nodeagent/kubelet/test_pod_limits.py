@@ -102,6 +102,11 @@ def test_what_cannot_be_meant_names_the_resource(resources: dict[str, str]) -> N
         limits_from_requests(resources, 1, NAMES, DefaultLimits())
 
 
+def test_memory_written_in_bytes_is_refused_with_the_amount_in_mib() -> None:
+    with pytest.raises(PermanentError, match=r"the amount is in MiB: write 8192$"):
+        limits_from_requests({"nvidia.com/gpumem": "8Gi"}, 1, NAMES, DefaultLimits())
+
+
 def test_containers_with_one_grant_get_the_larger_limits() -> None:
     init = limits_from_requests(
         {"nvidia.com/gpumem": "1000", "nvidia.com/gpucores": "60"}, 1, NAMES, DefaultLimits()

@@ -52,13 +52,13 @@ def test_every_mistake_is_told_at_once_and_named() -> None:
     text = "\n".join(found)
     for named in (
         "[plannner]: no such section (did you mean 'planner'?)",
-        "grants.slots_per_gpu: must be a whole number, not 'ten'",
+        "grants.slots_per_gpu: must be a whole number, got 'ten'",
         "grants.strategie: no such key (did you mean 'strategy'?)",
-        "grants.strategy: must be one of pack, spread, not 'middle'",
-        "grants.memory_reserve_mib: must be between 0 and 1e+06, not -1",
+        "grants.strategy: must be one of pack, spread, got 'middle'",
+        "grants.memory_reserve_mib: must be between 0 and 1e+06, got -1",
         "nvml.deadline_s: must be between",
-        "paths.native: must be an absolute path, not 'lib'",
-        "metrics.enabled: must be true or false, not 1",
+        "paths.native: must be an absolute path, got 'lib'",
+        "metrics.enabled: must be true or false, got 1",
     ):
         assert named in text
 
@@ -106,15 +106,15 @@ def test_the_kubelet_section_and_its_nodes_are_as_strict() -> None:
         """
     ) == [
         "kubelet.enabeld: no such key (did you mean 'enabled'?)",
-        "kubelet.mode: must be one of share, exclusive, mig, mps, not 'shared'",
+        "kubelet.mode: must be one of share, exclusive, mig, mps, got 'shared'",
         "kubelet.limits: may hold queue, placement, pod, defaults, not 'pods'",
-        "kubelet.hami: must be an absolute path, not 'relative.yaml'",
+        "kubelet.hami: must be an absolute path, got 'relative.yaml'",
         "kubelet.exclude_indexes: has something twice: [0, 0]",
-        "kubelet.exclude_uuids: must be a list of texts, not 'GPU-1'",
-        "kubelet.default_memory_mib: must be a whole number, not 1.5",
+        "kubelet.exclude_uuids: must be a list of texts, got 'GPU-1'",
+        "kubelet.default_memory_mib: must be a whole number, got 1.5",
         "kubelet.nodes.n3: must be a section, [kubelet.nodes.n3]",
         "kubelet.nodes.n1.hami: belongs into [kubelet]; HAMi's files have an entry per node",
-        "kubelet.nodes.n1.slots_per_gpu: must be between 0 and 256, not 300",
+        "kubelet.nodes.n1.slots_per_gpu: must be between 0 and 256, got 300",
         "kubelet.nodes.n2.slot_per_gpu: no such key (did you mean 'slots_per_gpu'?)",
     ]
 

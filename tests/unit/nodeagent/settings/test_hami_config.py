@@ -185,13 +185,13 @@ def test_mistakes_name_the_file_and_the_key(tmp_path: Path) -> None:
         ),
     )
     assert found == [
-        "hami-0.yaml: nvidia.deviceSplitCount: must be a whole number, not 'ten'",
-        "hami-0.yaml: nvidia.defaultMem: must be between 0 and 1e+09, not -1",
-        "hami-0.yaml: nvidia.gpuCorePolicy: must be one of default, force, disable, not 'never'",
-        "hami-0.yaml: nvidia.disableCoreLimit: must be true or false, not 1",
-        "hami-1.yaml: nodeconfig[0] (node1).operatingmode: must be one of hami-core, mig, mps, not 'timeslice'",
-        f"hami-1.yaml: nodeconfig[0] (node1).filterdevices: uuid must be a list of texts, not '{UUID}'",
-        "hami-1.yaml: nodeconfig[1].name: must be the name of a node, not None",
+        "hami-0.yaml: nvidia.deviceSplitCount: must be a whole number, got 'ten'",
+        "hami-0.yaml: nvidia.defaultMem: must be between 0 and 1e+09, got -1",
+        "hami-0.yaml: nvidia.gpuCorePolicy: must be one of default, force, disable, got 'never'",
+        "hami-0.yaml: nvidia.disableCoreLimit: must be true or false, got 1",
+        "hami-1.yaml: nodeconfig[0] (node1).operatingmode: must be one of hami-core, mig, mps, got 'timeslice'",
+        f"hami-1.yaml: nodeconfig[0] (node1).filterdevices: uuid must be a list of texts, got '{UUID}'",
+        "hami-1.yaml: nodeconfig[1].name: must be the name of a node, got None",
     ]
 
 
@@ -201,14 +201,14 @@ def test_mistakes_name_the_file_and_the_key(tmp_path: Path) -> None:
         ("", "is empty"),
         ("- 1\n", "holds no configuration of HAMi's"),
         ("a: [", "not YAML or JSON"),
-        ("kind: Service\nmetadata: {}\n", "is neither a ConfigMap nor HAMi's"),
+        ("kind: Service\nmetadata: {}\n", "expected a ConfigMap, HAMi's"),
         ("kind: ConfigMap\ndata: {a: b}\n", "its data has a"),
         ("kind: ConfigMap\n", "its data has nothing"),
         (config_map("config.json", "{"), "config.json: not YAML or JSON"),
-        (config_map("config.json", "3"), "config.json: must be a mapping, not 3"),
-        ('{"nodeconfig": 3}', "nodeconfig: must be a list of nodes, not 3"),
-        ('{"nodeconfig": [3]}', "nodeconfig[0]: must be a mapping, not 3"),
-        ("nvidia: 3", "nvidia: must be a mapping, not 3"),
+        (config_map("config.json", "3"), "config.json: must be a mapping, got 3"),
+        ('{"nodeconfig": 3}', "nodeconfig: must be a list of nodes, got 3"),
+        ('{"nodeconfig": [3]}', "nodeconfig[0]: must be a mapping, got 3"),
+        ("nvidia: 3", "nvidia: must be a mapping, got 3"),
     ],
 )
 def test_files_that_are_something_else(tmp_path: Path, text: str, said: str) -> None:
