@@ -70,7 +70,7 @@ from sluicecommon.kubernetes.reflector import (
     Removed,
     Synced,
 )
-from sluicecommon.kubernetes.resources import NODES, PODS, Resource
+from sluicecommon.kubernetes.resources import NODES, PODS, RUNTIME_CLASSES, Resource
 
 log = logging.getLogger(__name__)
 SERVED_S: Final = 30.0
@@ -188,7 +188,7 @@ class Controller:
             self._follow(PODS, beside_kueue.PLACED_PODS)
             self._found = True
             return
-        for kind in (*OBJECTS, CONFIGS, WORKLOADS):
+        for kind in (RUNTIME_CLASSES, *OBJECTS, CONFIGS, WORKLOADS):
             self._follow(kind)
         for kind in CLAIM_KINDS if self._plan.counts_claims else ():
             self._follow(kind)

@@ -18,9 +18,15 @@ from queuecontroller.cluster.admissionchecks.requests import REQUESTS
 from queuecontroller.cluster.cache.claims import KINDS as CLAIM_KINDS
 from queuecontroller.cluster.cache.job_context import KINDS as JOBS
 from queuecontroller.cluster.cache.job_context import SETS
-from queuecontroller.cluster.cache.kinds import CHECKS, OBJECTS, RUNTIMES, WORKLOADS
+from queuecontroller.cluster.cache.kinds import (
+    CHECKS,
+    LIMIT_RANGES,
+    OBJECTS,
+    RUNTIMES,
+    WORKLOADS,
+)
 from queuecontroller.cluster.cache.mirror import Mirror
-from queuecontroller.cluster.cache.objects import Document, key_of
+from queuecontroller.cluster.cache.objects import Document, key_of, split_key
 from queuecontroller.cluster.dispatch import Dispatcher, Handler
 from queuecontroller.cluster.plan import Followed, Leadership, Plan
 from queuecontroller.cluster.podplacement.extender_service import ExtenderService
@@ -42,7 +48,13 @@ from queuecontroller.state.nodes.sessions import SECOND_NS
 from queuecontroller.state.records import Change, Event, ObjectId, Snapshot
 from queuecontroller.state.shell import EXIT_OK, Shell
 from sluicecommon.kubernetes.client import ApiClient
-from sluicecommon.kubernetes.resources import NODES, PODS, STATEFUL_SETS, Resource
+from sluicecommon.kubernetes.resources import (
+    NODES,
+    PODS,
+    RUNTIME_CLASSES,
+    STATEFUL_SETS,
+    Resource,
+)
 
 log = logging.getLogger(__name__)
 CLAIMS_S: Final = 0.5
@@ -261,6 +273,8 @@ class Session:
             table[kind] = (self._claim_changed,)
         for kind in OBJECTS:
             table[kind] = (partial(self._object_changed, kind), partial(self._status_of, kind))
+        table[LIMIT_RANGES] = (*table[LIMIT_RANGES], self._limits_changed)
+        table[RUNTIME_CLASSES] = (self._limits_changed,)
         table[CHECKS] = (
             partial(self._object_changed, CHECKS),
             lambda key, document: self.queues.add_all(),
@@ -284,6 +298,13 @@ class Session:
     def _status_of(self, kind: Resource, key: str, document: Document | None) -> None:
         namespace, _, name = key.rpartition("/")
         self.queues.add([(kind.kind, namespace, name)])
+
+    def _limits_changed(self, key: str, document: Document | None) -> None:
+        """Count the pods of a namespace again, or of all for a RuntimeClass."""
+        namespace, _ = split_key(key)
+        self.shell.step(
+            "defaults", lambda book, now_ns: self.mirror.count_pods_again(namespace, now_ns)
+        )
 
     def _claim_changed(self, key: str, document: Document | None) -> None:
         self._claims_changed.set()

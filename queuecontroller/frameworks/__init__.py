@@ -9,6 +9,7 @@ from queuecontroller.frameworks.creating import group_of_set, on_create, resizin
 from queuecontroller.frameworks.infos import pod_set_infos
 from queuecontroller.frameworks.pods import (
     DeletePod,
+    MovePod,
     PodAction,
     ReleasePod,
     StartPod,
@@ -24,10 +25,12 @@ from queuecontroller.frameworks.reconcile import (
     CreateWorkload,
     DeleteWorkload,
     FinishWorkload,
+    HoldWorkload,
     Refuse,
     ReleaseQuota,
     ResetStartTime,
     Restore,
+    ResumeWorkload,
     SetPodsReady,
     Setting,
     Start,
@@ -54,6 +57,7 @@ from queuecontroller.frameworks.table import (
     frameworks,
     queues_its_own,
 )
+from queuecontroller.frameworks.validation import job_problems
 from queuecontroller.frameworks.workload import (
     PriorityClass,
     pod_sets,
@@ -68,6 +72,8 @@ __all__ = [
     "Action",
     "CreateWorkload",
     "DeletePod",
+    "HoldWorkload",
+    "MovePod",
     "DeleteWorkload",
     "External",
     "FinishWorkload",
@@ -80,6 +86,7 @@ __all__ = [
     "Refuse",
     "ReleasePod",
     "ReleaseQuota",
+    "ResumeWorkload",
     "ResetStartTime",
     "Restore",
     "SetPodsReady",
@@ -96,6 +103,7 @@ __all__ = [
     "finished",
     "framework_named",
     "group_of_set",
+    "job_problems",
     "framework_of",
     "frameworks",
     "group_of",

@@ -3,6 +3,7 @@ keeps its pods from running until they are admitted."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from queuecontroller.frameworks import names
@@ -67,6 +68,8 @@ def _hold_pod(change: Change) -> None:
     change.put((*_LABELS, names.MANAGED), "true")
     _append(change, ("metadata", "finalizers"), names.MANAGED)
     _append(change, ("spec", "schedulingGates"), {"name": names.ADMISSION_GATE})
+    if _noted(change, names.SUSPENDING_PARENT) == "statefulset":
+        _join_set(change)
     label = at(change.document, (*_ANNOTATIONS, names.GROUP_INDEX_LABEL))
     index = at(change.document, (*_LABELS, label)) if isinstance(label, str) else ABSENT
     if isinstance(index, str):
@@ -109,17 +112,28 @@ def _templates(fw: Framework, document: Document) -> list[Path]:
     return [(*of, "workerTemplate"), *([leader] if at(document, leader) is not ABSENT else [])]
 
 
-def group_of_set(name: str) -> str:
-    """The name of a StatefulSet's pod group, and of its Workload."""
-    return names.workload_name_of("StatefulSet", "apps", name, "", longest=names.LONGEST_LABEL)
+def group_of_set(name: str, uid: str = "") -> str:
+    """The name of a StatefulSet's pod group, and of its Workload. Sets that were created before
+    their UID was part of it have it in their pod template, without a UID."""
+    return names.workload_name_of("StatefulSet", "apps", name, uid, longest=names.LONGEST_LABEL)
+
+
+def _join_set(change: Change) -> None:
+    """Add a pod to the group of the StatefulSet that controls it: the set's UID is not known yet
+    when the webhook gets the set itself."""
+    owners = at(change.document, ("metadata", "ownerReferences"))
+    for one in owners if isinstance(owners, list) else ():
+        if isinstance(one, Mapping) and one.get("controller") and one.get("kind") == "StatefulSet":
+            if not group_of(change.document):
+                group = group_of_set(str(one.get("name")), str(one.get("uid")))
+                change.put((*_LABELS, names.GROUP_NAME), group)
+            return
 
 
 def _as_group(fw: Framework, change: Change, pod: Path) -> None:
     """Make the pods of a StatefulSet one group, which is admitted once its first pod exists: the
     next one is only created when the one before runs."""
-    head = Reader(change.document).child("metadata")
     replicas = Reader(change.document).child("spec").whole("replicas", 1, least=0, most=MOST)
-    change.put((*pod, *_LABELS, names.GROUP_NAME), group_of_set(head.text("name")))
     for annotation, value in (
         (names.GROUP_TOTAL, str(replicas)),
         (names.GROUP_FAST, "true"),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 from typing import Final
 
-_OURS: Final = "kueue.x-k8s.io/"
+PREFIX: Final = "kueue.x-k8s.io/"
+_OURS: Final = PREFIX
 QUEUE_NAME: Final = f"{_OURS}queue-name"
 PRIORITY_CLASS: Final = f"{_OURS}priority-class"
 MAX_EXEC_SECONDS: Final = f"{_OURS}max-exec-time-seconds"
@@ -13,6 +14,7 @@ PREBUILT: Final = f"{_OURS}prebuilt-workload-name"
 MIN_PARALLELISM: Final = f"{_OURS}job-min-parallelism"
 COMPLETIONS_FOLLOW: Final = f"{_OURS}job-completions-equal-parallelism"
 ELASTIC: Final = f"{_OURS}elastic-job"
+GATED_BY: Final = f"{_OURS}admission-gated-by"
 ALLOWED_FLAVORS: Final = f"{_OURS}workload-allowed-resource-flavors"
 REPLACEMENT_FOR: Final = f"{_OURS}workload-slice-replacement-for"
 SLICE_NAME: Final = f"{_OURS}workload-slice-name"

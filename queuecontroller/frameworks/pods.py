@@ -21,14 +21,17 @@ from queuecontroller.frameworks.comparing import (
     reason_of,
     reclaimable_of,
 )
+from queuecontroller.frameworks.gates import fewer_gates
 from queuecontroller.frameworks.patches import ABSENT, TOO_DEEP, Document, at
 from queuecontroller.frameworks.reconcile import (
     ALONE,
     CreateWorkload,
     DeleteWorkload,
     FinishWorkload,
+    HoldWorkload,
     Refuse,
     ReleaseQuota,
+    ResumeWorkload,
     SetPodsReady,
     Setting,
     UpdateReclaimable,
@@ -38,7 +41,13 @@ from queuecontroller.frameworks.reconcile import (
 from queuecontroller.frameworks.starting import PodSetInfo, is_suspended, start_patch
 from queuecontroller.frameworks.state import Finished, finished
 from queuecontroller.frameworks.table import Framework, framework_named
-from queuecontroller.frameworks.workload import owner_reference, pod_sets, prebuilt_of, workload_of
+from queuecontroller.frameworks.workload import (
+    owner_reference,
+    pod_sets,
+    prebuilt_of,
+    queue_of,
+    workload_of,
+)
 from queuecontroller.scheduler.model import reasons
 from sluicecommon.reader import ManifestError, Reader, shown
 
@@ -88,6 +97,14 @@ class ReleasePod:
 
 
 @dataclass(frozen=True, slots=True)
+class MovePod:
+    """The pod waits in another queue than its StatefulSet: its label is changed."""
+
+    pod: str
+    patch: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class WaitForReplacements:
     """Pods of the group ended early; the Workload's condition states it."""
 
@@ -100,11 +117,14 @@ PodAction: TypeAlias = (
     | DeleteWorkload
     | FinishWorkload
     | ReleaseQuota
+    | HoldWorkload
+    | ResumeWorkload
     | UpdateReclaimable
     | SetPodsReady
     | StartPod
     | DeletePod
     | ReleasePod
+    | MovePod
     | WaitForReplacements
     | Refuse
 )
@@ -326,8 +346,16 @@ class _Pods:
         return [CreateWorkload(self.made())]
 
     def queued(self) -> bool:
-        named = effective_queue(POD, self.first, self.around)
-        return bool(named) or self.around.without_queue
+        if not self.around.namespace_selected:
+            return False
+        return bool(self.queue) or self.around.without_queue
+
+    @property
+    def queue(self) -> str:
+        """The LocalQueue of the group: its StatefulSet's, or the one that its first pod names."""
+        above = self.around.group_document
+        named = queue_of(above) if above is not None else ""
+        return named or effective_queue(POD, self.first, self.around)
 
     def with_workload(self, workload: Document) -> list[PodAction]:
         result = self.result()
@@ -341,6 +369,8 @@ class _Pods:
             ]
         if not self.alive and not self.group:
             return [*self.release(True), DeleteWorkload("its pod is gone")]
+        if self.total == 0 and self.around.group_document is not None:
+            return self.release(True)  # It is put on hold once the last pod is gone.
         if not self.known_roles(workload):
             what = "its pods are not those of its Workload"
             stopped = self.stop(what, reasons.UNMATCHED)
@@ -349,7 +379,12 @@ class _Pods:
             return self.evicted(workload)
         if not holds(workload, reasons.ADMITTED):
             stopped = self.stop("its Workload is not admitted", reasons.NOT_ADMITTED)
-            return stopped or [*self.own(workload), *self.release(False)]
+            return stopped or [
+                *self.resume(workload),
+                *self.follow(workload),
+                *self.own(workload),
+                *self.release(False),
+            ]
         return [
             *self.start(),
             *self.own(workload),
@@ -386,6 +421,27 @@ class _Pods:
             StartPod(one.name, one.role if self.group else "main")
             for one in self.alive
             if one.gated
+        ]
+
+    def resume(self, workload: Document) -> list[PodAction]:
+        held = condition_of(workload, reasons.QUOTA_RESERVED).get("reason") == reasons.ON_HOLD
+        return [ResumeWorkload()] if held else []
+
+    def follow(self, workload: Document) -> list[PodAction]:
+        """Update gates and queue of a Workload without quota to those of the pods, or of the owner
+        of their group; and its waiting pods, which the owner would replace only once they run."""
+        if prebuilt_of(self.first):
+            return []
+        patch = fewer_gates(self.around.group_document or self.first, workload)
+        queue = self.queue
+        reserved = holds(workload, reasons.QUOTA_RESERVED)
+        if queue and not reserved and at(workload, ("spec", "queueName")) != queue:
+            patch["spec"] = {"queueName": queue}
+        made: list[PodAction] = [UpdateWorkload(patch, "its pods have changed")] if patch else []
+        label: Any = {"metadata": {"labels": {names.QUEUE_NAME: queue}}}
+        waiting = [one for one in self.alive if one.gated] if self.around.group_document else []
+        return made + [
+            MovePod(one.name, label) for one in waiting if queue and queue_of(one.document) != queue
         ]
 
     def own(self, workload: Document) -> list[PodAction]:
@@ -446,11 +502,10 @@ class _Pods:
         return made
 
     def made(self) -> dict[str, Any]:
-        queue = effective_queue(POD, self.first, self.around)
         made = workload_of(
             POD,
             self.first,
-            queue=queue,
+            queue=self.queue,
             priority=self.around.priority(POD, self.first),
             labels_to_copy=self.around.labels_to_copy,
             longest_name=self.around.longest_name,
@@ -458,7 +513,13 @@ class _Pods:
         if not self.group:
             return made
         made["metadata"]["name"] = self.group
+        if (above := self.around.group_document) is not None:
+            gates = _text(above, *_ANNOTATIONS, names.GATED_BY)
+            if gates:
+                made["metadata"].setdefault("annotations", {})[names.GATED_BY] = gates
         made["metadata"]["labels"].pop(names.JOB_UID, None)
+        if (owner := self.around.group_owner) is not None:
+            made["metadata"]["labels"][names.JOB_UID] = owner["uid"]
         made["metadata"].setdefault("annotations", {})[names.IS_GROUP] = "true"
         made["metadata"]["ownerReferences"] = self.owners()
         made["spec"]["podSets"] = self.roles()

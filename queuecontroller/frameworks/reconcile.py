@@ -25,12 +25,14 @@ from queuecontroller.frameworks.comparing import (
     reason_of,
     reclaimable_of,
 )
+from queuecontroller.frameworks.gates import fewer_gates
 from queuecontroller.frameworks.patches import ABSENT, TOO_DEEP, Document, at, difference
 from queuecontroller.frameworks.slots import Runtime
 from queuecontroller.frameworks.starting import before_start, has_note, is_suspended, stop_patch
 from queuecontroller.frameworks.state import Finished, finished, is_active, pods_ready, reclaimable
 from queuecontroller.frameworks.table import Framework, Holding
 from queuecontroller.frameworks.workload import (
+    WORKLOAD_CLASS,
     PriorityClass,
     max_execution_s,
     owner_reference,
@@ -42,6 +44,8 @@ from queuecontroller.frameworks.workload import (
 )
 from queuecontroller.scheduler.model import reasons
 from sluicecommon.reader import ManifestError, Problem, Reader
+
+_ANNOTATIONS: Final = ("metadata", "annotations")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,16 @@ class FinishWorkload:
 @dataclass(frozen=True, slots=True)
 class ReleaseQuota:
     """Remove its admission and requeue it: it was evicted and its pods have terminated."""
+
+
+@dataclass(frozen=True, slots=True)
+class HoldWorkload:
+    """Release its quota and keep it out of its queue: its owner wants no pods for now."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeWorkload:
+    """Queue a Workload again that was on hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +159,8 @@ class Setting:
     """True with manageJobsWithoutQueueName, if its namespace is selected."""
     default_queue: bool = False
     """True if its namespace has a LocalQueue named `default`."""
+    namespace_selected: bool = True
+    """False if managedJobsNamespaceSelector excludes its namespace: no job of it is queued."""
     parent_managed: bool = False
     """True if one of its owners is queued, so that it follows that owner."""
     runtime: Runtime = None
@@ -157,6 +173,8 @@ class Setting:
     group_owner: Mapping[str, str] | None = None
     """Owner reference, for such a group, to the owner that recreates its pods. Its Workload
     outlives the pods."""
+    group_document: Document | None = None
+    """That owner."""
 
     def priority(self, fw: Framework, document: Document) -> int | None:
         return self.priority_of(priority_class_of(fw, document, self.runtime))
@@ -172,7 +190,11 @@ def effective_queue(fw: Framework, document: Document, around: Setting = ALONE) 
 
 def is_managed(fw: Framework, document: Document, around: Setting = ALONE) -> bool:
     """True if the job has to wait for quota."""
-    if around.parent_managed or not _runs_here(fw, document) or _skipped(document):
+    if not around.namespace_selected or around.parent_managed:
+        return False
+    if not _runs_here(fw, document) or _skipped(document):
+        return False
+    if _makes_pods_for_another(fw, document):
         return False
     return bool(effective_queue(fw, document, around)) or around.without_queue
 
@@ -181,6 +203,13 @@ def _runs_here(fw: Framework, document: Document) -> bool:
     """False if MultiKueue dispatches the job to another cluster: it is neither started nor stopped
     here."""
     return not fw.managed_by or at(document, fw.managed_by) != names.MULTIKUEUE
+
+
+def _makes_pods_for_another(fw: Framework, document: Document) -> bool:
+    """True for the StatefulSets of a LeaderWorkerSet: the pods are queued as groups of that set,
+    which has marked the templates."""
+    marked = at(document, ("spec", "template", *_ANNOTATIONS, names.SUSPENDING_PARENT))
+    return fw.holding is Holding.PODS and isinstance(marked, str) and marked != fw.name
 
 
 def _skipped(document: Document) -> bool:
@@ -465,18 +494,22 @@ class _Job:
         return [UpdateWorkload({"spec": {"podSets": wanted}}, "the job's pods have changed")]
 
     def follow(self, workload: Document) -> list[Action]:
-        """Update queue, priority and time limit of a Workload without quota to the job's."""
+        """Update queue, priority and time limit of a Workload to the job's; with quota only the
+        priority."""
         head = Reader(self.document).child("metadata")
         longest_s = max_execution_s(head)
         if head.problems:
             raise ManifestError(head.problems)
-        if prebuilt_of(self.document) or holds(workload, reasons.QUOTA_RESERVED):
+        if prebuilt_of(self.document):
             return []
         named = priority_class_of(self.fw, self.document, self.around.runtime)
+        if holds(workload, reasons.QUOTA_RESERVED):
+            return self.follow_priority(workload, named)
         spec = at(workload, ("spec",))
         known: dict[str, Any] = dict(spec) if isinstance(spec, Mapping) else {}
-        wanted = {**known, "queueName": effective_queue(self.fw, self.document, self.around)}
+        wanted = {**known}
         for key, value in (
+            ("queueName", effective_queue(self.fw, self.document, self.around) or None),
             ("maximumExecutionTimeSeconds", longest_s),
             ("priorityClassRef", named.reference if named else None),
         ):
@@ -486,11 +519,26 @@ class _Job:
         if wanted.get("priorityClassRef") != known.get("priorityClassRef"):
             priority = self.around.priority_of(named)
             wanted["priority"] = 0 if priority is None else priority
-        patch = difference(known, wanted)
-        return [UpdateWorkload({"spec": patch}, "its job has changed")] if patch else []
+        spec_patch = difference(known, wanted)
+        patch = fewer_gates(self.document, workload)
+        if spec_patch:
+            patch["spec"] = spec_patch
+        return [UpdateWorkload(patch, "its job has changed")] if patch else []
+
+    def follow_priority(self, workload: Document, named: PriorityClass | None) -> list[Action]:
+        """Update the priority of a Workload with quota to that of another WorkloadPriorityClass: it
+        may be preempted, and those that it might preempt are not its own any more."""
+        known = at(workload, ("spec", "priorityClassRef"))
+        if named is None or named.kind != WORKLOAD_CLASS or named.reference == known:
+            return []
+        priority = self.around.priority_of(named)
+        if priority is None:
+            return []  # There is no class of that name (yet).
+        patch = {"spec": {"priorityClassRef": named.reference, "priority": priority}}
+        return [UpdateWorkload(patch, "its job has another priority class")]
 
     def report(self, workload: Document) -> list[Action]:
-        made: list[Action] = []
+        made: list[Action] = self.follow(workload)
         free = reclaimable(self.fw, self.document, self.around.runtime)
         if free != reclaimable_of(workload):
             made.append(UpdateReclaimable(free))

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from queuecontroller.frameworks import names
+from queuecontroller.frameworks.gates import fewer_gates
 from queuecontroller.frameworks.patches import (
     ABSENT,
     TOO_DEEP,
@@ -26,6 +27,7 @@ from queuecontroller.frameworks.reconcile import (
     DeleteWorkload,
     Refuse,
     Setting,
+    UpdateWorkload,
     effective_queue,
     is_managed,
 )
@@ -126,6 +128,9 @@ def _reconcile(
     for name, index in wanted.items():
         if name not in there:
             made.append((None, CreateWorkload(_workload(document, name, index, sets, around))))
+        elif patch := fewer_gates(document, there[name]):
+            change = UpdateWorkload(patch, "an admission gate was removed")
+            made.append((there[name], change))
     return made
 
 
@@ -169,13 +174,13 @@ def _workload(
 
 
 def join_group_patch(document: Document, pod: Document) -> dict[str, Any]:
-    """Patch that adds a pod of the set to its group; empty: it is in it, or has no number yet.
-    Raises ManifestError."""
+    """Patch that adds a pod of the set to its group; empty: it is in it, or has no number yet. The
+    queue of the set counts, not one that its template names. Raises ManifestError."""
     index = at(pod, ("metadata", "labels", GROUP_INDEX))
     queue = queue_of(document)
     if not isinstance(index, str) or not (index.isascii() and index.isdigit()) or not queue:
         return {}
-    if queue_of(pod) or len(index) > len(str(MAX_GROUPS)):
+    if len(index) > len(str(MAX_GROUPS)):
         return {}
     sizes = {one["name"]: one["count"] for one in group_pod_sets(document)}
     role = "main"
@@ -183,6 +188,8 @@ def join_group_patch(document: Document, pod: Document) -> dict[str, Any]:
         worker = at(pod, ("metadata", "annotations", LEADER_NAME)) is not ABSENT
         role = "worker" if worker else "leader"
     name = group_workload_name(document, int(index))
+    if at(pod, ("metadata", "labels", names.GROUP_NAME)) == name:
+        return {}
     change = Change(pod)
     labels: Path = ("metadata", "labels")
     for key, value in (

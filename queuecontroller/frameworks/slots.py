@@ -8,9 +8,11 @@ their code.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Any, Final, TypeAlias
 
 from queuecontroller.frameworks import names
@@ -51,6 +53,15 @@ _SUBMITTER: Final = {
     "requests": {"cpu": "500m", "memory": "200Mi"},
 }
 """Resources that KubeRay gives a submitter without a template."""
+_AUTOSCALER: Final = {
+    "limits": {"cpu": "500m", "memory": "512Mi"},
+    "requests": {"cpu": "500m", "memory": "512Mi"},
+}
+"""Resources that KubeRay gives the autoscaler without options."""
+_LEAST_OVERHEAD_MIB: Final = 384
+_JVM_OVERHEAD: Final = Fraction(1, 10)
+_OTHER_OVERHEAD: Final = Fraction(4, 10)
+"""Parts of the memory that Spark adds for what is outside of the heap; more if it is not a JVM."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +309,7 @@ def _ray(reader: Reader, cluster: Reader, at: Path, below: Path, submitter: bool
     path = (*at, *below)
     head = cluster.child("headGroupSpec").child("template")
     found = [_slot(head, (*path, "headGroupSpec", "template"), "head", 1)]
+    found[0] = replace(found[0], template=_with_sidecars(reader, cluster, found[0].template))
     for i, group in enumerate(cluster.children("workerGroupSpecs")):
         count = group.whole("replicas", 1, least=0) * max(1, group.whole("numOfHosts", 1, least=0))
         pod = (*path, "workerGroupSpecs", i, "template")
@@ -308,6 +320,26 @@ def _ray(reader: Reader, cluster: Reader, at: Path, below: Path, submitter: bool
     if submitter and spec.text("submissionMode", "K8sJobMode") == "K8sJobMode":
         found.append(_submitter(spec, found[0], (*at, "spec", "submitterPodTemplate")))
     return found
+
+
+def _with_sidecars(
+    reader: Reader, cluster: Reader, template: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """The head's template with the containers that KubeRay adds to it: they are counted, too."""
+    added: list[dict[str, Any]] = []
+    if cluster.flag("enableInTreeAutoscaling"):
+        options = cluster.child("autoscalerOptions")
+        own = options.raw("resources")
+        resources = own if isinstance(own, Mapping) and own else _AUTOSCALER
+        added.append({"name": "autoscaler", "resources": deepcopy(resources)})
+    if reader.child("spec").raw("submissionMode") == "SidecarMode":
+        added.append({"name": "ray-job-submitter", "resources": deepcopy(_SUBMITTER)})
+    spec = template.get("spec")
+    if not added or not isinstance(spec, Mapping):
+        return template
+    known = spec.get("containers")
+    containers = [*(known if isinstance(known, list) else []), *added]
+    return {**template, "spec": {**spec, "containers": containers}}
 
 
 def _submitter(spec: Reader, head: Slot, pod: Path) -> Slot:
@@ -385,14 +417,52 @@ def _spark(reader: Reader, at: Path) -> list[Slot]:
                 (*at, "spec", "nodeSelector"),
                 places.tolerations,
             )
-        template = _spark_template(one, container)
+        template = _spark_template(one, container, _overhead_factor(spec))
         if spec.has("nodeSelector"):
             _update(template["spec"], "nodeSelector", spec.labels("nodeSelector"))
         found.append(Slot(role, count, template, places, of_template=False))
     return found
 
 
-def _spark_template(role: Reader, container: str) -> dict[str, Any]:
+def _overhead_factor(spec: Reader) -> Fraction:
+    """The part of a role's memory that Spark adds to it."""
+    text = spec.optional_text("memoryOverheadFactor")
+    if text is not None:
+        try:
+            return max(Fraction(0), Fraction(text[:32]))
+        except (ValueError, ZeroDivisionError):
+            what = f"{shown(text)} is not a number"
+            spec.problem("memoryOverheadFactor", what, "write such as 0.4, in quotes")
+    return _OTHER_OVERHEAD if spec.text("type") in ("Python", "R") else _JVM_OVERHEAD
+
+
+def _spark_memory(role: Reader, factor: Fraction) -> str | None:
+    """Memory of a role's pods: what the role names, and what Spark adds to it."""
+    text = role.optional_text("memory")
+    mine = _mib(text) if text is not None else None
+    if mine is None:
+        return _java_memory(text)
+    given = role.optional_text("memoryOverhead")
+    more = _mib(given) if given is not None else None
+    if more is None:
+        more = max(_LEAST_OVERHEAD_MIB, int(mine * factor))
+    return f"{mine + more}Mi"
+
+
+def _mib(text: str) -> int | None:
+    """Spark's memory in MiB: 512m, 2g, or bytes; None where it is written in another way."""
+    found = _SPARK_MEMORY.fullmatch(text.strip().lower())
+    if found is None:
+        return None
+    unit = _SPARK_UNITS[found["unit"] or ""]
+    return -(-int(found["number"]) * unit // (1 << 20))
+
+
+_SPARK_MEMORY: Final = re.compile(r"(?P<number>[0-9]{1,15})(?P<unit>[kmgtp]?)b?", re.ASCII)
+_SPARK_UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40, "p": 1 << 50}
+
+
+def _spark_template(role: Reader, container: str, factor: Fraction) -> dict[str, Any]:
     """Pod template that the operator makes from a role's fields, as far as it decides where pods
     may run."""
     base = role.child("template")
@@ -423,7 +493,7 @@ def _spark_template(role: Reader, container: str) -> dict[str, Any]:
     for key, resource, amount in (
         ("requests", "cpu", cores),
         ("limits", "cpu", role.optional_text("coreLimit")),
-        ("requests", "memory", _java_memory(role.optional_text("memory"))),
+        ("requests", "memory", _spark_memory(role, factor)),
         ("limits", "memory", _java_memory(role.optional_text("memoryLimit"))),
         ("limits", gpu_name, str(gpu.whole("quantity", 0, least=0)) if gpu_name else None),
     ):

@@ -84,7 +84,7 @@ def pods_ready(fw: Framework, document: Document, runtime: Runtime = None) -> bo
             states = at(document, ("status", "executorState"))
             values = states.values() if isinstance(states, Mapping) else ()
             up = sum(one in ("RUNNING", "COMPLETED") for one in values if isinstance(one, str))
-            return up >= slots(fw, document)[1].count
+            return up >= _fewest_executors(document, slots(fw, document)[1].count)
         case Is() | Holds() | Counts():
             return _passes(fw.ready, document)
         case _:
@@ -99,9 +99,9 @@ def reclaimable(fw: Framework, document: Document, runtime: Runtime = None) -> d
             spec, status = at(document, job), at(document, ("status",))
             (slot,) = slots(fw, document)
             parallelism = _number(spec, "parallelism", 1)
-            succeeded = _number(status, "succeeded")
-            left = _number(spec, "completions", parallelism) - succeeded
-            if parallelism <= 1 or not succeeded or left >= slot.count:
+            done = _number(status, "succeeded") + _failed_indexes(status)
+            left = _number(spec, "completions", parallelism) - done
+            if parallelism <= 1 or not done or left >= slot.count:
                 return {}
             return {slot.name: slot.count - max(0, left)}
         case ReplicatedJobs() | OfRuntime():
@@ -116,6 +116,26 @@ def reclaimable(fw: Framework, document: Document, runtime: Runtime = None) -> d
             return free
         case _:
             return {}
+
+
+def _fewest_executors(document: Document, instances: int) -> int:
+    """Executors with which a Spark application works: with dynamic allocation it may go down to its
+    smallest number at any time."""
+    dynamic = at(document, ("spec", "dynamicAllocation"))
+    if at(dynamic, ("enabled",)) is not True:
+        return instances
+    return _number(dynamic, "minExecutors", 0)
+
+
+def _failed_indexes(status: Any) -> int:
+    """Number of indexes of an Indexed Job that failed for good, such as 4 of "1,3-5"."""
+    found = at(status, ("failedIndexes",))
+    count = 0
+    for part in found.split(",") if isinstance(found, str) and found else ():
+        first, _, last = part.partition("-")
+        if first.isascii() and first.isdigit() and (not last or last.isdigit()):
+            count += max(0, int((last or first)[:10]) - int(first[:10]) + 1)
+    return count
 
 
 def _replicas(fw: Framework, document: Document, runtime: Runtime) -> dict[str, int]:

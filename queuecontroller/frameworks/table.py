@@ -322,7 +322,8 @@ FRAMEWORKS: Final[tuple[Framework, ...]] = (
         pods=Roles(),
         suspend=_SPEC_SUSPEND,
         succeeded=Is(("status", "applicationState", "state"), ("COMPLETED",)),
-        failed=Is(("status", "applicationState", "state"), ("FAILED", "SUBMISSION_FAILED")),
+        # After SUBMISSION_FAILED the operator tries again, or goes on to FAILED.
+        failed=Is(("status", "applicationState", "state"), ("FAILED",)),
         message=("status", "applicationState", "errorMessage"),
         ready=AllExecutors(),
         active=Is(("status", "applicationState", "state"), ("RUNNING", "SUBMITTED")),

@@ -11,22 +11,31 @@ from queuecontroller.frameworks import names
 from queuecontroller.frameworks.patches import Document, Path, at
 from queuecontroller.frameworks.slots import Runtime, Slot, slots
 from queuecontroller.frameworks.table import Framework
+from queuecontroller.frameworks.topology_annotations import (
+    GROUP_NAME,
+    LAYERS,
+    PREFERRED,
+    REQUIRED,
+    SLICE_SIZE,
+    SLICE_TOPOLOGY,
+    UNCONSTRAINED,
+)
 from sluicecommon.reader import ManifestError, Reader, shown
 
 API_VERSION: Final = "kueue.x-k8s.io/v1beta2"
-_COPIED: Final = ("kueue.x-k8s.io/admission-gated-by", names.ALLOWED_FLAVORS)
+_COPIED: Final = (names.GATED_BY, names.ALLOWED_FLAVORS)
 """Annotations of a job that its Workload has as well."""
 _COPIED_PREFIX: Final = "provreq.kueue.x-k8s.io/"
 _WISHES: Final = {
-    "required": "kueue.x-k8s.io/podset-required-topology",
-    "preferred": "kueue.x-k8s.io/podset-preferred-topology",
-    "podSetGroupName": "kueue.x-k8s.io/podset-group-name",
-    "podSetSliceRequiredTopology": "kueue.x-k8s.io/podset-slice-required-topology",
+    "required": REQUIRED,
+    "preferred": PREFERRED,
+    "podSetGroupName": GROUP_NAME,
+    "podSetSliceRequiredTopology": SLICE_TOPOLOGY,
 }
-_UNCONSTRAINED: Final = "kueue.x-k8s.io/podset-unconstrained-topology"
-_SLICE_SIZE: Final = "kueue.x-k8s.io/podset-slice-size"
-_LAYERS: Final = "kueue.x-k8s.io/podset-slice-required-topology-constraints"
 _MAX_LAYERS: Final = 3
+
+
+WORKLOAD_CLASS: Final = "WorkloadPriorityClass"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +46,7 @@ class PriorityClass:
 
     @property
     def reference(self) -> dict[str, str]:
-        ours = self.kind == "WorkloadPriorityClass"
+        ours = self.kind == WORKLOAD_CLASS
         group = "kueue.x-k8s.io" if ours else "scheduling.k8s.io"
         return {"group": group, "kind": self.kind, "name": self.name}
 
@@ -66,19 +75,17 @@ def topology_request(slot: Slot) -> dict[str, Any]:
     made: dict[str, Any] = {
         field: annotations[name] for field, name in _WISHES.items() if annotations.get(name)
     }
-    if annotations.get(_UNCONSTRAINED) == "true":
+    if annotations.get(UNCONSTRAINED) == "true":
         made["unconstrained"] = True
-    size = annotations.get(_SLICE_SIZE)
+    size = annotations.get(SLICE_SIZE)
     if size is not None:
         if size.isascii() and size.isdigit() and 0 < int(size[:11]) < 1 << 31:
             made["podSetSliceSize"] = int(size[:11])
         else:
             what = f"expected a whole number from 1, got {shown(size)}"
-            reader.child("annotations").problem(
-                _SLICE_SIZE, what, "write a valid number, in quotes"
-            )
-    if _LAYERS in annotations:
-        made["podsetSliceRequiredTopologyConstraints"] = _layers(reader, annotations[_LAYERS])
+            reader.child("annotations").problem(SLICE_SIZE, what, "write a valid number, in quotes")
+    if LAYERS in annotations:
+        made["podsetSliceRequiredTopologyConstraints"] = _layers(reader, annotations[LAYERS])
     if reader.problems:
         raise ManifestError(reader.problems)
     return {**made, **slot.index_labels} if made else {}
@@ -105,7 +112,7 @@ def _layers(reader: Reader, text: str) -> list[dict[str, Any]]:
         return found
     example = '{"topology": LEVEL, "size": 4}'
     what = f"expected a list of at most {_MAX_LAYERS} like {example}, got {shown(text)}"
-    reader.child("annotations").problem(_LAYERS, what, "write one, from the widest level")
+    reader.child("annotations").problem(LAYERS, what, "write one, from the widest level")
     return []
 
 
@@ -116,7 +123,7 @@ def priority_class_of(
     its pod templates names. Raises ManifestError."""
     label = Reader(document).child("metadata").child("labels").raw(names.PRIORITY_CLASS)
     if isinstance(label, str) and label:
-        return PriorityClass("WorkloadPriorityClass", label)
+        return PriorityClass(WORKLOAD_CLASS, label)
     named = pod_class_of(fw, document, slots(fw, document, runtime))
     return PriorityClass("PriorityClass", named) if named else None
 
@@ -211,8 +218,9 @@ def workload_of(
     spec: dict[str, Any] = {
         "active": True,
         "podSets": pod_sets(fw, document, runtime),
-        "queueName": queue,
     }
+    if queue:
+        spec["queueName"] = queue
     if (longest_s := max_execution_s(head)) is not None:
         spec["maximumExecutionTimeSeconds"] = longest_s
     if head.problems:

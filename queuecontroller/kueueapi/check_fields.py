@@ -34,7 +34,7 @@ ADMISSION_CHECK: Final = Kind(
                 controllerName=Field(
                     "The controller that sets the check's state, such as sluice.dev/placement. "
                     "It cannot be changed.",
-                    Text(LABEL_KEY, 153),
+                    Text(longest=253),
                     required=True,
                     rules=(
                         Rule(
@@ -217,7 +217,7 @@ MULTIKUEUE_CONFIG: Final = Kind(
             fields(
                 clusters=Field(
                     "Names of MultiKueueClusters.",
-                    ListOf(Text(longest=256), 20, least=1, unique=True),
+                    ListOf(Text(longest=256), 20, least=1, unique=True, atomic=True),
                     required=True,
                 ),
                 quotaManagement=Field(

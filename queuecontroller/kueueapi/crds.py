@@ -82,7 +82,7 @@ def validation(webhook: Webhook, unless_by: str = "") -> Schema:
             "apiGroups": [GROUP],
             "apiVersions": sorted({str(one) for kind in KINDS.values() for one in kind.versions}),
             "operations": ["CREATE", "UPDATE"],
-            "resources": sorted(kind.plural for kind in KINDS.values()),
+            "resources": sorted([*(kind.plural for kind in KINDS.values()), "workloads/status"]),
             "scope": "*",
         }
     ]
@@ -192,13 +192,17 @@ def _fields(fields: Fields, version: Version) -> Schema:
 def _field(field: Field, version: Version) -> Schema:
     made = {"description": field.text, **schema_of(field.type, version)}
     is_text = made.get("type") == "string" and "enum" not in made
-    if field.required and is_text and field.default != "":
+    if field.required and is_text and field.default != "" and not may_be_empty(field):
         made["minLength"] = 1
     old = version is not STORED and field.old_default is not None
     default = field.old_default if old else field.default
     if default is not None:
         made["default"] = default
     return _with_rules(made, field.rules)
+
+
+def may_be_empty(field: Field) -> bool:
+    return isinstance(field.type, Text) and field.type.may_be_empty
 
 
 def _with_rules(made: Schema, rules: tuple[Rule, ...]) -> Schema:
@@ -267,9 +271,10 @@ def _list(list_: ListOf, version: Version) -> Schema:
     }
     if list_.least:
         made["minItems"] = list_.least
-    if list_.keys:
+    if list_.keys and not list_.atomic:
         made["x-kubernetes-list-type"] = "map"
         made["x-kubernetes-list-map-keys"] = list(list_.keys)
     else:
-        made["x-kubernetes-list-type"] = "set" if list_.unique else "atomic"
+        unique = list_.unique and not list_.atomic
+        made["x-kubernetes-list-type"] = "set" if unique else "atomic"
     return made

@@ -47,6 +47,8 @@ class Text:
     choices: tuple[str, ...] = ()
     old_choices: tuple[str, ...] = ()
     """Choices that only the old versions have."""
+    may_be_empty: bool = False
+    """True for a required text that clients write even if they have nothing to say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,9 @@ class ListOf:
     """Key fields: no two entries are equal in all of them."""
     unique: bool = False
     """True for a list of values that may not repeat."""
+    atomic: bool = False
+    """True if server-side apply replaces the list as a whole, as in Kueue; entries may not repeat
+    all the same."""
 
 
 @dataclass(frozen=True, slots=True)

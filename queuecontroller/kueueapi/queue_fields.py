@@ -72,6 +72,11 @@ _FUNGIBILITY: Final = Field(
 _PREEMPTION: Final = Field(
     "Workloads that a pending one may preempt.",
     fields(
+        Rule(
+            "!(self.reclaimWithinCohort == 'Never' && has(self.borrowWithinCohort)"
+            " && self.borrowWithinCohort.policy != 'Never')",
+            "borrowWithinCohort has no effect while reclaimWithinCohort is Never",
+        ),
         withinClusterQueue=Field(
             "In the same ClusterQueue.",
             choices(
@@ -99,6 +104,7 @@ _PREEMPTION: Final = Field(
                     "Only workloads of this priority or a lower one may be preempted.", Whole()
                 ),
             ),
+            default={},
         ),
     ),
     default={},
@@ -351,6 +357,11 @@ RESOURCE_FLAVOR: Final = Kind(
         spec=Field(
             "The desired state.",
             fields(
+                Rule(
+                    "!has(self.topologyName)"
+                    " || (has(self.nodeLabels) && size(self.nodeLabels) > 0)",
+                    "a flavor with topologyName needs nodeLabels",
+                ),
                 nodeLabels=Field(
                     "Labels of its nodes; pods admitted to it run only there.", LABEL_MAP
                 ),
@@ -401,8 +412,16 @@ TOPOLOGY: Final = Kind(
                         16,
                         least=1,
                         keys=("nodeLabel",),
+                        atomic=True,
                     ),
                     required=True,
+                    rules=(
+                        Rule(
+                            "!self.exists(one, one.nodeLabel == 'kubernetes.io/hostname')"
+                            " || self[size(self) - 1].nodeLabel == 'kubernetes.io/hostname'",
+                            "kubernetes.io/hostname has to be the lowest level",
+                        ),
+                    ),
                 )
             ),
             required=True,

@@ -68,7 +68,7 @@ CONDITION: Final = fields(
         "True, False or Unknown.", Text(choices=("False", "True", "Unknown")), required=True
     ),
     reason=Field("Reason, as one word.", Text(longest=1024), required=True),
-    message=Field("Reason as text.", Text(longest=32768), required=True),
+    message=Field("Reason as text.", Text(longest=32768, may_be_empty=True), required=True),
     lastTransitionTime=Field("Time of the last change of the status.", Time(), required=True),
     observedGeneration=Field(
         "Generation of the object for which the condition was set.",
@@ -138,7 +138,7 @@ RESOURCE_GROUPS: Final = Field(
         fields(
             coveredResources=Field(
                 "Resources of this group; none is in two groups.",
-                ListOf(RESOURCE, MAX_RESOURCES, unique=True),
+                ListOf(RESOURCE, MAX_RESOURCES, unique=True, atomic=True),
                 required=True,
             ),
             flavors=Field(

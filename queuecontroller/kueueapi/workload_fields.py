@@ -232,7 +232,7 @@ _ADMISSION: Final = fields(
 _CHECK: Final = fields(
     name=Field("Name of the AdmissionCheck.", OBJECT_NAME, required=True),
     state=Field("State of the check.", choices(CheckState), required=True),
-    message=Field("Reason as text.", Text(longest=32768), required=True),
+    message=Field("Reason as text.", Text(longest=32768, may_be_empty=True), required=True),
     lastTransitionTime=Field("Time of the last change of the state.", Time(), required=True),
     retryCount=Field("Number of retries.", COUNT),
     requeueAfterSeconds=Field("Seconds before the next retry.", COUNT),
@@ -307,7 +307,7 @@ _STATUS: Final = fields(
                         ),
                         count=Field("Number of evictions.", COUNT, required=True),
                     ),
-                    64,
+                    256,
                     keys=("reason", "underlyingCause"),
                 ),
             )

@@ -95,10 +95,10 @@ def due_eviction(
             return Eviction(EvictionReason.ADMISSION_CHECK, message, requeue=again)
     drain = StopPolicy.HOLD_AND_DRAIN
     if cluster_queue is not None and cluster_queue.stop_policy is drain:
-        message = f"ClusterQueue {cluster_queue.name} is drained"
+        message = "The ClusterQueue is stopped"
         return Eviction(EvictionReason.CLUSTER_QUEUE_STOPPED, message)
     if local_queue is not None and local_queue.stop_policy is drain:
-        message = f"LocalQueue {local_queue.name} is drained"
+        message = "The LocalQueue is stopped"
         return Eviction(EvictionReason.LOCAL_QUEUE_STOPPED, message)
     return _ran_too_long(workload, now_ns) or _not_ready(workload, now_ns, settings)
 

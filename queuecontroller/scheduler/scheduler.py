@@ -256,6 +256,10 @@ class Scheduler:
     def _why_unqueued(self, workload: Workload, local: LocalQueue | None) -> str | None:
         if not workload.active:
             return "The workload is deactivated"
+        if workload.is_on_hold:
+            return "Quota intentionally released while scaled to zero"
+        if workload.is_gated:
+            return f"Admission is gated by: {workload.gated_by}"
         if local is None:
             return f"LocalQueue {workload.queue_name} doesn't exist"
         if local.stop_policy is not StopPolicy.NONE:

@@ -367,8 +367,8 @@ def _webhooks(
     if not given.webhooks_listen or sharing is None:
         return None
 
-    def patch(document: dict[str, Any], namespace: str) -> bytes:
-        return json_patch(document, patch_of(controller.cache, document, namespace))
+    def patch(document: dict[str, Any], old: dict[str, Any] | None, namespace: str) -> bytes:
+        return json_patch(document, patch_of(controller.cache, document, old, namespace))
 
     return WebhookServer(
         split_address(given.webhooks_listen),

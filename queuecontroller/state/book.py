@@ -256,6 +256,8 @@ class Book:
                 and (given.cluster_queue in queues or record.workload.local_queue in local_queues)
             ]
             self.workloads.look(concerned, now_ns)
+            if queues:
+                self.workloads.require_checks(concerned, now_ns)
 
     def _protect(self) -> None:
         """Set preemption protection from the Configuration, or from the settings if it has none."""
@@ -329,6 +331,7 @@ class Book:
             priority_class=new.priority_class,
             max_execution_s=new.max_execution_s,
             active=new.active,
+            gated_by=new.gated_by,
         )
         if after.kind == "Workload" and document.get("status"):
             changed = replace(
@@ -382,6 +385,7 @@ class Book:
     def forget_object(self, identity: ObjectId, now_ns: int) -> None:
         """Remove an object that is deleted elsewhere already, regardless of its holders."""
         self.catalogue.drop(identity, self.engine)
+        self.workloads.figures.forget(*identity)
         self.journal.next_revision()
         self.journal.drop_object(identity)
         self._settle(now_ns, [identity])

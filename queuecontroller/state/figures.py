@@ -105,6 +105,13 @@ class WaitsByQueue:
         self.local.add(seconds, place.local_queue, place.namespace, place.priority_class)
 
 
+def _drop(series: Counts | Waits, at: int, *labels: str) -> None:
+    """Remove the series that have these labels from position `at` on."""
+    gone = [one for one in series if one[at : at + len(labels)] == labels]
+    for one in gone:
+        del series[one]
+
+
 @dataclass(slots=True)
 class Figures:
     attempts: Counter[str] = field(default_factory=Counter)
@@ -155,6 +162,31 @@ class Figures:
         self.admit_wait.add(place, waited_s)
         recent = self.recent.setdefault(place.cluster_queue, deque(maxlen=64))
         recent.append(now_ns)
+
+    def forget(self, kind: str, namespace: str, name: str) -> None:
+        """Drop the series of a deleted queue or cohort, as Kueue does: one of that name that is
+        created later counts from zero."""
+        if kind == "ClusterQueue":
+            self.skips.pop(name, None)
+            self.preemption_turns.pop(name, None)
+            self.recent.pop(name, None)
+            for one in self._by_queue():
+                _drop(one.cluster, 0, name)
+            for other in (self.preempted, self.replaced, self.ready_evicted, self.eviction_latency):
+                _drop(other, 0, name)
+            _drop(self.gate_removal, 1, name)
+        elif kind == "LocalQueue":
+            for one in self._by_queue():
+                _drop(one.local, 0, name, namespace)
+        elif kind == "Cohort":
+            _drop(self.admitted_below, 0, name)
+
+    def _by_queue(self) -> tuple[ByQueue | WaitsByQueue, ...]:
+        return (
+            *(self.reserved, self.admitted, self.finished, self.evicted, self.evicted_once),
+            *(self.reserve_wait, self.admit_wait, self.checks_wait, self.ready_wait),
+            self.admitted_ready,
+        )
 
     def estimate_s(self, queue: str, position: int, now_ns: int) -> float | None:
         """Seconds until the workload at `position` is admitted at the recent rate; None with fewer

@@ -80,7 +80,9 @@ class Views:
             position = self.place(key, queue, now_ns, fresh)
             waiting_there = len(book.engine.pending.get(queue, ()))
             unqueued = book.engine.why_unqueued(key) or book.engine.cache.why_inactive(queue)
-            reason = "Inadmissible" if unqueued else waiting.reason if waiting else "Pending"
+            reason = waiting.reason if waiting else "Pending"
+            if unqueued:
+                reason = workload.unqueued_reason
             message = unqueued or (waiting.message if waiting else "not evaluated yet")
             if unqueued is None and reason not in HOPELESS:
                 estimate_s = self._estimate_s(workload, queue, position, now_ns)

@@ -21,6 +21,8 @@ from queuecontroller.frameworks import (
     PriorityClass,
     Setting,
     frameworks,
+    group_of,
+    group_of_set,
     is_managed,
     runtime_of,
 )
@@ -61,18 +63,19 @@ def setting(
     priority_of: Callable[[PriorityClass | None], int | None] = lambda _: None,
 ) -> Setting:
     default = cache.get(LOCAL_QUEUES, f"{namespace}/default") is not None
-    managed = cache.policy.is_external(controller_of(document)) or any(
-        _is_managed(cache.policy, one, default) or cache.policy.is_external(controller_of(one))
-        for one in above(cache, document, namespace)
-    )
     policy = cache.policy
-    made_by = set_of_pod(cache, document, namespace)
     home = cache.get(NAMESPACES, namespace)
-    selected = policy.without_queue and policy.namespaces.matches(
+    selected = policy.namespaces.matches(
         {**(labels_of(home) if home else {}), "kubernetes.io/metadata.name": namespace}
     )
+    managed = policy.is_external(controller_of(document)) or any(
+        (selected and _is_managed(policy, one, default)) or policy.is_external(controller_of(one))
+        for one in above(cache, document, namespace)
+    )
+    made_by = set_of_pod(cache, document, namespace)
     return Setting(
-        without_queue=selected,
+        without_queue=selected and policy.without_queue,
+        namespace_selected=selected,
         labels_to_copy=policy.labels_to_copy,
         default_queue=default,
         parent_managed=managed,
@@ -80,6 +83,7 @@ def setting(
         runtime=_runtime(cache, document, namespace),
         group_total=_size_of(made_by),
         group_owner=_reference(made_by) if made_by is not None else None,
+        group_document=made_by,
     )
 
 
@@ -98,16 +102,21 @@ def _runtime(cache: ObjectCache, document: Document, namespace: str) -> Document
 
 
 def set_of_pod(cache: ObjectCache, pod: Document, namespace: str) -> Document | None:
-    """Return the StatefulSet that controls a pod."""
-    return _set_named(cache, controller_of(pod), namespace)
+    """Return the StatefulSet whose group a pod is in: the one that controls it, unless its group is
+    another's. The StatefulSets of a LeaderWorkerSet are not queued; its groups are."""
+    found = _set_named(cache, controller_of(pod), namespace)
+    if found is None:
+        return None
+    name, uid = str(found["metadata"]["name"]), str(found["metadata"].get("uid"))
+    return found if group_of(pod) in (group_of_set(name, uid), group_of_set(name)) else None
 
 
 def set_of_group(cache: ObjectCache, workload: Document) -> Document | None:
-    """Return the StatefulSet whose pods a Workload is for, unless it is scaled to zero."""
+    """Return the StatefulSet whose pods a Workload is for; it may be scaled to zero."""
     namespace = workload["metadata"].get("namespace") or ""
     for owner in workload["metadata"].get("ownerReferences") or ():
         found = _set_named(cache, owner, namespace)
-        if found is not None and not is_leaving(found) and _size_of(found) != 0:
+        if found is not None and not is_leaving(found):
             return found
     return None
 
@@ -117,6 +126,10 @@ def _set_named(cache: ObjectCache, owner: Mapping[str, Any], namespace: str) -> 
         return None
     found = cache.get(STATEFUL_SETS, f"{namespace}/{owner.get('name')}")
     return found if found is not None and found["metadata"].get("uid") == owner["uid"] else None
+
+
+def is_scaled_to_zero(stateful_set: Document) -> bool:
+    return _size_of(stateful_set) == 0
 
 
 def _size_of(stateful_set: Document | None) -> int | None:

@@ -22,6 +22,7 @@ COHORTS: Final = of_kueue("Cohort")
 FLAVORS: Final = of_kueue("ResourceFlavor")
 CHECKS: Final = of_kueue("AdmissionCheck")
 TOPOLOGIES: Final = of_kueue("Topology")
+LIMIT_RANGES: Final = Resource("", "v1", "limitranges", "LimitRange")
 OBJECTS: Final = (
     NAMESPACES,
     FLAVORS,
@@ -32,7 +33,7 @@ OBJECTS: Final = (
     LOCAL_QUEUES,
     of_kueue("WorkloadPriorityClass"),
     Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False),
-    Resource("", "v1", "limitranges", "LimitRange"),
+    LIMIT_RANGES,
 )
 """Kinds that the book keeps as objects; a kind comes after those that it refers to."""
 LEASES: Final = Resource("coordination.k8s.io", "v1", "leases", "Lease")

@@ -16,7 +16,7 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from queuecontroller.cluster.cache.claims import KnownClaims, has_claims, holds_quota
-from queuecontroller.cluster.cache.kinds import CLUSTER_QUEUES, OBJECTS, WORKLOADS
+from queuecontroller.cluster.cache.kinds import CLUSTER_QUEUES, LOCAL_QUEUES, OBJECTS, WORKLOADS
 from queuecontroller.cluster.cache.objects import (
     Document,
     ObjectCache,
@@ -25,7 +25,9 @@ from queuecontroller.cluster.cache.objects import (
     key_of,
     split_key,
 )
+from queuecontroller.kueueapi.manifests.pods import NO_DEFAULTS, PodDefaults
 from queuecontroller.kueueapi.manifests.workloads import read_workload, read_workload_again
+from queuecontroller.scheduler.model.limit_range import container_defaults
 from queuecontroller.scheduler.model.objects import (
     Admission,
     PodSet,
@@ -36,12 +38,14 @@ from queuecontroller.scheduler.model.objects import (
 )
 from queuecontroller.scheduler.model.reasons import ADMITTED, EVICTED, FINISHED, QUOTA_RESERVED
 from queuecontroller.scheduler.model.transformations import Transformations
+from queuecontroller.scheduler.quota.decay import FRACTION_BITS
+from queuecontroller.scheduler.quota.usage_history import UsageRecord
 from queuecontroller.state.book import Book
 from queuecontroller.state.figures import DEFECTS
 from queuecontroller.state.records import ObjectId, WorkloadRecord
 from sluicecommon.kubernetes.names import wrong_names
-from sluicecommon.kubernetes.resources import Resource
-from sluicecommon.reader import ManifestError, Problem, read_or_refused
+from sluicecommon.kubernetes.resources import RUNTIME_CLASSES, Resource
+from sluicecommon.reader import ManifestError, Problem, Reader, read_or_refused
 
 MAX_ALIKE: Final = 1024
 log = logging.getLogger(__name__)
@@ -50,7 +54,13 @@ _QUOTA_CONDITIONS: Final = (QUOTA_RESERVED, ADMITTED, EVICTED, FINISHED)
 """Conditions that tell whether a workload holds quota."""
 _KEPT: Final = ("apiVersion", "kind", "spec", "value", "globalDefault")
 _OTHERS: Final = ("pod_sets", "queue_name", "priority", "priority_class", "active")
-_OTHERS_TOO: Final = ("max_execution_s", "admission_checks", "reclaimable_pods", "replaces")
+_OTHERS_TOO: Final = (
+    "max_execution_s",
+    "admission_checks",
+    "reclaimable_pods",
+    "replaces",
+    "gated_by",
+)
 """Fields of a Workload that other writers may change while it is pending or runs."""
 
 
@@ -79,6 +89,7 @@ class _Seen:
     workload: Workload
     claims: int | None
     """Revision of KnownClaims that its claims were counted at; None: it has no claims."""
+    defaults: PodDefaults
 
     def has_spec_of(self, document: Document, transformations: Transformations) -> bool:
         """Return True if the API server gives the document the same generation of the spec."""
@@ -109,6 +120,8 @@ class Mirror:
         """One Workload for each distinct spec, by its hash: hundreds of jobs differ in their names
         alone, and most of the time to read a Workload goes into its spec."""
         self._alike_under: Transformations | None = None
+        self._overheads: dict[str, Mapping[str, int]] | None = None
+        """Overhead of pods by RuntimeClass; None: not read since one changed."""
 
     # -- objects ----------------------------------------------------------------------------------
 
@@ -122,7 +135,24 @@ class Mirror:
         self.book.apply(read, False, now_ns)
         for document in self.cache.all_of(WORKLOADS):
             self.workload(key_of(document), document, now_ns)
+        self._restore_usage()
         self.book.workloads.resume(now_ns)
+
+    def _restore_usage(self) -> None:
+        """Restore the recorded usage of LocalQueues from their status, where an earlier leader has
+        written it."""
+        if (history := self.book.engine.history) is None:
+            return
+        found = []
+        for document in self.cache.all_of(LOCAL_QUEUES):
+            sharing = Reader(document).child("status").child("fairSharing")
+            status = sharing.child("admissionFairSharingStatus")
+            amounts = status.amounts("consumedResources")
+            since_ns = status.time_ns("lastUpdate")
+            if amounts and since_ns is not None and not status.problems:
+                consumed = {name: amount << FRACTION_BITS for name, amount in amounts.items()}
+                found.append(UsageRecord(key_of(document), since_ns, consumed))
+        history.restore(found)
 
     def object(self, kind: Resource, key: str, document: Document | None, now_ns: int) -> None:
         namespace, name = split_key(key)
@@ -169,8 +199,9 @@ class Mirror:
             if mine in every:
                 self.book.workloads.remove(mine, "deleted", now_ns)
             return
+        defaults = self._defaults_of(document)
         try:
-            read, claims = read_or_refused(lambda: self._read(document))
+            read, claims = read_or_refused(lambda: self._read(document, defaults))
         except ManifestError as error:
             self.misread[mine] = str(error)
             note_defect(error, f"Workload {mine}")
@@ -183,7 +214,11 @@ class Mirror:
         self.misread.pop(mine, None)
         seen = self._seen.get(mine)
         before = seen.workload if seen is not None else None
-        self._seen[mine] = _Seen(document, self.book.catalogue.transformations, read, claims)
+        if seen is not None and holds_quota(document):
+            defaults = seen.defaults
+        self._seen[mine] = _Seen(
+            document, self.book.catalogue.transformations, read, claims, defaults
+        )
         record = every.get(mine)
         if record is not None and before is not None and before.uid == read.uid:
             if not self._changed_by_others(mine, before, read, record):
@@ -204,13 +239,40 @@ class Mirror:
 
     def read(self, document: Document) -> Workload:
         """Read a Workload. Raises ManifestError."""
-        return self._read(document)[0]
+        return self._read(document, self._defaults_of(document))[0]
 
-    def _read(self, document: Document) -> tuple[Workload, int | None]:
+    def _defaults_of(self, document: Document) -> PodDefaults:
+        """Return what the API server will add to the pods of a Workload."""
+        namespace = document["metadata"].get("namespace") or ""
+        limits = self.book.catalogue.limits(namespace)
+        if not limits and not self.cache.count(RUNTIME_CLASSES):
+            return NO_DEFAULTS
+        if self._overheads is None:
+            self._overheads = self._read_overheads()
+        return PodDefaults(*container_defaults(limits), self._overheads)
+
+    def _read_overheads(self) -> dict[str, Mapping[str, int]]:
+        found: dict[str, Mapping[str, int]] = {}
+        for one in self.cache.all_of(RUNTIME_CLASSES):
+            reader = Reader(one.get("overhead"))
+            if (amounts := reader.amounts("podFixed")) and not reader.problems:
+                found[one["metadata"]["name"]] = amounts
+        return found
+
+    def count_pods_again(self, namespace: str, now_ns: int) -> None:
+        """Count the pods of Workloads without quota again, after a change of LimitRanges of a
+        namespace, or of RuntimeClasses (namespace ""); with quota, their usage is fixed."""
+        self._overheads = None
+        for document in self.cache.all_of(WORKLOADS):
+            mine = document["metadata"].get("namespace") or ""
+            if namespace in ("", mine) and not holds_quota(document):
+                self.workload(key_of(document), document, now_ns)
+
+    def _read(self, document: Document, defaults: PodDefaults) -> tuple[Workload, int | None]:
         """Read a Workload; returns the revision that its claims were counted at, too.
 
-        Claims of a Workload with quota are not counted again: its templates may be deleted by
-        now, and its status has the quota.
+        Claims and defaults of a Workload with quota are not counted again: its templates may be
+        deleted by now, and its status has the quota.
         """
         catalogue = self.book.catalogue
         path = f"Workload/{key_of(document)}"
@@ -220,34 +282,38 @@ class Mirror:
         if (
             seen is not None
             and seen.has_spec_of(document, catalogue.transformations)
-            and (given or seen.claims == claims)
+            and (given or (seen.claims == claims and seen.defaults == defaults))
         ):
             workload = read_workload_again(document, path, seen.workload)
             claims = seen.claims
         elif claims is None:
-            workload = self._read_spec(document, path, catalogue.transformations)
+            workload = self._read_spec(document, path, catalogue.transformations, defaults)
         else:  # Its claims count, not its spec alone.
             known = None if given else self.claims.known()
-            workload = read_workload(document, path, catalogue.transformations, known)
+            workload = read_workload(document, path, catalogue.transformations, known, defaults)
             claims = NOT_COUNTED if given else claims
         name = workload.priority_class
         if name is not None and "priority" not in (document.get("spec") or {}):
             workload = replace(workload, priority=catalogue.priorities().of(name, name))
         return workload, claims
 
-    def _read_spec(self, document: Document, path: str, change: Transformations) -> Workload:
+    def _read_spec(
+        self, document: Document, path: str, change: Transformations, defaults: PodDefaults
+    ) -> Workload:
         if self._alike_under is not change or len(self._alike) > MAX_ALIKE:
             self._alike.clear()
             self._alike_under = change
         try:
             # In marshal version 2 equal values always have equal bytes.
-            said = marshal.dumps((document.get("apiVersion"), document.get("spec")), 2)
+            said = marshal.dumps(
+                (document.get("apiVersion"), document.get("spec"), *_in_order(defaults)), 2
+            )
         except ValueError:  # Too deeply nested; the reader raises the error for it.
-            return read_workload(document, path, change)
+            return read_workload(document, path, change, None, defaults)
         alike = self._alike.get(key := blake2b(said, digest_size=16).digest())
         if alike is not None:
             return read_workload_again(document, path, alike)
-        workload = self._alike[key] = read_workload(document, path, change)
+        workload = self._alike[key] = read_workload(document, path, change, None, defaults)
         return workload
 
     def as_read(self, document: Document) -> Workload:
@@ -332,6 +398,15 @@ def note_defect(error: ManifestError, what: str) -> None:
             what,
             exc_info=error.__cause__,
         )
+
+
+def _in_order(defaults: PodDefaults) -> tuple[Any, ...]:
+    """Return the defaults as values of which equal ones are equal bytes."""
+    if defaults == NO_DEFAULTS:
+        return ()
+    overheads = {name: sorted(one.items()) for name, one in defaults.overheads.items()}
+    parts = (defaults.requests, defaults.limits, overheads)
+    return tuple(sorted(one.items()) for one in parts)
 
 
 def _shrunk(admission: Admission, pod_sets: Iterable[PodSet]) -> Admission:

@@ -32,7 +32,7 @@ class Policy:
     without_queue: bool = False
     """True if jobs without a queue name are suspended as well (manageJobsWithoutQueueName)."""
     namespaces: LabelSelector = EXCEPT
-    """Namespaces in which that applies."""
+    """Namespaces whose jobs are queued, whether they name a queue or not."""
     frameworks: frozenset[str] | None = None
     """Names of the frameworks that are queued; None: all."""
     external: tuple[External, ...] = field(default=())

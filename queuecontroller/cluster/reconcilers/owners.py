@@ -7,17 +7,19 @@ more.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final, assert_never
 
-from queuecontroller.cluster.cache.job_context import KINDS, SETS
-from queuecontroller.cluster.cache.kinds import WORKLOADS
+from queuecontroller.cluster.cache.job_context import FRAMEWORKS, KINDS, SETS
+from queuecontroller.cluster.cache.kinds import IN_USE, WORKLOADS
 from queuecontroller.cluster.cache.mirror import Mirror
 from queuecontroller.cluster.cache.objects import (
     Document,
     controller_of,
+    has_condition,
     is_leaving,
     key_of,
+    labels_of,
     split_key,
 )
 from queuecontroller.cluster.reconcilers.jobs import Jobs
@@ -36,14 +38,18 @@ from queuecontroller.cluster.reconcilers.workload_actions import WorkloadActions
 from queuecontroller.cluster.writers.event_recorder import EventRecorder
 from queuecontroller.cluster.writers.workqueue import WorkQueue
 from queuecontroller.frameworks import group_of_set, is_elastic, prebuilt_of
+from queuecontroller.frameworks.names import JOB_UID
 from queuecontroller.frameworks.table import OfRuntime
 from queuecontroller.scheduler.model.objects import WorkloadKey
+from queuecontroller.scheduler.model.reasons import FINISHED, OWNER_NOT_FOUND
 from queuecontroller.state.shell import Shell
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.errors import ApiRefused
 from sluicecommon.kubernetes.resources import PODS, Resource
 
 WIDTH: Final = 12
+ORPHANED_S: Final = 1.0
+"""Seconds after which a Workload without owners is looked at again while its job is still known."""
 
 
 class Reconcilers:
@@ -99,7 +105,9 @@ class Reconcilers:
     def stateful_set_changed(self, key: str, document: Document | None) -> None:
         """Queue the group of the StatefulSet's pods, whose size it gives."""
         namespace, name = split_key(key)
-        self.work_queue.add(group_unit(f"{namespace}/{group_of_set(name)}"), urgent=False)
+        uid = str(document["metadata"].get("uid")) if document is not None else ""
+        for group in {group_of_set(name), group_of_set(name, uid)}:
+            self.work_queue.add(group_unit(f"{namespace}/{group}"), urgent=False)
 
     def job_changed(self, kind: Resource, key: str, document: Document | None) -> None:
         """Queue a job or a LeaderWorkerSet."""
@@ -135,9 +143,9 @@ class Reconcilers:
             self.work_queue.add(unit)
         else:
             self._unit_of.pop(key, None)
-            if document is not None:
-                self._add_orphan(key, document)
-            elif self._pods.of(group := group_unit(key)):
+            if document is not None and _is_to_reconcile(document):
+                self.work_queue.add(unit_of(WORKLOADS, key))
+            elif document is None and self._pods.of(group := group_unit(key)):
                 self._add(group)  # The group may use the name now.
 
     def _note_set(self, key: str, document: Document | None) -> None:
@@ -150,11 +158,6 @@ class Reconcilers:
             del self._set_of[key]
             self._of_unit[before].pop(key, None)
             self.work_queue.add(before)
-
-    def _add_orphan(self, key: str, workload: Document) -> None:
-        """Queue a Workload without a known owner that is being deleted."""
-        if is_leaving(workload) and not controller_of(workload):
-            self.work_queue.add(unit_of(WORKLOADS, key))
 
     def evicted_before(self, key: WorkloadKey) -> set[tuple[str, str]]:
         """Return reasons and causes of the evictions in a Workload's status."""
@@ -170,9 +173,8 @@ class Reconcilers:
             return True
         unit = self._unit_of.get(key)
         if unit is None:
-            workload = self._cache.get(WORKLOADS, key)
             # Its creator stops its pods, and then removes its admission.
-            return workload is not None and bool(controller_of(workload))
+            return self._cache.get(WORKLOADS, key) is not None
         if unit.kind in (UnitKind.POD, UnitKind.GROUP):
             return self._pods.runs(unit)
         return self._jobs.runs(unit)
@@ -194,9 +196,12 @@ class Reconcilers:
             case UnitKind.PLACED:
                 again = await self._gates.reconcile(unit)
             case UnitKind.WORKLOAD:
-                again = await self._release_orphan(unit.key)
+                again = await self._reconcile_alone(unit)
             case _:
                 assert_never(unit.kind)
+        for workload in self._workloads_of(unit):
+            if is_done_with(workload):
+                await self._carefully(self.workload_actions.finalize(workload))
         if again:
             self.work_queue.add(unit)
 
@@ -222,13 +227,60 @@ class Reconcilers:
         if document is not None and (name := prebuilt_of(document)):
             self._prebuilt_for[f"{split_key(unit.key)[0]}/{name}"] = unit
 
-    async def _release_orphan(self, key: str) -> bool:
-        """Release a Workload without an owner that is being deleted. Returns False: it is done."""
-        workload = self._cache.get(WORKLOADS, key)
-        if workload is not None and is_leaving(workload):
-            try:
-                await self.workload_actions.delete(workload)
-            except ApiRefused as refused:
-                if not refused.not_found and not refused.conflict:
-                    raise
+    async def _reconcile_alone(self, unit: Unit) -> bool:
+        """Reconcile a Workload without a known owner; returns False: its next change queues it."""
+        workload = self._cache.get(WORKLOADS, unit.key)
+        if workload is None:
+            return False
+        if is_leaving(workload) and not controller_of(workload):
+            await self._carefully(self.workload_actions.delete(workload))
+        elif is_done_with(workload):
+            await self._carefully(self.workload_actions.finalize(workload))
+        elif is_orphaned(workload):
+            if self._is_job_there(workload):
+                self.work_queue.add_after(unit, ORPHANED_S)
+            else:
+                self.workload_actions.finish(unit.key, OWNER_NOT_FOUND, "The owner was deleted")
         return False
+
+    def _is_job_there(self, workload: Document) -> bool:
+        """Return True if a job has the UID in the Workload's label: only the reference to it is
+        lost, or the watch has not reported its deletion yet."""
+        uid, namespace = labels_of(workload)[JOB_UID], workload["metadata"].get("namespace")
+        return any(
+            one["metadata"].get("uid") == uid and one["metadata"].get("namespace") == namespace
+            for kind in FRAMEWORKS
+            for one in self._cache.all_of(kind)
+        )
+
+    async def _carefully(self, write: Awaitable[None]) -> None:
+        """Write a Workload; if it has changed meanwhile, its change is reconciled."""
+        try:
+            await write
+        except ApiRefused as refused:
+            if not refused.not_found and not refused.conflict:
+                raise
+
+
+def _is_to_reconcile(workload: Document) -> bool:
+    """Return True for a Workload without a known owner for which something is to be done."""
+    leaves = is_leaving(workload) and not controller_of(workload)
+    return leaves or is_done_with(workload) or is_orphaned(workload)
+
+
+def is_done_with(workload: Document) -> bool:
+    """Return True for a finished Workload that still has the finalizer: it holds no quota, so it
+    may be deleted at any time, also while there is no controller."""
+    finalizers = workload["metadata"].get("finalizers") or ()
+    return has_condition(workload, FINISHED) and IN_USE in finalizers and not is_leaving(workload)
+
+
+def is_orphaned(workload: Document) -> bool:
+    """Return True if the Workload was made for a job, and the job was deleted without it
+    (`kubectl delete --cascade=orphan`)."""
+    return (
+        not workload["metadata"].get("ownerReferences")
+        and bool(labels_of(workload).get(JOB_UID))
+        and not is_leaving(workload)
+        and not has_condition(workload, FINISHED)
+    )

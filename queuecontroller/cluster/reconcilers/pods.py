@@ -13,11 +13,12 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
-from queuecontroller.cluster.cache.job_context import SETS, kind_of, set_of_group
+from queuecontroller.cluster.cache.job_context import SETS, is_scaled_to_zero, kind_of, set_of_group
 from queuecontroller.cluster.cache.kinds import ELASTIC_PODS, WORKLOADS
 from queuecontroller.cluster.cache.objects import (
     Document,
     annotations_of,
+    condition_of,
     controller_of,
     has_condition,
     is_leaving,
@@ -32,12 +33,15 @@ from queuecontroller.cluster.reconcilers.units import (
     group_unit,
     of_pod,
     owners_of,
+    set_of,
     unit_of,
 )
 from queuecontroller.cluster.reconcilers.workload_actions import INVALID, WorkloadActions
 from queuecontroller.cluster.status.events import KubernetesEvent
 from queuecontroller.frameworks import (
     DeletePod,
+    HoldWorkload,
+    MovePod,
     PodAction,
     PodSetInfo,
     ReleasePod,
@@ -72,6 +76,7 @@ from queuecontroller.scheduler.model.reasons import (
     FAILED_TO_START,
     FINISHED,
     NAME_CONFLICT,
+    ON_HOLD,
     QUOTA_RESERVED,
     STARTED,
     STOPPED,
@@ -85,6 +90,10 @@ T = TypeVar("T")
 AT_ONCE: Final = 8
 """Concurrent writes to the pods of one group."""
 MAX_READ: Final = 10
+
+
+_OF_PODS: Final = (StartPod, DeletePod, ReleasePod, MovePod)
+"""Actions on one pod each."""
 
 
 class _Taken(Exception):
@@ -185,9 +194,11 @@ class Pods:
         if unit.kind is UnitKind.POD:
             self._actions.forget(*unit.reference)
         for workload in workloads:
-            kept = set_of_group(self._cache, workload) is not None
-            if kept or COMPONENT_INDEX in annotations_of(workload):
-                await self._set_without_pods(workload)
+            above = set_of_group(self._cache, workload)
+            of_group = COMPONENT_INDEX in annotations_of(workload)
+            if above is not None or (of_group and set_of(workload) is not None):
+                on_hold = above is not None and is_scaled_to_zero(above)
+                await self._set_without_pods(workload, on_hold)
             elif await self._is_any_left(unit, workload):
                 return True
             else:
@@ -196,9 +207,13 @@ class Pods:
                     await self._actions.do(action, workload)
         return False
 
-    async def _set_without_pods(self, workload: Document) -> None:
-        """Reconcile a group whose pods are not created yet, or are replaced: its set keeps it."""
-        if has_condition(workload, EVICTED) and has_condition(workload, QUOTA_RESERVED):
+    async def _set_without_pods(self, workload: Document, on_hold: bool) -> None:
+        """Reconcile a group whose pods are not created yet, or are replaced: its set keeps it.
+        `on_hold`: the set wants no pods for now."""
+        if on_hold and not is_leaving(workload):
+            if condition_of(workload, QUOTA_RESERVED).get("reason") != ON_HOLD:
+                await self._actions.do(HoldWorkload(), workload)
+        elif has_condition(workload, EVICTED) and has_condition(workload, QUOTA_RESERVED):
             await self._actions.do(ReleaseQuota(), workload)
         elif is_leaving(workload):
             await self._actions.delete(workload)
@@ -221,7 +236,7 @@ class Pods:
         workload: Document | None,
         by_name: dict[str, Document],
     ) -> bool:
-        of_pods = [one for one in actions if isinstance(one, StartPod | DeletePod | ReleasePod)]
+        of_pods = [one for one in actions if isinstance(one, _OF_PODS)]
         changed = bool(of_pods)
         starts = [one for one in of_pods if isinstance(one, StartPod)]
         if starts:
@@ -232,16 +247,16 @@ class Pods:
             await _all_of(done)
         for action in actions:
             match action:
-                case StartPod() | DeletePod() | ReleasePod():
+                case StartPod() | DeletePod() | ReleasePod() | MovePod():
                     pass
                 case _:
                     first = next(iter(by_name.values()))
                     await self._actions.do(action, workload, PODS, first)
         return changed
 
-    async def _end(self, action: DeletePod | ReleasePod, pod: Document) -> None:
+    async def _end(self, action: DeletePod | ReleasePod | MovePod, pod: Document) -> None:
         match action:
-            case ReleasePod(_, patch):
+            case ReleasePod(_, patch) | MovePod(_, patch):
                 try:
                     found = await self._actions.patch(PODS, pod, patch)
                 except ApiRefused as refused:

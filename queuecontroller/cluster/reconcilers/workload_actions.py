@@ -29,10 +29,12 @@ from queuecontroller.frameworks import (
     DeleteWorkload,
     Finished,
     FinishWorkload,
+    HoldWorkload,
     PodSetInfo,
     PriorityClass,
     Refuse,
     ReleaseQuota,
+    ResumeWorkload,
     SetPodsReady,
     Setting,
     UpdateReclaimable,
@@ -51,7 +53,6 @@ from queuecontroller.scheduler.model.reasons import (
     OWNER_REFERENCES_ADDED,
     PODS_FAILED,
     PODS_READY,
-    PODS_REPLACED,
     RECOVERED,
     STARTED,
     UPDATED_WORKLOAD,
@@ -80,6 +81,8 @@ WorkloadAction = (
     | DeleteWorkload
     | FinishWorkload
     | ReleaseQuota
+    | HoldWorkload
+    | ResumeWorkload
     | UpdateReclaimable
     | SetPodsReady
     | WaitForReplacements
@@ -137,6 +140,12 @@ class WorkloadActions:
                 event = self._finish(key_of(_existing(workload)), done)
             case ReleaseQuota():
                 self._release_quota(key_of(_existing(workload)))
+            case HoldWorkload():
+                mine = WorkloadKey(key_of(_existing(workload)))
+                self.step("hold", lambda book, now_ns: book.workloads.put_on_hold(mine, now_ns))
+            case ResumeWorkload():
+                mine = WorkloadKey(key_of(_existing(workload)))
+                self.step("resume", lambda book, now_ns: book.workloads.take_off_hold(mine, now_ns))
             case UpdateReclaimable(pods):
                 self._set_reclaimable(key_of(_existing(workload)), pods)
             case SetPodsReady(ready):
@@ -244,11 +253,16 @@ class WorkloadActions:
         await self.delete(workload)
         return KubernetesEvent(DELETED_WORKLOAD, f"Deleted Workload {key_of(workload)}: {why}")
 
+    async def finalize(self, workload: Document) -> None:
+        """Remove the finalizer, which delays the deletion of a Workload until nothing runs."""
+        finalizers = workload["metadata"].get("finalizers") or ()
+        if IN_USE in finalizers:
+            left = [one for one in finalizers if one != IN_USE]
+            await self._patch(workload, {"metadata": {"finalizers": left or None}})
+
     async def delete(self, workload: Document) -> None:
         head = workload["metadata"]
-        if IN_USE in (head.get("finalizers") or ()):
-            left = [one for one in head["finalizers"] if one != IN_USE]
-            await self._patch(workload, {"metadata": {"finalizers": left}})
+        await self.finalize(workload)
         if not is_leaving(workload):
             self.writes_total += 1
             await self._client.delete(WORKLOADS, head["name"], head["namespace"], head["uid"])
@@ -423,8 +437,8 @@ class WorkloadActions:
             self._set(key, PODS_READY, False, WAIT_FOR_RECOVERY, text)
 
     def _set_waiting(self, key: str, waiting: bool) -> None:
-        text = "pods ended before they were finished" if waiting else "the group has all its pods"
-        reason = PODS_FAILED if waiting else PODS_REPLACED
+        text = "Some Failed pods need replacement" if waiting else "No pods need replacement"
+        reason = PODS_FAILED if waiting else PODS_READY
         self._set(key, WAITING_FOR_PODS, waiting, reason, text)
 
     def _set(self, key: str, kind: str, status: bool, reason: str, text: str) -> None:

@@ -11,8 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from queuecontroller.cluster.cache.job_context import FRAMEWORKS, kind_of, setting
-from queuecontroller.cluster.cache.objects import ObjectCache
-from queuecontroller.frameworks import Holding, on_create, queue_of, resizing
+from queuecontroller.cluster.cache.kinds import CLUSTER_QUEUES, FLAVORS, IN_USE
+from queuecontroller.cluster.cache.objects import ObjectCache, is_leaving
+from queuecontroller.frameworks import Holding, job_problems, on_create, queue_of, resizing
+from queuecontroller.frameworks.patches import TOO_DEEP
+from queuecontroller.kueueapi import GROUP
 from sluicecommon.hami.names import IGNORE, OPT_OUT
 from sluicecommon.kubernetes.resources import STATEFUL_SETS
 from sluicecommon.reader import ManifestError, Problem
@@ -22,9 +25,14 @@ SHARES_PATH: Final = "/shares"
 CONFIGURATION: Final = "sluice-jobs"
 
 
-def mutating(client: Callable[[str], Mapping[str, Any]], namespace: str) -> dict[str, Any]:
-    """Return the MutatingWebhookConfiguration; `client` makes the clientConfig of a path."""
+def mutating(
+    client: Callable[[str], Mapping[str, Any]], namespace: str, unless_by: str = ""
+) -> dict[str, Any]:
+    """Return the MutatingWebhookConfiguration; `client` makes the clientConfig of a path.
+    `unless_by`: user name of the controller, whose own writes to jobs are not sent."""
     apart = ["kube-system", namespace]
+    expression = f"request.userInfo.username != '{unless_by}'"
+    by_others = {"matchConditions": [{"name": "by-others", "expression": expression}]}
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "MutatingWebhookConfiguration",
@@ -50,15 +58,39 @@ def mutating(client: Callable[[str], Mapping[str, Any]], namespace: str) -> dict
                     ]
                 },
                 "rules": _rules(holding, operations),
+                **(by_others if unless_by and holding is Holding.SUSPEND else {}),
             }
             for name, holding, operations, seconds in (
-                ("jobs", Holding.SUSPEND, ["CREATE"], 5),
+                # What a running job may not change is refused.
+                ("jobs", Holding.SUSPEND, ["CREATE", "UPDATE"], 5),
                 ("pods", Holding.GATE, ["CREATE"], 2),
                 # Any write may replace their templates.
                 ("templates", Holding.PODS, ["CREATE", "UPDATE"], 5),
             )
         ]
-        + [_shares(client, apart)],
+        + [_objects(client), _shares(client, apart)],
+    }
+
+
+def _objects(client: Callable[[str], Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the webhook for new queues and flavors, which get their finalizer."""
+    return {
+        "name": "objects.kueue.sluice.dev",
+        "admissionReviewVersions": ["v1"],
+        "clientConfig": dict(client(MUTATE_PATH)),
+        "failurePolicy": "Ignore",  # The controller adds what the webhook misses.
+        "sideEffects": "None",
+        "timeoutSeconds": 5,
+        "matchPolicy": "Equivalent",
+        "rules": [
+            {
+                "apiGroups": [GROUP],
+                "apiVersions": [CLUSTER_QUEUES.version],
+                "operations": ["CREATE"],
+                "resources": sorted(one.plural for one in (CLUSTER_QUEUES, FLAVORS)),
+                "scope": "Cluster",
+            }
+        ],
     }
 
 
@@ -125,12 +157,22 @@ def _rules(holding: Holding, operations: list[str]) -> list[dict[str, Any]]:
     ]
 
 
-def patch_of(cache: ObjectCache, document: Mapping[str, Any], namespace: str) -> dict[str, Any]:
-    """Return the merge patch for an object being written; empty if it stays as it is."""
+def patch_of(
+    cache: ObjectCache,
+    document: Mapping[str, Any],
+    old: Mapping[str, Any] | None,
+    namespace: str,
+) -> dict[str, Any]:
+    """Return the merge patch for an object being written; empty if it stays as it is. `old` is the
+    object that it replaces."""
+    if str(document.get("apiVersion")).startswith(f"{GROUP}/"):
+        return _kept(document) if old is None else {}
     kind = kind_of(document)
     if kind is None or not cache.policy.wants(FRAMEWORKS[kind]):
         return {}
-    whole = {**document, "metadata": {**(document.get("metadata") or {}), "namespace": namespace}}
+    if old is not None and FRAMEWORKS[kind].holding is not Holding.PODS:
+        return {}  # It may run: the controller starts and stops it.
+    whole = _in(namespace, document)
     try:
         patch = on_create(FRAMEWORKS[kind], whole, setting(cache, whole, namespace))
     except ManifestError:
@@ -138,18 +180,38 @@ def patch_of(cache: ObjectCache, document: Mapping[str, Any], namespace: str) ->
     return patch
 
 
+def _kept(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the patch that adds the finalizer to a queue or a flavor: an object that is deleted a
+    moment later may be in use by then."""
+    known = (document.get("metadata") or {}).get("finalizers") or []
+    return {} if IN_USE in known else {"metadata": {"finalizers": [*known, IN_USE]}}
+
+
 def problems_of(
     cache: ObjectCache, document: Mapping[str, Any], old: Mapping[str, Any] | None, namespace: str
 ) -> Sequence[Problem]:
-    """Return the errors of an update that changes immutable fields of a queued object."""
-    if old is None:
-        return ()
+    """Return the errors of a queued object, or of a change that it may not make while it runs."""
     if document.get("kind") == "Scale":
         name = (document.get("metadata") or {}).get("name")
         known = cache.get(STATEFUL_SETS, f"{namespace}/{name}")
-    else:
-        known = document if kind_of(document) == STATEFUL_SETS else None
-    return resizing(old, document) if known is not None and queue_of(known) else ()
+        counts = old is not None and known is not None and queue_of(known)
+        return resizing(old, document) if old is not None and counts else ()
+    kind = kind_of(document)
+    if kind is None or not cache.policy.wants(FRAMEWORKS[kind]):
+        return ()
+    whole = _in(namespace, document)
+    if is_leaving(whole):
+        return ()
+    before = _in(namespace, old) if old is not None else None
+    try:
+        return job_problems(FRAMEWORKS[kind], whole, before, setting(cache, whole, namespace))
+    except RecursionError:
+        return (TOO_DEEP,)
+
+
+def _in(namespace: str, document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the document with its namespace, which it may lack in a request."""
+    return {**document, "metadata": {**(document.get("metadata") or {}), "namespace": namespace}}
 
 
 def operations(

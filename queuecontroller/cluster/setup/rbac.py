@@ -30,6 +30,7 @@ from sluicecommon.kubernetes.resources import (
     NODES,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
+    RUNTIME_CLASSES,
     STATEFUL_SETS,
 )
 
@@ -87,6 +88,8 @@ def cluster_rules() -> list[Rule]:
         _rule(RESOURCE_CLAIM_TEMPLATES.group, [RESOURCE_CLAIM_TEMPLATES.plural], "create"),
         # Claims of pods are counted by these.
         _rule(CLAIM_KINDS[0].group, [one.plural for one in CLAIM_KINDS], "list", "watch"),
+        # The overhead of their pods counts.
+        _rule(RUNTIME_CLASSES.group, [RUNTIME_CLASSES.plural], "list", "watch"),
         # A node authenticates by a token of its service account.
         _rule("authentication.k8s.io", ["tokenreviews"], "create"),
         # The preflight check looks for Kueue's Lease.

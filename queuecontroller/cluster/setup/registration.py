@@ -96,8 +96,9 @@ async def register(client: ApiClient, webhook: Webhook, namespace: str) -> None:
         if found["spec"].get("conversion") != wanted:
             await client.merge_patch(CRDS, name, {"spec": {"conversion": patch}})
             log.info("%s: conversion webhook registered", name)
-    await _put(client, VALIDATING, validation(webhook, await own_account(client)))
-    await _put(client, MUTATING, mutating(webhook.client, namespace))
+    account = await own_account(client)
+    await _put(client, VALIDATING, validation(webhook, account))
+    await _put(client, MUTATING, mutating(webhook.client, namespace, account))
 
 
 async def own_account(client: ApiClient) -> str:

@@ -31,6 +31,7 @@ from queuecontroller.scheduler.model.reasons import (
 
 LONGEST: Final = 1024
 COMPONENT: Final = "sluice-queue"
+_GATED: Final = reasons.PendingReason.ADMISSION_GATED
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +62,27 @@ def of_workload(before: Document, after: Document) -> Iterator[KubernetesEvent]:
     if became(PREEMPTED):
         yield KubernetesEvent(PREEMPTED, str(condition_of(after, PREEMPTED).get("message", "")))
     waits, waited = (condition_of(one, QUOTA_RESERVED) for one in (after, before))
-    if waits.get("status") == "False" and _said(waits) != _said(waited):
+    yield from _of_gates(waits, waited)
+    if (
+        waits.get("reason") != _GATED
+        and waits.get("status") == "False"
+        and _said(waits) != _said(waited)
+    ):
         yield KubernetesEvent(*_said(waits), warning=True, detail=True)
 
 
 def _said(condition: Mapping[str, Any]) -> tuple[str, str]:
     return str(condition.get("reason") or "Pending"), str(condition.get("message") or "")
+
+
+def _of_gates(waits: Mapping[str, Any], waited: Mapping[str, Any]) -> Iterator[KubernetesEvent]:
+    gated, was_gated = (one.get("reason") == _GATED for one in (waits, waited))
+    if gated and not was_gated:
+        message = str(waits.get("message") or "")
+        yield KubernetesEvent(_GATED, f"Workload a{message[1:]}")
+    if was_gated and not gated:
+        text = "Admission gate cleared, workload is now admissible"
+        yield KubernetesEvent(reasons.ADMISSION_GATE_CLEARED, text)
 
 
 def _of_eviction(after: Document) -> Iterator[KubernetesEvent]:

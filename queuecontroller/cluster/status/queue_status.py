@@ -35,11 +35,13 @@ from queuecontroller.scheduler.model.reasons import (
     MISCONFIGURED,
     STOPPED,
     TERMINATING,
+    TOPOLOGY_NOT_FOUND,
 )
 from queuecontroller.scheduler.model.workload_info import WorkloadInfo
 from queuecontroller.scheduler.quota.shares import dominant_share
 from queuecontroller.state.book import Book
 from queuecontroller.state.records import ObjectId
+from queuecontroller.state.status import consumed_of
 from sluicecommon.kubernetes.quantity import format_amount
 
 _NOT_IN: Final = "Can't admit new workloads"
@@ -166,6 +168,8 @@ class QueueStatus:
         if missing := state.missing_flavors():
             text = f"{_NOT_IN}: references missing ResourceFlavor(s): {','.join(missing)}."
             return FLAVOR_NOT_FOUND, text
+        if missing := state.missing_topologies():
+            return TOPOLOGY_NOT_FOUND, f"{_NOT_IN}: there is no Topology {','.join(missing)}."
         known = {rule.name: self._check(rule.name) for rule in state.spec.admission_checks}
         if lost := sorted(one for one, found in known.items() if found is None):
             text = f"{_NOT_IN}: references missing AdmissionCheck(s): {','.join(lost)}."
@@ -193,6 +197,7 @@ class QueueStatus:
         state = book.engine.cache.queues.get(queue)
         frs = list(state.node.nominal) if state is not None else []
         return {
+            **self._fair_sharing(key),
             "conditions": active(document, *self._why_shut(document, queue), now_ns),
             "pendingWorkloads": len(mine) - len(holding),
             "reservingWorkloads": len(holding),
@@ -200,6 +205,19 @@ class QueueStatus:
             "flavorsReservation": self._usage(frs, self._sum(holding), None),
             "flavorsUsage": self._usage(frs, self._sum(admitted), None),
         }
+
+    def _fair_sharing(self, key: str) -> dict[str, Any]:
+        """Return the recorded usage of a LocalQueue, as it was when the usage last changed: from it
+        another leader goes on."""
+        history = self._book.engine.history
+        if history is None:
+            return {}
+        consumed, at_ns = history.consumed(key)
+        if not consumed:
+            return {}
+        shown = {name: consumed_of(name, value) for name, value in consumed.items()}
+        sharing = {"consumedResources": shown, "lastUpdate": stamp(at_ns)}
+        return {"fairSharing": {"weightedShare": 0, "admissionFairSharingStatus": sharing}}
 
     def _why_shut(self, document: Document, queue: str) -> tuple[str, str]:
         namespace, name = split_key(key_of(document))
@@ -258,4 +276,5 @@ def differing(document: Document, wanted: Mapping[str, Any]) -> dict[str, Any]:
 
 def _counts(workload: Workload) -> bool:
     """Return True if the workload is pending or holds quota."""
-    return not workload.is_true(FINISHED) and (workload.active or workload.admission is not None)
+    waits = workload.active and not workload.is_on_hold and not workload.is_gated
+    return not workload.is_true(FINISHED) and (waits or workload.admission is not None)

@@ -205,7 +205,7 @@ class WorkloadWriter:
         book = self._mirror.book
         homeless = self._why_unqueued(key)
         if homeless is not None:
-            return pending("Inadmissible", homeless, now_ns)
+            return pending(workload.unqueued_reason, homeless, now_ns)
         waiting = book.workloads.waiting.get(key)
         if waiting is None and self._is_alike_due(key):
             waiting = book.workloads.why_not(key)

@@ -82,8 +82,8 @@ def _nvidia(names: Nvidia, containers: tuple[Container, ...]) -> dict[str, int]:
                 amount = one.amount(names.count) * each
             except AskError:
                 amount = 0
-            if one.before:
-                before = max(before, amount)
+            if one.before:  # It runs beside the sidecars that come before it.
+                before = max(before, running + amount)
             else:
                 running += amount
         found[resource] = max(running, before)

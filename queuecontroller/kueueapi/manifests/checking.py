@@ -70,11 +70,11 @@ def _checked(value: object, path: str, kind: Kind, as_api: bool = False) -> list
     correct it."""
     reader = Reader(value, path)
     wanted = {name: one for name, one in kind.fields.of.items() if name != "status"}
-    _Checking(_version_of(value), as_api).rows(reader, wanted, (*_KUBERNETES_OWN, "status"))
+    _Checking(version_of(value), as_api).rows(reader, wanted, (*_KUBERNETES_OWN, "status"))
     return reader.problems
 
 
-def _version_of(value: object) -> Version | None:
+def version_of(value: object) -> Version | None:
     """The version of an object; None: it has none, or one that is rejected elsewhere."""
     written = value.get("apiVersion") if isinstance(value, Mapping) else None
     version = str(written)[:200].rpartition("/")[2]

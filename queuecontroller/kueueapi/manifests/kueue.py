@@ -237,6 +237,14 @@ def _limit_range(reader: Reader) -> tuple[str, LimitRange]:
     spec = reader.child("spec")
     bounds = []
     for one in spec.children("limits"):
-        bounds.append(Bounds(one.required("type"), one.amounts("min"), one.amounts("max")))
+        bounds.append(
+            Bounds(
+                one.required("type"),
+                one.amounts("min"),
+                one.amounts("max"),
+                one.amounts("default"),
+                one.amounts("defaultRequest"),
+            )
+        )
     spec.done()
     return head.text("namespace", "default"), LimitRange(tuple(bounds))

@@ -8,6 +8,7 @@ init containers run together, other init containers one at a time before them.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from queuecontroller.scheduler.model.selectors import (
@@ -58,12 +59,35 @@ def read_node_affinity(spec: Reader) -> tuple[NodeSelectorTerm, ...] | None:
 AS_GIVEN: Final = Transformations()
 
 
-def _container_requests(container: Reader, change: Transformations) -> dict[str, int]:
-    """Requests of one container; a limit without a request is the request, as Kubernetes has it."""
-    resources = container.child("resources")
-    requests = resources.amounts("requests")
-    for name, limit in resources.amounts("limits").items():
-        requests.setdefault(name, limit)
+@dataclass(frozen=True, slots=True)
+class PodDefaults:
+    """Amounts that the API server adds to pods when they are created, and that the template of a
+    job does not have yet."""
+
+    requests: Mapping[str, int] = field(default_factory=dict)
+    """Requests of containers that name none, by LimitRanges of the namespace."""
+    limits: Mapping[str, int] = field(default_factory=dict)
+    """Limits of containers that name none."""
+    overheads: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Overhead of a pod by RuntimeClass."""
+
+
+NO_DEFAULTS: Final = PodDefaults()
+
+
+def _requests_and_limits(
+    resources: Reader, defaults: PodDefaults = NO_DEFAULTS
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Requests and limits; a limit without a request is the request, as Kubernetes has it."""
+    limits = resources.amounts("limits")
+    requests = {**limits, **resources.amounts("requests")}
+    return {**defaults.requests, **requests}, {**defaults.limits, **limits}
+
+
+def _container_requests(
+    container: Reader, change: Transformations, defaults: PodDefaults
+) -> dict[str, int]:
+    requests, _ = _requests_and_limits(container.child("resources"), defaults)
     return requests if change is AS_GIVEN else change.of_container(requests)
 
 
@@ -77,21 +101,24 @@ def _raise_to(total: dict[str, int], floor: Mapping[str, int]) -> None:
         total[name] = max(total.get(name, 0), amount)
 
 
-def container_requests(spec: Reader) -> list[dict[str, int]]:
-    """Requests of each container as given, init containers first."""
+def container_requests(spec: Reader, defaults: PodDefaults = NO_DEFAULTS) -> list[dict[str, int]]:
+    """Requests of each container, init containers first."""
     every = [*spec.children("initContainers"), *spec.children("containers")]
-    return [_container_requests(one, AS_GIVEN) for one in every]
+    return [_container_requests(one, AS_GIVEN, defaults) for one in every]
 
 
-def pod_requests(spec: Reader, change: Transformations = AS_GIVEN) -> dict[str, int]:
-    """The most one pod holds at any time."""
+def pod_requests(
+    spec: Reader, change: Transformations = AS_GIVEN, defaults: PodDefaults = NO_DEFAULTS
+) -> dict[str, int]:
+    """The most one pod holds at any time: at least what its containers request, whatever the pod
+    itself does."""
     together: dict[str, int] = {}
     for container in spec.children("containers"):
-        _add(together, _container_requests(container, change))
+        _add(together, _container_requests(container, change, defaults))
     before: dict[str, int] = {}
     sidecars: dict[str, int] = {}
     for container in spec.children("initContainers"):
-        requests = _container_requests(container, change)
+        requests = _container_requests(container, change, defaults)
         if container.text("restartPolicy") == "Always":
             _add(sidecars, requests)
             _add(together, requests)
@@ -101,23 +128,20 @@ def pod_requests(spec: Reader, change: Transformations = AS_GIVEN) -> dict[str, 
             _add(at_once, requests)
             _raise_to(before, at_once)
     _raise_to(together, before)
-    pod_level = spec.child("resources").amounts("requests")
-    together.update(pod_level)
-    _add(together, spec.child("overhead").amounts_here())
+    pod_level, _ = _requests_and_limits(spec.child("resources"))
+    _raise_to(together, pod_level if change is AS_GIVEN else change.of_container(pod_level))
+    overhead = spec.child("overhead").amounts_here()
+    _add(together, overhead or defaults.overheads.get(spec.text("runtimeClassName"), {}))
     return together
 
 
-def over_limit(spec: Reader) -> str | None:
-    """The first container whose request is above its own limit, as text, else None."""
-    for kind in ("initContainers", "containers"):
-        for container in spec.children(kind):
-            resources = container.child("resources")
-            limits = resources.amounts("limits")
-            wrong = sorted(
-                name
-                for name, amount in resources.amounts("requests").items()
-                if name in limits and amount > limits[name]
-            )
-            if wrong:
-                return f"{container.path}: requests of {', '.join(wrong)} exceed the limits"
+def over_limit(spec: Reader, defaults: PodDefaults = NO_DEFAULTS) -> str | None:
+    """The first container whose request is above its own limit, as text, or the pod if its requests
+    are above its limits, else None."""
+    every = [*spec.children("initContainers"), *spec.children("containers")]
+    for holder, added in (*((one, defaults) for one in every), (spec, NO_DEFAULTS)):
+        requests, limits = _requests_and_limits(holder.child("resources"), added)
+        wrong = sorted(n for n, amount in requests.items() if n in limits and amount > limits[n])
+        if wrong:
+            return f"{holder.path}: requests of {', '.join(wrong)} exceed the limits"
     return None

@@ -11,6 +11,8 @@ from queuecontroller.gpushares.claims.counting import Known, claims_of
 from queuecontroller.kueueapi.manifests.checking import read_kind
 from queuecontroller.kueueapi.manifests.pods import (
     AS_GIVEN,
+    NO_DEFAULTS,
+    PodDefaults,
     container_requests,
     over_limit,
     pod_requests,
@@ -37,6 +39,7 @@ from sluicecommon.reader import ManifestError, Reader
 
 REPLACEMENT_FOR: Final = "kueue.x-k8s.io/workload-slice-replacement-for"
 ALLOWED_FLAVORS: Final = "kueue.x-k8s.io/workload-allowed-resource-flavors"
+GATED_BY: Final = "kueue.x-k8s.io/admission-gated-by"
 REQUIRED_TOPOLOGY: Final = "kueue.x-k8s.io/podset-required-topology"
 PREFERRED_TOPOLOGY: Final = "kueue.x-k8s.io/podset-preferred-topology"
 """Annotations of the pod template, where a job has what a Workload has in topologyRequest."""
@@ -51,13 +54,15 @@ def read_workload(
     path: str = "Workload",
     change: Transformations = AS_GIVEN,
     claims: Known | None = None,
+    defaults: PodDefaults = NO_DEFAULTS,
 ) -> Workload:
-    """Read a Workload. `claims`: requests of its pods' claims; None: claims do not count."""
+    """Read a Workload. `claims`: requests of its pods' claims; None: claims do not count.
+    `defaults`: amounts that its pods will have besides."""
 
     def build(reader: Reader) -> Workload:
         namespace = reader.child("metadata").text("namespace")
         more = None if claims is None else partial(claims_of, namespace=namespace, known=claims)
-        return _workload(reader, lambda spec: _pod_sets(spec, change, more))
+        return _workload(reader, lambda spec: _pod_sets(spec, change, more, defaults))
 
     return read_kind(build, "Workload", value, path)
 
@@ -72,18 +77,23 @@ def read_workload_again(value: object, path: str, known: Workload) -> Workload:
     return result
 
 
-def _pod_sets(spec: Reader, change: Transformations, more: More | None) -> tuple[PodSet, ...]:
-    return tuple(read_pod_set(one, change, more) for one in spec.children("podSets"))
+def _pod_sets(
+    spec: Reader, change: Transformations, more: More | None, defaults: PodDefaults
+) -> tuple[PodSet, ...]:
+    return tuple(read_pod_set(one, change, more, defaults) for one in spec.children("podSets"))
 
 
 def read_pod_set(
-    reader: Reader, change: Transformations = AS_GIVEN, more: More | None = None
+    reader: Reader,
+    change: Transformations = AS_GIVEN,
+    more: More | None = None,
+    defaults: PodDefaults = NO_DEFAULTS,
 ) -> PodSet:
     template = reader.child("template")
     topology = reader.child("topologyRequest")
     count = reader.whole("count", 1, least=0)
     least = reader.optional_whole("minCount", least=1)
-    made = pod_set_of(template, reader.text("name", "main"), count, least, change)
+    made = pod_set_of(template, reader.text("name", "main"), count, least, change, defaults)
     if more is not None:
         made = replace(made, requests=_with(made.requests, more(template.child("spec"))))
     return replace(
@@ -113,7 +123,12 @@ def _layers(topology: Reader) -> tuple[tuple[str, int], ...]:
 
 
 def pod_set_of(
-    template: Reader, name: str, count: int, least: int | None, change: Transformations
+    template: Reader,
+    name: str,
+    count: int,
+    least: int | None,
+    change: Transformations,
+    defaults: PodDefaults = NO_DEFAULTS,
 ) -> PodSet:
     """Pods of one template; `least` are enough to begin with."""
     spec = template.child("spec")
@@ -122,8 +137,8 @@ def pod_set_of(
         name=name,
         count=count,
         min_count=least,
-        requests=pod_requests(spec, change),
-        pod_requests=pod_requests(spec),
+        requests=pod_requests(spec, change, defaults),
+        pod_requests=pod_requests(spec, defaults=defaults),
         node_selector=spec.labels("nodeSelector"),
         affinity=read_node_affinity(spec),
         tolerations=read_tolerations(spec, "tolerations"),
@@ -132,8 +147,8 @@ def pod_set_of(
         annotations={
             name: value for name, value in annotations.items() if name.startswith(GPU_ANNOTATIONS)
         },
-        containers=tuple(container_requests(spec)),
-        over_limit=over_limit(spec),
+        containers=tuple(container_requests(spec, defaults)),
+        over_limit=over_limit(spec, defaults),
     )
 
 
@@ -230,6 +245,7 @@ def _workload(reader: Reader, pod_sets: Callable[[Reader], tuple[PodSet, ...]]) 
         replaces=WorkloadKey(replaces) if replaces else None,
         owner_uid=_controller_uid(head),
         allowed_flavors=tuple(one.strip() for one in allowed.split(",")) if allowed else None,
+        gated_by=annotations.text(GATED_BY),
     )
 
 

@@ -195,6 +195,11 @@ def unqueued(workload: Workload, local: LocalQueue | None) -> str:
         return f"there were a ClusterQueue {workload.admission.cluster_queue}"
     if not workload.active:
         return f"it were active again (sluice-queue resume workload {workload.key})"
+    if workload.is_on_hold:
+        return "its StatefulSet were scaled up again"
+    if workload.is_gated:
+        gates = "kueue.x-k8s.io/admission-gated-by"
+        return f"{workload.gated_by} were removed from its annotation {gates}"
     if local is None:
         name = f"{workload.namespace}/{workload.queue_name}"
         return f"there were a LocalQueue {name}, or it named an existing one"

@@ -1,8 +1,8 @@
 """Kubernetes' LimitRange: bounds a namespace sets on every container or pod.
 
 The API server would refuse the pods only after the workload was admitted; a workload whose pods
-cannot be created must not hold quota, so it is refused before. Defaults of a LimitRange are not
-applied here: the pods contain them by the time a workload is made of them.
+cannot be created must not hold quota, so it is refused before. Its defaults count as requests: the
+API server adds them to pods, and a workload is made of the pod template of a job.
 """
 
 from __future__ import annotations
@@ -21,6 +21,10 @@ class Bounds:
     type: str
     minimum: Mapping[str, int] = field(default_factory=dict)
     maximum: Mapping[str, int] = field(default_factory=dict)
+    limits: Mapping[str, int] = field(default_factory=dict)
+    """Limits of containers that have none."""
+    requests: Mapping[str, int] = field(default_factory=dict)
+    """Requests of containers that have none."""
 
     def violation(self, requests: Mapping[str, int]) -> str | None:
         for resource, most in self.maximum.items():
@@ -48,6 +52,28 @@ class LimitRange:
                             f"{pod_set.name}: {bounds.type} {broken}"
                         )
         return None
+
+
+def container_defaults(
+    limit_ranges: Iterable[LimitRange],
+) -> tuple[Mapping[str, int], Mapping[str, int]]:
+    """Requests and limits that containers of a namespace get where they name none: of several
+    LimitRanges the smallest, as in Kueue. The API server has filled in a default by the maximum,
+    and a request by the default."""
+    requests: dict[str, int] = {}
+    limits: dict[str, int] = {}
+    for one in (bounds for each in limit_ranges for bounds in each.bounds):
+        if one.type != "Container":
+            continue
+        default = {**one.maximum, **one.limits}
+        _keep_least(limits, default)
+        _keep_least(requests, {**one.minimum, **default, **one.requests})
+    return requests, limits
+
+
+def _keep_least(known: dict[str, int], more: Mapping[str, int]) -> None:
+    for name, amount in more.items():
+        known[name] = min(known.get(name, amount), amount)
 
 
 def _what_is_bound(bounds: Bounds, pod_set: PodSet) -> Iterator[Mapping[str, int]]:

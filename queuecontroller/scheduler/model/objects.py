@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, NewType
 
+from queuecontroller.scheduler.model.reasons import ON_HOLD, QUOTA_RESERVED, PendingReason
 from queuecontroller.scheduler.model.selectors import (
     LabelSelector,
     NodeSelectorTerm,
@@ -314,6 +315,26 @@ class Workload:
     allowed_flavors: tuple[str, ...] | None = None
     """Flavors an annotation restricts the workload to, for concurrently admitted variants of one
     job."""
+    gated_by: str = ""
+    """Controllers that have to agree before it is queued, as its annotation names them."""
+
+    @property
+    def is_gated(self) -> bool:
+        """True if it is kept out of its queue by controllers that have not agreed yet."""
+        return self.active and bool(self.gated_by) and self.admission is None
+
+    @property
+    def is_on_hold(self) -> bool:
+        """True if its owner wants no pods for now, so that it needs no quota."""
+        reserved = self.condition(QUOTA_RESERVED)
+        return reserved is not None and not reserved.status and reserved.reason == ON_HOLD
+
+    @property
+    def unqueued_reason(self) -> str:
+        """Reason of QuotaReserved=False while it is in no queue."""
+        if self.active and self.is_on_hold:
+            return ON_HOLD
+        return PendingReason.ADMISSION_GATED if self.is_gated else "Inadmissible"
 
     @property
     def key(self) -> WorkloadKey:

@@ -1,8 +1,9 @@
 """Changes what containers request before it is counted: Kueue's resource transformations.
 
-Resources with an excluded prefix are dropped first. Then each transformation whose input a
-container requests adds its outputs, input times factor, times the container's amount of another
-resource where `multiply_by` names one; `Replace` drops the input, `Retain` keeps it.
+Each transformation whose input a container requests adds its outputs, input times factor, times the
+container's amount of another resource where `multiply_by` names one; `Replace` drops the input,
+`Retain` keeps it. Of what the container requests itself, resources with an excluded prefix are
+dropped; they count as inputs and multipliers all the same.
 """
 
 from __future__ import annotations
@@ -35,20 +36,16 @@ class Transformations:
 
     def of_container(self, requests: Mapping[str, int]) -> dict[str, int]:
         """Requests of one container after the transformations."""
-        given = {
-            name: amount
-            for name, amount in requests.items()
-            if not name.startswith(self.excluded_prefixes)
-        }
         rules = {rule.input: rule for rule in self.rules}
         result: dict[str, int] = {}
-        for name, amount in given.items():
+        for name, amount in requests.items():
             rule = rules.get(name)
-            if rule is None or rule.strategy is Strategy.RETAIN:
+            kept = rule is None or rule.strategy is Strategy.RETAIN
+            if kept and not name.startswith(self.excluded_prefixes):
                 result[name] = saturate(result.get(name, 0) + amount)
             if rule is None:
                 continue
-            times = given.get(rule.multiply_by, 0) if rule.multiply_by else 0
+            times = requests.get(rule.multiply_by, 0) if rule.multiply_by else 0
             for output, factor in rule.outputs.items():
                 more = _product(name, amount, factor)
                 if times:

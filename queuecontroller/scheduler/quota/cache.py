@@ -83,6 +83,10 @@ class Cache:
             self._topologies[name] = levels
             self._touched.topologies.add(name)
 
+    def drop_topology(self, name: str) -> None:
+        if self._topologies.pop(name, None) is not None:
+            self._touched.topologies.add(name)
+
     def put_cluster_queue(self, spec: ClusterQueue) -> None:
         before = self._queue_specs.get(spec.name)
         if before != spec:
@@ -225,6 +229,10 @@ class Cache:
         missing = queue.missing_flavors()
         if missing:
             return f"ClusterQueue {name} names flavors that don't exist: {', '.join(missing)}"
+        if lost := queue.missing_topologies():
+            return (
+                f"ClusterQueue {name} has flavors of topologies that don't exist: {', '.join(lost)}"
+            )
         if queue.spec.stop_policy is not StopPolicy.NONE:
             return f"ClusterQueue {name} is stopped ({queue.spec.stop_policy})"
         for node in queue.node.root.subtree() if self._in_cycle else ():

@@ -96,6 +96,12 @@ class ClusterQueueState:
         """Counter that grows when quota may be free; remembered flavors are then dropped."""
         return self.node.path[-1].freed
 
+    def missing_topologies(self) -> list[str]:
+        """Topologies of its flavors that are missing; a ClusterQueue with any is inactive."""
+        found = (choice.flavor for group in self.groups for choice in group.flavors)
+        names = {one.topology_name for one in found if one is not None and one.topology_name}
+        return sorted(names - self.topologies.keys())
+
     def missing_flavors(self) -> list[str]:
         """Flavors that are referenced but missing; a ClusterQueue with any is inactive."""
         return sorted(

@@ -49,10 +49,10 @@ class Share:
         return self.compare(other) <= 0
 
     def per_mille(self) -> int:
-        """The share as Kueue's metrics show it; the largest integer when the weight is 0."""
+        """The share as Kueue shows it, rounded up; the largest integer when the weight is 0."""
         if self._unbounded:
             return 2**63 - 1
-        return self.borrowed * 1_000_000 // (self.lendable * max(1, self.weight_milli))
+        return -(-self.borrowed * 1_000_000 // (self.lendable * max(1, self.weight_milli)))
 
     def __repr__(self) -> str:
         return f"Share({self.borrowed}/{self.lendable} weight {self.weight_milli}m)"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from queuecontroller.gpushares.admission.pod_review import NO_CHANGE, Answer, Question
@@ -86,28 +86,33 @@ def judged(body: bytes) -> bytes:
     return _answer(review, request, _no(problems))
 
 
-def _no(problems: Sequence[Problem]) -> dict[str, Any]:
-    status = {"code": 422, "reason": "Invalid", "message": message_of(problems)}
-    return {"allowed": False, "status": status}
+_INVALID: Final = {"code": 422, "reason": "Invalid"}
+_FORBIDDEN: Final = {"code": 403, "reason": "Forbidden"}
+"""Status of Kueue's webhooks; a schema's refusals are 422 in both."""
+
+
+def _no(problems: Sequence[Problem], status: Mapping[str, object] = _FORBIDDEN) -> dict[str, Any]:
+    return {"allowed": False, "status": {**status, "message": message_of(problems)}}
 
 
 def patched(
     body: bytes,
-    patch_of: Callable[[dict[str, Any], str], bytes],
+    patch_of: Callable[[dict[str, Any], dict[str, Any] | None, str], bytes],
     problems_of_change: Callable[[dict[str, Any], dict[str, Any] | None, str], Sequence[Problem]],
 ) -> bytes:
     """Answer an AdmissionReview of a mutating webhook. `patch_of` returns the JSON patch of an
-    object written in a namespace; a change for which `problems_of_change` returns problems is
-    refused."""
+    object written in a namespace, given the object that it replaces; one for which
+    `problems_of_change` returns problems is refused."""
     review, request = _read(body, "AdmissionReview", "admission.k8s.io/v1")
     document = request.get("object")
     if not isinstance(document, dict) or not isinstance(document.get("metadata"), dict):
         raise BadReview("request.object: expected an object")
-    old = request.get("oldObject")
+    before = request.get("oldObject")
+    old = before if isinstance(before, dict) else None
     namespace = str(request.get("namespace") or "")
-    if problems := problems_of_change(document, old if isinstance(old, dict) else None, namespace):
+    if problems := problems_of_change(document, old, namespace):
         return _answer(review, request, _no(problems))
-    patch = patch_of(document, namespace)
+    patch = patch_of(document, old, namespace)
     if patch == b"[]":
         return _answer(review, request, {"allowed": True})
     made = {"patchType": "JSONPatch", "patch": base64.b64encode(patch).decode()}
@@ -133,7 +138,7 @@ def reviewed(body: bytes, judge: Callable[[Question], Answer]) -> bytes:
     )
     made: dict[str, Any] = {"warnings": list(answer.warnings)} if answer.warnings else {}
     if answer.problems:
-        return _answer(review, request, made | _no(answer.problems))
+        return _answer(review, request, made | _no(answer.problems, _INVALID))
     made["allowed"] = True
     if answer.patch != NO_CHANGE:
         patch = base64.b64encode(answer.patch).decode()

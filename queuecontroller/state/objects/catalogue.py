@@ -52,6 +52,10 @@ OBJECT_KINDS: Final = CLUSTER_WIDE + NAMESPACED
 WORKLOAD_KINDS: Final = frozenset({"Workload"}) | SUBMITTED
 
 
+_DEFAULT: Final = Configuration()
+"""One object, since what was read under it is read again under another."""
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     kind: str
@@ -143,6 +147,8 @@ class Catalogue:
         self.version += 1
         if kind == "ResourceFlavor":
             engine.cache.drop_flavor(name)
+        elif kind == "Topology":
+            engine.cache.drop_topology(name)
         elif kind == "ClusterQueue":
             engine.cache.drop_cluster_queue(name)
         elif kind == "Cohort":
@@ -152,7 +158,7 @@ class Catalogue:
         elif kind == "Namespace":
             engine.put_namespace(name, {})
         elif kind == "LimitRange":
-            engine.put_limit_ranges(namespace, self._limits(namespace))
+            engine.put_limit_ranges(namespace, self.limits(namespace))
         return record
 
     def _feed(self, kind: str, namespace: str, name: str, parsed: Any, engine: Scheduler) -> None:
@@ -167,16 +173,21 @@ class Catalogue:
         elif kind == "LocalQueue":
             engine.put_local_queue(parsed)
         elif kind == "LimitRange":
-            engine.put_limit_ranges(namespace, self._limits(namespace))
+            engine.put_limit_ranges(namespace, self.limits(namespace))
         elif kind == "Namespace":
             engine.put_namespace(name, parsed)
 
-    def _limits(self, namespace: str) -> list[LimitRange]:
-        return [
-            parsed
-            for (kind, where, _), parsed in self._parsed.items()
-            if kind == "LimitRange" and where == namespace
-        ]
+    def limits(self, namespace: str) -> list[LimitRange]:
+        """The LimitRanges of a namespace."""
+
+        def make() -> list[LimitRange]:
+            return [
+                parsed
+                for (kind, where, _), parsed in self._parsed.items()
+                if kind == "LimitRange" and where == namespace
+            ]
+
+        return self.remember(("limits", namespace), make)
 
     def follow(self, nodes: Sequence[NodeCapacity], engine: Scheduler) -> bool:
         """Set every `nominalQuota: auto` to these nodes' reports; True if one changed. Then call
@@ -242,7 +253,7 @@ class Catalogue:
         known: Configuration | None = self._known.get("configuration")
         if known is None:
             found = [p for (kind, _, _), p in self._parsed.items() if kind == "Configuration"]
-            known = self._known["configuration"] = found[-1] if found else Configuration()
+            known = self._known["configuration"] = found[-1] if found else _DEFAULT
         return known
 
     @property

@@ -10,10 +10,12 @@ from queuecontroller.scheduler.model.reasons import (
     ADMITTED,
     EVICTED,
     FINISHED,
+    ON_HOLD,
     PODS_READY,
     PREEMPTED,
     QUOTA_RESERVED,
     REQUEUED,
+    PendingReason,
 )
 
 
@@ -83,6 +85,21 @@ def back_in_line(workload: Workload, reason: str, message: str, now_ns: int) -> 
             workload = with_condition(workload, kind, False, reason, message, now_ns)
     again = workload.active
     return with_condition(workload, REQUEUED, again, reason, message, now_ns)
+
+
+def on_hold(workload: Workload, now_ns: int) -> Workload:
+    """Return a workload without quota whose owner wants no pods for now."""
+    text = "Quota intentionally released while scaled to zero"
+    workload = replace(workload, admission=None)
+    for kind in (ADMITTED, PODS_READY):
+        if workload.condition(kind) is not None:
+            workload = with_condition(workload, kind, False, ON_HOLD, text, now_ns)
+    return with_condition(workload, QUOTA_RESERVED, False, ON_HOLD, text, now_ns)
+
+
+def off_hold(workload: Workload, now_ns: int) -> Workload:
+    reason, text = PendingReason.PENDING_EVALUATION, "It is scaled up again"
+    return with_condition(workload, QUOTA_RESERVED, False, reason, text, now_ns)
 
 
 def finished(workload: Workload, reason: str, message: str, now_ns: int) -> Workload:

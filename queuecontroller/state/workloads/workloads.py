@@ -177,6 +177,7 @@ class Workloads:
             holds = workload.admission is not None and not workload.is_true(FINISHED)
             if holds and workload.is_true(EVICTED) and not self._nodes.of_workload(key):
                 self.complete_eviction(key, now_ns)
+        self.require_checks(self.records, now_ns)
 
     def submit(self, record: WorkloadRecord, now_ns: int, workload: Workload) -> WorkloadRecord:
         """Store a new record with this workload."""
@@ -497,6 +498,29 @@ class Workloads:
         record = self._save(record, now_ns, workload=workload)
         self.engine.submit(record.workload, now_ns)
 
+    def put_on_hold(self, key: WorkloadKey, now_ns: int) -> None:
+        """Release the quota of a workload whose pods are gone and are not wanted for now."""
+        record = self.records.get(key)
+        if record is None or record.workload.is_on_hold or record.workload.is_true(FINISHED):
+            return
+        if self._nodes.of_workload(key):
+            return  # A node has not released its pods yet.
+        if record.workload.admission is not None:
+            self.engine.release(key, now_ns)
+            self.counting.stopped(record.workload, now_ns)
+        self.waiting.pop(key, None)
+        self._unplaced.pop(key, None)
+        workload = conditions.on_hold(record.workload, now_ns)
+        self.engine.submit(self._save(record, now_ns, workload=workload).workload, now_ns)
+
+    def take_off_hold(self, key: WorkloadKey, now_ns: int) -> None:
+        """Queue a workload again that was on hold."""
+        record = self.records.get(key)
+        if record is None or not record.workload.is_on_hold:
+            return
+        workload = conditions.off_hold(record.workload, now_ns)
+        self.engine.submit(self._save(record, now_ns, workload=workload).workload, now_ns)
+
     def pod_over(self, key: WorkloadKey, finished: bool, message: str, now_ns: int) -> None:
         """Handle the end of a pod's work on its node; its assignment is deleted already."""
         record = self.records.get(key)
@@ -585,6 +609,18 @@ class Workloads:
             cause=due.cause,
         )
 
+    def require_checks(self, keys: Iterable[WorkloadKey], now_ns: int) -> None:
+        """Add checks that a ClusterQueue requires by now to workloads with quota that are not
+        admitted yet, and drop those that it does not require any more."""
+        for key in list(keys):
+            workload = self.records[key].workload
+            done = any(workload.is_true(one) for one in (ADMITTED, EVICTED, FINISHED))
+            if workload.admission is None or done:
+                continue
+            checks = self._checks(workload, workload.admission)
+            if checks != workload.admission_checks:
+                self.change(key, replace(workload, admission_checks=checks), now_ns)
+
     def tick(self, now_ns: int) -> None:
         self.look(self._timed, now_ns)
         if self._room is not None and self._room.forgive(now_ns):
@@ -598,9 +634,9 @@ class Workloads:
         if workload.admission is None:
             self.engine.submit(workload, now_ns)
         else:
-            holds = workload.reclaimable_pods, workload.admission
-            if holds != (before.reclaimable_pods, before.admission):
-                self.engine.submit(workload, now_ns)  # Its usage has changed.
+            holds = workload.reclaimable_pods, workload.admission, workload.priority
+            if holds != (before.reclaimable_pods, before.admission, before.priority):
+                self.engine.submit(workload, now_ns)  # Its usage or its rank has changed.
             self.look([key], now_ns)
             self.advance(key, now_ns)
         return record

@@ -249,10 +249,11 @@ def test_pods_are_fixed_while_quota_is_reserved(plane: ControlPlane) -> None:
         "message": "m",
         "lastTransitionTime": "2026-11-22T10:00:00Z",
     }
-    plane.api.patch(
-        f"/apis/{NEW}/namespaces/default/workloads/fixed/status",
-        {"status": {"conditions": [reserved]}},
-    )
+    path = f"/apis/{NEW}/namespaces/default/workloads/fixed/status"
+    with pytest.raises(ApiError, match=r"status\.admission: is required"):
+        plane.api.patch(path, {"status": {"conditions": [reserved]}})
+    given = {"clusterQueue": "cq", "podSetAssignments": [{"name": "main", "count": 2}]}
+    plane.api.patch(path, {"status": {"conditions": [reserved], "admission": given}})
     with pytest.raises(
         ControlPlaneError, match=r"spec\.podSets: cannot be changed while quota is reserved"
     ):

@@ -293,6 +293,12 @@ def test_a_stateful_set_is_one_group_and_keeps_its_size(queue: ControlPlane) -> 
     queue.kubectl("scale", "statefulset/db", "--replicas=0")
     until("they are gone", lambda: not of_app(queue, "db"), 30)
     free(queue, "sets")
+
+    def on_hold() -> bool:
+        found: str = condition(workload(queue, name), "QuotaReserved")["reason"]
+        return found == "OnHold"
+
+    until("its Workload is on hold", on_hold, 30)
     queue.kubectl("scale", "statefulset/db", "--replicas=3")
     for number in range(3):
         let_go(queue, f"db-{number}")

@@ -8,6 +8,7 @@ import pytest
 
 from queuecontroller.cluster.cache.job_context import set_of_group, set_of_pod, setting
 from queuecontroller.cluster.cache.objects import ObjectCache
+from queuecontroller.frameworks import group_of_set
 from sluicecommon.kubernetes.resources import STATEFUL_SETS
 
 OWNER = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db", "uid": "u-db"}
@@ -20,23 +21,48 @@ def world(replicas: int = 1, uid: str = "u-db", **head: str) -> ObjectCache:
     return made
 
 
-def owned(**more: Any) -> dict[str, Any]:
-    head = {"name": "x", "namespace": "n", "ownerReferences": [{**OWNER, **more}]}
+def owned(group: str = "", **more: Any) -> dict[str, Any]:
+    head = {
+        "name": "x",
+        "namespace": "n",
+        "ownerReferences": [{**OWNER, **more}],
+        "labels": {"kueue.x-k8s.io/pod-group-name": group or group_of_set("db", "u-db")},
+    }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": head}
 
 
 def test_a_pod_has_the_size_and_the_owner_that_its_set_says() -> None:
     found = setting(world(3), owned(controller=True), "n")
     assert (found.group_total, found.group_owner) == (3, OWNER)
+    of_before = owned(group_of_set("db"), controller=True)
+    assert setting(world(3), of_before, "n").group_total == 3, "from before it had the UID"
     assert set_of_pod(world(uid="another"), owned(controller=True), "n") is None
     assert setting(world(), {"metadata": {"name": "x", "namespace": "n"}}, "n").group_owner is None
+
+
+@pytest.mark.parametrize(("namespace", "selected"), [("kueue-system", False), ("n", True)])
+def test_the_selector_of_namespaces_counts_for_jobs_with_a_queue_too(
+    namespace: str, selected: bool
+) -> None:
+    found = setting(ObjectCache(), {"metadata": {"name": "x", "namespace": namespace}}, namespace)
+    assert found.namespace_selected is selected
+    assert not found.without_queue
+
+
+def test_the_statefulset_of_a_leaderworkerset_says_nothing_about_its_group() -> None:
+    """Its controller makes one for the leaders, of as many replicas as there are groups, and one
+    for each group's workers."""
+    pod = owned(controller=True)
+    pod["metadata"]["labels"] = {"kueue.x-k8s.io/pod-group-name": "leaderworkerset-db-0-1b2c3"}
+    found = setting(world(2), pod, "n")
+    assert (found.group_total, found.group_owner) == (None, None)
 
 
 @pytest.mark.parametrize(
     ("around", "kept"),
     [
         pytest.param(world(), True, id="it makes its pods anew"),
-        pytest.param(world(0), False, id="it wants none"),
+        pytest.param(world(0), True, id="it wants none for now"),
         pytest.param(world(uid="another"), False, id="it is another by that name"),
         pytest.param(world(deletionTimestamp="2026-01-01T00:00:00Z"), False, id="it goes"),
         pytest.param(ObjectCache(), False, id="it is gone"),

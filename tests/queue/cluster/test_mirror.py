@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from queuecontroller.cluster.cache.kinds import LIMIT_RANGES, WORKLOADS
 from queuecontroller.cluster.cache.mirror import Mirror
 from queuecontroller.cluster.cache.objects import ObjectCache
 from queuecontroller.kueueapi.manifests.workloads import read_workload
 from queuecontroller.scheduler.model.objects import Workload, WorkloadKey
 from queuecontroller.state.book import Book, BookSettings
 from queuecontroller.state.records import Snapshot
+from sluicecommon.kubernetes.resources import RUNTIME_CLASSES
 
 KEY = WorkloadKey("team/one")
 AT = "2026-11-22T10:00:00Z"
@@ -58,6 +60,82 @@ def test_a_status_that_changed_is_read_and_its_spec_is_not_again() -> None:
     before = made.as_read(document("1", 1)).pod_sets
     heard(made, document("1", 1, reserved=True))
     assert made.book.workloads.records[KEY].workload.pod_sets == before
+
+
+def test_a_gate_that_was_removed_is_followed() -> None:
+    made = mirror()
+    gated = document("1", 1)
+    gated["metadata"]["annotations"] = {"kueue.x-k8s.io/admission-gated-by": "a.io/x"}
+    heard(made, gated)
+    assert made.book.workloads.records[KEY].workload.is_gated
+    assert made.book.engine.why_unqueued(KEY) == "Admission is gated by: a.io/x"
+    heard(made, document("1", 1))
+    assert not made.book.workloads.records[KEY].workload.is_gated
+
+
+LIMITS = {
+    "apiVersion": "v1",
+    "kind": "LimitRange",
+    "metadata": {"name": "l", "namespace": "team", "uid": "l", "resourceVersion": "1"},
+    "spec": {"limits": [{"type": "Container", "defaultRequest": {"cpu": "3"}, "default": {"cpu": "4", "memory": "1Gi"}}]},
+}  # fmt: skip
+
+
+def without_requests() -> dict[str, Any]:
+    found = document("1", 1)
+    del found["spec"]["podSets"][0]["template"]["spec"]["containers"][0]["resources"]
+    return found
+
+
+def requests_of(made: Mirror) -> dict[str, int]:
+    return dict(made.book.workloads.records[KEY].workload.pod_sets[0].requests)
+
+
+def test_the_defaults_of_its_namespace_count_as_soon_as_they_are_there() -> None:
+    made = mirror()
+    made.cache.take(WORKLOADS, {**without_requests()})
+    made.workload(KEY, without_requests(), 1)
+    assert requests_of(made) == {}
+    made.object(LIMIT_RANGES, "team/l", LIMITS, 2)
+    made.count_pods_again("team", 2)
+    assert requests_of(made) == {"cpu": 3000, "memory": 1 << 30}
+    made.object(LIMIT_RANGES, "team/l", None, 3)
+    made.count_pods_again("team", 3)
+    assert requests_of(made) == {}
+
+
+def test_with_quota_it_keeps_what_was_counted() -> None:
+    made = mirror()
+    made.workload(KEY, without_requests(), 1)
+    reserved = {**without_requests(), "status": document("1", 1, reserved=True)["status"]}
+    reserved["status"]["admission"] = {"clusterQueue": "cq", "podSetAssignments": [{"name": "main", "count": 2, "flavors": {}, "resourceUsage": {}}]}  # fmt: skip
+    made.workload(KEY, reserved, 2)
+    made.object(LIMIT_RANGES, "team/l", LIMITS, 3)
+    made.workload(KEY, reserved, 4)
+    assert requests_of(made) == {}
+
+
+def test_the_overhead_of_its_runtime_class_counts() -> None:
+    made = mirror()
+    one = document("1", 1)
+    one["spec"]["podSets"][0]["template"]["spec"]["runtimeClassName"] = "kata"
+    made.cache.take(WORKLOADS, one)
+    made.workload(KEY, one, 1)
+    assert requests_of(made) == {"cpu": 1000}
+    kata = {
+        "metadata": {"name": "kata", "uid": "k", "resourceVersion": "2"},
+        "overhead": {"podFixed": {"cpu": "250m"}},
+    }
+    made.cache.take(RUNTIME_CLASSES, kata)
+    made.count_pods_again("", 2)
+    assert requests_of(made) == {"cpu": 1250}
+    own = document("1", 2)
+    own["spec"]["podSets"][0]["template"]["spec"] |= {
+        "runtimeClassName": "kata",
+        "overhead": {"cpu": "100m"},
+    }
+    made.workload(KEY, own, 3)
+    assert requests_of(made) == {"cpu": 1100}, "what the template says itself"
 
 
 def test_a_spec_that_changed_is_read_anew() -> None:

@@ -16,6 +16,7 @@ from queuecontroller.frameworks import (
     framework_named,
     framework_of,
     frameworks,
+    group_of_set,
     is_suspended,
     on_create,
     pod_set_infos,
@@ -90,7 +91,33 @@ def test_the_pods_of_a_statefulset_are_one_group() -> None:
         "kueue.x-k8s.io/pod-group-pod-index-label": "apps.kubernetes.io/pod-index",
     }
     assert head["labels"][QUEUE] == "queue"
-    assert head["labels"]["kueue.x-k8s.io/pod-group-name"].startswith("statefulset-sample-")
+    assert "kueue.x-k8s.io/pod-group-name" not in head["labels"], "the set's UID is not known yet"
+
+
+def of_set(name: str, uid: str, **labels: str) -> dict[str, Any]:
+    """A pod as the StatefulSet controller creates it, after the webhook."""
+    document = job("v1", "Pod", pod()["spec"])
+    owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": name, "uid": uid}
+    document["metadata"] |= {
+        "labels": {QUEUE: "queue", **labels},
+        "annotations": {"kueue.x-k8s.io/pod-suspending-parent": "statefulset"},
+        "ownerReferences": [{**owner, "controller": True}],
+    }
+    fw = framework_of(document)
+    assert fw is not None
+    return merged(document, on_create(fw, document))
+
+
+def test_two_statefulsets_of_one_name_have_groups_of_their_own() -> None:
+    groups = [
+        of_set("db", uid)["metadata"]["labels"]["kueue.x-k8s.io/pod-group-name"]
+        for uid in ("u-1", "u-2", "u-1")
+    ]
+    assert groups == [group_of_set("db", uid) for uid in ("u-1", "u-2", "u-1")]
+    assert groups[0] != groups[1]
+    old = {"kueue.x-k8s.io/pod-group-name": group_of_set("db")}
+    kept = of_set("db", "u-1", **old)["metadata"]["labels"]["kueue.x-k8s.io/pod-group-name"]
+    assert kept == group_of_set("db"), "a template from before keeps its group"
 
 
 def test_a_pod_that_its_parent_marks_is_held_whatever_its_queue() -> None:
@@ -204,9 +231,54 @@ def test_sparks_roles_ask_for_what_their_fields_say() -> None:
     assert fw is not None
     _, executor = workload_of(fw, document, queue="queue")["spec"]["podSets"]
     assert executor["template"]["spec"]["containers"][0]["resources"] == {
-        "requests": {"cpu": "2", "memory": "1Gi"},
+        "requests": {"cpu": "2", "memory": "1408Mi"},
         "limits": {"nvidia.com/gpu": "1"},
     }
+
+
+@pytest.mark.parametrize(
+    ("role", "spec", "memory"),
+    [
+        ({"memory": "512m"}, {}, "896Mi"),
+        ({"memory": "2g"}, {}, "2432Mi"),
+        ({"memory": "8g"}, {}, "9011Mi"),
+        ({"memory": "8g"}, {"type": "Python"}, "11468Mi"),
+        ({"memory": "2g", "memoryOverhead": "1g"}, {}, "3072Mi"),
+        ({"memory": "2g"}, {"memoryOverheadFactor": "0.5"}, "3072Mi"),
+    ],
+)
+def test_what_spark_adds_to_the_memory_of_its_pods_counts(
+    role: dict[str, Any], spec: dict[str, Any], memory: str
+) -> None:
+    document = sample("sparkoperator.k8s.io/sparkapplication")
+    document["spec"] |= {**spec, "executor": {"instances": 1, **role}}
+    fw = framework_of(document)
+    assert fw is not None
+    _, executor = workload_of(fw, document, queue="queue")["spec"]["podSets"]
+    requests = executor["template"]["spec"]["containers"][0]["resources"]["requests"]
+    assert requests["memory"] == memory
+
+
+def head_of(document: dict[str, Any]) -> list[tuple[str, dict[str, str]]]:
+    fw = framework_of(document)
+    assert fw is not None
+    head = workload_of(fw, document, queue="queue")["spec"]["podSets"][0]
+    return [
+        (one["name"], one["resources"]["requests"])
+        for one in head["template"]["spec"]["containers"][1:]
+    ]
+
+
+def test_containers_that_kuberay_adds_to_the_head_count() -> None:
+    cluster = sample("ray.io/raycluster")
+    assert head_of(cluster) == []
+    cluster["spec"]["enableInTreeAutoscaling"] = True
+    assert head_of(cluster) == [("autoscaler", {"cpu": "500m", "memory": "512Mi"})]
+    cluster["spec"]["autoscalerOptions"] = {"resources": {"requests": {"cpu": "2"}}}
+    assert head_of(cluster) == [("autoscaler", {"cpu": "2"})]
+    ray = sample("ray.io/rayjob")
+    ray["spec"]["submissionMode"] = "SidecarMode"
+    assert head_of(ray) == [("ray-job-submitter", {"cpu": "500m", "memory": "200Mi"})]
 
 
 def test_a_trainjob_asks_for_what_its_runtime_and_its_own_fields_say() -> None:

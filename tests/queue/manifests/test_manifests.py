@@ -30,6 +30,11 @@ from queuecontroller.scheduler.model.settings import (
     AdmissionFairSharing,
     EngineSettings,
 )
+from queuecontroller.scheduler.model.transformations import (
+    Strategy,
+    Transformation,
+    Transformations,
+)
 from queuecontroller.scheduler.scheduler import Scheduler
 from tests.queue.builders import SECOND, used
 from tests.queue.frameworks.samples import SAMPLES
@@ -126,10 +131,41 @@ def pod(containers: list[dict[str, object]], **spec: object) -> dict[str, object
             id="a sidecar runs beside the containers",
         ),
         pytest.param(pod([{"requests": {"cpu": 1}}], overhead={"cpu": "250m"}), {"cpu": 1250}, id="overhead is added"),
+        pytest.param(pod([{"requests": {"cpu": 2}}] * 2, resources={"requests": {"cpu": 1}}, overhead={"cpu": "250m"}), {"cpu": 4250}, id="no pod requests less than its containers"),
+        pytest.param(pod([{"requests": {"cpu": 1}}], resources={"requests": {"cpu": 3}}), {"cpu": 3000}, id="a pod may request more than its containers"),
+        pytest.param(pod([{}], resources={"limits": {"cpu": 3}}), {"cpu": 3000}, id="a pod's limit alone is its request"),
     ],
 )  # fmt: skip
 def test_what_a_pod_asks_for(manifest: dict[str, object], requests: dict[str, int]) -> None:
     assert dict(read_workload(manifest).pod_sets[0].requests) == requests
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        pod([{"requests": {"cpu": 2}, "limits": {"cpu": 1}}]),
+        pod([{}], resources={"requests": {"cpu": 2}, "limits": {"cpu": 1}}),
+    ],
+)
+def test_requests_above_limits_are_found(manifest: dict[str, object]) -> None:
+    assert "requests of cpu exceed the limits" in (
+        read_workload(manifest).pod_sets[0].over_limit or ""
+    )
+
+
+@pytest.mark.parametrize(
+    ("rule", "requests", "counted"),
+    [
+        pytest.param(Transformation("nvidia.com/gpu", Strategy.REPLACE, {"team/gpu": 10}), {"nvidia.com/gpu": 2, "cpu": 1000}, {"team/gpu": 20, "cpu": 1000}, id="an excluded input"),
+        pytest.param(Transformation("nvidia.com/gpu", Strategy.RETAIN, {"team/gpu": 10}), {"nvidia.com/gpu": 2}, {"team/gpu": 20}, id="retained, and excluded"),
+        pytest.param(Transformation("memory", Strategy.REPLACE, {"team/mem": 1}, "nvidia.com/gpu"), {"memory": 4000, "nvidia.com/gpu": 3}, {"team/mem": 12000}, id="an excluded multiplier"),
+    ],
+)  # fmt: skip
+def test_what_is_excluded_counts_for_its_transformation(
+    rule: Transformation, requests: dict[str, int], counted: dict[str, int]
+) -> None:
+    change = Transformations((rule,), ("nvidia.com/",))
+    assert change.of_container(requests) == counted
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from queuecontroller.scheduler.model.selectors import LabelSelector, Requirement
 from tests.queue.builders import (
     SECOND,
     group,
+    preempting,
     queue_with,
     quota,
     scheduler,
@@ -91,12 +92,32 @@ def test_a_stopped_local_queue_takes_nothing() -> None:
     [
         (workload("w", "nowhere", 1), "LocalQueue nowhere doesn't exist"),
         (workload("w", "q", 1, active=False), "deactivated"),
+        (workload("w", "q", 1, gated_by="a.io/x"), "Admission is gated by: a.io/x"),
     ],
 )
 def test_a_workload_without_a_queue_says_why(what: object, why: str) -> None:
     made = scheduler(queue_with())
     made.submit(what)  # type: ignore[arg-type]
     assert why in (made.why_unqueued(key("w")) or "")
+
+
+def test_a_gated_workload_starts_once_its_last_gate_is_gone() -> None:
+    made = scheduler(queue_with())
+    made.submit(workload("w", "q", 1, gated_by="a.io/x"))
+    assert started(made) == []
+    made.submit(workload("w", "q", 1))
+    assert started(made) == ["w"]
+
+
+def test_a_running_workload_whose_priority_was_lowered_is_preempted() -> None:
+    made = scheduler(queue_with(preemption=preempting("LowerPriority")))
+    made.submit(workload("runs", "q", 8, priority=5))
+    (decision,) = made.cycle(SECOND).reserved
+    made.submit(workload("waits", "q", 8, priority=3))
+    assert not made.cycle(2 * SECOND).preempted
+    made.submit(workload("runs", "q", 8, priority=1, admission=decision.admission()))
+    (preempted,) = made.cycle(3 * SECOND).preempted
+    assert preempted.target.workload.name == "runs"
 
 
 def test_a_queue_with_an_unknown_flavor_starts_nothing_until_it_is_known() -> None:

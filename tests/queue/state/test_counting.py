@@ -12,7 +12,7 @@ from queuecontroller.scheduler.model.objects import (
     CheckState,
     Workload,
 )
-from queuecontroller.state.figures import Counts, Figures, Histogram, Waits
+from queuecontroller.state.figures import Counts, Figures, Histogram, Place, Waits
 from queuecontroller.state.workloads import conditions
 from queuecontroller.state.workloads.counting import Counting
 from tests.queue.builders import SECOND, workload
@@ -106,3 +106,24 @@ def test_queues_that_come_and_go_do_not_fill_the_memory(monkeypatch: pytest.Monk
         counts.add(f"q{number}")
         waits.add(1.0, f"q{number}")
     assert list(counts) == list(waits) == [("q7",), ("q8",), ("q9",)]
+
+
+def test_series_end_with_their_queue() -> None:
+    figures = Figures()
+    for queue, local, namespace in (("a", "q", "n"), ("b", "q", "m")):
+        place = Place(queue, local, namespace, "")
+        for one in (figures.reserved, figures.finished):
+            one.add(place)
+        figures.admission(place, 1.0, 1)
+        figures.gate_removal.add(1.0, "gate", queue, "false")
+        figures.admitted_below.add(f"cohort-{queue}", "")
+    figures.forget("ClusterQueue", "", "a")
+    assert set(figures.reserved.cluster) == set(figures.admit_wait.cluster) == {("b", "")}
+    assert set(figures.gate_removal) == {("gate", "b", "false")}
+    assert len(figures.reserved.local) == 2
+    figures.forget("LocalQueue", "n", "q")
+    assert set(figures.finished.local) == {("q", "m", "")}
+    figures.forget("Cohort", "", "cohort-b")
+    assert set(figures.admitted_below) == {("cohort-a", "")}
+    figures.reserved.add(Place("a", "q", "n", ""))
+    assert figures.reserved.cluster["a", ""] == 1, "one of that name counts from zero"

@@ -55,6 +55,15 @@ def test_why_somebody_waits_is_a_detail() -> None:
     assert told(workload(WAITS), workload(WAITS), True) == []
 
 
+def test_gates_are_recorded_when_they_close_and_when_they_open() -> None:
+    gated = ("QuotaReserved", False, "AdmissionGated", "Admission is gated by: a.io/x")
+    assert told(workload(), workload(gated)) == ["Normal AdmissionGated"]
+    (event,) = of_workload(workload(), workload(gated))
+    assert event.message == "Workload admission is gated by: a.io/x"
+    assert told(workload(gated), workload(gated)) == []
+    assert told(workload(gated), workload(WAITS)) == ["Normal AdmissionGateCleared"]
+
+
 @pytest.mark.parametrize(
     ("reason", "said"),
     [

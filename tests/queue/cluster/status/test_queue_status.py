@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from queuecontroller.cluster.cache.kinds import LOCAL_QUEUES
+from queuecontroller.cluster.cache.kinds import LOCAL_QUEUES, OBJECTS, WORKLOADS
 from queuecontroller.cluster.cache.mirror import Mirror
 from queuecontroller.cluster.cache.objects import ObjectCache
 from queuecontroller.cluster.status.queue_status import QueueStatus
@@ -75,3 +75,61 @@ def test_who_held_quota_is_missed_by_its_cluster_queue_after_its_local_queue_wen
         ("ClusterQueue", "", "big"),
     }
     assert not set(status.touched(KEY)), "told once"
+
+
+def of_status(*documents: dict[str, Any]) -> tuple[Mirror, QueueStatus]:
+    book = Book(BookSettings(), False, lambda: "0")
+    book.restore(Snapshot("", 1, 0), 0)
+    book.apply([SHARING], False, 1)
+    mirror = Mirror(book, ObjectCache())
+    for one in documents:
+        mirror.cache.take(KINDS_BY_NAME[one["kind"]], one)
+    mirror.begin(AT_NS)
+    return mirror, QueueStatus(mirror)
+
+
+KINDS_BY_NAME = {one.kind: one for one in (*OBJECTS, WORKLOADS)}
+AT_NS = 1_795_341_600 * 10**9
+SHARING = {
+    "apiVersion": "config.kueue.x-k8s.io/v1beta2",
+    "kind": "Configuration",
+    "metadata": {"name": "configuration"},
+    "admissionFairSharing": {"usageHalfLifeTime": "1h", "usageSamplingInterval": "1s"},
+}
+BY_USAGE = {**QUEUE, "spec": {**QUEUE["spec"], "admissionScope": {"admissionMode": "UsageBasedAdmissionFairSharing"}}}  # fmt: skip
+
+
+def versioned(document: dict[str, Any]) -> dict[str, Any]:
+    head = {**document["metadata"], "resourceVersion": "1", "uid": document["metadata"]["name"]}
+    return {**document, "metadata": head}
+
+
+def test_the_usage_of_a_local_queue_is_in_its_status_and_outlives_a_leader() -> None:
+    objects = [versioned(one) for one in (FLAVOR, BY_USAGE, admitted())]
+    door = versioned(DOOR)
+    _, status = of_status(*objects, door)
+    first = status.status(door, AT_NS)["fairSharing"]["admissionFairSharingStatus"]
+    assert first["consumedResources"] == {"cpu": "1"}, "as if it had always been so"
+    written = {**first, "consumedResources": {"cpu": "7"}, "lastUpdate": "2026-11-22T10:00:00Z"}
+    kept = {**door, "status": {"fairSharing": {"admissionFairSharingStatus": written}}}
+    _, after = of_status(*objects, kept)
+    again = after.status(kept, AT_NS)["fairSharing"]["admissionFairSharingStatus"]
+    assert again["consumedResources"] == {"cpu": "7"}
+
+
+def test_a_flavor_of_a_topology_that_is_not_there_closes_its_queue() -> None:
+    flavor = versioned({**FLAVOR, "spec": {"topologyName": "racks", "nodeLabels": {"a": "b"}}})
+    queue = versioned(QUEUE)
+    mirror, status = of_status(flavor, queue, versioned(DOOR))
+    (active,) = status.status(queue, AT_NS)["conditions"]
+    assert (active["status"], active["reason"]) == ("False", "TopologyNotFound")
+    assert "racks" in active["message"]
+    assert "racks" in (mirror.book.engine.cache.why_inactive("big") or "")
+    levels = [{"nodeLabel": "rack"}]
+    topology = {"apiVersion": API, "kind": "Topology", "metadata": {"name": "racks"}, "spec": {"levels": levels}}  # fmt: skip
+    mirror.object(KINDS_BY_NAME["Topology"], "racks", topology, AT_NS)
+    (active,) = status.status(queue, AT_NS)["conditions"]
+    assert active["status"] == "True"
+    mirror.object(KINDS_BY_NAME["Topology"], "racks", None, AT_NS)
+    (active,) = status.status(queue, AT_NS)["conditions"]
+    assert active["reason"] == "TopologyNotFound"

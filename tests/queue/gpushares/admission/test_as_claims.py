@@ -140,3 +140,25 @@ def test_any_name_is_a_share_that_has_it_or_none(name: str) -> None:
         assert share.name == name
         assert 1 <= share.count <= 32
         assert 0 <= share.cores <= 100
+
+
+def container(memory: int, **more: Any) -> dict[str, Any]:
+    return {"name": f"m{memory}", "resources": {"limits": {GPU: "1", MEM: str(memory)}}, **more}
+
+
+@pytest.mark.parametrize(
+    ("before", "most"),
+    [
+        ([container(8000, restartPolicy="Always"), container(20000)], 28000),
+        ([container(20000), container(8000, restartPolicy="Always")], 20000),
+        ([container(8000, restartPolicy="Always")], 18000),
+        ([container(5000)], 10000),
+    ],
+    ids=["a sidecar beside an init container", "one after it", "a sidecar", "an init container"],
+)
+def test_a_sidecar_counts_beside_the_init_containers_after_it(
+    before: list[dict[str, Any]], most: int
+) -> None:
+    spec = {"initContainers": before, "containers": [container(10000)]}
+    made = {"metadata": {"name": "p", "namespace": "n"}, "spec": spec}
+    assert amounts(DeviceConfig(Nvidia()), made)[MEM] == most

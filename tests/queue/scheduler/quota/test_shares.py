@@ -46,7 +46,12 @@ def share(usage: dict[str, int], weight_milli: int = 1000) -> Share:
 )
 def test_the_largest_of_what_is_borrowed_counts(usage: dict[str, int], per_mille: int) -> None:
     assert share(usage).per_mille() == per_mille
-    assert share(usage, 2000).per_mille() == per_mille // 2
+    assert share(usage, 2000).per_mille() == -(-per_mille // 2)
+
+
+def test_a_share_is_rounded_up_as_in_kueue() -> None:
+    assert Share(1, 9, 1000).per_mille() == 112
+    assert Share(0, 9, 1000).per_mille() == 0
 
 
 def test_a_queue_alone_has_no_share() -> None:

@@ -1,0 +1,150 @@
+"""Validation of a job on create and update, by the same table that manages it.
+
+What would leave a queued job pending for ever, and what would let a running one escape its quota,
+is refused when it is written. On an update only new problems are reported: an object that was
+stored before a rule existed must still lose its finalizers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from queuecontroller.frameworks import names
+from queuecontroller.frameworks.creating import resizing
+from queuecontroller.frameworks.gates import gate_problems
+from queuecontroller.frameworks.patches import ABSENT, Document, at
+from queuecontroller.frameworks.reconcile import ALONE, Setting, is_managed
+from queuecontroller.frameworks.slots import Runtime, Slot, slots
+from queuecontroller.frameworks.starting import is_suspended
+from queuecontroller.frameworks.table import Framework, Holding, OfRuntime, RayGroups
+from queuecontroller.frameworks.topology_annotations import topology_problems
+from queuecontroller.frameworks.workload import max_execution_s, queue_of
+from sluicecommon.reader import ManifestError, Problem, Reader, shown
+
+_NAME: Final = re.compile(
+    r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII
+)
+_NAMED: Final = (names.QUEUE_NAME, names.PREBUILT)
+"""Labels that name an object."""
+_FIXED_LABELS: Final = (names.QUEUE_NAME, names.PREBUILT, names.MAX_EXEC_SECONDS)
+"""Labels that may not change while the job runs."""
+_FIXED_ANNOTATIONS: Final = (names.MIN_PARALLELISM, names.ELASTIC)
+_IMMUTABLE: Final = "cannot be changed while it runs"
+_SUSPEND: Final = "suspend it first"
+
+
+def job_problems(
+    fw: Framework, document: Document, old: Document | None, around: Setting = ALONE
+) -> list[Problem]:
+    """Problems for which a job is refused; `old` is the object that it replaces, None for a new
+    one. A job that is not queued has none."""
+    managed = is_managed(fw, document, around)
+    found = list(_own_problems(fw, document, around.runtime)) if managed else []
+    if old is None:
+        if managed:
+            found += gate_problems(_annotation(document, names.GATED_BY), None)
+        return found
+    if managed:
+        known = set(_own_problems(fw, old, around.runtime))
+        found = [one for one in found if one not in known]
+        before = _annotation(old, names.GATED_BY)
+        if (after := _annotation(document, names.GATED_BY)) != before:
+            found += gate_problems(after, before or "")
+    if managed or is_managed(fw, old, around):
+        found += _changes(fw, document, old)
+    return found
+
+
+def _own_problems(fw: Framework, document: Document, runtime: Runtime) -> Iterator[Problem]:
+    """Problems of a job by itself."""
+    for key in _NAMED:
+        value = _label(document, key)
+        if value and (len(value) > names.LONGEST_NAME or not _NAME.fullmatch(value)):
+            what = f"{shown(value)} is not a name: lowercase letters, digits, '-' and '.'"
+            yield Problem(f"metadata.labels[{key}]", what, "write the name of an object")
+    head = Reader(document).child("metadata")
+    max_execution_s(head)
+    yield from head.problems
+    if isinstance(fw.pods, RayGroups):
+        yield from _ray_problems(fw, document, fw.pods)
+    if isinstance(fw.pods, OfRuntime) and runtime is None:
+        return
+    try:
+        found = slots(fw, document, runtime)
+    except ManifestError as error:
+        # All other errors are the operator's to judge; the controller records them as an event.
+        yield from (one for one in error.problems if names.PREFIX in one.field)
+        return
+    for slot in found:
+        count = slot.count if fw.holding is Holding.SUSPEND else None
+        yield from topology_problems(slot.template, _place(slot), count)
+
+
+def _place(slot: Slot) -> str:
+    return f"pod set {slot.name}: metadata.annotations"
+
+
+def _ray_problems(fw: Framework, document: Document, groups: RayGroups) -> Iterator[Problem]:
+    cluster = at(document, groups.at)
+    head = at(cluster, ("headGroupSpec", "template", "spec", "containers"))
+    if isinstance(cluster, Mapping) and head in (ABSENT, None, []):
+        where = ".".join(map(str, (*groups.at, "headGroupSpec.template.spec.containers")))
+        yield Problem(where, "the head has no container", "add one")
+    if fw.kind != "RayJob":
+        return
+    if at(document, ("spec", "shutdownAfterJobFinishes")) is not True:
+        what = "a queued RayJob has to delete its cluster when it has finished"
+        yield Problem("spec.shutdownAfterJobFinishes", what, "set it to true")
+    selector = at(document, ("spec", "clusterSelector"))
+    if selector not in (ABSENT, None, {}) and isinstance(cluster, Mapping):
+        what = "a queued RayJob has a cluster of its own"
+        yield Problem("spec.clusterSelector", what, "remove it, or spec.rayClusterSpec")
+
+
+def _changes(fw: Framework, document: Document, old: Document) -> Iterator[Problem]:
+    """Changes that a queued job may not make while it runs."""
+    if fw.holding is Holding.GATE:
+        return
+    if fw.holding is Holding.SUSPEND:
+        if not is_suspended(fw, document):
+            yield from _fixed(document, old)
+        return
+    before, after = queue_of(old), queue_of(document)
+    ready = at(old, ("status", "readyReplicas"))
+    if before and before != after and (not after or (type(ready) is int and ready > 0)):
+        what = "it cannot be taken from its queue" if not after else _IMMUTABLE
+        yield Problem(f"metadata.labels[{names.QUEUE_NAME}]", what, "scale it to 0 first")
+    if fw.kind == "StatefulSet" and after:
+        yield from resizing(old, document)
+    if fw.kind == "LeaderWorkerSet" and before and after:
+        size = ("spec", "leaderWorkerTemplate", "size")
+        if at(old, size) != at(document, size):
+            what = "the groups of a queued LeaderWorkerSet keep their size"
+            yield Problem(".".join(size), what, "create another LeaderWorkerSet")
+
+
+def _fixed(document: Document, old: Document) -> Iterator[Problem]:
+    for key in _FIXED_LABELS:
+        before = _label(old, key)
+        joins = key == names.QUEUE_NAME and not before  # It is suspended a moment later.
+        if before != _label(document, key) and not joins:
+            yield Problem(f"metadata.labels[{key}]", _IMMUTABLE, _SUSPEND)
+    for key in _FIXED_ANNOTATIONS:
+        if _annotation(old, key) != _annotation(document, key):
+            yield Problem(f"metadata.annotations[{key}]", _IMMUTABLE, _SUSPEND)
+    known, wanted = (_label(one, names.PRIORITY_CLASS) for one in (old, document))
+    if bool(known) != bool(wanted):
+        what = "cannot be " + ("removed" if known else "added") + " while it runs"
+        yield Problem(f"metadata.labels[{names.PRIORITY_CLASS}]", what, _SUSPEND)
+
+
+def _label(document: Document, key: str) -> str:
+    found: Any = at(document, ("metadata", "labels", key))
+    return found if isinstance(found, str) else ""
+
+
+def _annotation(document: Document, key: str) -> str:
+    found: Any = at(document, ("metadata", "annotations", key))
+    return found if isinstance(found, str) else ""

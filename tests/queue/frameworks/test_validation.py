@@ -1,0 +1,190 @@
+"""Refusals of queued jobs when they are written, and of changes while they run."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from queuecontroller.frameworks import Setting, framework_of, job_problems
+from queuecontroller.frameworks.patches import at, merged
+from queuecontroller.frameworks.reconcile import ALONE
+from queuecontroller.frameworks.table import frameworks
+from tests.queue.frameworks.samples import QUEUE, RUNTIME, SAMPLES, job, pod, sample
+from tests.queue.frameworks.test_serving import workers
+
+PREFIX = "kueue.x-k8s.io/"
+PRIORITY = f"{PREFIX}priority-class"
+
+
+def told(
+    document: dict[str, Any], old: dict[str, Any] | None = None, around: Setting = ALONE
+) -> list[str]:
+    fw = framework_of(document)
+    assert fw is not None
+    return [one.field for one in job_problems(fw, document, old, around)]
+
+
+def ready(name: str) -> dict[str, Any]:
+    document = sample(name)
+    if name == "ray.io/rayjob":
+        document["spec"]["shutdownAfterJobFinishes"] = True
+    return document
+
+
+def running(name: str) -> dict[str, Any]:
+    document = ready(name)
+    fw = framework_of(document)
+    assert fw is not None
+    patch: dict[str, Any] = {}
+    inner = patch
+    for step in fw.suspend[:-1]:
+        inner = inner.setdefault(str(step), {})
+    inner[str(fw.suspend[-1])] = False
+    return merged(document, patch)
+
+
+def labelled(document: dict[str, Any], **labels: str | None) -> dict[str, Any]:
+    patch = {PREFIX + name.replace("_", "-"): value for name, value in labels.items()}
+    return merged(document, {"metadata": {"labels": patch}})
+
+
+def noted(document: dict[str, Any], **notes: str) -> dict[str, Any]:
+    patch = {PREFIX + name.replace("_", "-"): value for name, value in notes.items()}
+    return merged(document, {"metadata": {"annotations": patch}})
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_right_job_is_taken_and_may_be_written_again(name: str) -> None:
+    around = Setting(runtime=RUNTIME)
+    assert told(ready(name), None, around) == []
+    assert told(running(name), ready(name), around) == []
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_running_job_stays_in_its_queue(name: str) -> None:
+    for queue in (None, "other"):
+        changed = labelled(running(name), queue_name=queue)
+        assert told(changed, running(name)) == [f"metadata.labels[{QUEUE}]"]
+        assert told(labelled(ready(name), queue_name=queue), ready(name)) == [], "it is suspended"
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_running_job_keeps_a_priority_class(name: str) -> None:
+    low = labelled(running(name), priority_class="low")
+    assert told(labelled(low, priority_class="high"), low) == []
+    assert told(running(name), low) == [f"metadata.labels[{PRIORITY}]"]
+    assert told(low, running(name)) == [f"metadata.labels[{PRIORITY}]"]
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"queue_name": "Not_A_Name"}, f"metadata.labels[{QUEUE}]"),
+        ({"prebuilt_workload_name": "a b"}, f"metadata.labels[{PREFIX}prebuilt-workload-name]"),
+        ({"max_exec_time_seconds": "-5"}, f"metadata.labels.{PREFIX}max-exec-time-seconds"),
+    ],
+)
+def test_labels_are_judged_by_their_grammar(change: dict[str, str], field: str) -> None:
+    assert told(labelled(ready("batch/job"), **change)) == [field]
+
+
+@pytest.mark.parametrize("least", ["a", "-1", "9999"])
+def test_the_fewest_pods_are_a_number_within_reach(least: str) -> None:
+    (field,) = told(noted(ready("batch/job"), job_min_parallelism=least))
+    assert field.endswith("job-min-parallelism")
+
+
+def in_templates(document: dict[str, Any], notes: dict[str, str]) -> dict[str, Any]:
+    """The job with these annotations on every pod template of it."""
+
+    def changed(value: Any) -> Any:
+        if isinstance(value, list):
+            return [changed(one) for one in value]
+        if not isinstance(value, dict):
+            return value
+        made = {key: changed(one) for key, one in value.items()}
+        if isinstance(at(value, ("spec", "containers")), list):
+            made["metadata"] = {**(made.get("metadata") or {}), "annotations": notes}
+        return made
+
+    found = deepcopy(document)
+    found["spec"] = changed(found["spec"])
+    return found
+
+
+WITH_TEMPLATES = [name for name in SAMPLES if "spark" not in name and "trainjob" not in name]
+BOTH = {f"{PREFIX}podset-required-topology": "rack", f"{PREFIX}podset-preferred-topology": "block"}
+SLICE = {
+    f"{PREFIX}podset-required-topology": "rack",
+    f"{PREFIX}podset-slice-required-topology": "host",
+    f"{PREFIX}podset-slice-size": "1000",
+}
+
+
+@pytest.mark.parametrize("name", WITH_TEMPLATES)
+@pytest.mark.parametrize(
+    "notes",
+    [
+        BOTH,
+        SLICE,
+        {f"{PREFIX}podset-required-topology": "not a level"},
+        {f"{PREFIX}podset-unconstrained-topology": "false"},
+        {f"{PREFIX}podset-slice-required-topology": "host"},
+        {f"{PREFIX}podset-slice-size": "2"},
+        {f"{PREFIX}podset-group-name": "g"},
+    ],
+    ids=["two", "a large slice", "a level", "false", "no size", "no slice", "a group alone"],
+)
+def test_topology_annotations_are_judged_in_every_kind(name: str, notes: dict[str, str]) -> None:
+    document = in_templates(ready(name), notes)
+    assert told(document), "refused"
+    assert told(document, document) == [], "what is stored already may be written"
+    unqueued = labelled(document, queue_name=None)
+    assert told(unqueued) == []
+
+
+def test_a_topology_may_be_right() -> None:
+    notes = {**SLICE, f"{PREFIX}podset-slice-size": "1"}
+    assert told(in_templates(ready("batch/job"), notes)) == []
+
+
+def test_a_rayjob_deletes_its_own_cluster() -> None:
+    document = sample("ray.io/rayjob")
+    document["spec"].pop("shutdownAfterJobFinishes", None)
+    assert told(document) == ["spec.shutdownAfterJobFinishes"]
+    headless = ready("ray.io/rayjob")
+    headless["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containers"] = []
+    assert told(headless) == ["spec.rayClusterSpec.headGroupSpec.template.spec.containers"]
+
+
+def test_gates_are_named_at_creation_and_only_removed() -> None:
+    gated = noted(ready("batch/job"), admission_gated_by="a.io/x")
+    assert told(gated) == []
+    assert told(noted(ready("batch/job"), admission_gated_by="nonsense")) != []
+    assert told(ready("batch/job"), gated) == []
+    assert told(gated, ready("batch/job")) != []
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet"])
+def test_a_set_of_pods_is_not_taken_from_its_queue(kind: str) -> None:
+    old = job("apps/v1", kind, {"replicas": 2, "template": pod()})
+    assert told(labelled(old, queue_name=None), old) == [f"metadata.labels[{QUEUE}]"]
+    assert told(labelled(old, queue_name="other"), old) == []
+    up = {**old, "status": {"readyReplicas": 1}}
+    assert told(labelled(up, queue_name="other"), up) == [f"metadata.labels[{QUEUE}]"]
+
+
+def test_the_groups_of_a_leaderworkerset_keep_their_size() -> None:
+    old, new = workers(), workers()
+    new["spec"]["leaderWorkerTemplate"]["size"] = 6
+    assert told(new, old) == ["spec.leaderWorkerTemplate.size"]
+    for one in (old, new):
+        del one["metadata"]["labels"][QUEUE]
+    assert told(new, old) == []
+
+
+def test_every_kind_with_a_field_to_suspend_it_was_tried() -> None:
+    suspended = {one.name for one in frameworks() if one.suspend}
+    assert suspended <= set(SAMPLES)
