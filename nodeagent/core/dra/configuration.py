@@ -46,11 +46,7 @@ def merged(entries: Sequence[Any], request: str, parent: str) -> ShareConfig:
         if isinstance(opaque, Mapping) and opaque.get("driver") == DRIVER:
             parameters = opaque.get("parameters")
             found = apply(found, parameters, f"{where}.opaque.parameters")
-            if (
-                _from_class(entry)
-                and isinstance(parameters, Mapping)
-                and "priority" in parameters
-            ):
+            if _from_class(entry) and isinstance(parameters, Mapping) and "priority" in parameters:
                 found = replace(found, class_priority=True)
     return found
 
