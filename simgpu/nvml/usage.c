@@ -191,8 +191,8 @@ static nvmlReturn_t none(nvmlDevice_t device, unsigned *count)
 NVML_API nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, unsigned *count,
                                                                struct process_info *list)
 {
-	char text[64];
-	unsigned pid, index;
+	char text[64], *rest = text;
+	unsigned long pid, index;
 	unsigned long long mib;
 
 	ENTER_DEVICE(device);
@@ -200,13 +200,17 @@ NVML_API nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t devi
 	unsigned room = *count;
 
 	*count = 0;
-	if (!sim_knob_text("graphics", text, sizeof(text)) || sscanf(text, "%u:%llu@%u", &pid, &mib, &index) != 3 ||
-	    index != sim_gpu_index(sim_state(), device))
+	if (!sim_knob_text("graphics", text, sizeof(text)))
+		return NVML_SUCCESS;
+	pid = strtoul(rest, &rest, 10);
+	mib = *rest == ':' ? strtoull(rest + 1, &rest, 10) : 0;
+	index = *rest == '@' ? strtoul(rest + 1, NULL, 10) : SIM_DEVICES;
+	if (index != sim_gpu_index(sim_state(), device))
 		return NVML_SUCCESS;
 	*count = 1;
 	if (room == 0)
 		return NVML_ERROR_INSUFFICIENT_SIZE;
-	list[0] = (struct process_info){ pid, mib << 20, UINT32_MAX, UINT32_MAX };
+	list[0] = (struct process_info){ (unsigned)pid, mib << 20, UINT32_MAX, UINT32_MAX };
 	return NVML_SUCCESS;
 }
 
