@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The simulated management library: processes on a device, and their use of it, in the driver's own terms. */
-#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "simgpu/kernel/cgroup.h"
@@ -204,7 +204,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t devi
 		return NVML_SUCCESS;
 	pid = strtoul(rest, &rest, 10);
 	mib = *rest == ':' ? strtoull(rest + 1, &rest, 10) : 0;
-	index = *rest == '@' ? strtoul(rest + 1, NULL, 10) : SIM_DEVICES;
+	index = *rest == '@' ? strtoul(rest + 1, NULL, 10) : SIM_GPUS;
 	if (index != sim_gpu_index(sim_state(), device))
 		return NVML_SUCCESS;
 	*count = 1;
