@@ -5,15 +5,32 @@ returns actions; `start_patch` and `stop_patch` unsuspend and suspend it. Whatev
 raises the reader's ManifestError, and nothing else.
 """
 
+from queuecontroller.frameworks.actions import (
+    Action,
+    CreateWorkload,
+    DeletePod,
+    DeleteWorkload,
+    FinishWorkload,
+    HoldWorkload,
+    MovePod,
+    PodAction,
+    Refuse,
+    ReleasePod,
+    ReleaseQuota,
+    ResetStartTime,
+    Restore,
+    ResumeWorkload,
+    SetPodsReady,
+    Start,
+    StartPod,
+    Suspend,
+    UpdateReclaimable,
+    UpdateWorkload,
+    WaitForReplacements,
+)
 from queuecontroller.frameworks.creating import group_of_set, on_create, resizing
 from queuecontroller.frameworks.infos import pod_set_infos
 from queuecontroller.frameworks.pods import (
-    DeletePod,
-    MovePod,
-    PodAction,
-    ReleasePod,
-    StartPod,
-    WaitForReplacements,
     elastic_pod_patch,
     group_of,
     reconcile_pods,
@@ -21,22 +38,7 @@ from queuecontroller.frameworks.pods import (
     start_pod_patch,
 )
 from queuecontroller.frameworks.reconcile import (
-    Action,
-    CreateWorkload,
-    DeleteWorkload,
-    FinishWorkload,
-    HoldWorkload,
-    Refuse,
-    ReleaseQuota,
-    ResetStartTime,
-    Restore,
-    ResumeWorkload,
-    SetPodsReady,
     Setting,
-    Start,
-    Suspend,
-    UpdateReclaimable,
-    UpdateWorkload,
     effective_queue,
     is_elastic,
     is_managed,

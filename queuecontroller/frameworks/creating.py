@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from queuecontroller.frameworks import names
+from queuecontroller.frameworks.annotations.role_hash import role_hash
 from queuecontroller.frameworks.patches import ABSENT, Change, Document, Path, at, difference
-from queuecontroller.frameworks.pods import ROLE_MAIN, group_of, role_hash
+from queuecontroller.frameworks.pods import ROLE_MAIN, group_of
 from queuecontroller.frameworks.reconcile import (
     ALONE,
     Setting,

@@ -6,13 +6,30 @@ by deleting it. A finalizer keeps a pod that has ended until it has been counted
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from queuecontroller.frameworks import names
+from queuecontroller.frameworks.actions import (
+    CreateWorkload,
+    DeletePod,
+    DeleteWorkload,
+    FinishWorkload,
+    MovePod,
+    PodAction,
+    Refuse,
+    ReleasePod,
+    ReleaseQuota,
+    ResumeWorkload,
+    SetPodsReady,
+    StartPod,
+    UpdateReclaimable,
+    UpdateWorkload,
+    WaitForReplacements,
+)
+from queuecontroller.frameworks.annotations.gates import fewer_gates
+from queuecontroller.frameworks.annotations.role_hash import role_hash
 from queuecontroller.frameworks.comparing import (
     condition_of,
     holds,
@@ -21,23 +38,8 @@ from queuecontroller.frameworks.comparing import (
     reason_of,
     reclaimable_of,
 )
-from queuecontroller.frameworks.gates import fewer_gates
 from queuecontroller.frameworks.patches import ABSENT, TOO_DEEP, Document, at
-from queuecontroller.frameworks.reconcile import (
-    ALONE,
-    CreateWorkload,
-    DeleteWorkload,
-    FinishWorkload,
-    HoldWorkload,
-    Refuse,
-    ReleaseQuota,
-    ResumeWorkload,
-    SetPodsReady,
-    Setting,
-    UpdateReclaimable,
-    UpdateWorkload,
-    effective_queue,
-)
+from queuecontroller.frameworks.reconcile import ALONE, Setting, effective_queue
 from queuecontroller.frameworks.starting import PodSetInfo, is_suspended, start_patch
 from queuecontroller.frameworks.state import Finished, finished
 from queuecontroller.frameworks.table import Framework, framework_named
@@ -56,78 +58,6 @@ MAX_PODS: Final = 10_000
 """Limit of the pods in one group."""
 _ANNOTATIONS: Final = ("metadata", "annotations")
 _LABELS: Final = ("metadata", "labels")
-_SHAPE: Final = (
-    "initContainers",
-    "containers",
-    "nodeSelector",
-    "affinity",
-    "tolerations",
-    "runtimeClassName",
-    "priority",
-    "topologySpreadConstraints",
-    "overhead",
-    "resourceClaims",
-)
-"""Fields that the pods of one role have in common."""
-
-
-@dataclass(frozen=True, slots=True)
-class StartPod:
-    """Patch the pod with `start_pod_patch` and what its admission gives its role."""
-
-    pod: str
-    role: str
-
-
-@dataclass(frozen=True, slots=True)
-class DeletePod:
-    pod: str
-    why: str
-    reason: str = ""
-    """Reason of the condition TerminationTarget, which the pod gets first; empty: the group has
-    more pods than its total count, and the pod gets no condition."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReleasePod:
-    """The pod has ended and is counted: its finalizer is removed."""
-
-    pod: str
-    patch: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class MovePod:
-    """The pod waits in another queue than its StatefulSet: its label is changed."""
-
-    pod: str
-    patch: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class WaitForReplacements:
-    """Pods of the group ended early; the Workload's condition states it."""
-
-    waiting: bool
-
-
-PodAction: TypeAlias = (
-    CreateWorkload
-    | UpdateWorkload
-    | DeleteWorkload
-    | FinishWorkload
-    | ReleaseQuota
-    | HoldWorkload
-    | ResumeWorkload
-    | UpdateReclaimable
-    | SetPodsReady
-    | StartPod
-    | DeletePod
-    | ReleasePod
-    | MovePod
-    | WaitForReplacements
-    | Refuse
-)
 
 
 def _pod_framework() -> Framework:
@@ -152,27 +82,6 @@ def group_of(pod: Document) -> str:
 def role_of(pod: Document) -> str:
     """Pods of one role are one pod set."""
     return _text(pod, *_ANNOTATIONS, names.ROLE_HASH) or role_hash(pod)
-
-
-def role_hash(pod: Document) -> str:
-    """Hash of the fields that decide where and how a pod may run. Raises ManifestError."""
-    spec = at(pod, ("spec",))
-    known: Mapping[str, Any] = spec if isinstance(spec, Mapping) else {}
-    shape = {key: known[key] for key in _SHAPE if known.get(key) not in (None, {}, [])}
-    for key in ("initContainers", "containers"):
-        if isinstance(shape.get(key), list):
-            shape[key] = [_container(one) for one in shape[key]]
-    try:
-        text = json.dumps(shape, sort_keys=True, default=str)
-    except RecursionError:
-        raise ManifestError([TOO_DEEP]) from None
-    return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:8]
-
-
-def _container(one: object) -> object:
-    if not isinstance(one, Mapping):
-        return one
-    return {key: one[key] for key in ("resources", "ports", "restartPolicy") if key in one}
 
 
 def start_pod_patch(pod: Document, info: PodSetInfo) -> dict[str, Any]:

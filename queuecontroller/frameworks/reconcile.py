@@ -10,9 +10,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from queuecontroller.frameworks import names
+from queuecontroller.frameworks.actions import (
+    Action,
+    CreateWorkload,
+    DeleteWorkload,
+    FinishWorkload,
+    Refuse,
+    ReleaseQuota,
+    ResetStartTime,
+    Restore,
+    SetPodsReady,
+    Start,
+    Suspend,
+    UpdateReclaimable,
+    UpdateWorkload,
+)
+from queuecontroller.frameworks.annotations.gates import fewer_gates
 from queuecontroller.frameworks.comparing import (
     alike,
     counts_of,
@@ -25,7 +41,6 @@ from queuecontroller.frameworks.comparing import (
     reason_of,
     reclaimable_of,
 )
-from queuecontroller.frameworks.gates import fewer_gates
 from queuecontroller.frameworks.patches import ABSENT, TOO_DEEP, Document, at, difference
 from queuecontroller.frameworks.slots import Runtime
 from queuecontroller.frameworks.starting import before_start, has_note, is_suspended, stop_patch
@@ -46,109 +61,6 @@ from queuecontroller.scheduler.model import reasons
 from sluicecommon.reader import ManifestError, Problem, Reader
 
 _ANNOTATIONS: Final = ("metadata", "annotations")
-
-
-@dataclass(frozen=True, slots=True)
-class CreateWorkload:
-    document: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class UpdateWorkload:
-    """Patch of its spec and metadata, not its status."""
-
-    patch: dict[str, Any]
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteWorkload:
-    """Delete the Workload and remove the finalizer, which would block the deletion."""
-
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class FinishWorkload:
-    """Set its condition Finished to True."""
-
-    finished: Finished
-
-
-@dataclass(frozen=True, slots=True)
-class ReleaseQuota:
-    """Remove its admission and requeue it: it was evicted and its pods have terminated."""
-
-
-@dataclass(frozen=True, slots=True)
-class HoldWorkload:
-    """Release its quota and keep it out of its queue: its owner wants no pods for now."""
-
-
-@dataclass(frozen=True, slots=True)
-class ResumeWorkload:
-    """Queue a Workload again that was on hold."""
-
-
-@dataclass(frozen=True, slots=True)
-class UpdateReclaimable:
-    pods: dict[str, int]
-    """Pods by pod set; those not named need all their pods."""
-
-
-@dataclass(frozen=True, slots=True)
-class SetPodsReady:
-    ready: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """Unsuspend the job: patch it with `start_patch` for the pod sets of its admission."""
-
-
-@dataclass(frozen=True, slots=True)
-class Suspend:
-    patch: dict[str, Any]
-    """Merge patch of the job."""
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Restore:
-    """Restore the original pod templates of a job that is suspended already."""
-
-    patch: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class ResetStartTime:
-    """Reset the start time: Kubernetes rejects changes of a Job's pods while it has one."""
-
-    patch: dict[str, Any]
-    """Merge patch of the job's status."""
-
-
-@dataclass(frozen=True, slots=True)
-class Refuse:
-    """Record an event ErrWorkloadCompose: no Workload can be made from the job."""
-
-    problems: tuple[Problem, ...]
-
-
-Action: TypeAlias = (
-    CreateWorkload
-    | UpdateWorkload
-    | DeleteWorkload
-    | FinishWorkload
-    | ReleaseQuota
-    | UpdateReclaimable
-    | SetPodsReady
-    | Start
-    | Suspend
-    | Restore
-    | ResetStartTime
-    | Refuse
-)
 
 
 @dataclass(frozen=True, slots=True)

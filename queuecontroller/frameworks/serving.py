@@ -10,7 +10,14 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from queuecontroller.frameworks import names
-from queuecontroller.frameworks.gates import fewer_gates
+from queuecontroller.frameworks.actions import (
+    Action,
+    CreateWorkload,
+    DeleteWorkload,
+    Refuse,
+    UpdateWorkload,
+)
+from queuecontroller.frameworks.annotations.gates import fewer_gates
 from queuecontroller.frameworks.patches import (
     ABSENT,
     TOO_DEEP,
@@ -20,17 +27,7 @@ from queuecontroller.frameworks.patches import (
     at,
     difference,
 )
-from queuecontroller.frameworks.reconcile import (
-    ALONE,
-    Action,
-    CreateWorkload,
-    DeleteWorkload,
-    Refuse,
-    Setting,
-    UpdateWorkload,
-    effective_queue,
-    is_managed,
-)
+from queuecontroller.frameworks.reconcile import ALONE, Setting, effective_queue, is_managed
 from queuecontroller.frameworks.slots import Slot, template_slot
 from queuecontroller.frameworks.table import Framework, framework_named
 from queuecontroller.frameworks.workload import (

@@ -12,14 +12,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from queuecontroller.frameworks import names
+from queuecontroller.frameworks.annotations.gates import gate_problems
+from queuecontroller.frameworks.annotations.topology import topology_problems
 from queuecontroller.frameworks.creating import resizing
-from queuecontroller.frameworks.gates import gate_problems
 from queuecontroller.frameworks.patches import ABSENT, Document, at
 from queuecontroller.frameworks.reconcile import ALONE, Setting, is_managed
 from queuecontroller.frameworks.slots import Runtime, Slot, slots
 from queuecontroller.frameworks.starting import is_suspended
 from queuecontroller.frameworks.table import Framework, Holding, OfRuntime, RayGroups
-from queuecontroller.frameworks.topology_annotations import topology_problems
 from queuecontroller.frameworks.workload import max_execution_s, queue_of
 from sluicecommon.reader import ManifestError, Problem, Reader, shown
 

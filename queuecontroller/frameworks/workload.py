@@ -8,10 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from queuecontroller.frameworks import names
-from queuecontroller.frameworks.patches import Document, Path, at
-from queuecontroller.frameworks.slots import Runtime, Slot, slots
-from queuecontroller.frameworks.table import Framework
-from queuecontroller.frameworks.topology_annotations import (
+from queuecontroller.frameworks.annotations.topology import (
     GROUP_NAME,
     LAYERS,
     PREFERRED,
@@ -20,6 +17,9 @@ from queuecontroller.frameworks.topology_annotations import (
     SLICE_TOPOLOGY,
     UNCONSTRAINED,
 )
+from queuecontroller.frameworks.patches import Document, Path, at
+from queuecontroller.frameworks.slots import Runtime, Slot, slots
+from queuecontroller.frameworks.table import Framework
 from sluicecommon.reader import ManifestError, Reader, shown
 
 API_VERSION: Final = "kueue.x-k8s.io/v1beta2"

@@ -7,6 +7,8 @@ another site cannot send.
 
 A viewer that does not read holds one frame, a list of keys and the buffers of a socket, and is
 disconnected when it has read nothing for a while.
+
+Longer than 500 lines because every route shares the session, its limits and its stream.
 """
 
 from __future__ import annotations

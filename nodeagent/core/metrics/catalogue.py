@@ -7,6 +7,8 @@ the view. One that is counted where it happens has no function: its owner report
 
 Base units, the unit last, `_total` on counters; ratios are 0 to 1. A label value never comes
 from a tenant's memory.
+
+Longer than 500 lines because it is one list, searched by name.
 """
 
 from __future__ import annotations

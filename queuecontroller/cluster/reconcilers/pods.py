@@ -57,6 +57,8 @@ from queuecontroller.frameworks import (
     start_pod_patch,
     workload_name,
 )
+from queuecontroller.frameworks.actions import DeleteWorkload
+from queuecontroller.frameworks.annotations.topology_requests import domains, places
 from queuecontroller.frameworks.names import (
     ADMISSION_GATE,
     ELASTIC_GATE,
@@ -66,9 +68,7 @@ from queuecontroller.frameworks.names import (
     POD_SET,
 )
 from queuecontroller.frameworks.pods import POD
-from queuecontroller.frameworks.reconcile import DeleteWorkload
 from queuecontroller.frameworks.serving import COMPONENT_INDEX
-from queuecontroller.frameworks.topology import domains, places
 from queuecontroller.scheduler.model.reasons import (
     ADMITTED,
     EVICTED,

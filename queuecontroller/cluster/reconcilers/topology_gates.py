@@ -21,14 +21,14 @@ from queuecontroller.cluster.cache.objects import (
 from queuecontroller.cluster.reconcilers.units import Unit, placed_unit
 from queuecontroller.cluster.reconcilers.workload_actions import WorkloadActions
 from queuecontroller.frameworks import group_of
-from queuecontroller.frameworks.names import POD_SET, TOPOLOGY_GATE, WORKLOAD
-from queuecontroller.frameworks.topology import (
+from queuecontroller.frameworks.annotations.topology_requests import (
     domains,
     is_waiting,
     let_go_patch,
     places,
     request_of,
 )
+from queuecontroller.frameworks.names import POD_SET, TOPOLOGY_GATE, WORKLOAD
 from queuecontroller.scheduler.model.reasons import ADMITTED, EVICTED, FINISHED
 from sluicecommon.kubernetes.errors import ApiRefused
 from sluicecommon.kubernetes.resources import PODS

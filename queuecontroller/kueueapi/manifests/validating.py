@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from queuecontroller.frameworks.gates import gate_problems
+from queuecontroller.frameworks.annotations.gates import gate_problems
 from queuecontroller.frameworks.names import ELASTIC, GATED_BY
 from queuecontroller.frameworks.workload import WORKLOAD_CLASS
 from queuecontroller.kueueapi import GROUP, KINDS

@@ -251,3 +251,14 @@ SAMPLES: dict[str, tuple[dict[str, Any], list[tuple[str, int]]]] = {
 
 def sample(name: str) -> dict[str, Any]:
     return deepcopy(SAMPLES[name][0])
+
+
+def workers(replicas: int = 2, leader: bool = True, **spec: Any) -> dict[str, Any]:
+    of = {"size": 3, "workerTemplate": pod("worker")}
+    if leader:
+        of["leaderTemplate"] = pod("leader", cpu="2")
+    return job(
+        "leaderworkerset.x-k8s.io/v1",
+        "LeaderWorkerSet",
+        {"replicas": replicas, "leaderWorkerTemplate": of, **spec},
+    )

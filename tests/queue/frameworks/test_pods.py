@@ -14,13 +14,11 @@ from queuecontroller.frameworks import (
     DeletePod,
     DeleteWorkload,
     FinishWorkload,
-    MovePod,
     PodAction,
     PodSetInfo,
     Refuse,
     ReleasePod,
     ReleaseQuota,
-    ResumeWorkload,
     SetPodsReady,
     Setting,
     StartPod,
@@ -36,36 +34,10 @@ from queuecontroller.frameworks import (
 )
 from queuecontroller.frameworks.comparing import holds
 from queuecontroller.frameworks.patches import merged
-from tests.queue.frameworks.samples import QUEUE, pod
-from tests.queue.frameworks.world import admitted, evicted, with_condition
-
-GROUP = "kueue.x-k8s.io/pod-group-name"
-TOTAL = "kueue.x-k8s.io/pod-group-total-count"
-
+from tests.queue.frameworks.samples import pod
+from tests.queue.frameworks.world import TOTAL, admitted, evicted, made_pod, with_condition
 
 GATES = "kueue.x-k8s.io/admission-gated-by"
-
-
-def made(
-    name: str, group: str = "", total: int = 0, cpu: str = "1", **notes: str
-) -> dict[str, Any]:
-    """A pod as the API server has it after the webhook."""
-    document = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": name,
-            "namespace": "team",
-            "uid": f"uid-{name}",
-            "creationTimestamp": f"2026-01-01T00:00:{len(name):02}Z",
-            "labels": {QUEUE: "queue", **({GROUP: group} if group else {})},
-            "annotations": {**({TOTAL: str(total)} if group else {}), **notes},
-        },
-        "spec": pod(cpu=cpu)["spec"],
-    }
-    fw = framework_of(document)
-    assert fw is not None
-    return merged(document, on_create(fw, document))
 
 
 class Cluster:
@@ -170,7 +142,7 @@ def kinds(actions: list[PodAction]) -> list[type]:
 
 
 def test_a_pod_is_held_when_it_is_made() -> None:
-    one = made("a")
+    one = made_pod("a")
     assert one["spec"]["schedulingGates"] == [{"name": "kueue.x-k8s.io/admission"}]
     assert one["metadata"]["finalizers"] == ["kueue.x-k8s.io/managed"]
     assert one["metadata"]["labels"]["kueue.x-k8s.io/managed"] == "true"
@@ -181,7 +153,7 @@ def test_a_pod_is_held_when_it_is_made() -> None:
 
 
 def test_a_pod_without_a_queue_is_taken_as_it_is() -> None:
-    one = made("a")
+    one = made_pod("a")
     bare = {**one, "metadata": {"name": "a"}, "spec": pod()["spec"]}
     fw = framework_of(bare)
     assert fw is not None
@@ -189,7 +161,7 @@ def test_a_pod_without_a_queue_is_taken_as_it_is() -> None:
 
 
 def test_a_pod_runs_once_it_is_admitted_and_is_let_go_when_it_has_ended() -> None:
-    cluster = Cluster(made("a"))
+    cluster = Cluster(made_pod("a"))
     assert kinds(cluster.settle()) == [CreateWorkload]
     assert cluster.sets == [("main", 1)]
     assert cluster.running == []
@@ -202,7 +174,7 @@ def test_a_pod_runs_once_it_is_admitted_and_is_let_go_when_it_has_ended() -> Non
 
 
 def test_an_evicted_pod_is_deleted_and_its_workload_with_it() -> None:
-    cluster = Cluster(made("a"))
+    cluster = Cluster(made_pod("a"))
     cluster.settle()
     cluster.admit()
     cluster.settle()
@@ -216,7 +188,7 @@ def test_an_evicted_pod_is_deleted_and_its_workload_with_it() -> None:
 
 
 def test_a_pod_that_its_user_deletes_while_it_waits_is_let_go() -> None:
-    cluster = Cluster(made("a"))
+    cluster = Cluster(made_pod("a"))
     cluster.settle()
     cluster.delete("a")
     assert set(kinds(cluster.settle())) == {ReleasePod, DeleteWorkload}
@@ -224,9 +196,9 @@ def test_a_pod_that_its_user_deletes_while_it_waits_is_let_go() -> None:
 
 
 def test_a_group_waits_for_all_its_pods_and_has_a_pod_set_for_each_role() -> None:
-    cluster = Cluster(made("a", "group", 3), made("b", "group", 3, cpu="2"))
+    cluster = Cluster(made_pod("a", "group", 3), made_pod("b", "group", 3, cpu="2"))
     assert cluster.settle() == []
-    cluster.pods["c"] = made("c", "group", 3, cpu="2")
+    cluster.pods["c"] = made_pod("c", "group", 3, cpu="2")
     assert kinds(cluster.settle()) == [CreateWorkload]
     assert cluster.workload is not None
     assert cluster.workload["metadata"]["name"] == "group"
@@ -240,18 +212,18 @@ def test_a_group_waits_for_all_its_pods_and_has_a_pod_set_for_each_role() -> Non
 
 def test_a_group_that_need_not_wait_is_counted_in_full_by_its_first_pod() -> None:
     fast = {"kueue.x-k8s.io/pod-group-fast-admission": "true"}
-    cluster = Cluster(made("a", "group", 3, **fast))
+    cluster = Cluster(made_pod("a", "group", 3, **fast))
     assert kinds(cluster.settle()) == [CreateWorkload]
     assert [count for _, count in cluster.sets] == [3]
     cluster.admit()
     assert StartPod in kinds(cluster.settle())
-    cluster.pods["b"] = made("b", "group", 3, **fast)
+    cluster.pods["b"] = made_pod("b", "group", 3, **fast)
     assert set(kinds(cluster.settle())) == {StartPod, UpdateWorkload}
     assert cluster.running == ["a", "b"]
 
 
 def group_of_three() -> Cluster:
-    cluster = Cluster(*(made(name, "group", 3) for name in "abc"))
+    cluster = Cluster(*(made_pod(name, "group", 3) for name in "abc"))
     cluster.settle()
     cluster.admit()
     cluster.settle()
@@ -260,7 +232,7 @@ def group_of_three() -> Cluster:
 
 def test_pods_beyond_the_groups_count_are_deleted_and_those_that_run_are_kept() -> None:
     cluster = group_of_three()
-    cluster.pods["d"] = made("d", "group", 3)
+    cluster.pods["d"] = made_pod("d", "group", 3)
     done = cluster.settle()
     assert done[0] == DeletePod("d", "the group has its pods")
     assert sorted(cluster.pods) == ["a", "b", "c"]
@@ -283,7 +255,7 @@ def test_a_failed_pod_is_kept_until_another_takes_its_place() -> None:
     cluster = group_of_three()
     cluster.end("a", "Failed")
     assert cluster.settle() == [WaitForReplacements(True)]
-    cluster.pods["d"] = made("d", "group", 3)
+    cluster.pods["d"] = made_pod("d", "group", 3)
     done = kinds(cluster.settle())
     assert StartPod in done
     assert ReleasePod in done
@@ -316,26 +288,26 @@ def test_a_serving_group_goes_on_with_new_pods() -> None:
         "kueue.x-k8s.io/pod-group-serving": "true",
         "kueue.x-k8s.io/role-hash": "main",
     }
-    cluster = Cluster(made("s-0", "set", 2, **notes))
+    cluster = Cluster(made_pod("s-0", "set", 2, **notes))
     cluster.settle()
     assert cluster.sets == [("main", 2)]
     cluster.admit()
     cluster.settle()
-    cluster.pods["s-1"] = made("s-1", "set", 2, **notes)
+    cluster.pods["s-1"] = made_pod("s-1", "set", 2, **notes)
     cluster.settle()
     assert cluster.running == ["s-0", "s-1"]
     cluster.end("s-0", "Failed")
     assert ReleasePod in kinds(cluster.settle())  # or its StatefulSet could not make it anew
     cluster.delete("s-0")
     assert sorted(cluster.pods) == ["s-1"]
-    cluster.pods["s-0"] = made("s-0", "set", 2, **notes)
+    cluster.pods["s-0"] = made_pod("s-0", "set", 2, **notes)
     cluster.settle()
     assert sorted(cluster.running) == ["s-0", "s-1"]
 
 
 @pytest.mark.parametrize("text", [None, "", "many", "-1", "99999999"])
 def test_a_group_without_a_count_is_refused_by_the_field(text: str | None) -> None:
-    one = made("a", "group", 3)
+    one = made_pod("a", "group", 3)
     if text is None:
         del one["metadata"]["annotations"][TOTAL]
     else:
@@ -363,7 +335,7 @@ def test_whatever_happens_it_comes_to_an_end_and_nothing_runs_without_quota(
     cluster = Cluster()
     for event, name in events:
         if event == "add" and name not in cluster.pods and (group or not cluster.pods):
-            cluster.pods[name] = made(name, "group" if group else "", 2, **notes)
+            cluster.pods[name] = made_pod(name, "group" if group else "", 2, **notes)
         elif event == "delete" and name in cluster.pods:
             cluster.delete(name)
         elif event in ("Succeeded", "Failed") and name in cluster.running:
@@ -386,7 +358,7 @@ def test_whatever_happens_it_comes_to_an_end_and_nothing_runs_without_quota(
 
 def ran(*names: str, group: str = "") -> Cluster:
     """Pods that run, with the Workload that let them."""
-    cluster = Cluster(*(made(one, group, len(names) if group else 0) for one in names))
+    cluster = Cluster(*(made_pod(one, group, len(names) if group else 0) for one in names))
     cluster.settle()
     assert cluster.workload is not None
     cluster.workload = admitted(cluster.workload)
@@ -431,7 +403,7 @@ def test_a_pod_that_is_stopped_is_told_why(change: str, reason: str, group: str)
 def test_who_makes_pods_anew_owns_their_workload_too() -> None:
     above = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db", "uid": "uid-db"}
     around = Setting(group_total=1, group_owner=above)
-    one = made("db-0", "set", 1)
+    one = made_pod("db-0", "set", 1)
     (create,) = reconcile_pods([one], None, around)
     assert isinstance(create, CreateWorkload)
     owners = create.document["metadata"]["ownerReferences"]
@@ -445,7 +417,7 @@ def test_who_makes_pods_anew_owns_their_workload_too() -> None:
 
 
 def test_a_group_waits_for_the_gates_of_its_statefulset() -> None:
-    one = made("db-0", "g", 1, **{"kueue.x-k8s.io/pod-group-fast-admission": "true"})
+    one = made_pod("db-0", "g", 1, **{"kueue.x-k8s.io/pod-group-fast-admission": "true"})
     gated = {"metadata": {"name": "db", "annotations": {GATES: "a.io/x,b.io/y"}}}
     around = Setting(group_total=1, group_document=gated)
     (action,) = reconcile_pods([one], None, around)
@@ -460,61 +432,3 @@ def test_a_group_waits_for_the_gates_of_its_statefulset() -> None:
         if isinstance(one, UpdateWorkload)
     )
     assert action.patch == {"metadata": {"annotations": {GATES: "b.io/y"}}}
-
-
-SERVING = {
-    "kueue.x-k8s.io/pod-group-fast-admission": "true",
-    "kueue.x-k8s.io/pod-group-serving": "true",
-    "kueue.x-k8s.io/role-hash": "main",
-}
-OF_DB = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db", "uid": "u-db"}
-
-
-def of_db(replicas: int, queue: str = "queue") -> Setting:
-    head = {"name": "db", "uid": "u-db", "labels": {QUEUE: queue}}
-    document = {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": head}
-    return Setting(group_total=replicas, group_owner=OF_DB, group_document=document)
-
-
-def made_for(pod_: dict[str, Any], around: Setting) -> dict[str, Any]:
-    (action,) = reconcile_pods([pod_], None, around)
-    assert isinstance(action, CreateWorkload)
-    return action.document
-
-
-def test_the_workload_of_a_statefulset_names_it() -> None:
-    document = made_for(made("db-0", "g", 3, **SERVING), of_db(3))
-    assert document["metadata"]["labels"]["kueue.x-k8s.io/job-uid"] == "u-db"
-    assert document["metadata"]["ownerReferences"][0] == OF_DB
-
-
-def test_a_workload_on_hold_is_queued_again_with_its_first_pod() -> None:
-    one = made("db-0", "g", 3, **SERVING)
-    held = with_condition(made_for(one, of_db(3)), "QuotaReserved", False, reason="OnHold")
-    assert ResumeWorkload() in reconcile_pods([one], held, of_db(3))
-    smaller = reconcile_pods([one], held, of_db(2))
-    assert [type(each) for each in smaller] == [DeleteWorkload], "another size is another Workload"
-
-
-def test_the_last_pods_of_a_set_that_is_scaled_to_zero_end_and_its_workload_stays() -> None:
-    one = made("db-0", "g", 3, **SERVING)
-    workload = admitted(made_for(one, of_db(3)))
-    one["metadata"]["deletionTimestamp"] = "2026-01-01T00:01:00Z"
-    one["spec"]["schedulingGates"] = []
-    assert [type(each) for each in reconcile_pods([one], workload, of_db(0))] == [ReleasePod]
-
-
-def test_waiting_pods_move_with_their_statefulset_to_another_queue() -> None:
-    one = made("db-0", "g", 1, **SERVING)
-    workload = made_for(one, of_db(1, "wrong"))
-    assert workload["spec"]["queueName"] == "wrong"
-    actions = reconcile_pods([one], workload, of_db(1, "right"))
-    (update,) = (each for each in actions if isinstance(each, UpdateWorkload))
-    assert update.patch == {"spec": {"queueName": "right"}}
-    (move,) = (each for each in actions if isinstance(each, MovePod))
-    assert move.patch == {"metadata": {"labels": {QUEUE: "right"}}}
-    moved = merged(one, move.patch)
-    assert reconcile_pods([moved], merged(workload, update.patch), of_db(1, "right")) == []
-    running = admitted(workload)
-    actions = reconcile_pods([one], running, of_db(1, "right"))
-    assert not any(isinstance(each, UpdateWorkload | MovePod) for each in actions)

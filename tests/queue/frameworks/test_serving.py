@@ -23,23 +23,12 @@ from queuecontroller.frameworks import (
 )
 from queuecontroller.frameworks.patches import merged
 from queuecontroller.frameworks.reconcile import ALONE
-from tests.queue.frameworks.samples import QUEUE, job, pod
+from tests.queue.frameworks.samples import QUEUE, job, pod, workers
 from tests.queue.frameworks.spoiling import WRONG, paths, spoilt
 from tests.queue.frameworks.world import admitted
 
 INDEX = "leaderworkerset.sigs.k8s.io/group-index"
 LEADER = "leaderworkerset.sigs.k8s.io/leader-name"
-
-
-def workers(replicas: int = 2, leader: bool = True, **spec: Any) -> dict[str, Any]:
-    of = {"size": 3, "workerTemplate": pod("worker")}
-    if leader:
-        of["leaderTemplate"] = pod("leader", cpu="2")
-    return job(
-        "leaderworkerset.x-k8s.io/v1",
-        "LeaderWorkerSet",
-        {"replicas": replicas, "leaderWorkerTemplate": of, **spec},
-    )
 
 
 def made(document: Any, known: Any = (), around: Setting = ALONE) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from queuecontroller.frameworks import pod_set_infos
-from queuecontroller.frameworks.topology import (
+from queuecontroller.frameworks.annotations.topology_requests import (
     domains,
     is_waiting,
     let_go_patch,

@@ -11,8 +11,7 @@ from queuecontroller.frameworks import Setting, framework_of, job_problems
 from queuecontroller.frameworks.patches import at, merged
 from queuecontroller.frameworks.reconcile import ALONE
 from queuecontroller.frameworks.table import frameworks
-from tests.queue.frameworks.samples import QUEUE, RUNTIME, SAMPLES, job, pod, sample
-from tests.queue.frameworks.test_serving import workers
+from tests.queue.frameworks.samples import QUEUE, RUNTIME, SAMPLES, job, pod, sample, workers
 
 PREFIX = "kueue.x-k8s.io/"
 PRIORITY = f"{PREFIX}priority-class"

@@ -25,12 +25,16 @@ from queuecontroller.frameworks import (
     UpdateWorkload,
     framework_of,
     is_suspended,
+    on_create,
     reconcile,
     start_patch,
 )
 from queuecontroller.frameworks.comparing import holds
 from queuecontroller.frameworks.patches import at, merged
-from tests.queue.frameworks.samples import RUNTIME
+from tests.queue.frameworks.samples import QUEUE, RUNTIME, pod
+
+GROUP = "kueue.x-k8s.io/pod-group-name"
+TOTAL = "kueue.x-k8s.io/pod-group-total-count"
 
 AROUND = Setting(runtime=RUNTIME)
 
@@ -170,3 +174,25 @@ class World:
     @property
     def pools(self) -> int:
         return str(at(self.document, ("spec",))).count("'pool': 'spot'")
+
+
+def made_pod(
+    name: str, group: str = "", total: int = 0, cpu: str = "1", **notes: str
+) -> dict[str, Any]:
+    """A pod as the API server has it after the webhook."""
+    document = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": "team",
+            "uid": f"uid-{name}",
+            "creationTimestamp": f"2026-01-01T00:00:{len(name):02}Z",
+            "labels": {QUEUE: "queue", **({GROUP: group} if group else {})},
+            "annotations": {**({TOTAL: str(total)} if group else {}), **notes},
+        },
+        "spec": pod(cpu=cpu)["spec"],
+    }
+    fw = framework_of(document)
+    assert fw is not None
+    return merged(document, on_create(fw, document))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import difflib
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -19,15 +17,11 @@ from queuecontroller.gpushares.admission import (
     admit,
     answer,
     counted,
-    patch,
     refused_change,
 )
-from queuecontroller.gpushares.admission.names import MAX_LOOKED_UP
 from queuecontroller.gpushares.admission.pod_review import NO_CHANGE
-from queuecontroller.gpushares.admission.pod_verdict import MAX_WARNINGS
 from queuecontroller.gpushares.vendors import ROWS
 from queuecontroller.gpushares.vendors.config import DeviceConfig, Nvidia, read_device_config
-from queuecontroller.kueueapi.manifests.validating import problems_of
 from sluicecommon.hami.weights import weights
 from tests.queue.gpushares.admission.pods import env_of, limits_of, pod
 from tests.queue.gpushares.vendors.plugins import PLUGINS
@@ -458,40 +452,6 @@ def test_a_vendors_own_changes_are_made() -> None:
 # -- patches --------------------------------------------------------------------------------------
 
 
-def applied(document: Any, operations: list[dict[str, Any]]) -> Any:
-    document = copy.deepcopy(document)
-    for one in operations:
-        *path, last = [
-            part.replace("~1", "/").replace("~0", "~") for part in one["path"].split("/")[1:]
-        ]
-        place = document
-        for part in path:
-            place = place[int(part)] if isinstance(place, list) else place[part]
-        if isinstance(place, list):
-            place.append(one["value"]) if last == "-" else place.__setitem__(
-                int(last), one["value"]
-            )
-        elif one["op"] == "remove":
-            del place[last]
-        else:
-            place[last] = one["value"]
-    return document
-
-
-@pytest.mark.parametrize("plugin", PLUGINS, ids=[one.word for one in PLUGINS])
-def test_a_patch_makes_what_was_meant(plugin: Any) -> None:
-    before = plugin.pod()
-    after = admit(RULES, before, "u", "t").pod
-    assert applied(before, json.loads(patch(before, after))) == after
-
-
-def test_a_patch_takes_out_and_grows() -> None:
-    before = {"a/b": {"x~": 1, "gone": 2}, "list": [{"n": 1}], "same": 1}
-    after = {"a/b": {"x~": 3}, "list": [{"n": 2}, {"n": 3}], "same": 1, "new": []}
-    assert applied(before, json.loads(patch(before, after))) == after
-    assert patch(before, before) == b"[]"
-
-
 def test_weights_are_read_whole() -> None:
     assert weights("slot=2, memory=3") == (2, 1, 3)
 
@@ -519,39 +479,3 @@ def test_containers_without_a_name_are_the_api_servers_to_refuse() -> None:
     for container in document["spec"]["containers"]:
         del container["name"]
     assert admit(RULES, document, "u", "t").asks
-
-
-@pytest.fixture
-def searched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names for which a similar one was searched."""
-    found: list[str] = []
-    search = difflib.get_close_matches
-
-    def counted(word: str, *more: Any, **kept: Any) -> list[str]:
-        found.append(word)
-        return search(word, *more, **kept)
-
-    monkeypatch.setattr(difflib, "get_close_matches", counted)
-    return found
-
-
-def test_similar_names_are_searched_for_a_few_only(searched: list[str]) -> None:
-    """A pod with 5,500 such annotations took the webhook's loop 4.5 s."""
-    many = {f"hami.io/vgpu-devices-to-alloca{n:05}": "x" for n in range(5_500)}
-    assert len(admit(RULES, pod({"cpu": 1}, **many), "u", "t").warnings) == MAX_WARNINGS
-    unlike = {f"nvidia.com/{n:05}": "x" for n in range(5_500)}
-    admit(RULES, pod({"cpu": 1}, **unlike), "u", "t")
-    limits = {f"nvidia.com/{n:05}": 1 for n in range(5_500)}
-    admit(RULES, pod(limits), "u", "t")
-    assert len(searched) <= 3 * MAX_LOOKED_UP
-
-
-def test_fields_of_an_object_are_compared_for_a_few_only(searched: list[str]) -> None:
-    document = {
-        "apiVersion": "kueue.x-k8s.io/v1beta2",
-        "kind": "LocalQueue",
-        "metadata": {"name": "q", "namespace": "n"},
-        "spec": {"clusterQueue": "c", **{f"clusterQueu{n:05}": 1 for n in range(5_500)}},
-    }
-    assert len(problems_of(document)) >= 5_500
-    assert len(searched) <= 3 * 64

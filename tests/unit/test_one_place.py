@@ -77,7 +77,7 @@ def test_a_new_setting_is_parsed_checked_and_documented(config: Any, reference: 
         config.parse({"brand_new": {"brandnew_s": 1.0}})
     page = "".join(reference._tables(config.SECTIONS))
     assert "A section that did not exist before." in page
-    assert "| `brand_new_s` | `1.5` | 0 to 2 | Seconds of something" in page
+    assert "- `brand_new_s = 1.5` (0 to 2): Seconds of something" in page
     shipped = reference.settings_toml(config.SECTIONS, "`serve`")
     assert "#brand_new_s = 1.5" in shipped
     assert config.parse(tomllib.loads(shipped)) == config.Settings()

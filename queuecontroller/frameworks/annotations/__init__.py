@@ -1,0 +1,1 @@
+"""Annotations of jobs and pods that affect their admission: topologies, and gates."""
