@@ -67,7 +67,7 @@ def check_nonce(nonce: str) -> str:
     name."""
     if not NONCE.fullmatch(nonce):
         shown = "".join(c if c.isprintable() else "?" for c in nonce[:64])
-        raise ValueError(f"expected 32 lower-case hexadecimal digits, got {shown!r}")
+        raise ValueError(f"nonce: expected 32 lower-case hexadecimal digits, got {shown!r}")
     return nonce
 
 
