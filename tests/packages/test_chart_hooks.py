@@ -71,13 +71,13 @@ def test_before_an_uninstall_agents_end_then_nodes_are_cleaned_then_what_was_cou
 @needs_helm
 def test_an_agent_may_change_the_status_of_its_own_node_alone() -> None:
     objects = rendered()
-    policy = of(objects, "ValidatingAdmissionPolicy")["spec"]
+    policy = of(objects, "ValidatingAdmissionPolicy", "own-node")["spec"]
     account = of(objects, "ServiceAccount", "agent")["metadata"]
     user = f"system:serviceaccount:{account['namespace']}:{account['name']}"
     assert user in policy["matchConditions"][0]["expression"]
     assert policy["failurePolicy"] == "Fail"
-    bound = of(objects, "ValidatingAdmissionPolicyBinding")["spec"]
-    assert bound["policyName"] == of(objects, "ValidatingAdmissionPolicy")["metadata"]["name"]
+    bound = of(objects, "ValidatingAdmissionPolicyBinding", "own-node")["spec"]
+    assert bound["policyName"] == of(objects, "ValidatingAdmissionPolicy", "own-node")["metadata"]["name"]
     assert bound["validationActions"] == ["Deny"]
     before = helm("template", "s", CHART, "--kube-version", "1.29.4").stdout
     assert "ValidatingAdmissionPolicy" not in before, "their API servers have no such kind"
