@@ -134,19 +134,48 @@ static int device_of(const struct throttle_pipe *pipe)
 	return __atomic_load_n(&pipe->device, __ATOMIC_RELAXED);
 }
 
+static CUcontext context_of(const struct throttle_pipe *pipe)
+{
+	return __atomic_load_n(&pipe->context, __ATOMIC_RELAXED);
+}
+
+/* While another context goes, its thread looks at the state and the home of every record. */
+static void record_clear(struct throttle_record *record)
+{
+	__atomic_store_n(&record->home, NULL, __ATOMIC_RELAXED);
+	record->before = record->after = NULL;
+	record->stream = NULL;
+	memset(&record->work, 0, sizeof(record->work));
+	__atomic_store_n(&record->sequence, 0, __ATOMIC_RELAXED);
+	record->begins_ns = record->due_ns = 0;
+	record->previous = 0;
+	record->previous_sequence = 0;
+	record->empty = record->blind = record->alone = false;
+	__atomic_store_n(&record->state, RECORD_FREE, __ATOMIC_RELEASE);
+}
+
 /* The driver destroyed the events with the context: forget the handles, call no function with them. Returns the time
  * that was in flight. */
 static uint64_t pipe_clear(struct throttle_pipe *pipe)
 {
 	uint64_t left_ns = __atomic_exchange_n(&pipe->inflight_ns, 0, __ATOMIC_RELAXED);
 
-	memset(pipe->record, 0, sizeof(pipe->record));
+	for (unsigned i = 0; i < RECORDS; i++)
+		record_clear(&pipe->record[i]);
 	memset(pipe->foreign, 0, sizeof(pipe->foreign));
 	__atomic_store_n(&pipe->last, 0, __ATOMIC_RELAXED);
 	__atomic_store_n(&pipe->outstanding, 0, __ATOMIC_RELAXED);
 	left_ns += __atomic_exchange_n(&pipe->unmarked_ns, 0, __ATOMIC_RELAXED);
 	__atomic_store_n(&pipe->context, NULL, __ATOMIC_RELEASE);
 	return left_ns;
+}
+
+/* True if the record's events are of that context, and that is another than the pipe's. */
+static bool is_at_home(const struct throttle_pipe *pipe, const struct throttle_record *record, uint32_t tag)
+{
+	CUcontext home = __atomic_load_n(&record->home, __ATOMIC_RELAXED);
+
+	return home && home != context_of(pipe) && guest_context_tag(home) == tag;
 }
 
 /* A context other than the pipe's has gone, and the events that records have in it. */
@@ -156,13 +185,16 @@ static void home_gone(struct throttle_pipe *pipe, uint32_t tag)
 		struct throttle_record *record = &pipe->record[i];
 		uint32_t state = __atomic_load_n(&record->state, __ATOMIC_ACQUIRE);
 
-		if (!record->home || record->home == pipe->context || guest_context_tag(record->home) != tag ||
-		    (state != RECORD_FREE && state != RECORD_PENDING) ||
+		if ((state != RECORD_FREE && state != RECORD_PENDING) || !is_at_home(pipe, record, tag) ||
 		    !__atomic_compare_exchange_n(&record->state, &state, RECORD_REAPING, false, __ATOMIC_ACQUIRE,
 		                                 __ATOMIC_RELAXED))
 			continue;
+		if (!is_at_home(pipe, record, tag)) { /* another thread had it meanwhile */
+			__atomic_store_n(&record->state, state, __ATOMIC_RELEASE);
+			continue;
+		}
 		record->before = record->after = NULL;
-		record->home = NULL;
+		__atomic_store_n(&record->home, NULL, __ATOMIC_RELAXED);
 		if (state == RECORD_PENDING) {
 			if (guest_self())
 				add64(&guest_usage(device_of(pipe))->completed_ns, record->work.paid_ns);
@@ -219,12 +251,12 @@ static void discard(CUevent *event)
 /* Give a claimed record events of that context. Events of another one cannot be recorded on its streams. */
 static bool record_at_home(struct throttle_pipe *pipe, struct throttle_record *record, CUcontext home)
 {
-	bool foreign = home != pipe->context;
+	bool foreign = home != context_of(pipe);
 
 	if (record->home != home) {
 		discard(&record->before);
 		discard(&record->after);
-		record->home = home;
+		__atomic_store_n(&record->home, home, __ATOMIC_RELAXED);
 	}
 	if (record->before && record->after)
 		return true;
@@ -245,7 +277,7 @@ static CUcontext home_of(const struct throttle_pipe *pipe, CUstream stream)
 
 	return stream && __atomic_load_n(&f->stream, __ATOMIC_RELAXED) == stream
 	               ? __atomic_load_n(&f->home, __ATOMIC_RELAXED)
-	               : pipe->context;
+	               : context_of(pipe);
 }
 
 /* The driver refused an event: ask it for the stream's context. Green and execution contexts have streams of their own,

@@ -19,8 +19,8 @@ VARIANTS = ("plain", "asan", "tsan")
 REPORTS = ("Sanitizer", "runtime error:")
 LIMIT = 512 * MIB
 ENFORCE_BOTH = c.FLAG_ENFORCE_MEMORY | c.FLAG_ENFORCE_SM
-CHUNK_NS = 200_000
-"""Credit in ns that a thread draws at once; see regions.Region."""
+CHUNK_NS = 1_000_000
+"""Most credit in ns that a thread draws at once: alone on its GPU."""
 
 
 def run(program: str, variant: str, *args: str, env: dict[str, str] | None = None) -> str:
@@ -105,9 +105,10 @@ def test_launches_are_all_counted_and_none_stays_in_flight(
         consumed = region.total("consumed_ns", device)
         in_flight = consumed - region.total("completed_ns", device)
         assert 0 <= in_flight <= CHUNK_NS, "the last thread's credit"
-        # Within 2 % on a quiet machine. A thread that loses its CPU between an event and the launch makes a
-        # sample too long, and the first one of a shape is believed; nothing makes one too short.
-        assert 0.95 * busy_ns <= consumed <= 2 * busy_ns + CHUNK_NS
+        # A thread that loses its CPU between an event and the launch makes a sample too long, and the first one of a
+        # shape is believed. All prices are forgotten every 256 launches, and where nobody else is on the GPU a few
+        # launches of unknown length are not waited for: what of them a destroyed context takes along is not charged.
+        assert 0.9 * busy_ns <= consumed <= 2 * busy_ns + CHUNK_NS
 
 
 @pytest.mark.parametrize("threads", [1, 4], ids=lambda n: f"{n} threads")

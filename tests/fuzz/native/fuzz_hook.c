@@ -77,7 +77,7 @@ static void as_glibc_reads_it(const char *from, char *to)
 	*to = '\0';
 }
 
-static void read_list(const uint8_t *data, size_t size)
+static void read_lists(const uint8_t *data, size_t size)
 {
 	char *list = text_of(data, size, 1), *wanted = text_of(data, size, 1);
 	char *given = text_of(data, size, 0);
@@ -183,7 +183,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (!size)
 		return 0;
 	if (data[0] & 1)
-		read_list(data + 1, size - 1);
+		read_lists(data + 1, size - 1);
 	else
 		read_json(data + 1, size - 1);
 	return 0;
