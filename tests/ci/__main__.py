@@ -221,10 +221,13 @@ def terminated_as_interrupted() -> Iterator[None]:
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGTERM, interrupt)
+    # A shell starts its background jobs with SIGINT ignored; the suites inherit that, and would never end.
+    ignored = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGINT, ignored)
 
 
 if __name__ == "__main__":

@@ -214,10 +214,13 @@ def test_a_build_ahead_ends_with_the_run(tmp_path: Path) -> None:
         os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
-def test_what_is_to_end_ends_its_suite(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "shell", [[], ["env", "--ignore-signal=INT"]], ids=["", "in the background"]
+)
+def test_what_is_to_end_ends_its_suite(tmp_path: Path, shell: list[str]) -> None:
     project(tmp_path, "", "", command="echo $$$$ >pid; exec sleep 60")
     run = subprocess.Popen(
-        [sys.executable, "-m", "tests.ci", "test"],
+        [*shell, sys.executable, "-m", "tests.ci", "test"],
         cwd=tmp_path,
         env=environment(),
     )

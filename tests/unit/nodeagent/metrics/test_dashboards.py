@@ -155,6 +155,6 @@ def test_promtool_agrees(words: tuple[str, ...]) -> None:
     if promtool is None:
         pytest.skip("promtool is not installed (Debian: apt install prometheus): alerts not tried")
     answer = subprocess.run(
-        [promtool, *words], cwd=PROMETHEUS, capture_output=True, text=True, timeout=60, check=False
+        [promtool, *words], cwd=PROMETHEUS, capture_output=True, text=True, timeout=240, check=False
     )
     assert answer.returncode == 0, answer.stdout + answer.stderr
