@@ -77,7 +77,10 @@ def test_an_agent_may_change_the_status_of_its_own_node_alone() -> None:
     assert user in policy["matchConditions"][0]["expression"]
     assert policy["failurePolicy"] == "Fail"
     bound = of(objects, "ValidatingAdmissionPolicyBinding", "own-node")["spec"]
-    assert bound["policyName"] == of(objects, "ValidatingAdmissionPolicy", "own-node")["metadata"]["name"]
+    assert (
+        bound["policyName"]
+        == of(objects, "ValidatingAdmissionPolicy", "own-node")["metadata"]["name"]
+    )
     assert bound["validationActions"] == ["Deny"]
     before = helm("template", "s", CHART, "--kube-version", "1.29.4").stdout
     assert "ValidatingAdmissionPolicy" not in before, "their API servers have no such kind"
