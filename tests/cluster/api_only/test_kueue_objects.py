@@ -46,7 +46,7 @@ def plane(
     authority = certify(place)
     with webhooks(place) as server:
         bundle = base64.b64encode(authority.certificate.read_bytes()).decode()
-        where = Webhook(bundle, f"https://127.0.0.1:{server.port}")
+        where = Webhook(bundle, f"https://127.0.0.1:{server.port}", word=server.word)
         text = json.dumps(
             {"apiVersion": "v1", "kind": "List", "items": [*definitions(where), validation(where)]}
         )
