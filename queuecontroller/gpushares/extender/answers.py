@@ -279,12 +279,10 @@ class Extender:
         own = self._queued(pod, [node])
         if isinstance(own, str):
             return own
-        if own is not None and own.node == node and self._is_stopped(node):
-            return f"node {node} {STOPPED}"
         if own is not None:
-            if own.node == node:
-                return own
-            return f"the queue has placed the pod on node {own.node}"
+            if own.node != node:
+                return f"the queue has placed the pod on node {own.node}"
+            return f"node {node} {STOPPED}" if self._is_stopped(node) else own
         ask = self.read(pod)
         if ask.wrong:
             return ask.wrong

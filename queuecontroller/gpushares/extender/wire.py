@@ -103,20 +103,19 @@ def _texts(values: list[Any], what: str) -> tuple[str, ...]:
     return tuple(values)
 
 
-def _formatted(reasons: Mapping[str, str]) -> dict[str, str]:
-    """Reasons without percent signs, because kube-scheduler takes a reason for a format string."""
-    return {
-        node: reason.replace(" %", " percent").replace("%", " percent")
-        for node, reason in reasons.items()
-    }
+def _formatted(reason: str) -> str:
+    """The reason without percent signs, because kube-scheduler takes it for a format string."""
+    return reason.replace(" %", " percent").replace("%", " percent")
 
 
 def write_filter(question: Question | None, answer: Passed | str) -> bytes:
     if isinstance(answer, str):
-        return _dumps({"Error": answer.replace("%", "percent")})
+        return _dumps({"Error": _formatted(answer)})
     made: dict[str, Any] = {
-        "FailedNodes": _formatted(answer.failed),
-        "FailedAndUnresolvableNodes": _formatted(answer.hopeless),
+        "FailedNodes": {node: _formatted(why) for node, why in answer.failed.items()},
+        "FailedAndUnresolvableNodes": {
+            node: _formatted(why) for node, why in answer.hopeless.items()
+        },
         "Error": "",
     }
     if question is not None and question.nodes is not None:
