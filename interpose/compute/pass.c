@@ -328,7 +328,7 @@ static void wait_and_account(struct pass_ask *ask, struct attempt *at, uint32_t 
 	ask->waited_ns += at->now_ns - began_ns;
 }
 
-/* While nobody else is there a thread draws more at once: nobody waits for what it leaves unused. A capped grant pays
+/* While no other grant is active a thread draws more at once: no other waits for what it leaves unused. A capped grant pays
  * at most CHUNK_ALONE_NS of its clock for it. */
 static uint64_t chunk_ns(const struct sluice_policy_device *policy, bool planned)
 {

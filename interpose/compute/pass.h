@@ -25,8 +25,8 @@ struct pass_ask {
 	bool placed, sole, alone;
 };
 
-/* True: no other grant is at work on the GPU and no cap holds this one back, so a launch of unknown length costs
- * nobody time. */
+/* True: no other grant is at work on the GPU and no cap holds this one back, so a launch of unknown length delays
+ * no other. */
 bool pass_is_free(int device);
 
 /* Draw what *credit_ns lacks of the cost, and return when the launch may go; the credit is reduced by the cost.

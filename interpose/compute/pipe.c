@@ -35,7 +35,7 @@
 #define PIPES 32                                 /* contexts of one process; more are charged but never timed */
 #define RECORDS 64                               /* outstanding records of one context */
 #define RECORD_EVERY_NS UINT64_C(250000)         /* of charged work, varied at random by half */
-#define RECORD_ALONE_NS UINT64_C(1000000)        /* the same while nobody else is on the GPU */
+#define RECORD_ALONE_NS UINT64_C(1000000)        /* the same while no other grant is active */
 #define FOREIGN_STREAMS 8                        /* remembered by context, as far as their hashes differ */
 #define GAP_TRIES 3                              /* empty records that measure the cost of two event calls */
 #define UNKNOWN_PATIENCE_NS UINT64_C(2000000000) /* limit on delaying the second launch of a new shape */

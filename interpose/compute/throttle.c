@@ -134,7 +134,7 @@ static int8_t open_record(struct throttle_lane *lane, struct cost_entry *entry, 
 }
 
 #define TIMED_NEAR 2  /* launches of a new shape that are timed where its function is known */
-#define AHEAD_FREE 16 /* launches of unknown length that may be queued where nobody is kept waiting by them */
+#define AHEAD_FREE 16 /* launches of unknown length that may be queued where they delay no other grant */
 
 /* A shape that was never timed takes the price of its kin. Where no other grant is at work and no cap binds, a price
  * from launches of about the same size needs no confirmation: records settle it. */

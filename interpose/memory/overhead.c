@@ -13,8 +13,9 @@
  * A charge is above the truth at any time, so drift errs downwards, except by memory freed in between, which the next
  * query corrects. Managed memory is charged but NVML does not count it: so much of the drift stays undetected.
  *
- * A query takes 25 to 40 us, and queries that nobody waits for take at most a thousandth of the time. Where NVML is missing, or does not list this process (self-claimed inside a pid
- * namespace), contexts are not charged and the daemon's audit has to find them.
+ * A query takes 25 to 40 us, and queries that no call waits for take at most a thousandth of the time. Where NVML is
+ * missing, or does not list this process (self-claimed inside a pid namespace), contexts are not charged and the
+ * daemon's audit has to find them.
  */
 #include "interpose/memory/overhead.h"
 
