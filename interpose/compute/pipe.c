@@ -37,6 +37,7 @@
 #define PIPES 32                                 /* contexts of one process; more are charged but never timed */
 #define RECORD_EVERY_NS UINT64_C(250000)         /* of charged work, varied at random by half */
 #define RECORD_ALONE_NS UINT64_C(1000000)        /* the same while no other grant is active */
+#define EARLY_PART 4                             /* in that part of a window a neighbour's last launch may end */
 #define GAP_TRIES 3                              /* empty records that measure the cost of two event calls */
 #define UNKNOWN_PATIENCE_NS UINT64_C(2000000000) /* limit on delaying the second launch of a new shape */
 
@@ -88,7 +89,9 @@ static void record_clear(struct throttle_record *record)
 	record->stream = NULL;
 	memset(&record->work, 0, sizeof(record->work));
 	__atomic_store_n(&record->sequence, 0, __ATOMIC_RELAXED);
-	record->begins_ns = record->due_ns = 0;
+	record->begins_ns = record->due_ns = record->starts_ns = 0;
+	__atomic_store_n(&record->ends_ns, 0, __ATOMIC_RELAXED);
+	record->window_ns = record->window_ends_ns = 0;
 	record->previous = 0;
 	record->previous_sequence = 0;
 	record->empty = record->blind = record->alone = false;
@@ -186,8 +189,22 @@ static bool elapsed(CUevent from, CUevent to, uint64_t *ret_ns)
 	return true;
 }
 
+/* When the record began, and how much of its own window was left then. The estimate at the launch is wrong by as much as
+ * the lengths of the work before it; where that was timed the begin is known. The caller has checked that `previous` is
+ * still the record before this one. */
+static void record_place(struct throttle_record *record, const struct throttle_record *previous, uint64_t elapsed_ns)
+{
+	uint64_t before_ns = previous ? __atomic_load_n(&previous->ends_ns, __ATOMIC_RELAXED) : 0;
+	uint64_t starts_ns = before_ns ? before_ns : record->starts_ns;
+	uint64_t left_ns = gate_rest_ns(record->window_ends_ns, starts_ns);
+
+	__atomic_store_n(&record->ends_ns, starts_ns + elapsed_ns, __ATOMIC_RELAXED);
+	record->work.own_ns = record->window_ns ? left_ns : UINT64_MAX;
+	record->work.early = record->window_ns && left_ns > record->window_ns - record->window_ns / EARLY_PART;
+}
+
 /* The work of a record is done: measure its time and pass it to settle.c. */
-static void record_settle(struct throttle_pipe *pipe, const struct throttle_record *record)
+static void record_settle(struct throttle_pipe *pipe, struct throttle_record *record)
 {
 	const struct throttle_record *previous = record->previous >= 0 ? &pipe->record[record->previous] : NULL;
 	struct cost_entry *entry = cost_lookup(record->work.key);
@@ -199,6 +216,7 @@ static void record_settle(struct throttle_pipe *pipe, const struct throttle_reco
 	if (!elapsed(previous ? previous->after : record->before, record->after, &elapsed_ns) ||
 	    (previous && __atomic_load_n(&previous->sequence, __ATOMIC_ACQUIRE) != record->previous_sequence))
 		return;
+	record_place(record, previous, elapsed_ns);
 	if (!previous)
 		elapsed_ns = gate_less_gap_ns(elapsed_ns, __atomic_load_n(&pipe->gap_ns, __ATOMIC_RELAXED));
 	settle_work(device_of(pipe), &record->work, entry, elapsed_ns);
@@ -468,6 +486,7 @@ static uint64_t settle_blind(struct throttle_pipe *pipe, struct throttle_record 
 	work.paid_ns = __atomic_exchange_n(&pipe->unmarked_ns, 0, __ATOMIC_RELAXED);
 	__atomic_store_n(&pipe->untimed_ns, 0, __ATOMIC_RELAXED);
 	work.chained = false;
+	work.own_ns = record->window_ns ? gate_rest_ns(record->window_ends_ns, record->starts_ns) : UINT64_MAX;
 	while (driver.cuStreamQuery && (r = driver.cuStreamQuery(record->stream)) == CUDA_ERROR_NOT_READY &&
 	       (waited_ns = clock_ns() - began_ns) < UNKNOWN_PATIENCE_NS) {
 		/* the time is known as well as the wait is short */
@@ -536,9 +555,10 @@ int8_t pipe_record_open(struct throttle_pipe *pipe, struct cost_entry *entry, co
 		}
 		record->blind = !record_event(pipe, record, &record->before, launch->stream);
 	}
-	record->work.own_ns = launch->window_left_ns == UINT64_MAX ? UINT64_MAX
-	                      : launch->window_left_ns > ahead_ns  ? launch->window_left_ns - ahead_ns
-	                                                           : 0;
+	record->starts_ns = now_ns + ahead_ns;
+	__atomic_store_n(&record->ends_ns, 0, __ATOMIC_RELAXED);
+	record->window_ns = launch->window_ns;
+	record->window_ends_ns = gate_add(now_ns, launch->window_left_ns);
 	record->work.host_ns = now_ns; /* until the duration of the call is known */
 	return index;
 }

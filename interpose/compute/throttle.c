@@ -119,6 +119,7 @@ static int8_t open_record(struct throttle_lane *lane, struct cost_entry *entry, 
 		                      .kin = *kin,
 		                      .cost_ns = ask->cost_ns,
 		                      .window_left_ns = ask->window_left_ns,
+		                      .window_ns = ask->window_ns,
 		                      .begins_ns = ask->begins_ns,
 		                      .contention = ask->contention,
 		                      .placed = ask->placed,
@@ -163,6 +164,7 @@ static CUresult charge_launch(struct throttle_ticket *ticket, struct throttle_lo
 	struct pass_ask ask = { .pipe = pipe,
 		                .device = local->lane->device,
 		                .proven = known || free,
+		                .guessed = __atomic_load_n(&entry->wary, __ATOMIC_RELAXED) != 0,
 		                .cost_ns = cost_ns ? cost_ns : COST_DEFAULT_NS };
 
 	result = pay(local, &ask);

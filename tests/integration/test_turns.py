@@ -55,6 +55,19 @@ def test_what_changes_of_contexts_cost_is_lost_in_proportion(
     once(lambda attempt: side_by_side(node, row, attempt), good)
 
 
+def test_launches_of_random_length_in_one_shape_use_their_windows(node: Node) -> None:
+    """They slept half of a queue whose length was a guess, gave the rest of a window up behind it, and paid
+    for what the neighbour's last launch took of their window: 20 and 59 %, and 90 % alone."""
+    cores = (30, 70)
+    row = Row(cores, ((MS // 10, 10 * MS),) * 2)
+
+    def good(got: object) -> bool:
+        assert isinstance(got, list)
+        return got[0] >= 0.22 and got[1] >= 0.60 and sum(got) >= 0.86
+
+    once(lambda attempt: side_by_side(node, row, attempt), good)
+
+
 @pytest.mark.parametrize(
     ("priority", "least"), [(0, 0.80), (5, 0.65)], ids=["alike", "server first"]
 )

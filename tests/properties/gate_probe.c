@@ -42,6 +42,17 @@ PROBE uint64_t probe_queue_wait_ns(uint64_t inflight_ns, uint64_t cost_ns, uint6
 	return gate_queue_wait_ns(inflight_ns, cost_ns, bound_ns);
 }
 
+PROBE uint64_t probe_guess_wait_ns(uint64_t wait_ns, uint64_t still_ns)
+{
+	return gate_guess_wait_ns(wait_ns, still_ns);
+}
+
+PROBE uint64_t probe_arrival_own_ns(struct gate_arrival *sums, uint64_t elapsed_ns, uint64_t paid_ns)
+{
+	*sums = gate_arrival_after(*sums, elapsed_ns, paid_ns);
+	return gate_arrival_own_ns(*sums, elapsed_ns);
+}
+
 PROBE uint64_t probe_turn_wait_ns(const struct gate_window *w, uint64_t now_ns, uint64_t inflight_ns, uint64_t cost_ns)
 {
 	return gate_turn_wait_ns(w, now_ns, inflight_ns, cost_ns);
