@@ -83,6 +83,7 @@ struct attempt {
 	uint32_t contexts;    /* contexts of this process, likewise */
 	uint64_t queued_ns;
 	uint64_t expected_ns; /* its time still to come if no other process used the GPU */
+	bool turned;          /* it has waited for a window to begin (kept between rounds) */
 	bool punctual;        /* the wait ends with our window: a late start would waste it */
 };
 
@@ -252,6 +253,7 @@ static uint64_t turn_wait_ns(const struct pass_ask *ask, struct attempt *at)
 	if (wait_ns && ask->guessed && at->outstanding && !gate_turn_wait_ns(&window, at->now_ns, 0, ask->cost_ns))
 		return gate_guess_wait_ns(wait_ns, at->now_ns - at->moved_ns);
 	at->punctual = wait_ns > 0;
+	at->turned = at->turned || at->punctual;
 	return wait_ns;
 }
 
@@ -381,6 +383,7 @@ CUresult pass_gate(struct pass_ask *ask, int64_t *credit_ns, uint64_t chance)
 	if (waits)
 		guest_waits(-1);
 	look_around(ask, &at.policy, at.planned, at.now_ns);
+	ask->arrived = at.turned && !at.outstanding && ask->window_left_ns > ask->window_ns - ask->window_ns / 4;
 	*credit_ns += (int64_t)ask->paid_ns - (int64_t)ask->cost_ns;
 	add64(&guest_usage(ask->device)->consumed_ns, ask->paid_ns);
 	guest_heartbeat(at.now_ns);

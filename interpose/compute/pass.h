@@ -25,6 +25,7 @@ struct pass_ask {
 	uint64_t begins_ns; /* CLOCK_MONOTONIC before which it cannot begin */
 	uint32_t contention;
 	bool placed, sole, alone;
+	bool arrived; /* it waited for the own window, which has just begun */
 };
 
 /* True: no other grant is at work on the GPU and no cap holds this one back, so a launch of unknown length delays

@@ -107,6 +107,7 @@ static uint64_t pipe_clear(struct throttle_pipe *pipe)
 	for (unsigned i = 0; i < RECORDS; i++)
 		record_clear(&pipe->record[i]);
 	memset(pipe->foreign, 0, sizeof(pipe->foreign));
+	__atomic_store_n(&pipe->probe, NULL, __ATOMIC_RELAXED);
 	__atomic_store_n(&pipe->last, 0, __ATOMIC_RELAXED);
 	__atomic_store_n(&pipe->outstanding, 0, __ATOMIC_RELAXED);
 	left_ns += __atomic_exchange_n(&pipe->unmarked_ns, 0, __ATOMIC_RELAXED);

@@ -61,6 +61,7 @@ struct throttle_pipe {
 	uint64_t last;      /* where the next record may begin: sequence << 8 | index, 0 = nowhere */
 	uint32_t sequence;
 	uint32_t next_record;
+	CUevent probe; /* of switches.c */
 	struct throttle_foreign foreign[FOREIGN_STREAMS];
 	struct throttle_record record[RECORDS];
 };

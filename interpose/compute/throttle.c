@@ -11,6 +11,7 @@
 #include "interpose/compute/rules/gate.h"
 #include "interpose/compute/settle.h"
 #include "interpose/compute/siblings.h"
+#include "interpose/compute/switches.h"
 #include "interpose/tenant/capture.h"
 #include "interpose/tenant/guest.h"
 #include "interpose/tenant/move.h"
@@ -49,6 +50,7 @@ void throttle_forget_parent(void)
 	capture_forget_parent();
 	pipe_forget_parent();
 	siblings_forget_parent();
+	switches_forget_parent();
 }
 
 void throttle_forget_all(void)
@@ -170,6 +172,8 @@ static CUresult charge_launch(struct throttle_ticket *ticket, struct throttle_lo
 	result = pay(local, &ask);
 	if (result != CUDA_SUCCESS)
 		return result;
+	if (ask.arrived)
+		switches_measure(pipe, stream);
 	ticket->waited_ns = ask.waited_ns;
 	ticket->counted = true;
 	if (pipe) {

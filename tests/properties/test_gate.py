@@ -62,6 +62,8 @@ def load() -> ctypes.CDLL:
     }.items():
         function = getattr(lib, f"probe_{name}")
         function.argtypes, function.restype = argtypes, c_uint64
+    lib.probe_switch_cost.argtypes = [POINTER(c_uint64), c_uint32, c_uint32]
+    lib.probe_switch_cost.restype = c_uint32
     lib.probe_effective_ppm.argtypes = [c_uint32, c_uint32]
     lib.probe_effective_ppm.restype = c_uint32
     lib.probe_queue_full.argtypes = [c_uint64, c_uint64, c_uint64, c_uint32]
@@ -182,6 +184,39 @@ def test_times_that_are_their_prices_on_average_are_charged_in_full() -> None:
 def test_a_program_whose_first_launches_are_its_longest_pays_at_least_half_of_them() -> None:
     sums = Arrival()
     assert all(GATE.probe_arrival_own_ns(byref(sums), 10 * MS, MS) == 5 * MS for _ in range(100))
+
+
+def switch_cost(samples: list[int], before: int = 0) -> int:
+    return int(GATE.probe_switch_cost((c_uint64 * len(samples))(*samples), len(samples), before))
+
+
+@given(
+    cost=st.integers(60_000, 900_000),
+    overruns=st.lists(st.integers(0, 5 * MS), min_size=16, max_size=64),
+)
+def test_a_change_of_contexts_is_learned_where_a_quarter_of_the_windows_begin_in_time(
+    cost: int, overruns: list[int]
+) -> None:
+    samples = [cost + (0 if i % 4 == 0 else over) for i, over in enumerate(overruns)]
+    got = switch_cost(samples)
+    counted = [one for one in samples if one <= 2 * MS]
+    if len(counted) < 16:
+        assert got == 0, "too few times to say anything"
+    else:
+        last = sorted(counted[-16:])
+        assert got == last[3]
+
+
+@given(idle=st.integers(0, 3), cost=st.integers(60_000, 900_000))
+def test_windows_after_an_idle_neighbour_do_not_count(idle: int, cost: int) -> None:
+    """The GPU did not change, or had changed before."""
+    samples = [3_000] * 50 + [25_000] * idle + [cost] * (16 - idle)
+    assert switch_cost(samples) == cost
+
+
+def test_the_count_of_times_may_wrap() -> None:
+    samples = [100_000] * 16
+    assert switch_cost([*samples, *samples], before=2**32 - 20) == 100_000
 
 
 windows = st.builds(
