@@ -46,8 +46,11 @@ WORSE_FIT = 0.005
 """Windows are planned again if they lose this part of the GPU more than planned."""
 
 
-STEADY_NS = NS_PER_S
-"""A grant without a rest for so long takes turns in windows with others like it."""
+STEADY_NS = NS_PER_S // 4
+"""A grant without a rest for so long takes turns in windows with others like it. Until then slices
+cost a tenth of the GPU, so this long is at most 1.5 points of any two seconds."""
+RECENT_NS = NS_PER_S
+"""A grant that worked or rested so lately is looked at often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,10 +292,10 @@ class TurnPlanner:
             recent = [
                 track
                 for track in tracks
-                if track.worked_ns >= 0 and track.worked_ns + STEADY_NS > now_ns
+                if track.worked_ns >= 0 and track.worked_ns + RECENT_NS > now_ns
             ]
             self._recent[gpu] = len(recent)
-            rested = any(track.rested_ns + STEADY_NS > now_ns for track in recent)
+            rested = any(track.rested_ns + RECENT_NS > now_ns for track in recent)
             self._bursty = self._bursty or (len(recent) > 1 and rested)
 
     # --- layout ---
