@@ -182,9 +182,8 @@ class Shell:
         if self._watchers:
             for identity in sorted(touched):
                 for queue in self._watchers:
-                    with contextlib.suppress(
-                        asyncio.QueueFull
-                    ):  # The watcher detects the full queue.
+                    with contextlib.suppress(asyncio.QueueFull):
+                        # The watcher detects the full queue.
                         queue.put_nowait(identity)
         if self._followers:
             for identity in touched:

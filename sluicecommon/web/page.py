@@ -397,9 +397,8 @@ class PageServer:
                 known, events = frames(known, sight)
                 for one in events:  # Each is made when the previous one has been sent.
                     await self._send(answer, one)
-                    await asyncio.sleep(
-                        0
-                    )  # An event may have megabytes; other tasks run between two.
+                    # An event may have megabytes; other tasks run between two.
+                    await asyncio.sleep(0)
                     if loop.time() >= look_s:
                         look_s = loop.time() + BEAT_S
                         now = await self._sight(credential)

@@ -146,9 +146,8 @@ def watching(node: Machine) -> bool:
 
 
 def ebpf_child(node: Machine) -> int:
-    return int(
-        node.sh("pgrep -f 'nodeagent[.]adapters[.]ebpf[.]child'").stdout
-    )  # not this line itself
+    # Not this line itself.
+    return int(node.sh("pgrep -f 'nodeagent[.]adapters[.]ebpf[.]child'").stdout)
 
 
 @needs_ebpf

@@ -97,9 +97,8 @@ def main() -> int:
             jobs += len(batch)
             for job in batch:
                 if rng.random() < 0.3:
-                    time.sleep(
-                        rng.uniform(0, 2)
-                    )  # the moment of the kill is the input here, not a wait for logic
+                    # The moment of the kill is the input here, not a wait for logic.
+                    time.sleep(rng.uniform(0, 2))
                     if job.process.poll() is None:
                         job.kill()
                         killed.add(job.name)

@@ -132,9 +132,8 @@ def main() -> int:
     die_with_parent()
     if os.getppid() == 1 and "--orphan" not in sys.argv:  # The daemon died before the call above.
         return 0
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C in a terminal must not end it before the daemon.
+    # Ctrl-C in a terminal must not end it before the daemon.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     options: Options = read_plain(Options, json.loads(sys.argv[1]))
     return asyncio.run(Child(options).run())
 

@@ -221,9 +221,8 @@ class Watcher:
             self._look_soon(record.pid)
         elif record.kind == rec.RECORD_EXEC:
             self._tell(ProcessExec(at, actor))
-            self._watched.pop(
-                record.pid, None
-            )  # It executes another program, so earlier findings do not apply.
+            # It executes another program, so earlier findings do not apply.
+            self._watched.pop(record.pid, None)
             self._look_soon(record.pid)
         elif record.kind == rec.RECORD_EXIT:
             self._retire(record.pid)

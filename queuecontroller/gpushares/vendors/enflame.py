@@ -185,9 +185,8 @@ def _profile(device: Device, ask: Ask) -> Profile | None:
         return next((one for one in known if one.slices == ask.cores), None)
     most = max(one.slices for one in known)
     memory = ask.memory_mib
-    if memory > 2 * max(
-        one.memory_gib for one in known
-    ):  # No card has that many GiB: the amount is MiB.
+    if memory > 2 * max(one.memory_gib for one in known):
+        # No card has that many GiB: the amount is MiB.
         memory = -(-memory // 1024)
     for one in known:
         if one.memory_gib >= memory and -(-one.slices * WHOLE // most) >= ask.cores:

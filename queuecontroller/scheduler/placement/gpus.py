@@ -74,9 +74,8 @@ def _together(fitting: Sequence[GpuRoom], request: GpuRequest) -> list[GpuRoom] 
 
     ordered = sorted(fitting, key=fullness)
     count = request.count
-    if (
-        count == 1 and request.by_links
-    ):  # well linked GPUs stay together for requests that need them
+    if count == 1 and request.by_links:
+        # Well linked GPUs stay together for requests that need them.
         return [min(ordered, key=lambda gpu: sum(gpu.gpu.nvlinks.values()))]
     if count == 1:
         return ordered[:1]
