@@ -150,7 +150,7 @@ void pass_look_around(struct pass_ask *ask)
 	look_around(ask, &policy, plan_is_fresh(now_ns), now_ns);
 }
 
-/* --- pay ----------------------------------------------------------------------------------------------------------- */
+/* --- pay ---------------------------------------------------------------------------------------------------------- */
 
 /* Wall time by which the clock may run ahead now. */
 static uint64_t burst_ns(const struct attempt *at)
@@ -212,7 +212,7 @@ static uint64_t pay(struct pass_ask *ask, struct attempt *at, int64_t credit_ns,
 	return defer;
 }
 
-/* --- look ---------------------------------------------------------------------------------------------------------- */
+/* --- look --------------------------------------------------------------------------------------------------------- */
 
 /* Stop waiting for a full queue? Its work takes longer than any estimate, or has not begun and waits for something that
  * this thread may have to do next. */
@@ -314,7 +314,7 @@ static uint64_t look(struct pass_ask *ask, struct attempt *at, uint64_t defer)
 	return look_once(ask, at, defer, false) ? look_once(ask, at, defer, true) : 0;
 }
 
-/* --- wait ---------------------------------------------------------------------------------------------------------- */
+/* --- wait --------------------------------------------------------------------------------------------------------- */
 
 static void wait_and_account(struct pass_ask *ask, struct attempt *at, uint32_t wake, uint64_t wait_ns)
 {

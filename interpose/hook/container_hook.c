@@ -414,8 +414,7 @@ static char *read_config(const char *bundle)
 	return config;
 }
 
-/* --- the driver's memory limit
- * ------------------------------------------------------------------------------------- */
+/* --- the driver's memory limit ------------------------------------------------------------------------------------ */
 
 /* Receives the daemon's answer, or the reason why there is none. */
 static const char *ask_daemon(const char *path, const char *question, char *answer, size_t room)

@@ -29,7 +29,7 @@ static bool looking; /* the polling thread is running */
 
 uint32_t sim_held_streams; /* length of that list */
 
-/* --- with the mutex held ------------------------------------------------------------------------------------------- */
+/* --- with the mutex held ------------------------------------------------------------------------------------------ */
 
 static struct CUstream_st *find(const struct CUstream_st *stream)
 {
@@ -145,8 +145,7 @@ static bool looked_after(void)
 	return looking;
 }
 
-/* --- called from other files
- * --------------------------------------------------------------------------------------- */
+/* --- called from other files -------------------------------------------------------------------------------------- */
 
 bool sim_hold_look(struct CUstream_st *stream)
 {

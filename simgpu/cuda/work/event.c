@@ -168,7 +168,7 @@ SIM_API CUresult cuEventElapsedTime(float *ms, CUevent start, CUevent end)
 	return cuEventElapsedTime_v2(ms, start, end);
 }
 
-/* --- streams that wait for events ------------------------------------------------------------------------------------ */
+/* --- streams that wait for events --------------------------------------------------------------------------------- */
 
 /* The held entry for which a stream waits, or the event of a held stream. */
 struct awaited {
