@@ -53,7 +53,8 @@ bool sim_hold_past(const struct CUstream_st *stream, uint64_t ticket)
 	return !s || first_ticket(s) > ticket;
 }
 
-/* Does work on `other` come before later work on `s`? The legacy stream and blocking streams wait for each other. */
+/* True if work on `other` comes before later work on `s`. The legacy stream and blocking streams wait for each
+ * other. */
 static bool ordered(const struct CUstream_st *other, const struct CUstream_st *s)
 {
 	const struct CUstream_st *legacy = &s->context->legacy;
@@ -64,7 +65,7 @@ static bool ordered(const struct CUstream_st *other, const struct CUstream_st *s
 	       (other == legacy && !(s->flags & CU_STREAM_NON_BLOCKING));
 }
 
-/* Is there an entry below `ticket` that must precede work on the stream (NULL: on any stream of the context)? */
+/* True if an entry below `ticket` must precede work on the stream (NULL: on any stream of the context). */
 static bool behind(const struct CUctx_st *context, const struct CUstream_st *stream, uint64_t ticket)
 {
 	for (const struct CUstream_st *s = held; s; s = s->next_held)
