@@ -185,7 +185,7 @@ def build(
     if pods is not None:
         holders.pods = pods.manager
         if pods.cluster is not None:
-            watch.on_pod.append(pods.cluster.tell_pod)
+            watch.on_pod.append(pods.cluster.record_pod_event)
     mig = MigManager(
         cutter,
         keeper,
@@ -318,13 +318,13 @@ def make_gpus(loaded: Loaded, journal: Journal) -> Gpus:
         loaded.health,
     )
 
-    def tell_health(change: HealthChange) -> None:
+    def record_health(change: HealthChange) -> None:
         known = gpus.readings.get(change.uuid)
         level, text, evidence = health_event(change, known.index if known else None)
-        journal.tell(EventKind.GPU, level, text, evidence=evidence)
+        journal.record(EventKind.GPU, level, text, evidence=evidence)
 
-    gpus.on_news.append(journal.tell)
-    gpus.on_health.append(tell_health)
+    gpus.on_news.append(journal.record)
+    gpus.on_health.append(record_health)
     return gpus
 
 

@@ -142,7 +142,7 @@ def test_a_refusal_that_no_row_stands_for_is_ended(
         file.unlink()
     node.start()
     assert not ebpf_pins.pinned(pins(node)) or steps(node)  # found anew by now
-    assert "no row of the ledger says why" in undone(node, "deny_opens")
+    assert "the ledger has no row for it" in undone(node, "deny_opens")
 
 
 def test_doctor_names_what_a_dead_daemon_left(

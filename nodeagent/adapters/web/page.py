@@ -164,7 +164,7 @@ class NodePage:
                 "this URL has been used, or is older than two minutes: run `sluice web` again",
             )
         session, uid = redeemed
-        log.info("page: a session for uid %d", uid)
+        log.info("page: session opened for uid %d", uid)
         return session
 
     async def viewer(self, credential: str) -> Viewer:

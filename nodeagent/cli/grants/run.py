@@ -190,7 +190,7 @@ def _await_grant(
                         wait.show(step)
                 raise Failed(EXIT_NOT_STARTED, "the daemon gave no answer")
             except Away as away:
-                if ask.queue is not None and wait.told is not None:
+                if ask.queue is not None and wait.shown is not None:
                     raise  # it is in line at the controller, which decides what becomes of that
                 now_s = time.monotonic()
                 if away_since_s is None:
@@ -233,16 +233,16 @@ class _Wait:
         self._width = shutil.get_terminal_size().columns if self._live else 0
         self._most_s = most_s
         self._began_s = began_s
-        self.told: Waiting | None = None
+        self.shown: Waiting | None = None
 
     def show(self, step: Waiting) -> None:
-        if step != self.told:
-            self.told = step
+        if step != self.shown:
+            self.shown = step
             if not self._quiet:
                 _show_wait(step, time.monotonic() - self._began_s, self._most_s, self._width)
 
     def end(self) -> None:
-        if self._live and self.told is not None:
+        if self._live and self.shown is not None:
             print(file=sys.stderr)
 
 

@@ -102,8 +102,8 @@ def read_region(directory: Path) -> tuple[int, int]:
         data = (directory / POLICY_FILE).read_bytes()
     except FileNotFoundError:
         raise ValueError(
-            f"{directory} has no region: this runs in no grant. In a pod that asks for a GPU that"
-            " means another plugin gave it; elsewhere `sluice run` gives one"
+            f"{directory} has no region: this program is in no grant. In a pod that requests a"
+            " GPU, another plugin allocated it; elsewhere start it with `sluice run`"
         ) from None
     if len(data) < ctypes.sizeof(Policy):
         raise ValueError(f"{directory / POLICY_FILE}: expected a region, got {len(data)} bytes")

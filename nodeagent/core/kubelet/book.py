@@ -352,7 +352,8 @@ class AllocationBook:
                 )
             if row.pod is not None and row.pod.uid != event.pod.uid:
                 return (
-                    f"allocation {nonce} is pod {row.pod.uid}'s, the kubelet says {event.pod.uid}"
+                    f"allocation {nonce} is for pod {row.pod.uid}, the kubelet has pod"
+                    f" {event.pod.uid}"
                 )
         return ""
 

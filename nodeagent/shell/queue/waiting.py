@@ -31,7 +31,7 @@ class Waiter:
     place: Waiting | None = None
     """The place in line that was reported last."""
 
-    def tell(self, step: Step) -> None:
+    def report(self, step: Step) -> None:
         if step != self.place:
             self.place = step if isinstance(step, Waiting) else None
             self.steps.put_nowait(step)

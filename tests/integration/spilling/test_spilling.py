@@ -186,7 +186,7 @@ def test_a_driver_that_breaks_the_process_is_said_to(node: Node, ends: ExitStack
     assert first.do("managed") == 0
     control(node, "checkpoint_breaks=1")
     text = refused(node, "pause", "--spill", "first")
-    assert "nothing brings process" in text
+    assert "cannot be restored, end it" in text
     assert first.state() == "paused"
     first.end()
     until("its grant has ended", lambda: not node.grants())

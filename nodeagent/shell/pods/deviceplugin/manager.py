@@ -212,8 +212,8 @@ class DevicePluginManager:
     # --- what is offered ----------------------------------------------------------------------
 
     def _offers(self) -> dict[str, tuple[Offer, ...]]:
-        rules, told = self._settings.offers, self._settings.numa_topology
-        nodes = {gpu.uuid: gpu.numa_node for gpu in self._gpus.units() if told}
+        rules, numa_topology = self._settings.offers, self._settings.numa_topology
+        nodes = {gpu.uuid: gpu.numa_node for gpu in self._gpus.units() if numa_topology}
         found = offers(self._gpus.capacities(), rules)
         if found.problem != self.problem:
             self.problem = found.problem

@@ -299,13 +299,13 @@ def test_a_warning_is_an_event_of_the_pod() -> None:
     async def play(api: ApiServer, it: Cluster) -> None:
         api.put(PODS, pod("a", "u-a"))
         await until(lambda: len(it.pods) == 1)
-        await it.tell_pod(PodUid("u-a"), "SluiceDefaultsUsed", "because")
+        await it.record_pod_event(PodUid("u-a"), "SluiceDefaultsUsed", "because")
         (event,) = [one for (where, _), one in api.objects.items() if where == "/api/v1/events"]
         assert event["involvedObject"]["uid"] == "u-a"
         assert (event["type"], event["reason"]) == ("Warning", "SluiceDefaultsUsed")
-        await it.tell_pod(PodUid("unknown"), "x", "y")
+        await it.record_pod_event(PodUid("unknown"), "x", "y")
         api.refuse = lambda method, path: (403, "Forbidden")
-        await it.tell_pod(PodUid("u-a"), "x", "y")  # said in the log, and that is all
+        await it.record_pod_event(PodUid("u-a"), "x", "y")  # said in the log, and that is all
 
     scene(play)
 
