@@ -121,8 +121,8 @@ class Applying:
         if records is None:
             raise Refused(
                 "denied",
-                f"{who}: the call stands for more than {MAX_BY_USER} workloads, which takes an"
-                " admin: apply it in smaller parts, or with fewer replicas",
+                f"{who}: the call creates more than {MAX_BY_USER} workloads, which requires"
+                " an admin: apply it in smaller parts, or with fewer replicas",
             )
         every = self._workloads.records
         found: list[WorkloadRecord] = []

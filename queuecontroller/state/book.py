@@ -355,7 +355,7 @@ class Book:
         if known is not None and known in self.workloads.records:
             found = self.workloads.records[known]
             if (found.user, found.node) != (asked.user, asked.node):
-                raise Refused("exists", "that token was used for another's submission")
+                raise Refused("exists", "that token was used for another user's submission")
             return found
         self.applying.check_number(asked.user, 1)
         record = record_of(asked, self._new_uid(), self.catalogue)
@@ -493,7 +493,7 @@ class Book:
             holds = self.engine.holding(key) is not None
             should = workload.admission is not None and not workload.is_true(FINISHED)
             if holds != should:
-                wrong.append(f"{key}: holds quota {holds}, its row says {should}")
+                wrong.append(f"{key}: holds quota {holds}, its row has {should}")
             for one in self.nodes.of_workload(key).values():
                 if one.desired is Desired.RUN and not workload.is_true(ADMITTED):
                     wrong.append(f"{key}: reported as running on {one.node} without admission")

@@ -255,7 +255,7 @@ def _requested_of(
             continue
         asking.append(one)
         if len(pods) + assigned.count > MAX_PODS:
-            raise AskError(f"more than {MAX_PODS} pods ask for GPUs: split the job")
+            raise AskError(f"more than {MAX_PODS} pods request GPUs: split the job")
         mine = [
             _flavor(flavors[name])
             for name in dict.fromkeys(assigned.flavors.values())

@@ -88,10 +88,10 @@ class EnflameDrs(Rules):
     ) -> Changes:
         if container.has(vendor.count):
             if container.amount(vendor.count) < 1:
-                raise AskError(f"container {container.name}: {vendor.count}: ask for 1 or more")
+                raise AskError(f"container {container.name}: {vendor.count}: request 1 or more")
             return Changes()
         if container.has(vendor.memory) and container.amount(vendor.memory) < 1:
-            raise AskError(f"container {container.name}: {vendor.memory}: ask for 1 or more")
+            raise AskError(f"container {container.name}: {vendor.memory}: request 1 or more")
         cores = container.amount(vendor.cores, 1)
         if not 1 <= cores <= WHOLE:
             raise AskError(

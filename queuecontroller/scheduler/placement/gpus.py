@@ -49,9 +49,9 @@ def _full(gpu: GpuRoom, request: GpuRequest) -> str | None:
     if gpu.slots < 1:
         return "has no slot left"
     if gpu.alone:
-        return "is held by a pod that wants no company"
+        return "is in exclusive use"
     if request.exclusive and gpu.holders:
-        return "has company, and this pod wants none"
+        return "is in use, and this pod requests exclusive use"
     if request.idle_only and gpu.holders:
         return "is in use, and this pod's policy is mutex"
     need = request.memory_on(gpu.gpu)

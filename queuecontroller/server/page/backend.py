@@ -15,7 +15,7 @@ from queuecontroller.kueueapi.manifests.sources import sources_of
 from queuecontroller.server.page import questions
 from queuecontroller.server.page.picture import Picture
 from queuecontroller.server.page.viewers import ACTED_ON, ByToken, Viewers, allowed
-from queuecontroller.server.page.what_if import Player
+from queuecontroller.server.page.what_if import WhatIfRunner
 from queuecontroller.state.access import Act, Caller, Denied, Target, check
 from queuecontroller.state.access import may as may_caller
 from queuecontroller.state.book import Book
@@ -102,7 +102,7 @@ class QueuePage:
         self._new_instance = new_instance
         self._why_not = why_not
         self._document = document
-        self._player = Player()
+        self._what_ifs = WhatIfRunner()
         self._picture: Picture | None = None
         self._of: Shell | None = None
         self._watched = 0
@@ -323,8 +323,8 @@ class QueuePage:
             raise Refusal(422, "yaml: no objects: write the changed or new objects")
         changes = [dict(one.body) for one in found]
         now = questions.manifests_of(shell)
-        before = await self._player.play(viewer.name, now)
-        after = await self._player.play(viewer.name, questions.replaced(now, changes))
+        before = await self._what_ifs.play(viewer.name, now)
+        after = await self._what_ifs.play(viewer.name, questions.replaced(now, changes))
         return questions.compared(before, after)
 
 
@@ -338,4 +338,4 @@ def _whose(shell: Shell, identity: ObjectId) -> Target:
 def _log_failure(task: asyncio.Task[None]) -> None:
     """Log a failed update task; a defect of the page must not stop the controller."""
     if not task.cancelled() and task.exception() is not None:
-        log.error("page: updates stopped after a defect", exc_info=task.exception())
+        log.error("page: updates stopped by an internal error", exc_info=task.exception())

@@ -248,7 +248,7 @@ def test_a_hundred_thousand_replicas_are_refused_before_they_are_made(
         return original(*given)
 
     monkeypatch.setattr(submission, "workloads_of", making)
-    with pytest.raises(Refused, match="takes an admin"):
+    with pytest.raises(Refused, match="requires an admin"):
         world.book.apply(documents(DEPLOYMENT), False, 1, EVE)
     assert made == []
     fewer = documents(DEPLOYMENT.replace("100000", "3"))

@@ -157,11 +157,13 @@ def test_a_pod_that_is_queued_itself_is_its_workloads_owner() -> None:
 
 def test_who_asks_for_other_than_is_kept_is_told_so() -> None:
     lab = Lab((WORKLOADS, workload(owner(JOB, "j"))))
-    assert "asks for 2000 MiB, 1000 MiB are kept" in lab.place("p", owner(JOB, "j"), gpumem=2000)
+    assert "requests 2000 MiB, 1000 MiB are reserved" in lab.place(
+        "p", owner(JOB, "j"), gpumem=2000
+    )
     why = lab.place("p", owner(JOB, "j"), gpumem=1000, gpucores=30)
-    assert "another part of the time" in why
+    assert "another share of the time" in why
     why = lab.place("p", owner(JOB, "j"), gpumem=1000, side={"gpumem": 1})
-    assert "kept for the containers main, not main, side" in why
+    assert "reserved for the containers main, not main, side" in why
 
 
 def test_others_are_placed_like_plain_pods() -> None:

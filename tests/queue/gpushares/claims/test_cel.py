@@ -94,7 +94,7 @@ def test_a_selector_means(text: str, expected: bool) -> None:
         (f"{A}.type", "says text, not true or false"),
         ("device.driver ==", "a value is expected before 'the end'"),
         ("device.driver == 'a' )", "unexpected ')'"),
-        ("a ; b", "is not read here"),
+        ("a ; b", "is not supported"),
         ("true ? false", "':' is expected"),
     ],
 )

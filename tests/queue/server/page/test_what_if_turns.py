@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from queuecontroller.server.page import what_if
-from queuecontroller.server.page.what_if import Player
+from queuecontroller.server.page.what_if import WhatIfRunner
 from sluicecommon.web.page import Refusal
 
 
-class Held(Player):
+class Held(WhatIfRunner):
     """Plays until it is let go."""
 
     def __init__(self) -> None:
