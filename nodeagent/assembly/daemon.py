@@ -40,7 +40,7 @@ from nodeagent.adapters.processes.pidfd import SystemProcesses
 from nodeagent.adapters.processes.proc_facts import ProcInspector
 from nodeagent.adapters.processes.wall_places import CgroupPlaces, cgroup_name
 from nodeagent.adapters.region.registration import SeqpacketListener
-from nodeagent.assembly.ground import Ground, Unavailable, lay_ground, said
+from nodeagent.assembly.ground import Ground, Unavailable, lay_ground, os_error_text
 from nodeagent.assembly.kernel import make_kernel
 from nodeagent.assembly.page import make_page
 from nodeagent.assembly.web import make_web
@@ -122,7 +122,7 @@ def serve(
         try:
             return asyncio.run(run())
         except OSError as error:
-            raise Unavailable(said(error)) from error
+            raise Unavailable(os_error_text(error)) from error
 
 
 def build(

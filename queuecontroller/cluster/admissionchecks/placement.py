@@ -309,10 +309,10 @@ def _left(chosen: Iterable[Chosen], read: Workload, seen: Seen) -> list[Chosen]:
 
 def _pinned(pods: Sequence[PodToPlace], current: Mapping[str, Any]) -> list[PodToPlace]:
     """Return the pods fixed to the node and GPUs that the Ready answer named."""
-    said = {one.get("name"): one for one in current.get("podSetUpdates") or ()}
+    updates = {one.get("name"): one for one in current.get("podSetUpdates") or ()}
     made = []
     for pod in pods:
-        update = said.get(_pod_set(pod.pod)) or {}
+        update = updates.get(_pod_set(pod.pod)) or {}
         node = (update.get("nodeSelector") or {}).get(HOSTNAME) or ""
         uuids = (update.get("annotations") or {}).get(USE_UUID) or ""
         request = pod.request

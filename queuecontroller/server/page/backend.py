@@ -280,7 +280,7 @@ class QueuePage:
         if kind not in VERBS[verb].kinds:
             raise Refusal(422, f"a {kind} does not support {verb}")
         subject = "/".join(part for part in identity if part)
-        said = f"{verb} by {viewer.name} over the page"
+        text = f"{verb} by {viewer.name} over the page"
         caller = viewer.whom
         if isinstance(caller, Caller):
             act, target = self._needed(shell, identity)
@@ -288,10 +288,10 @@ class QueuePage:
             shell.step(stops.step, lambda book, now_ns: stops.do(book, identity, now_ns))
         else:
             await self._patch(str(caller), stops.policy, identity)
-        shell.step("page", lambda book, now_ns: book.journal.note("ByPage", subject, said, now_ns))
+        shell.step("page", lambda book, now_ns: book.journal.note("ByPage", subject, text, now_ns))
         await shell.durable()
-        log.info("page: %s: %s", subject, said)
-        return {"done": said}
+        log.info("page: %s: %s", subject, text)
+        return {"done": text}
 
     async def _patch(self, token: str, policy: str, identity: ObjectId) -> None:
         """Write with the viewer's token: RBAC decides, and the API server's audit log has the

@@ -134,8 +134,8 @@ class ExtenderEndpoint:
             ) as answer:
                 made = await answer.read()
                 if answer.status != 200:
-                    said = made[:200].decode(errors="replace").strip()
-                    return self._refusal(verb, f"{leader}: {answer.status}: {said}")
+                    why = made[:200].decode(errors="replace").strip()
+                    return self._refusal(verb, f"{leader}: {answer.status}: {why}")
                 return made
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             return self._refusal(verb, f"the leader at {leader} does not answer: {error!r}")

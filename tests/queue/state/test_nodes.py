@@ -330,15 +330,15 @@ def test_a_node_hears_of_its_own_that_wait_and_of_others_no_more_than_of_what_is
     mine, other = world.submit(node="n1"), world.submit(node="n2")
     room = WaitingRoom(Views(world.book), world.book.workloads, "n1")
     for key in (mine, other):
-        room.tell(key)
+        room.add(key)
     found = {one.workload: one for one in room.news(world.now_ns)}
     assert (found[mine].phase, found[mine].position) == ("Pending", 1)
     assert found[other] == Status(other), "not even that it is there"
     assert room.news(world.now_ns) == [], "nothing is new"
     world.step("delete", lambda book, now: book.delete(("Workload", *mine.split("/")), "", now))
-    room.tell_gone(mine)
+    room.add_gone(mine)
     assert [(one.workload, one.phase) for one in room.news(world.now_ns)] == [(mine, "Deleted")]
-    room.tell_gone(mine)
+    room.add_gone(mine)
     assert room.news(world.now_ns) == []
 
 
@@ -347,10 +347,10 @@ def test_places_of_many_who_wait_are_renewed_in_turn() -> None:
     keys = [world.submit(node="n1") for _ in range(2 * PLACES + 1)]
     room = WaitingRoom(Views(world.book), world.book.workloads, "n1")
     for key in keys:
-        room.tell(key)
+        room.add(key)
     assert len(room.news(world.now_ns)) == len(keys)
     world.book.delete(("Workload", *keys[0].split("/")), "", world.now_ns)
-    room.tell_gone(keys[0])
+    room.add_gone(keys[0])
     told: list[int] = []
     for looks in range(3):
         told.append(len(room.news(world.now_ns)))

@@ -262,7 +262,7 @@ def test_a_request_that_was_given_up_is_followed_by_all_there_is(streaming: bool
     turn(it, server, "well", 0, 1 << 20)
     it.piece(b'{"type":"ADD')  # it is given up in the middle of a line
     server.delete("a")
-    it.anew()
+    it.restart()
     assert not it.synced
     consumer = Consumer()
     consumer.known["n/a"] = ("11", "1")
