@@ -40,7 +40,7 @@ def test_the_pages_service_has_tls_and_lets_in_who_is_named(secret: str, at: str
     opened = (*SECRETS, "queue.page.service=true", f"queue.page.tlsSecret={secret}")
     blind = template(*opened)
     assert blind.returncode != 0
-    assert "networkPolicy.pageFrom: names nobody" in blind.stderr
+    assert "networkPolicy.pageFrom: is empty" in blind.stderr
     objects = rendered(*opened, "networkPolicy.pageFrom[0].podSelector.matchLabels.a=b")
     page = queue_config.parse(
         tomllib.loads(of(objects, "ConfigMap", "queue")["data"]["queue.toml"])

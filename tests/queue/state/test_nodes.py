@@ -8,7 +8,7 @@ import pytest
 
 from queuecontroller.scheduler.model.objects import WorkloadKey
 from queuecontroller.state.book import BookSettings
-from queuecontroller.state.node_service import Said
+from queuecontroller.state.node_service import WorkReport
 from queuecontroller.state.nodes.seals import Fence
 from queuecontroller.state.nodes.sessions import Held, StaleEpoch, Superseded
 from queuecontroller.state.records import Desired, PodState
@@ -319,7 +319,7 @@ def test_a_sealed_row_that_cannot_be_read_is_not_adopted() -> None:
 
 def test_nobody_speaks_before_connecting() -> None:
     world = World()
-    said = Said("n9", 1, "team-a/x", "", "u", 1)  # type: ignore[arg-type]
+    said = WorkReport("n9", 1, "team-a/x", "", "u", 1)  # type: ignore[arg-type]
     with pytest.raises(StaleEpoch):
         world.step("confirm", lambda book, now: book.desk.release(said, True, now))
 

@@ -13,8 +13,8 @@ import pytest
 from queuecontroller.server.api.messages import (
     read_capacity,
     read_hello,
-    read_said,
     read_usage,
+    read_work_report,
 )
 from queuecontroller.server.api.wire import Wire, find_descriptors
 from queuecontroller.server.store.sqlite import SqliteStore, StoreUnusable
@@ -281,7 +281,7 @@ def test_a_capacity_that_cannot_be_is_refused(capacity: dict[str, Any]) -> None:
 def test_odd_names_of_nodes_and_huge_usages_are_refused() -> None:
     for name in ("", "n\n1", "-n", "n" * 254, "../n", "n 1"):
         with pytest.raises(Refused, match="node"):
-            read_said(WIRE.ReleaseNotice(), WIRE.NodeNews(node=name))
+            read_work_report(WIRE.ReleaseNotice(), WIRE.NodeNews(node=name))
     with pytest.raises(Refused, match="memory_bytes"):
         read_usage([WIRE.WorkUsage(workload="a/b", memory_bytes=1 << 63)])
     with pytest.raises(Refused, match="used_ratio"):
