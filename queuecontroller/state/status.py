@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from queuecontroller.gpushares.extender.pods import nodes_of
 from queuecontroller.scheduler.model.assignment import HOPELESS
 from queuecontroller.scheduler.model.objects import Workload, WorkloadKey
 from queuecontroller.scheduler.pending.fair import FairPendingQueue
@@ -54,6 +55,13 @@ class Status:
         return self.phase in ("Finished", "Deleted")
 
 
+def _before(queue: str, position: int) -> str:
+    """Message of a pending workload that the scheduler has not evaluated yet."""
+    if position > 1:
+        return f"number {position} of the pending workloads in ClusterQueue {queue}"
+    return "not evaluated yet"
+
+
 class Views:
     """Read-only views of a book."""
 
@@ -83,13 +91,16 @@ class Views:
             reason = waiting.reason if waiting else "Pending"
             if unqueued:
                 reason = workload.unqueued_reason
-            message = unqueued or (waiting.message if waiting else "not evaluated yet")
+            message = unqueued or (waiting.message if waiting else _before(queue, position))
             if unqueued is None and reason not in HOPELESS:
                 estimate_s = self._estimate_s(workload, queue, position, now_ns)
         elif waiting is not None:
             reason, message = waiting.reason, waiting.message
         else:
             reason, message = self._telling(workload)
+        nodes = {one.node for one in pods.values()}
+        if not nodes and workload.admission is not None:
+            nodes = nodes_of(workload.admission)
         return Status(
             workload=key,
             uid=workload.uid,
@@ -100,7 +111,7 @@ class Views:
             reason=reason,
             message=message,
             estimate_s=estimate_s,
-            node=", ".join(sorted({one.node for one in pods.values()})) or record.node,
+            node=", ".join(sorted(nodes)) or record.node,
             attempt=record.attempt,
             revision=record.revision,
         )
