@@ -19,6 +19,7 @@ from queuecontroller.scheduler.quota.decay import FRACTION_BITS
 from queuecontroller.scheduler.quota.shares import dominant_share
 from queuecontroller.scheduler.quota.usage_history import usage_of
 from queuecontroller.state.book import Book
+from queuecontroller.state.nodes.nodes_room import without_pods
 from queuecontroller.state.nodes.sessions import SECOND_NS, Node
 from queuecontroller.state.objects.asks import describe
 from queuecontroller.state.objects.submission import Refused
@@ -334,13 +335,9 @@ class Views:
         ready = book.nodes.ready(node, now_ns)
         state = "Ready" if ready else "Lost" if node.record.lost else "Away"
         gpus = []
-        for gpu in node.capacity.gpus:
-            mine = [
-                share
-                for one in book.nodes.of_node(node.name)
-                for share in one.gpus
-                if share.uuid == gpu.uuid
-            ]
+        given = [share for each in book.nodes_room.given_on(node.name) for share in each]
+        for gpu in without_pods(node.capacity).gpus:
+            mine = [share for share in given if share.uuid == gpu.uuid]
             gpus.append(
                 {
                     "uuid": gpu.uuid,
@@ -369,6 +366,19 @@ class Views:
                 "leaseSeconds": round(max(0, node.lease_until_ns - now_ns) / SECOND_NS, 1),
                 "gpus": gpus,
                 "work": [_placement(one) for one in book.nodes.of_node(node.name)],
+                "pods": [
+                    {
+                        "namespace": one.namespace,
+                        "pod": one.pod,
+                        "workload": one.workload,
+                        "state": one.state,
+                        "gpus": [
+                            {"uuid": s.uuid, "memoryBytes": s.memory_bytes, "sharePpm": s.share_ppm}
+                            for s in one.shares
+                        ],
+                    }
+                    for one in book.nodes_room.pods.holders(node.name)
+                ],
             },
         }
 

@@ -230,7 +230,7 @@ class Stock:
         return [self._held[key] for key in self._of_owner.get(owner, ())]
 
     def held_at(self, node: str) -> list[tuple[Hashable, Holding]]:
-        """What is held on the node, with its keys."""
+        """Holdings on the node, with their keys."""
         return [(key, self._held[key]) for key in self._of_node.get(node, ())]
 
     def shares_at(self, node: str) -> dict[Hashable, tuple[Share, ...]]:

@@ -23,8 +23,6 @@ from queuecontroller.state.records import Assignment, Event, GpuShare, SharePoli
 from queuecontroller.state.status import Status, amounts
 from sluicecommon.page.board import Key
 
-AnyShare = GpuShare | Share
-
 MIB: Final = 1 << 20
 LONGEST_TEXT: Final = 600
 MAX_LABELS: Final = 64
@@ -177,7 +175,7 @@ def node_document(node: Node, is_ready: bool) -> dict[str, Any]:
 
 
 def gpu_documents(
-    node: str, capacity: NodeCapacity, held: Iterable[Iterable[AnyShare]]
+    node: str, capacity: NodeCapacity, held: Iterable[Iterable[GpuShare | Share]]
 ) -> Iterable[tuple[Key, dict[str, Any]]]:
     """`held` are the shares of each holder on the node. Pods that the node reports are among them
     and do not count as use outside the queue."""

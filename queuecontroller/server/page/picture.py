@@ -85,7 +85,7 @@ class Picture:
         known: set[str] = set()
         for node in self._shell.book.nodes.nodes.values():
             given: Counter[str] = Counter()
-            for shares in self._held_on(node.name):
+            for shares in self._shell.book.nodes_room.given_on(node.name):
                 for share in shares:
                     given[share.uuid] += share.memory_bytes
             for gpu in node.capacity.gpus:
@@ -99,12 +99,6 @@ class Picture:
                 }
                 self.history.add(gpu.uuid, figures, now_s)
         self.history.keep(known)
-
-    def _held_on(self, name: str) -> Iterable[Iterable[d.AnyShare]]:
-        """Shares on a node: those of the queue's assignments, and those of pods."""
-        book = self._shell.book
-        yield from (one.gpus for one in book.nodes.of_node(name))
-        yield from (one.shares for one in book.nodes_room.pods.holders(name))
 
     def round(self, now_s: float) -> bool:
         """Refresh one portion of the changed documents; returns True if more remain."""
@@ -289,7 +283,7 @@ class Picture:
         is_ready = nodes.ready(node, self._shell.now_ns())
         self.board.put(("Node", "", name), d.node_document(node, is_ready))
         work = list(nodes.of_node(name))
-        now = dict(d.gpu_documents(name, node.capacity, self._held_on(name)))
+        now = dict(d.gpu_documents(name, node.capacity, self._shell.book.nodes_room.given_on(name)))
         for key, found in now.items():
             self.board.put(key, found)
         for key in before - now.keys():

@@ -8,6 +8,8 @@ from queuecontroller.gpushares.extender.pods import PLACEMENT, PodPlace
 from queuecontroller.scheduler.model.objects import WorkloadKey
 from queuecontroller.scheduler.placement.capacity import NodeCapacity, PodGpus, PodShare
 from queuecontroller.scheduler.placement.stock import Share
+from queuecontroller.server.metrics.exposition import render
+from queuecontroller.state.status import Views
 from tests.queue.server.page.shells import shell_of
 from tests.queue.server.page.test_picture import drawn, picture_of
 from tests.queue.state.world import GIB, World, gpu
@@ -66,6 +68,17 @@ def test_a_pod_is_shown_by_name_from_its_binding_to_its_end() -> None:
     assert (card["given"], card["share"], card["grants"]) == (SHARE.memory_bytes, 0.3, 1)
     assert card["outside"] == FOREIGN_BYTES, "the pod is no use outside the queue"
     assert "outsideShare" not in card
+    text = render(shell_of(world), "1").decode()
+    wanted = {"given": SHARE.memory_bytes, "outside": FOREIGN_BYTES}
+    for state, memory in wanted.items():
+        name = f'sluice_queue_gpu_memory_bytes{{node="n1",state="{state}"}}'
+        assert f"{name} {memory}\n" in text
+    assert 'sluice_queue_pods{state="running"} 1\n' in text
+    _, node = Views(world.book).render(("Node", "", "n1"), world.now_ns)
+    [found] = node["status"]["gpus"]
+    assert found["givenMemoryBytes"] == SHARE.memory_bytes
+    assert found["outsideMemoryBytes"] == FOREIGN_BYTES
+    assert [one["pod"] for one in node["status"]["pods"]] == ["pod-u1"]
     picture.sample(1000.0)
     [series] = [picture.history.read(UUID, 1000.0)["series"]["given"]]
     assert series[-1] == round(SHARE.memory_bytes / gpu(0).memory_bytes, 3)
