@@ -3,7 +3,7 @@ scheduler and the rest of the service."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -244,6 +244,11 @@ class NodesRoom(StockRoom):
         for key in sorted(verdict.frees):
             self.oust(key, record.key, now_ns)
         return verdict.refusal or self.kept(record.key) or []
+
+    def given_on(self, name: str) -> Iterator[Sequence[GpuShare | Share]]:
+        """Shares on a node by holder: assignments of the queue, pods, and reserved places."""
+        yield from (one.gpus for one in self._nodes.of_node(name))
+        yield from (one.shares for one in self.pods.holders(name))
 
     def fragmentation(self) -> dict[str, Fragmentation]:
         """Fragmentation by size of request as of the last decision; see
