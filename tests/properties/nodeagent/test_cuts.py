@@ -163,7 +163,7 @@ class World:
     def apply(self, event: object) -> None:
         self.step()
 
-    def tell(self, *words: object, **more: object) -> bool:
+    def record(self, *words: object, **more: object) -> bool:
         return True
 
 
