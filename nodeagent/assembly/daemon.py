@@ -1,6 +1,6 @@
-"""The daemon, built in order: ground, grants, GPUs, queue, kernel, watch, kubelet, MIG, what it
-shows, its doors, and last the node that runs them. Each part is complete when it is made; what a
-part says to the whole goes through `Signals`.
+"""The daemon, built in order: ground, grants, GPUs, queue, kernel, watch, kubelet, MIG, metrics
+and page, listeners, and last the node that runs them. Each part is complete when it is made; parts
+report to the whole through `Signals`.
 """
 
 from __future__ import annotations
@@ -450,7 +450,7 @@ def make_queued(
     spills: SpillManager,
     signals: Signals,
 ) -> QueueSide | None:
-    """None: this node takes no work from a queue."""
+    """Build the queue's part; None if this node takes no work from a queue."""
     settings = loaded.settings.queue
     if not settings.server:
         return None
@@ -470,7 +470,7 @@ def make_pods(
     cuts: Cuts | None,
     signals: Signals,
 ) -> KubeletSide | None:
-    """None: the kubelet is not served. Raises Unavailable."""
+    """Build the kubelet's part; None if the kubelet is not served. Raises Unavailable."""
     if not loaded.kubelet.config.enabled:
         return None
     from nodeagent.assembly.kubelet import make_kubelet

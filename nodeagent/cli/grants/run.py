@@ -117,7 +117,7 @@ def _covers(
     nvml: str,
     files: NativeFiles,
 ) -> list[injection.Cover] | None:
-    """None: by environment."""
+    """Libraries to mount over the driver's; None for injection by environment."""
     if options.inject is Injection.ENVIRONMENT:
         return None
     why = injection.possible()
@@ -210,7 +210,7 @@ def _await_grant(
 
 
 def _left_of(ask: GrantAsk, passed_s: float) -> GrantAsk:
-    """A wait that was interrupted goes on where it was; a queue's without end stays that."""
+    """Continue an interrupted wait with the rest of its time; a wait without limit keeps none."""
     return replace(ask, wait_s=max(0.001, ask.wait_s - passed_s)) if ask.wait_s else ask
 
 
@@ -257,7 +257,7 @@ def _show_wait(step: Waiting, waited_s: float, most_s: float, width: int) -> Non
 
 
 def wait_line(step: Waiting, waited_s: float, most_s: float) -> str:
-    """Where the wait stands, in one line."""
+    """One line with the progress of the wait."""
     parts = ["sluice: waiting"]
     if step.position:
         line = f" of {step.waiting}" if step.waiting else ""

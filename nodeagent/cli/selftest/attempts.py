@@ -288,7 +288,7 @@ def no_room_to_load(driver: str, directory: str) -> dict[str, Any]:
 
 
 def forked_child(driver: str, directory: str) -> dict[str, Any]:
-    """Allocate in a forked child, whose memory still says that it is registered."""
+    """Allocate in a forked child, whose copy of memory states that it is registered."""
     cuda = load("libcuda.so.1")
     read, write = os.pipe()
     if os.fork() == 0:

@@ -28,9 +28,10 @@ TOLERANCE: Final = 0.05
 unknown card with unknown neighbours; `make test` measures the caps themselves within 0.01."""
 OUT_OF_MEMORY: Final = 2
 KERNEL_STEPS: Final = 2_000_000
-"""About 5 ms on a card of today: long beside a launch, short beside a turn's length."""
+"""Steps of a kernel of about 5 ms on a current card: longer than a launch, shorter than a
+window."""
 WARM_S: Final = 1.0
-"""Not counted: the interposer learns what the kernel costs."""
+"""Warm-up in which the interposer learns the kernel's cost. Seconds."""
 PTX: Final = b"""
 .version 6.4
 .target sm_70
@@ -72,7 +73,7 @@ class Found:
     below_result: int
     """Result of an allocation of half the cap."""
     share_ratio: float | None
-    """None: not measured."""
+    """Measured share of the GPU's time; None if it was not measured."""
 
 
 def check(options: argparse.Namespace, environment: Mapping[str, str]) -> int:

@@ -178,7 +178,7 @@ class Service:
         return Granted(self._views.grant(self._held(grant)))
 
     async def _next_answer(self, answers: asyncio.Queue[Answer], end_ns: int) -> Answer | None:
-        """None when there is none in time. Without a wait the answer is in the queue already."""
+        """The next answer; None if it timed out. Without a wait it is in the queue already."""
         if not answers.empty():
             return answers.get_nowait()
         left_s = (end_ns - self._clock.monotonic_ns()) / NS_PER_S

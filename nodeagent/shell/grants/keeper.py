@@ -468,7 +468,7 @@ class Keeper:
         return handles
 
     def grant_of(self, pid: int) -> GrantId | None:
-        """Where a process is registered."""
+        """The grant in which a process is registered."""
         for grant, opened in self._open.items():
             if any(tenant.handle.process.pid == pid for tenant in opened.tenants.values()):
                 return grant

@@ -411,7 +411,7 @@ class SpillManager:
         return states
 
     async def _settled(self, processes: list[Process]) -> list[tuple[Process, CheckpointState]]:
-        """When none is on its way any more. Raises CheckpointFailed."""
+        """States once no process is between two states. Raises CheckpointFailed."""
         while True:
             states = list(zip(processes, await self._driver.states(processes), strict=True))
             if not _in(states, CheckpointState.MOVING):

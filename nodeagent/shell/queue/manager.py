@@ -99,7 +99,7 @@ class QueueManager:
         """Error for which there is no session; empty while there is one."""
         self._connected_ns: int | None = None
         self._last_message_ns: int | None = None
-        """When the controller last said anything that counts."""
+        """Time of the controller's last valid message, CLOCK_BOOTTIME ns."""
         self._sessions_total = 0
         self.tape: Tape[qd.Event] = Tape(self.book.memory, frozenset({qd.Ticked}))
         self._drive: Drive[qd.Event, qd.Instruction] = Drive(self.book, boot_ns, fatal, self.tape)

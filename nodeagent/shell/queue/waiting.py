@@ -1,4 +1,4 @@
-"""Processes that wait for their workload, and what is said for them and to them."""
+"""Processes that wait for their workload: their submissions, and the steps reported to them."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class Placer:
     def __init__(self) -> None:
         self.stock = Stock()
         self._empty: Stock | None = None
-        """The same nodes without any grants; None: to be built again, since nodes have changed."""
+        """The nodes without any grants; None if they must be built again because nodes changed."""
         self._capacities: dict[str, NodeCapacity] = {}
         self._reservations: dict[str, _Reservation] = {}
         """Reservations by the Workload's UID."""

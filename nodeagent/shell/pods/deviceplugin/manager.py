@@ -510,7 +510,7 @@ class DevicePluginManager:
         await self._ledger.commit(do.rows)
 
     async def _make_grant(self, do: kb.MakeGrant) -> None:
-        """Where it was decided, where the kubelet counts it, or anywhere: the first that can."""
+        """Make the grant on the decided GPU, else where the kubelet counts it, else on any GPU."""
         limits, of = do.limits, do.container
         name = f"{of.namespace}/{of.pod}/{of.container}" if of.pod else f"pod {of.pod_uid}"
         name = name[:LONGEST_NAME]
