@@ -95,4 +95,4 @@ def test_people_see_the_page_by_roles_that_the_page_asks_about() -> None:
     assert only["name"] == "eve"
     bare = rendered(*SECRETS, "queue.mode=kubernetes")
     bound = [one["metadata"]["name"] for one in bare if one["kind"] == "ClusterRoleBinding"]
-    assert not [one for one in bound if "page" in one], "nobody, until somebody is named"
+    assert not [one for one in bound if "page" in one], "no user, until one is named"

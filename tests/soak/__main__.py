@@ -67,7 +67,7 @@ def promised(node: Node) -> None:
 
 
 def quiet(node: Node) -> None:
-    """Everybody is gone: nothing may be left."""
+    """All tenants have ended: nothing may be left."""
     until("all grants are gone", lambda: not node.grants(), 10)
     leftovers = list((Path(node.directory) / "run" / "grants").glob("*"))
     used = [used for _, used in driver_memory(node)]
@@ -131,7 +131,7 @@ def main() -> int:
 
 
 class Steady:
-    """The node that nobody kills, under its own load as long as the block lasts."""
+    """The node that is not killed, under its own load as long as the block lasts."""
 
     def __init__(self, node: Node, directory: Path) -> None:
         self._node = node

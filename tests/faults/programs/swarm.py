@@ -16,7 +16,7 @@ def main() -> None:
     print("ready", flush=True)
     for line in sys.stdin:
         process = subprocess.Popen(shlex.split(line), stdout=subprocess.DEVNULL)
-        process.returncode = 0  # nobody waits for it
+        process.returncode = 0  # no parent waits for it
         print(process.pid, flush=True)
 
 

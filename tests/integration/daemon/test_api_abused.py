@@ -1,5 +1,5 @@
-"""The daemon's socket under callers who mean no good: messages nobody wrote a client for, connections that say nothing,
-more of everything than anybody needs, and a machine that has run out of file descriptors."""
+"""The daemon's socket under hostile callers: messages that no client sends, silent connections,
+far too many of everything, and a machine without free file descriptors."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def submit(made: Scheduler, *some: Workload, now_ns: int = 0) -> None:
 
 
 def run(made: Scheduler, now_ns: int) -> list[str]:
-    """Everybody who starts at this moment, in order."""
+    """Every workload that starts at this moment, in order."""
     found: list[str] = []
     while True:
         result = made.cycle(now_ns)
@@ -450,7 +450,7 @@ def test_quota_is_kept_and_the_least_user_is_served_first(
                 assert figure[one.info.workload.queue_name] == min(fitting)
                 running.append(one.info.workload.name)
             if not result.reserved and not result.more:
-                assert not fitting, "somebody fits and is not started"
+                assert not fitting, "a workload fits and is not started"
                 break
 
 

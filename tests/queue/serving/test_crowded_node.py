@@ -48,11 +48,11 @@ def test_many_wait_on_one_node(controller: QueueController, many: int) -> None:
             await until("each knows its place", lambda: places() == set(range(1, many + 1)), 120)
             assert standing(controller) == many
 
-            # The first of the line gives up: everybody behind moves, and hears of it.
+            # The first of the line gives up: all behind it move, and get their new places.
             first = next(i for i, steps in enumerate(told) if steps[-1].position == 1)
             waits[first].cancel()
             told[first] = []
-            await until("everybody has moved", lambda: places() == set(range(1, many)), 120)
+            await until("all have moved", lambda: places() == set(range(1, many)), 120)
 
             assert node.desk.trouble == ""
             assert node.desk.view().sessions_total == 1, "no report was late for all who wait"
@@ -62,7 +62,7 @@ def test_many_wait_on_one_node(controller: QueueController, many: int) -> None:
 
             for task in waits:
                 task.cancel()
-            await until("nobody stands in line any more", lambda: not standing(controller), 120)
+            await until("no workload waits any more", lambda: not standing(controller), 120)
             assert node.desk.view().sessions_total == 1
             assert node.keeper.started == []
 

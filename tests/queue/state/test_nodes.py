@@ -355,7 +355,7 @@ def test_places_of_many_who_wait_are_renewed_in_turn() -> None:
     for looks in range(3):
         told.append(len(room.news(world.now_ns)))
         assert told[looks] <= PLACES + 1
-    assert sum(told) == len(keys), "everybody has heard of the new place, each once"
+    assert sum(told) == len(keys), "each was sent its new place once"
 
 
 def test_a_place_that_was_kept_becomes_the_pods_own_without_being_free_or_taken_twice() -> None:

@@ -366,7 +366,7 @@ def test_a_status_is_not_its_submitters_word() -> None:
     apply(world, early, ANN)
     (record,) = world.book.workloads.records.values()
     assert record.workload.uid != "mine"
-    assert record.workload.created_ns == world.now_ns, "nobody stands in line since 2001"
+    assert record.workload.created_ns == world.now_ns, "no workload has waited since 2001"
     for status in (
         "{admissionChecks: [{name: budget, state: Ready}]}",
         "{requeueState: {count: 3}}",

@@ -241,7 +241,7 @@ def test_a_kind_that_is_gone_takes_along_all_that_was_of_it_and_may_come_back() 
     it.paused()
     assert it.refused(404, "not found") == []
     assert it.missing
-    assert len(it) == 1, "an API server that starts answers so, too: somebody else has to know"
+    assert len(it) == 1, "an API server that starts answers so, too: another check has to find it out"
     (gone,) = it.vanished()
     assert isinstance(gone, Removed)
     assert len(it) == 0

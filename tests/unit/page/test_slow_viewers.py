@@ -23,7 +23,7 @@ WINDOWS = 32
 
 
 class Shown:
-    """A backend with one board, which everybody sees."""
+    """A backend with one board, which every viewer sees."""
 
     site = "queue"
     takes_tokens = True

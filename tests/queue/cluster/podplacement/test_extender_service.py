@@ -66,7 +66,7 @@ def test_the_last_room_of_a_node_is_not_promised_to_the_next_pod_as_well(best_on
             world.create(name, gpumem=50_000)
         assert await chosen(world, "first") == "a", "the fullest"
         assert await chosen(world, "second") == "b"
-        assert await chosen(world, "first") == "a", "asked about again it stands in nobody's way"
+        assert await chosen(world, "first") == "a", "asked for again it blocks no other pod"
         assert await world.bind("first", "a") == ""
         assert await world.bind("second", "b") == ""
         failed = (await world.add("filter", Pod=pod("third", gpumem=50_000), NodeNames=["a", "b"]))[

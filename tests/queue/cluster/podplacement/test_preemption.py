@@ -295,7 +295,7 @@ def test_room_whose_pod_is_gone_is_free() -> None:
         await full(world, a0=1, a1=2, b0=3, b1=4)
         await displace(world)
         world.end("high")
-        await world.until("nobody waits", lambda: not making_room(world))
+        await world.until("no pod waits", lambda: not making_room(world))
         assert not world.desk.ledger.kept
 
     run(test)

@@ -1,4 +1,4 @@
-"""Quota per namespace: nobody gets past it, whoever comes at a time, and what is let go is there again."""
+"""Quota per namespace: no pod gets past it, however many come at once, and what is released is free again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Selectors of devices, as Kubernetes' own documentation writes them, and those that nobody should."""
+"""Selectors of devices, as Kubernetes' own documentation writes them, and hostile ones."""
 
 from __future__ import annotations
 

@@ -217,7 +217,7 @@ def test_who_goes_meanwhile_has_what_was_counted_given_back() -> None:
             one.transport.abort()
         while server.connections:
             await asyncio.sleep(0.001)
-        assert server.bytes == 1000, "who has asked is answered, though nobody is there to hear"
+        assert server.bytes == 1000, "the request is answered, though the client has gone"
         gate.set()
         while server.tasks:
             await asyncio.sleep(0)

@@ -270,7 +270,7 @@ def test_before_the_plugin_goes_the_scheduler_is_told_that_nothing_is_free() -> 
         await api.close()
         began_s = time.monotonic()
         await NodeDecommission(it, lambda: ["nvidia.com/gpu"], 3600).close()
-        assert time.monotonic() - began_s < 10, "an API server that is gone holds nobody up"
+        assert time.monotonic() - began_s < 10, "an unreachable API server delays nothing"
 
     scene(play, start=False)
 

@@ -91,7 +91,7 @@ def test_nobody_exceeds_a_cap_nothing_is_given_twice_and_nothing_is_left_that_so
         floor = min(FLOOR, WHOLE_PPM // 5 // len(lower))
         wanted = sum(active[i].cap_ppm for i in tier)
         assert sum(shares[i] for i in tier) >= min(floor * len(tier), wanted)
-    assert all(shares), "nobody is forgotten, and 0 would mean no limit"
+    assert all(shares), "no tenant is left out, and 0 would mean no limit"
 
 
 names = st.sampled_from("abcd")
@@ -128,7 +128,7 @@ STEADY_ROUNDS = STEADY_NS // (5 * MS) + 3
 def busy(
     planner: TurnPlanner, everybody: list[Tenant], rounds: int
 ) -> dict[tuple[str, int], SetTurn]:
-    """Everybody launches all the time, 5 ms from look to look."""
+    """All tenants launch all the time, and the planner looks every 5 ms."""
     told: dict[tuple[str, int], SetTurn] = {}
     for i in range(rounds):
         looks = {
