@@ -109,7 +109,7 @@ def test_c1_the_wall_clock_steps_and_nothing_else_does(steps: tuple[int, ...]) -
                 assert limits(node) == before
                 node.cli("resize", "job", "--cores", "31")
                 node.cli("resize", "job", "--cores", "30")
-            # The clock was led: what the daemon told in those years has their dates.
+            # The clock was moved: what the daemon logged in those years has their dates.
             seen = [event["at_unix_s"] for event in node.cli_json("events")]
             assert not seen or min(seen) < told_before
             assert abs(time.time() - told_before) < 3600, "and the machine's own was not"

@@ -349,7 +349,9 @@ def targets(directory: Path) -> list[Target]:
             (nvml_wire.encode(READING).encode(),),
             "a child with a third party's driver in it",
         ),
-        Target("proc cgroup", pod_cgroup, (), (CGROUP.encode(),), "a process that may name cgroups"),
+        Target(
+            "proc cgroup", pod_cgroup, (), (CGROUP.encode(),), "a process that may name cgroups"
+        ),
         Target("elf symbols", tar(elf.exports), (elf.NotElf,), (library,), "a tenant"),
         Target("elf probes", tar(elf.probes), (elf.NotElf,), (library,), "a tenant"),
         Target(

@@ -256,7 +256,9 @@ def test_metrics_are_read_by_those_who_are_named() -> None:
         policy = of(rendered(), "NetworkPolicy", component)["spec"]
         ports = [port["port"] for rule in policy["ingress"] for port in rule["ports"]]
         assert "metrics" not in ports
-        assert all(rule.get("from") for rule in policy["ingress"]), "no `from` would allow every peer"
+        assert all(rule.get("from") for rule in policy["ingress"]), (
+            "no `from` would allow every peer"
+        )
     named = of(
         rendered("networkPolicy.metricsFrom[0].podSelector.matchLabels.a=b"),
         "NetworkPolicy",

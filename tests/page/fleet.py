@@ -1,4 +1,4 @@
-"""Any number of nodes on the real wire, in one thread: they report GPUs, start what they are told, and say how busy each GPU is."""
+"""Any number of nodes on the real wire, in one thread: they report GPUs, start what the queue decides, and say how busy each GPU is."""
 
 from __future__ import annotations
 

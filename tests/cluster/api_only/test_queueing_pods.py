@@ -147,7 +147,9 @@ def test_a_pod_is_held_let_go_and_its_quota_free(queue: ControlPlane) -> None:
     end(queue, "alone")
     let_go(queue, "second")
     assert condition(workload(queue, "alone"), "Finished")["reason"] == "Succeeded"
-    until("no finalizer keeps it", lambda: "finalizers" not in found(queue, "alone")["metadata"], 30)
+    until(
+        "no finalizer keeps it", lambda: "finalizers" not in found(queue, "alone")["metadata"], 30
+    )
     queue.api.delete(f"{PODS}/second")
     gone(queue, "second")
     free(queue, "one-pod")

@@ -1,4 +1,4 @@
-"""The first process of a grant whose others are killed: starts what it is told to, and reaps it.
+"""The first process of a grant whose others are killed: starts what its input names, and reaps it.
 
 One command on standard input starts one more; its pid is the answer.
 """

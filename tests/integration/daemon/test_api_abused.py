@@ -170,7 +170,7 @@ while True:
 
 @contextlib.contextmanager
 def crowd(node: Daemon, uid: int, count: int) -> Iterator[Any]:
-    """`count` silent connections of a user; what is yielded tells how many are still open."""
+    """`count` silent connections of a user; yields a function that counts those still open."""
     child = subprocess.Popen(
         [sys.executable, "-c", CROWD, node.socket, str(uid), str(count)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,

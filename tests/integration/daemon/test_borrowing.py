@@ -27,7 +27,7 @@ for line in sys.stdin:
 
 
 class Taker:
-    """A program in a grant that takes memory when it is told to."""
+    """A program in a grant that takes memory on command."""
 
     def __init__(self, node: Node, name: str, *flags: str) -> None:
         self.name, self._node = name, node

@@ -90,7 +90,7 @@ class Endpoint:
     path: Path
     channel: Any
     devices: dict[str, bool] = field(default_factory=dict)
-    """Health by id, as last told."""
+    """Health by id, as last reported."""
     numa: dict[str, int] = field(default_factory=dict)
     preferred: bool = False
     pre_start: bool = False

@@ -98,7 +98,9 @@ def test_no_generation_is_a_mixture_and_the_last_word_stands(
         if found is None:
             return
         generation, body = found
-        assert any(repr(body) == repr(one) for one in meanings), "what was never published is not shown"
+        assert any(repr(body) == repr(one) for one in meanings), (
+            "what was never published is not shown"
+        )
         before = shown.setdefault((wipes, generation), body)
         assert repr(before) == repr(body), "a generation has one content"
 

@@ -1,4 +1,4 @@
-"""Hundreds of processes wait on one node: its session lives, each is told its place, each may give up."""
+"""Hundreds of processes wait on one node: its session lives, each is sent its place, each may give up."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_many_wait_on_one_node(controller: QueueController, many: int) -> None:
 
 
 def test_who_waits_on_a_node_starts_when_there_is_quota(controller: QueueController) -> None:
-    """All the way through the one stream and the batches: told to wait, then started, each once."""
+    """All the way through the one stream and the batches: sent a wait, then a start, each once."""
     controller.start()
     controller.apply(CLOSED)
 

@@ -206,7 +206,7 @@ def test_an_operator_may_say_that_the_database_is_an_old_copy() -> None:
     assert not world.book.journal.has_forgotten(revision)
 
 
-# --- what nodes are told (S2) --------------------------------------------------------------------
+# --- what nodes are sent (S2) --------------------------------------------------------------------
 
 
 def test_a_node_is_sent_no_manifest_and_no_secret() -> None:

@@ -1,5 +1,5 @@
 """The reflector against a server that lives in the test: whatever is cut, refused or forgotten on the way, what it
-has told is in the end what is there, and nothing is told twice."""
+has reported is in the end what is there, and nothing is reported twice."""
 
 from __future__ import annotations
 
@@ -241,7 +241,9 @@ def test_a_kind_that_is_gone_takes_along_all_that_was_of_it_and_may_come_back() 
     it.paused()
     assert it.refused(404, "not found") == []
     assert it.missing
-    assert len(it) == 1, "an API server that starts answers so, too: another check has to find it out"
+    assert len(it) == 1, (
+        "an API server that starts answers so, too: another check has to find it out"
+    )
     (gone,) = it.vanished()
     assert isinstance(gone, Removed)
     assert len(it) == 0

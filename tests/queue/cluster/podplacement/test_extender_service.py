@@ -42,7 +42,7 @@ def test_where_only_the_best_is_wanted_others_with_room_are_not_named() -> None:
         assert (await world.add("filter", **asked))["NodeNames"] == ["b"]
         names = {"items": [{"metadata": {"name": name}} for name in "ab"]}
         tried = await world.add("filter", Pod=asked["Pod"], Nodes=names)
-        assert tried["Nodes"] == {"metadata": {}, **names}, "an autoscaler hears of all"
+        assert tried["Nodes"] == {"metadata": {}, **names}, "an autoscaler is sent all"
 
     run(test, best_only=True)
 
@@ -255,7 +255,7 @@ def test_pods_are_kept_as_far_as_they_have_to_do_with_gpus() -> None:
     pods.changed(Changed(item(pod("plain", count=0), 1)))
     assert len(pods) == 0
     pods.changed(Changed(item(pod("p", gpumem=1), 2)))
-    pods.changed(Changed(item(pod("p", gpumem=1), 1)))  # older, told late
+    pods.changed(Changed(item(pod("p", gpumem=1), 1)))  # older, reported late
     other = pod("p", gpumem=1)
     other["metadata"]["uid"] = "u-other"
     pods.changed(Changed(item(other, 3)))

@@ -141,7 +141,7 @@ def test_several_comers_displace_one_each_and_none_is_counted_twice() -> None:
 
 
 def guard(world: ObjectCache, *names: str, allowed: int = 0) -> None:
-    """A budget of these pods, as its watch tells."""
+    """A budget of these pods, as its watch reports it."""
     for name in names:
         world.api.pods[name]["metadata"]["labels"] = {"guarded": "yes"}
         world.api.create(world.api.pods[name])

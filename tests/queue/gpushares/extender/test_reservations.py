@@ -305,7 +305,7 @@ def test_no_card_is_promised_twice_to_queued_and_plain_pods(seed: int) -> None:
             uid = rng.choice(sorted(pods))
             del pods[uid]
             queue.ledger.drop(uid)
-        else:  # another leader, in whatever order it hears of all
+        else:  # another leader, in whatever order the objects arrive
             queue = Queue(queue.nodes, asks=queue.asks)
             heard: list[Any] = [*workloads.values(), *pods.values()]
             rng.shuffle(heard)

@@ -86,7 +86,9 @@ def test_the_refusal_names_the_setting_and_who_waits_gets_his_next_slot() -> Non
     assert "holds 10 of this node's 20 slots and may hold 10" in refused.reason
     assert "grants.max_slots_percent_per_uid" in refused.reason
     assert manager.ask(1000, may_wait=True) is None
-    assert hasattr(manager.ask(1001), "devices"), "a request that waits for its user's slots blocks no other"
+    assert hasattr(manager.ask(1001), "devices"), (
+        "a request that waits for its user's slots blocks no other"
+    )
     first = next(iter(manager.book.grants))
     manager.book.handle(ev.Released(first))
     after = [

@@ -1,4 +1,4 @@
-"""A running pod's annotation changes what it has: read strictly, within what quota was counted for, and told in its
+"""A running pod's annotation changes what it has: read strictly, within what quota was counted for, and reported in its
 events once."""
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def test_only_our_own_annotations_are_wishes() -> None:
 
 
 class World:
-    """A book of grants, and what pods were told."""
+    """A book of grants, and the events of pods."""
 
     def __init__(self, mode: str = "down") -> None:
         self.book = GrantBook(Rules(Nanoseconds(1), Nanoseconds(1), Nanoseconds(1), "boot"))

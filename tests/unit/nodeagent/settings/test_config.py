@@ -1,4 +1,4 @@
-"""The configuration: every mistake told at once, and docs/reference/configuration.md true to the code."""
+"""The configuration: every mistake reported at once, and docs/reference/configuration.md true to the code."""
 
 from __future__ import annotations
 

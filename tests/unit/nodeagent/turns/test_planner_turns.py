@@ -159,7 +159,7 @@ def test_a_gang_without_company_is_left_alone() -> None:
 
 def test_work_that_stays_outstanding_outside_its_window_changes_no_turn() -> None:
     """Kernels that overrun, and tenants that wait and have not looked yet: event pairs inside windows
-    are judged by the windows, so nothing has to be told."""
+    are judged by the windows, so nothing has to be sent."""
     planner = TurnPlanner(RULES)
     both = [tenant("x", 30), tenant("y", 70)]
 
