@@ -408,7 +408,7 @@ def test_the_fence_of_a_queue_holds_on_every_door() -> None:
 def test_a_token_is_its_submitters() -> None:
     world = World()
     world.submit(name="one", user="ann", token="t")
-    with pytest.raises(Refused, match="another's"):
+    with pytest.raises(Refused, match="another user's"):
         world.submit(name="two", user="eve", token="t")
 
 
