@@ -30,8 +30,7 @@ struct side {
 	const struct sim_gpu *gpu; /* GPU of device memory */
 };
 
-/* --- execution
- * ------------------------------------------------------------------------------------------------------ */
+/* --- execution ---------------------------------------------------------------------------------------------------- */
 
 static void fill_row(uint8_t *to, size_t bytes, uint32_t element, uint32_t value)
 {
@@ -205,7 +204,7 @@ static enum sim_op_kind engine_of(const struct sim_copy_plan *p)
 	return p->host ? SIM_OP_COPY : SIM_OP_WORK;
 }
 
-/* --- on a held stream (hold.h) --------------------------------------------------------------------------------------- */
+/* --- on a held stream (hold.h) ------------------------------------------------------------------------------------ */
 
 struct kept {
 	struct sim_transfer transfer;
