@@ -14,7 +14,7 @@ struct throttle_pipe;
 struct pass_ask {
 	struct throttle_pipe *pipe; /* of its context; NULL: the queued work is unknown */
 	int device;
-	bool proven; /* its price is good enough to queue by it */
+	bool proven;  /* its price is good enough to queue by it */
 	bool guessed; /* launches of this shape differ, so its price is no more than their mean */
 	uint64_t cost_ns;
 	uint64_t paid_ns;   /* out: drawn from the grant */

@@ -23,15 +23,16 @@ struct throttle_record {
 	CUstream stream;
 	struct settle_work work;
 	uint64_t begins_ns; /* as in pipe_launch */
-	uint64_t starts_ns; /* CLOCK_MONOTONIC when its time begins: an estimate, until the record before it is settled */
-	uint64_t ends_ns;   /* when it ended, once it is settled; 0 = unknown */
+	uint64_t
+		starts_ns; /* CLOCK_MONOTONIC when its time begins: an estimate, until the record before it is settled */
+	uint64_t ends_ns;  /* when it ended, once it is settled; 0 = unknown */
 	uint64_t window_ns; /* length of the own window, 0 = none */
 	uint64_t window_ends_ns;
-	uint64_t due_ns;    /* when its work should be over if no other process uses the GPU */
-	bool empty;         /* two events and nothing between */
-	bool blind;         /* the driver refused its events: timed by the host */
-	bool alone;         /* as in pipe_launch */
-	int8_t previous;    /* index of the record at whose end this one begins, -1 = begins with its own event */
+	uint64_t due_ns; /* when its work should be over if no other process uses the GPU */
+	bool empty;      /* two events and nothing between */
+	bool blind;      /* the driver refused its events: timed by the host */
+	bool alone;      /* as in pipe_launch */
+	int8_t previous; /* index of the record at whose end this one begins, -1 = begins with its own event */
 	uint32_t previous_sequence;
 };
 
