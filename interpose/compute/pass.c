@@ -18,7 +18,7 @@
 #include "interpose/compute/pipe.h"
 #include "interpose/compute/rules/gate.h"
 #include "interpose/compute/rules/words.h"
-#include "interpose/compute/siblings.h"
+#include "interpose/compute/timing/siblings.h"
 #include "interpose/tenant/capture.h"
 #include "interpose/tenant/guest.h"
 

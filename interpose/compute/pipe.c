@@ -24,12 +24,12 @@
 #include <time.h>
 
 #include "nativecommon/clock.h"
-#include "interpose/compute/homes.h"
-#include "interpose/compute/records.h"
+#include "interpose/compute/timing/homes.h"
+#include "interpose/compute/timing/records.h"
 #include "interpose/compute/rules/gate.h"
 #include "interpose/compute/rules/words.h"
-#include "interpose/compute/settle.h"
-#include "interpose/compute/siblings.h"
+#include "interpose/compute/timing/settle.h"
+#include "interpose/compute/timing/siblings.h"
 #include "interpose/driver/driver.h"
 #include "interpose/tenant/capture.h"
 #include "interpose/tenant/guest.h"

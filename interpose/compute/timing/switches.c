@@ -5,14 +5,14 @@
  * The GPU changes to our context when it has something of ours to do, so the time from an event's call to its completion
  * is the change, plus what is left of a neighbour's launch. No clock of the GPU is needed.
  */
-#include "interpose/compute/switches.h"
+#include "interpose/compute/timing/switches.h"
 
 #include <sched.h>
 #include <string.h>
 
 #include "nativecommon/clock.h"
-#include "interpose/compute/homes.h"
-#include "interpose/compute/records.h"
+#include "interpose/compute/timing/homes.h"
+#include "interpose/compute/timing/records.h"
 #include "interpose/driver/driver.h"
 #include "interpose/tenant/guest.h"
 #include "proto/region.h"

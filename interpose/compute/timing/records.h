@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "interpose/compute/settle.h"
+#include "interpose/compute/timing/settle.h"
 #include "nativecommon/cuda_abi.h"
 
 #define RECORDS 64        /* outstanding records of one context */

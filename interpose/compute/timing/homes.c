@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The contexts that a record's events belong to: see homes.h. */
-#include "interpose/compute/homes.h"
+#include "interpose/compute/timing/homes.h"
 
-#include "interpose/compute/records.h"
+#include "interpose/compute/timing/records.h"
 #include "interpose/compute/rules/gate.h"
 #include "interpose/compute/rules/words.h"
 #include "interpose/driver/driver.h"

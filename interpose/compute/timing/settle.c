@@ -5,11 +5,11 @@
  * Alone on the GPU the time is the cost. Beside other processes it exceeds the cost by their part; see section 2 of
  * docs/node/throttle.md.
  */
-#include "interpose/compute/settle.h"
+#include "interpose/compute/timing/settle.h"
 
 #include "interpose/compute/rules/gate.h"
 #include "interpose/compute/rules/words.h"
-#include "interpose/compute/siblings.h"
+#include "interpose/compute/timing/siblings.h"
 #include "interpose/tenant/guest.h"
 
 #define SLICE_NS UINT64_C(2000000) /* how long a context runs while another one waits */
