@@ -1,7 +1,8 @@
 """Pods that are queued by themselves, alone or as a group with one Workload.
 
 A pod cannot be suspended: it is gated when it is created, started by removing the gate, and stopped
-by deleting it. A finalizer keeps a pod that has ended until it has been counted.
+by deleting it. A finalizer keeps a pod that has ended until it has been counted; the pods of an
+evicted group until others replace them, so that the controller that made them sees what happened.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from queuecontroller.frameworks.actions import (
     DeletePod,
     DeleteWorkload,
     FinishWorkload,
+    HoldWorkload,
     MovePod,
     PodAction,
     Refuse,
@@ -129,6 +131,14 @@ def reconcile_pods(
         return [Refuse((TOO_DEEP,))]
 
 
+def is_over(pod: Document) -> bool:
+    """True for a pod that runs no more: it has ended, or was deleted without a grace period, as one
+    is that no node has."""
+    grace_s = at(pod, ("metadata", "deletionGracePeriodSeconds"))
+    leaving = at(pod, ("metadata", "deletionTimestamp")) not in (ABSENT, None)
+    return finished(POD, pod) is not None or (leaving and grace_s == 0)
+
+
 def _age(pod: Document) -> tuple[bool, str, str]:
     """Sort key of the pods to keep: running ones first, then the oldest."""
     made = _text(pod, "metadata", "creationTimestamp")
@@ -148,6 +158,13 @@ class _One:
     @property
     def alive(self) -> bool:
         return self.done is None and not self.leaving
+
+    @property
+    def is_evicted(self) -> bool:
+        """True if it was stopped because its Workload was evicted."""
+        reason = condition_of(self.document, reasons.TERMINATION_TARGET).get("reason")
+        evicted = isinstance(reason, str) and reason.startswith(reasons.WORKLOAD_EVICTED)
+        return self.leaving and evicted
 
     @property
     def held(self) -> bool:
@@ -313,14 +330,30 @@ class _Pods:
         )
 
     def evicted(self, workload: Document) -> list[PodAction]:
-        why = f"DueTo{condition_of(workload, 'Evicted').get('reason') or 'Evicted'}"
-        stopped = self.stop(reason_of(workload, reasons.EVICTED), reasons.WORKLOAD_EVICTED + why)
+        due = str(condition_of(workload, reasons.EVICTED).get("reason") or reasons.EVICTED)
+        text = reason_of(workload, reasons.EVICTED)
+        stopped = self.stop(text, f"{reasons.WORKLOAD_EVICTED}DueTo{due}")
         if stopped:
             return stopped
-        going = any(one.leaving and not one.gated and one.done is None for one in self.pods)
+        if owned := self.own(workload):
+            return owned  # Before its former owners are released.
         reserved = holds(workload, reasons.QUOTA_RESERVED)
-        quota: list[PodAction] = [ReleaseQuota()] if reserved and not going else []
-        return [*self.release(False), *quota]
+        made: list[PodAction] = self.release(False)
+        if not any(self.is_kept(one) for one in self.pods):
+            going = any(
+                one.leaving and not one.gated and not is_over(one.document) for one in self.pods
+            )
+            return [*made, *([ReleaseQuota()] if reserved and not going else [])]
+        if any(not is_over(one.document) for one in self.pods if one.leaving):
+            return made
+        missing = not self.is_complete
+        if missing != holds(workload, reasons.WAITING_FOR_PODS):
+            made.append(WaitForReplacements(missing, due, text))
+        if missing and not self.is_on_hold(workload):
+            made.append(HoldWorkload(reasons.TO_BE_REPLACED))
+        elif not missing:
+            made += [ReleaseQuota()] if reserved else self.resume(workload)
+        return made
 
     def stop(self, why: str, reason: str) -> list[PodAction]:
         return [DeletePod(one.name, why, reason) for one in self.alive if not one.gated]
@@ -332,9 +365,12 @@ class _Pods:
             if one.gated
         ]
 
+    @staticmethod
+    def is_on_hold(workload: Document) -> bool:
+        return condition_of(workload, reasons.QUOTA_RESERVED).get("reason") == reasons.ON_HOLD
+
     def resume(self, workload: Document) -> list[PodAction]:
-        held = condition_of(workload, reasons.QUOTA_RESERVED).get("reason") == reasons.ON_HOLD
-        return [ResumeWorkload()] if held else []
+        return [ResumeWorkload()] if self.is_on_hold(workload) else []
 
     def follow(self, workload: Document) -> list[PodAction]:
         """Update gates and queue of a Workload without quota to those of the pods, or of the owner
@@ -387,20 +423,35 @@ class _Pods:
                 free[one.role] = free.get(one.role, 0) + 1
             if free != reclaimable_of(workload):
                 made.append(UpdateReclaimable(free))
-        missing = bool(self.group) and len(self.alive) + len(self.succeeded) < self.total
+        missing = bool(self.group) and not self.is_complete
         if missing != holds(workload, reasons.WAITING_FOR_PODS):
             made.append(WaitForReplacements(missing))
         return made
 
+    @property
+    def is_complete(self) -> bool:
+        """True if no pod of the group is missing."""
+        return len(self.alive) + len(self.succeeded) >= self.total
+
+    def is_kept(self, one: _One) -> bool:
+        """True for a pod that stays until it is replaced, although it is being deleted."""
+        success = one.done is not None and one.done.success
+        grouped = bool(self.group) and not self.serving and self.workload is not None
+        return grouped and one.is_evicted and not success
+
     def release(self, ended: bool) -> list[PodAction]:
         """Release pods that need not be counted any more. A pod that is being deleted is released
         once it has stopped; one that succeeded counts until the whole group has ended; one that
-        failed is kept until it is replaced."""
-        ended = ended or all(one.leaving for one in self.pods)
-        full = self.serving or len(self.alive) + len(self.succeeded) >= self.total
+        failed or was evicted is kept until it is replaced. A group that is deleted as a whole is
+        not kept."""
+        evicted = self.workload is not None and all(one.is_evicted for one in self.pods)
+        ended = ended or (all(one.leaving for one in self.pods) and not evicted)
+        full = self.serving or self.is_complete
         made: list[PodAction] = []
         for one in self.pods:
-            if one.done is None:
+            if self.is_kept(one):
+                free = ended or full
+            elif one.done is None:
                 free = one.leaving
             elif one.done.success and self.group and not self.serving:
                 free = ended

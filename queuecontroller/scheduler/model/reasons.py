@@ -60,7 +60,11 @@ class PendingReason(StrEnum):
 
 
 ON_HOLD: Final = "OnHold"
-"""QuotaReserved=False: its StatefulSet is scaled to zero."""
+"""QuotaReserved=False: its StatefulSet is scaled to zero, or its evicted pods are not replaced."""
+SCALED_TO_ZERO: Final = "Quota intentionally released while scaled to zero"
+"""Message of QuotaReserved=False with ON_HOLD, Kueue's."""
+TO_BE_REPLACED: Final = "Quota released until its evicted pods are replaced"
+"""Message of QuotaReserved=False with ON_HOLD of a pod group. Not one of Kueue's."""
 NO_RESERVATION: Final = "NoReservation"
 """Admitted=False of a Workload that lost its quota; also a label of the metric of unadmitted."""
 UNSATISFIED_CHECKS: Final = "UnsatisfiedAdmissionChecks"

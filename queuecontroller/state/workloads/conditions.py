@@ -15,6 +15,7 @@ from queuecontroller.scheduler.model.reasons import (
     PREEMPTED,
     QUOTA_RESERVED,
     REQUEUED,
+    TO_BE_REPLACED,
     PendingReason,
 )
 
@@ -87,9 +88,8 @@ def back_in_line(workload: Workload, reason: str, message: str, now_ns: int) -> 
     return with_condition(workload, REQUEUED, again, reason, message, now_ns)
 
 
-def on_hold(workload: Workload, now_ns: int) -> Workload:
-    """Return a workload without quota whose owner wants no pods for now."""
-    text = "Quota intentionally released while scaled to zero"
+def on_hold(workload: Workload, text: str, now_ns: int) -> Workload:
+    """Return a workload without quota that needs none for now; `text` is the message."""
     workload = replace(workload, admission=None)
     for kind in (ADMITTED, PODS_READY):
         if workload.condition(kind) is not None:
@@ -98,7 +98,10 @@ def on_hold(workload: Workload, now_ns: int) -> Workload:
 
 
 def off_hold(workload: Workload, now_ns: int) -> Workload:
-    reason, text = PendingReason.PENDING_EVALUATION, "It is scaled up again"
+    reserved = workload.condition(QUOTA_RESERVED)
+    replaced = reserved is not None and reserved.message == TO_BE_REPLACED
+    text = "Its pods are replaced" if replaced else "It is scaled up again"
+    reason = PendingReason.PENDING_EVALUATION
     return with_condition(workload, QUOTA_RESERVED, False, reason, text, now_ns)
 
 

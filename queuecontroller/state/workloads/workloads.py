@@ -498,19 +498,23 @@ class Workloads:
         record = self._save(record, now_ns, workload=workload)
         self.engine.submit(record.workload, now_ns)
 
-    def put_on_hold(self, key: WorkloadKey, now_ns: int) -> None:
-        """Release the quota of a workload whose pods are gone and are not wanted for now."""
+    def put_on_hold(self, key: WorkloadKey, message: str, now_ns: int) -> None:
+        """Release the quota of a workload whose pods are gone and are not wanted for now, or have
+        to be replaced first."""
+        self.complete_eviction(key, now_ns)
         record = self.records.get(key)
         if record is None or record.workload.is_on_hold or record.workload.is_true(FINISHED):
             return
         if self._nodes.of_workload(key):
             return  # A node has not released its pods yet.
+        if record.workload.admission is not None and record.workload.is_true(EVICTED):
+            return  # One of its pods still runs.
         if record.workload.admission is not None:
             self.engine.release(key, now_ns)
             self.counting.stopped(record.workload, now_ns)
         self.waiting.pop(key, None)
         self._unplaced.pop(key, None)
-        workload = conditions.on_hold(record.workload, now_ns)
+        workload = conditions.on_hold(record.workload, message, now_ns)
         self.engine.submit(self._save(record, now_ns, workload=workload).workload, now_ns)
 
     def take_off_hold(self, key: WorkloadKey, now_ns: int) -> None:

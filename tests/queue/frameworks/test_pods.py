@@ -14,11 +14,13 @@ from queuecontroller.frameworks import (
     DeletePod,
     DeleteWorkload,
     FinishWorkload,
+    HoldWorkload,
     PodAction,
     PodSetInfo,
     Refuse,
     ReleasePod,
     ReleaseQuota,
+    ResumeWorkload,
     SetPodsReady,
     Setting,
     StartPod,
@@ -32,7 +34,7 @@ from queuecontroller.frameworks import (
     role_of,
     start_pod_patch,
 )
-from queuecontroller.frameworks.comparing import holds
+from queuecontroller.frameworks.comparing import condition_of, holds
 from queuecontroller.frameworks.patches import merged
 from tests.queue.frameworks.samples import pod
 from tests.queue.frameworks.world import TOTAL, admitted, evicted, made_pod, with_condition
@@ -77,7 +79,10 @@ class Cluster:
                 patch = start_pod_patch(self.pods[name], info)
                 assert patch
                 self.pods[name] = merged(self.pods[name], patch)
-            case DeletePod(name):
+            case DeletePod(name, _, reason):
+                if reason:
+                    stopped = {"type": "TerminationTarget", "status": "True", "reason": reason}
+                    self.pods[name].setdefault("status", {})["conditions"] = [stopped]
                 self.delete(name)
             case ReleasePod(name, patch):
                 changed = merged(self.pods[name], patch)
@@ -88,9 +93,13 @@ class Cluster:
                 self.set("Finished", True)
             case ReleaseQuota():
                 self.set("QuotaReserved", False)
+            case HoldWorkload():
+                self.set("QuotaReserved", False, reason="OnHold")
+            case ResumeWorkload():
+                self.set("QuotaReserved", False)
             case SetPodsReady(ready):
                 self.set("PodsReady", ready)
-            case WaitForReplacements(wait):
+            case WaitForReplacements(wait, _, _):
                 self.set("WaitingForReplacementPods", wait)
             case UpdateReclaimable(pods):
                 assert self.workload is not None
@@ -100,9 +109,9 @@ class Cluster:
             case Refuse(problems):
                 raise AssertionError(problems)
 
-    def set(self, condition: str, status: bool) -> None:
+    def set(self, condition: str, status: bool, **more: str) -> None:
         assert self.workload is not None
-        self.workload = with_condition(self.workload, condition, status)
+        self.workload = with_condition(self.workload, condition, status, **more)
 
     def delete(self, name: str) -> None:
         self.pods[name]["metadata"]["deletionTimestamp"] = "2026-01-02T00:00:00Z"
@@ -112,9 +121,11 @@ class Cluster:
         self.pods[name].setdefault("status", {})["phase"] = phase
 
     def kubelet(self) -> None:
-        """Remove the pods that are being deleted and have no finalizers."""
+        """End the pods that are being deleted, and remove those without finalizers."""
         for name, one in list(self.pods.items()):
             head = one["metadata"]
+            if "deletionTimestamp" in head and name in self.running:
+                one.setdefault("status", {})["phase"] = "Failed"
             if "deletionTimestamp" in head and not head.get("finalizers"):
                 del self.pods[name]
 
@@ -274,10 +285,54 @@ def test_a_group_that_is_not_to_be_retried_fails_when_its_last_pod_ends() -> Non
     assert (finish.finished.success, finish.finished.message) == (False, "Pods succeeded: 1/3")
 
 
-def test_an_evicted_group_is_deleted() -> None:
+def evicted_group() -> Cluster:
     cluster = group_of_three()
     assert cluster.workload is not None
     cluster.workload = evicted(cluster.workload)
+    cluster.settle()
+    return cluster
+
+
+def test_an_evicted_group_is_kept_as_failed_until_it_is_replaced() -> None:
+    cluster = evicted_group()
+    assert [one["status"]["phase"] for one in cluster.pods.values()] == ["Failed"] * 3
+    assert cluster.workload is not None
+    reserved = condition_of(cluster.workload, "QuotaReserved")
+    assert (reserved["status"], reserved["reason"]) == ("False", "OnHold")
+    assert holds(cluster.workload, "WaitingForReplacementPods")
+    for name in "de":
+        cluster.pods[name] = made_pod(name, "group", 3)
+        cluster.settle()
+    assert holds(cluster.workload, "WaitingForReplacementPods")
+    assert sorted(cluster.pods) == ["a", "b", "c", "d", "e"]
+    cluster.pods["f"] = made_pod("f", "group", 3)
+    done = cluster.settle()
+    assert ResumeWorkload() in done
+    assert kinds(done).index(ResumeWorkload) > kinds(done).index(UpdateWorkload)
+    assert sorted(cluster.pods) == ["d", "e", "f"]
+    owners = cluster.workload["metadata"]["ownerReferences"]
+    assert {"d", "e", "f"} <= {one["name"] for one in owners}
+    cluster.admit()
+    cluster.settle()
+    assert sorted(cluster.running) == ["d", "e", "f"]
+
+
+def test_an_evicted_group_keeps_its_quota_while_a_pod_of_it_ends() -> None:
+    cluster = group_of_three()
+    assert cluster.workload is not None
+    cluster.workload = evicted(cluster.workload)
+    for action in reconcile_pods(cluster.pods.values(), cluster.workload):
+        cluster.carry_out(action)
+    del cluster.pods["a"]["status"]["phase"]
+    assert reconcile_pods(cluster.pods.values(), cluster.workload) == []
+    cluster.pods["a"]["metadata"]["deletionGracePeriodSeconds"] = 0  # as one that no node has
+    made = reconcile_pods(cluster.pods.values(), cluster.workload)
+    assert kinds(made) == [WaitForReplacements, HoldWorkload]
+
+
+def test_an_evicted_group_ends_with_its_workload() -> None:
+    cluster = evicted_group()
+    cluster.workload = None
     cluster.settle()
     assert (cluster.pods, cluster.workload) == ({}, None)
 
@@ -352,8 +407,16 @@ def test_whatever_happens_it_comes_to_an_end_and_nothing_runs_without_quota(
         assert quota or not cluster.running
         assert len(cluster.running) <= (2 if group else 1)
         leaving = [one for one in cluster.pods.values() if "deletionTimestamp" in one["metadata"]]
+        kept = [one for one in leaving if is_evicted(one)] if cluster.workload is not None else []
+        assert not kept or (group and not serving)
         ended = [one for one in leaving if one.get("status", {}).get("phase") == "Succeeded"]
-        assert len(leaving) == len(ended), "a deleted pod stays"
+        rest = [one for one in leaving if one not in ended and one not in kept]
+        assert not rest, "a deleted pod stays"
+
+
+def is_evicted(pod: dict[str, Any]) -> bool:
+    reason = condition_of(pod, "TerminationTarget").get("reason")
+    return str(reason).startswith("WorkloadEvictedDueTo")
 
 
 def ran(*names: str, group: str = "") -> Cluster:
