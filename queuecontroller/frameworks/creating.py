@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from queuecontroller.frameworks import names
 from queuecontroller.frameworks.annotations.role_hash import role_hash
+from queuecontroller.frameworks.annotations.topology import asks_for_topology
 from queuecontroller.frameworks.patches import ABSENT, Change, Document, Path, at, difference
 from queuecontroller.frameworks.pods import ROLE_MAIN, group_of
 from queuecontroller.frameworks.reconcile import (
@@ -63,7 +64,7 @@ def resizing(old: Document, document: Document) -> list[Problem]:
 
 
 def _hold_pod(change: Change) -> None:
-    """Add the gate, unless the pod has been scheduled already."""
+    """Add the gates, unless the pod has been scheduled already."""
     if at(change.document, ("spec", "nodeName")) not in (ABSENT, None, ""):
         return
     change.put((*_LABELS, names.MANAGED), "true")
@@ -75,7 +76,9 @@ def _hold_pod(change: Change) -> None:
     index = at(change.document, (*_LABELS, label)) if isinstance(label, str) else ABSENT
     if isinstance(index, str):
         change.put((*_LABELS, names.GROUP_INDEX), index)
-    if group_of(change.document) and not _noted(change, names.ROLE_HASH):
+    if asks_for_topology(change.document):
+        _append(change, ("spec", "schedulingGates"), {"name": names.TOPOLOGY_GATE})
+    if not _noted(change, names.ROLE_HASH):
         change.put((*_ANNOTATIONS, names.ROLE_HASH), role_hash(change.document))
 
 

@@ -92,7 +92,7 @@ def read_pod_set(
     template = reader.child("template")
     topology = reader.child("topologyRequest")
     count = reader.whole("count", 1, least=0)
-    least = reader.optional_whole("minCount", least=1)
+    least = reader.optional_whole("minCount", least=0)
     made = pod_set_of(template, reader.text("name", "main"), count, least, change, defaults)
     if more is not None:
         made = replace(made, requests=_with(made.requests, more(template.child("spec"))))

@@ -120,6 +120,14 @@ def test_a_section_without_effect_is_named(name: str) -> None:
         ({"waitForPodsReady": {"requeuingStrategy": {"timestamp": "Creation"}}}, "timestamp"),
         ({"fairSharing": {"preemptionStrategies": ["Guess"]}}, "'Guess' is not a strategy"),
         ({"resources": {"transformations": [{}]}}, "input"),
+        (
+            {
+                "resources": {
+                    "transformations": [{"input": "nvidia.com/gpu", "outputs": {"pods": 5}}]
+                }
+            },
+            "outputs.pods: is the number of pods",
+        ),
         ({"apiVersion": "kueue.x-k8s.io/v1beta2"}, "Configuration of config.kueue"),
     ],
 )

@@ -200,8 +200,8 @@ def test_a_workload_has_what_its_job_says() -> None:
         ),
         (
             {"metadata": {"annotations": {"kueue.x-k8s.io/job-min-parallelism": "5"}}},
-            "metadata.annotations.kueue.x-k8s.io/job-min-parallelism: expected a whole number from "
-            "1 to parallelism (4), got '5'",
+            "metadata.annotations.kueue.x-k8s.io/job-min-parallelism: expected a whole number "
+            "up to parallelism (4), got '5'",
         ),
         ({"spec": {"template": 3}}, "spec.template: expected fields, got 3"),
     ],

@@ -163,6 +163,21 @@ def test_a_pod_is_held_when_it_is_made() -> None:
     assert on_create(fw, one) == {}
 
 
+@pytest.mark.parametrize("group", ["", "group"])
+def test_every_pod_that_is_held_has_the_hash_of_its_role(group: str) -> None:
+    one = made_pod("a", group, 1)
+    assert one["metadata"]["annotations"]["kueue.x-k8s.io/role-hash"] == role_of(one)
+
+
+@pytest.mark.parametrize("wish", ["required", "preferred", "unconstrained"])
+def test_a_pod_that_asks_for_a_topology_is_gated_for_it_until_it_starts(wish: str) -> None:
+    value = "true" if wish == "unconstrained" else "rack"
+    one = made_pod("a", **{f"kueue.x-k8s.io/podset-{wish}-topology": value})
+    gates = [each["name"] for each in one["spec"]["schedulingGates"]]
+    assert gates == ["kueue.x-k8s.io/admission", "kueue.x-k8s.io/topology"]
+    assert "schedulingGates" not in merged(one, start_pod_patch(one, PodSetInfo("main")))["spec"]
+
+
 def test_a_pod_without_a_queue_is_taken_as_it_is() -> None:
     one = made_pod("a")
     bare = {**one, "metadata": {"name": "a"}, "spec": pod()["spec"]}

@@ -275,12 +275,13 @@ def test_changed_pods_stop_a_job_that_runs_and_queue_it_anew() -> None:
     assert world.pools == 0
 
 
+@pytest.mark.parametrize("least", ["2", "0"])
 @pytest.mark.parametrize(("pods", "kept"), [(2, True), (3, False)])
 def test_a_job_that_another_controller_started_with_fewer_pods_goes_on(
-    pods: int, kept: bool
+    pods: int, kept: bool, least: str
 ) -> None:
     document = sample("batch/job")
-    document["metadata"]["annotations"] = {"kueue.x-k8s.io/job-min-parallelism": "2"}
+    document["metadata"]["annotations"] = {"kueue.x-k8s.io/job-min-parallelism": least}
     world = World(document)
     world.settle()
     assert world.workload is not None

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.frameworks import Setting, framework_of, job_problems
+from queuecontroller.frameworks import Setting, framework_of, job_problems, pod_sets
 from queuecontroller.frameworks.patches import at, merged
 from queuecontroller.frameworks.reconcile import ALONE
 from queuecontroller.frameworks.table import frameworks
@@ -93,6 +93,14 @@ def test_labels_are_judged_by_their_grammar(change: dict[str, str], field: str) 
 def test_the_fewest_pods_are_a_number_within_reach(least: str) -> None:
     (field,) = told(noted(ready("batch/job"), job_min_parallelism=least))
     assert field.endswith("job-min-parallelism")
+
+
+def test_a_job_may_do_without_pods() -> None:
+    document = noted(ready("batch/job"), job_min_parallelism="0")
+    assert told(document) == []
+    fw = framework_of(document)
+    assert fw is not None
+    assert pod_sets(fw, document)[0]["minCount"] == 0
 
 
 def in_templates(document: dict[str, Any], notes: dict[str, str]) -> dict[str, Any]:
