@@ -40,6 +40,9 @@ def on_create(fw: Framework, document: Document, around: Setting = ALONE) -> dic
     queue = effective_queue(fw, document, around)
     if queue and not queue_of(document):
         change.put(_QUEUE_LABEL, queue)
+    priority = (*_LABELS, names.PRIORITY_CLASS)
+    if around.default_class and not parent and at(change.document, priority) in (ABSENT, None, ""):
+        change.put(priority, names.DEFAULT_CLASS)
     match fw.holding:
         case Holding.SUSPEND:
             change.put(fw.suspend, True)

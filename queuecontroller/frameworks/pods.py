@@ -415,8 +415,9 @@ class _Pods:
     def report(self, workload: Document) -> list[PodAction]:
         made: list[PodAction] = []
         up = sum(one.ready for one in self.alive) + len(self.succeeded)
-        if (up >= self.total) != holds(workload, reasons.PODS_READY):
-            made.append(SetPodsReady(up >= self.total))
+        ready = up >= self.total - self.allowed
+        if ready != holds(workload, reasons.PODS_READY):
+            made.append(SetPodsReady(ready))
         free: dict[str, int] = {}
         if self.group and not self.serving:
             for one in self.succeeded:
@@ -438,6 +439,15 @@ class _Pods:
         success = one.done is not None and one.done.success
         grouped = bool(self.group) and not self.serving and self.workload is not None
         return grouped and one.is_evicted and not success
+
+    @property
+    def allowed(self) -> int:
+        """Number of pods of the group that may lack readiness: the least that any of them
+        allows."""
+        if not self.group or not self.around.may_lack_pods:
+            return 0
+        counted = [*self.alive, *self.succeeded]
+        return min((_may_lack(one.document, self.total) for one in counted), default=0)
 
     def release(self, ended: bool) -> list[PodAction]:
         """Release pods that need not be counted any more. A pod that is being deleted is released
@@ -506,6 +516,15 @@ class _Pods:
 def _count(pod_set: Mapping[str, Any]) -> int:
     found = pod_set.get("count", 1)
     return found if type(found) is int else 0
+
+
+def _may_lack(pod: Document, total: int) -> int:
+    """Number of pods of its group that a pod allows not to be ready; an invalid one counts as 0."""
+    text = _text(pod, *_ANNOTATIONS, names.GROUP_MAX_NOT_READY)
+    if not (text.isascii() and text.isdigit()):
+        return 0
+    found = int(text[:9])
+    return found if found < total else 0
 
 
 def _unretriable(pod: Document) -> bool:

@@ -23,7 +23,7 @@ from queuecontroller.frameworks.table import Framework
 from sluicecommon.reader import ManifestError, Reader, shown
 
 API_VERSION: Final = "kueue.x-k8s.io/v1beta2"
-_COPIED: Final = (names.GATED_BY, names.ALLOWED_FLAVORS)
+_COPIED: Final = (names.GATED_BY, names.ALLOWED_FLAVORS, names.WAIT_FOR_PODS_READY)
 """Annotations of a job that its Workload has as well."""
 _COPIED_PREFIX: Final = "provreq.kueue.x-k8s.io/"
 _WISHES: Final = {

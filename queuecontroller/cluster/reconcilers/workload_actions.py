@@ -425,10 +425,11 @@ class WorkloadActions:
         self.step("reclaimable", lambda book, now_ns: book.workloads.change(mine, workload, now_ns))
 
     def _set_ready(self, key: str, ready: bool) -> None:
-        if self._shell.book.settings.pods_ready.timeout_s is None:
-            return
         record = self._shell.book.workloads.records.get(WorkloadKey(key))
-        before = record.workload.condition(PODS_READY) if record is not None else None
+        settings = self._shell.book.settings.pods_ready
+        if record is None or settings.of(record.workload)[0] is None:
+            return
+        before = record.workload.condition(PODS_READY)
         again = before is not None and before.reason in (WAIT_FOR_RECOVERY, RECOVERED)
         if ready:
             text = "All pods are ready or succeeded"

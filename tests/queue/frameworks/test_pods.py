@@ -300,6 +300,36 @@ def test_a_group_that_is_not_to_be_retried_fails_when_its_last_pod_ends() -> Non
     assert (finish.finished.success, finish.finished.message) == (False, "Pods succeeded: 1/3")
 
 
+@pytest.mark.parametrize(
+    ("allowed", "up", "is_ready"),
+    [
+        (("1", "1", "1"), 2, True),
+        (("1", "1", "1"), 1, False),
+        (("2", "1", "2"), 1, False),
+        (("2", "2", "2"), 1, True),
+        (("1", None, "1"), 2, False),
+        (("3", "3", "3"), 2, False),
+        (("many", "1", "1"), 2, False),
+    ],
+    ids=["one may lack", "not two", "the least counts", "two may", "one is silent", "not all", "no number"],
+)  # fmt: skip
+def test_a_group_is_ready_with_as_many_pods_as_all_of_them_allow(
+    allowed: tuple[str | None, ...], up: int, is_ready: bool
+) -> None:
+    cluster = group_of_three()
+    key = "kueue.x-k8s.io/pod-group-max-not-ready-count"
+    for one, text in zip(cluster.pods.values(), allowed, strict=True):
+        if text is not None:
+            one["metadata"]["annotations"][key] = text
+    for one in list(cluster.pods.values())[:up]:
+        one.setdefault("status", {})["conditions"] = [{"type": "Ready", "status": "True"}]
+    pods = list(cluster.pods.values())
+    around = Setting(may_lack_pods=True)
+    expected: list[PodAction] = [SetPodsReady(True)] if is_ready else []
+    assert reconcile_pods(pods, cluster.workload, around) == expected
+    assert reconcile_pods(pods, cluster.workload) == [], "the older line needs them all"
+
+
 def evicted_group() -> Cluster:
     cluster = group_of_three()
     assert cluster.workload is not None
