@@ -210,7 +210,7 @@ class Workloads:
         workload = record.workload
         if workload.is_true(FINISHED):
             return
-        self.counting.finished(workload)
+        self.counting.finished(workload, now_ns)
         workload = conditions.finished(workload, reason, message, now_ns)
         self._save(record, now_ns, workload=workload)
         self.engine.delete(key, now_ns)
