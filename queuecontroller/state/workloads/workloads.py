@@ -44,6 +44,7 @@ from queuecontroller.scheduler.model.reasons import (
     FINISHED,
     NODE_REFUSED,
     PODS_READY,
+    PREEMPTION_WORDS,
     STARTED,
     STOPPED,
     EvictionReason,
@@ -77,6 +78,8 @@ _MAKING_WAY: Final = {
 MAX_TURNS: Final = 3
 """Mutual preemptions of two workloads before an event is recorded. The scheduler protects a
 workload after three, so more than six would be a defect."""
+UNKNOWN: Final = "UNKNOWN"
+"""What Kueue writes for a UID that it does not know."""
 BACKOFF: Final = PodsReadySettings(backoff_base_s=2, backoff_max_s=300)
 """Back-off after a refusal by a node, whose GPUs may be free again soon."""
 
@@ -398,10 +401,14 @@ class Workloads:
 
     def _preempt(self, decision: Preempted, now_ns: int) -> None:
         preemptor = decision.preemptor
+        here, there = map(self._path, (preemptor.cluster_queue, decision.target.cluster_queue))
         message = (
-            f"Preempted to accommodate a workload (UID: {preemptor.uid or 'unknown'})"
-            f" due to {decision.reason}: {preemptor.key}"
+            f"Preempted to accommodate a workload (UID: {preemptor.uid or UNKNOWN}, JobUID:"
+            f" {preemptor.workload.owner_uid or UNKNOWN}) due to"
+            f" {PREEMPTION_WORDS[decision.reason]}; preemptor path: {here}; preemptee path: {there}"
         )
+        if self._elsewhere is None:  # Kueue's message does not name the workload.
+            message += f"; preemptor: {preemptor.key}"
         self.figures.preempted[preemptor.cluster_queue, str(decision.reason)] += 1
         key = decision.target.key
         self.preemptor_of[key] = preemptor.key
@@ -421,6 +428,12 @@ class Workloads:
             again_ns = now_ns + self._preempted_rests_ns
             rest = replace(record.workload.requeue_state, requeue_at_ns=again_ns)
         self.evict(key, reason, message, str(decision.reason), now_ns, desired, rest)
+
+    def _path(self, cluster_queue: str) -> str:
+        """The path of a ClusterQueue from the root of its cohorts, as Kueue writes it."""
+        state = self.engine.cache.queues.get(cluster_queue)
+        above = state.node.path[1:] if state is not None else ()
+        return "/" + "/".join((*(one.name for one in reversed(above)), cluster_queue))
 
     def _makes_way(self, record: WorkloadRecord, cluster_queue: str) -> Desired:
         """The state for a preempted workload's processes."""

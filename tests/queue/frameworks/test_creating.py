@@ -192,6 +192,22 @@ def test_a_workload_has_what_its_job_says() -> None:
     }
 
 
+@pytest.mark.parametrize("part", ["containers", "initContainers"])
+def test_an_environment_variable_is_in_the_workload_once_and_as_the_kubelet_takes_it(
+    part: str,
+) -> None:
+    document = sample("batch/job")
+    env = [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}, {"name": "A", "value": "3"}]
+    spec = document["spec"]["template"]["spec"]
+    spec[part] = [{"name": "main", "image": "i", "env": env}, {"name": "other", "image": "i"}]
+    fw = framework_of(document)
+    assert fw is not None
+    made = workload_of(fw, document, queue="queue")["spec"]["podSets"][0]["template"]["spec"]
+    assert made[part][0]["env"] == [{"name": "A", "value": "3"}, {"name": "B", "value": "2"}]
+    assert made[part][1] == spec[part][1]
+    assert spec[part][0]["env"] == env, "the job stays as it is"
+
+
 CLASS = "kueue.x-k8s.io/priority-class"
 
 
