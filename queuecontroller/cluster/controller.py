@@ -76,6 +76,8 @@ log = logging.getLogger(__name__)
 SERVED_S: Final = 30.0
 """Seconds between two checks of whether more frameworks' kinds are served."""
 SYNC_S: Final = 0.05
+AWAY_S: Final = 1.0
+"""Seconds until kinds are looked for again after the API server did not answer."""
 VANISHED_S: Final = 2.0
 POD_SELECTORS: Final[tuple[Parameters, ...]] = (
     MANAGED_PODS,
@@ -315,6 +317,8 @@ class Controller:
                     session.changed(kind, key, None)
             case Synced():
                 self._compare(kind)
+                if isinstance(session, Session):
+                    session.followed(kind)
 
     def _compare(self, kind: Resource) -> None:
         """Drop objects that only an answer to a write reported and that a newer list lacks: they
@@ -338,6 +342,7 @@ class Controller:
     async def _find_frameworks(self) -> None:
         """Follow jobs of all kinds that are served, also of kinds that are installed later."""
         while True:
+            away = False
             for group, version in {(one.group, one.version) for one in self._wanted()}:
                 path = f"/apis/{group}/{version}" if group else f"/api/{version}"
                 try:
@@ -348,6 +353,7 @@ class Controller:
                     continue
                 except ApiAway as error:
                     log.warning("%s", error)
+                    away = True
                     continue
                 plurals = {one.get("name") for one in served.get("resources") or ()}
                 for kind in self._wanted():
@@ -355,8 +361,9 @@ class Controller:
                     if of_it and kind.plural in plurals and (kind, ()) not in self._followers:
                         log.info("following %s.%s", kind.plural, kind.group)
                         self._follow(kind)
-            self._found = True
-            await asyncio.sleep(SERVED_S)
+            # A leader without a kind that is served would take its objects for missing.
+            self._found = self._found or not away
+            await asyncio.sleep(AWAY_S if away else SERVED_S)
 
     async def _detect_removed_crds(self) -> None:
         """Drop the objects of a kind of Kueue's whose CRD was deleted: otherwise finalizers of

@@ -39,6 +39,7 @@ from queuecontroller.cluster.status.events import KubernetesEvent, of_preemptor,
 from queuecontroller.cluster.writers.event_recorder import EventRecorder
 from queuecontroller.cluster.writers.queue_writer import QueueWriter
 from queuecontroller.cluster.writers.workload_writer import WorkloadWriter
+from queuecontroller.scheduler.model.compatibility import Feature
 from queuecontroller.scheduler.model.objects import WorkloadKey
 from queuecontroller.scheduler.model.reasons import PREEMPTED
 from queuecontroller.state.book import Book
@@ -223,7 +224,10 @@ class Session:
                 self._node_failed(host, self._failing.failed)
 
     def _node_failed(self, host: str, failed: frozenset[str]) -> None:
-        self.shell.step("node failed", lambda book, now_ns: node_failed(book, host, failed, now_ns))
+        several = Feature.SEVERAL_NODES in self._plan.policy.features
+        self.shell.step(
+            "node failed", lambda book, now_ns: node_failed(book, host, failed, now_ns, several)
+        )
 
     def node_changed(self, name: str, node: Document | None) -> None:
         self._failing.seen(name, node, monotonic())
@@ -248,6 +252,11 @@ class Session:
         """Handle a change of an object; None: it was deleted. The cache has the change already."""
         if self._began:
             self._dispatcher.changed(kind, key, document)
+
+    def followed(self, kind: Resource) -> None:
+        """Answer checks again once ProvisioningRequests are served."""
+        if self._began and kind == REQUESTS:
+            self.provisioner.add_all()
 
     def _handlers(self) -> dict[Resource, tuple[Handler, ...]]:
         """The handlers of each kind, in the order in which they run."""

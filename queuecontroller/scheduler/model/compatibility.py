@@ -23,6 +23,7 @@ class Feature(StrEnum):
     DEFAULT_CLASS = "WorkloadPriorityClassDefaulting"
     OWN_TIMEOUTS = "WorkloadLevelWaitForPodsReady"
     MAX_NOT_READY = "WaitForPodsReadyMaxNotReady"
+    SEVERAL_NODES = "TASReplaceMultipleFailedNodes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,11 @@ DIFFERENCES: Final = (
         Feature.MAX_NOT_READY,
         "A pod group is ready although as many pods are not as the annotation"
         " `kueue.x-k8s.io/pod-group-max-not-ready-count` of all its pods allows",
+    ),
+    Difference(
+        Feature.SEVERAL_NODES,
+        "A Workload stays admitted when several nodes of its topology fail at once, each of which"
+        " is replaced; without it the Workload is evicted",
     ),
 )
 
