@@ -48,6 +48,7 @@ from queuecontroller.cluster.cache.objects import (
     pruned,
     version_of,
 )
+from queuecontroller.cluster.cache.pod_scheduling import SELECTOR, PodScheduling, read_scheduled
 from queuecontroller.cluster.cache.views import View, Views
 from queuecontroller.cluster.leader.holder import LEASE, Holder
 from queuecontroller.cluster.leader.lease import Elector
@@ -108,6 +109,7 @@ class Controller:
         self._deciding: asyncio.Task[None] | None = None
         self._gpu_pods = GpuPods()
         self._budgets = Budgets()
+        self._scheduling = PodScheduling()
         self._pods: Views | None = None
         """Consumers of the watch of all pods; None: pods are watched by selectors."""
         self._last_ok_s = monotonic()
@@ -200,6 +202,8 @@ class Controller:
         elif self._plan.policy.has_pods:
             for selectors in POD_SELECTORS:
                 self._follow(PODS, selectors)
+        if self._plan.book.pods_ready.unscheduled_timeout_s is not None:
+            self._follow(PODS, SELECTOR, read_scheduled, self._scheduling.changed)
         group.create_task(self._find_frameworks())
         group.create_task(self._detect_removed_crds())
 
@@ -445,7 +449,12 @@ class Controller:
 
     def _make_session(self) -> Session | Beside:
         followed = Followed(
-            self._cache, self._node_context, self._gpu_pods, self._budgets, self._is_followed
+            self._cache,
+            self._node_context,
+            self._gpu_pods,
+            self._budgets,
+            self._scheduling,
+            self._is_followed,
         )
         leadership = Leadership(self._elector.term, self._holder.uid, self._leads_on)
         make = Beside if self._plan.beside else Session
@@ -454,6 +463,7 @@ class Controller:
     async def _step_down(self, why: str) -> None:
         session, deciding = self._session, self._deciding
         self._session = self._deciding = None
+        self._scheduling.on_change = lambda key: None
         if session is None or deciding is None:
             return
         log.warning("no longer leading, term %d: %s", session.term, why)

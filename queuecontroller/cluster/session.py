@@ -41,7 +41,12 @@ from queuecontroller.cluster.writers.queue_writer import QueueWriter
 from queuecontroller.cluster.writers.workload_writer import WorkloadWriter
 from queuecontroller.scheduler.model.compatibility import Feature
 from queuecontroller.scheduler.model.objects import WorkloadKey
-from queuecontroller.scheduler.model.reasons import PREEMPTED
+from queuecontroller.scheduler.model.reasons import (
+    PODS_READY,
+    PREEMPTED,
+    WAIT_FOR_SCHEDULING,
+    WAIT_FOR_START,
+)
 from queuecontroller.state.book import Book
 from queuecontroller.state.failed_nodes import node_failed
 from queuecontroller.state.nodes.nodes_room import Cordon
@@ -153,9 +158,31 @@ class Session:
         self._node_facts: NodeFacts | None = None
         if plan.sharing is not None and plan.register_nodes:
             self._node_facts = NodeFacts(self.shell, client, plan.sharing, may_write)
+        self._scheduling = followed.scheduling
         self._claims_changed = asyncio.Event()
         self._dispatcher = Dispatcher(self._handlers())
         self._began = False
+
+    def _follow_scheduling(self) -> None:
+        """Note which admitted workloads have all their pods on nodes, from now on."""
+        if self._plan.book.pods_ready.unscheduled_timeout_s is None:
+            return
+        self._scheduling.on_change = self._pod_bound
+        for key in list(self.shell.book.workloads.records):
+            self._pod_bound(key)
+
+    def _pod_bound(self, key: WorkloadKey) -> None:
+        record = self.shell.book.workloads.records.get(key)
+        if not self._began or record is None or record.workload.admission is None:
+            return
+        ready = record.workload.condition(PODS_READY)
+        if ready is None or ready.reason not in (WAIT_FOR_START, WAIT_FOR_SCHEDULING):
+            return
+        counts = {one.name: one.count for one in record.workload.admission.pod_sets}
+        bound = self._scheduling.all_bound(key, counts)
+        self.shell.step(
+            "pods bound", lambda book, now_ns: book.workloads.set_bound(key, bound, now_ns)
+        )
 
     def _record_preempted(self, pod: Document, event: KubernetesEvent) -> None:
         if self._plan.sharing is not None:
@@ -174,6 +201,7 @@ class Session:
         self.shell.step("begin", lambda book, now_ns: self.mirror.begin(now_ns))
         self._apply_cordons()
         self._began = True
+        self._follow_scheduling()
         self.queues.add_all()
         self.provisioner.add_all()
         self.retention.add_all()

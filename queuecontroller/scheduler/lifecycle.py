@@ -26,6 +26,7 @@ from queuecontroller.scheduler.model.reasons import (
     DEACTIVATED_FOR,
     PODS_READY,
     WAIT_FOR_RECOVERY,
+    WAIT_FOR_SCHEDULING,
     WAIT_FOR_START,
     EvictionReason,
 )
@@ -41,6 +42,9 @@ class PodsReadySettings:
     """Seconds from admission until the pods must be ready."""
     recovery_timeout_s: int | None = None
     """Seconds until pods that stopped being ready must be ready again; None: no limit."""
+    unscheduled_timeout_s: int | None = None
+    """Seconds from admission until all pods must be on nodes; from then on `timeout_s` counts.
+    None: no limit of its own."""
     backoff_base_s: int = 60
     """Seconds before the first requeue; Kueue's default."""
     backoff_max_s: int = 3600
@@ -150,10 +154,16 @@ def _must_be_ready_ns(workload: Workload, settings: PodsReadySettings) -> int | 
     timeout_s, recovery_timeout_s = settings.of(workload)
     if timeout_s is None or admitted is None or not admitted.status:
         return None
+    unscheduled_s = settings.unscheduled_timeout_s
+    if ready is not None and not ready.status and ready.reason == WAIT_FOR_SCHEDULING:
+        first_s = timeout_s if unscheduled_s is None else min(unscheduled_s, timeout_s)
+        return admitted.changed_ns + first_s * SECOND_NS
     if ready is None or ready.changed_ns < admitted.changed_ns:
         return admitted.changed_ns + timeout_s * SECOND_NS
     if ready.status:
         return None
+    if ready.reason == WAIT_FOR_START and unscheduled_s is not None:
+        return ready.changed_ns + timeout_s * SECOND_NS
     if ready.reason != WAIT_FOR_RECOVERY:
         return admitted.changed_ns + timeout_s * SECOND_NS
     if recovery_timeout_s is None:
@@ -180,6 +190,9 @@ def _not_ready(workload: Workload, now_ns: int, settings: PodsReadySettings) -> 
     if recovers and since_ns >= admitted.changed_ns:
         message = f"pods were not ready again after {recovery_timeout_s} s"
         cause = WAIT_FOR_RECOVERY
+    elif ready is not None and ready.reason == WAIT_FOR_SCHEDULING:
+        message = f"pods were not on nodes {settings.unscheduled_timeout_s} s after admission"
+        cause = WAIT_FOR_SCHEDULING
     else:
         message = f"pods were not ready {timeout_s} s after admission"
         cause = WAIT_FOR_START

@@ -195,6 +195,9 @@ def _pods_ready(
     is_on = reader.flag("enable", True)
     timeout_s = _seconds(reader, "timeout", DEFAULT_TIMEOUT)
     recovery_s = _seconds(reader, "recoveryTimeout", "")
+    unscheduled_s = _seconds(reader, "unscheduledTimeout", "")
+    if unscheduled_s is not None and not 0 <= unscheduled_s <= (timeout_s or 0):
+        reader.problem("unscheduledTimeout", "is negative or longer than timeout", "write less")
     block = reader.flag("blockAdmission", False)
     again = reader.child("requeuingStrategy")
     order = again.text("timestamp", "Eviction")
@@ -204,6 +207,7 @@ def _pods_ready(
     made = PodsReadySettings(
         timeout_s=timeout_s,
         recovery_timeout_s=recovery_s,
+        unscheduled_timeout_s=unscheduled_s or None,
         backoff_base_s=again.whole("backoffBaseSeconds", ready.backoff_base_s, least=0),
         backoff_max_s=again.whole("backoffMaxSeconds", ready.backoff_max_s, least=0),
         backoff_limit_count=again.optional_whole("backoffLimitCount", least=0),

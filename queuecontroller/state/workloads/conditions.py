@@ -16,6 +16,8 @@ from queuecontroller.scheduler.model.reasons import (
     QUOTA_RESERVED,
     REQUEUED,
     TO_BE_REPLACED,
+    WAIT_FOR_SCHEDULING,
+    WAIT_FOR_START,
     PendingReason,
 )
 
@@ -52,6 +54,16 @@ def reserved(workload: Workload, queue: str, now_ns: int, **changes: Any) -> Wor
 
 def admitted(workload: Workload, now_ns: int) -> Workload:
     return with_condition(workload, ADMITTED, True, ADMITTED, "The workload is admitted", now_ns)
+
+
+def awaiting_pods(workload: Workload, all_bound: bool | None, now_ns: int) -> Workload:
+    """Return an admitted workload whose pods are not ready yet. `all_bound`: True if all of them
+    are on nodes, None if that is not followed. The time is that of the change of the reason, from
+    which the next timeout counts."""
+    reason = WAIT_FOR_START if all_bound is not False else WAIT_FOR_SCHEDULING
+    rest = tuple(one for one in workload.conditions if one.type != PODS_READY)
+    made = Condition(PODS_READY, False, reason, "Not all pods are ready or succeeded", now_ns)
+    return replace(workload, conditions=(*rest, made))
 
 
 def evicting(

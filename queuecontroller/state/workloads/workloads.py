@@ -47,6 +47,8 @@ from queuecontroller.scheduler.model.reasons import (
     PREEMPTION_WORDS,
     STARTED,
     STOPPED,
+    WAIT_FOR_SCHEDULING,
+    WAIT_FOR_START,
     EvictionReason,
     PendingReason,
 )
@@ -351,7 +353,11 @@ class Workloads:
         self._unplaced.pop(key, None)
         self.waiting.pop(key, None)
         queue = workload.admission.cluster_queue
-        self._save(record, now_ns, workload=conditions.admitted(workload, now_ns))
+        workload = conditions.admitted(workload, now_ns)
+        if self._elsewhere is not None and self._pods_ready.of(workload)[0] is not None:
+            follows = self._pods_ready.unscheduled_timeout_s is not None
+            workload = conditions.awaiting_pods(workload, False if follows else None, now_ns)
+        self._save(record, now_ns, workload=workload)
         self.engine.admitted(key, now_ns)
         where = ", ".join(sorted({one.node for one in placed})) or "no GPU requested"
         self._journal.note("Admitted", _subject(key), f"by {queue}; {where}", now_ns)
@@ -657,6 +663,19 @@ class Workloads:
             self.look([key], now_ns)
             self.advance(key, now_ns)
         return record
+
+    def set_bound(self, key: WorkloadKey, all_bound: bool, now_ns: int) -> None:
+        """Note whether all pods of a workload that has not started yet are on nodes."""
+        record = self.records.get(key)
+        ready = record.workload.condition(PODS_READY) if record is not None else None
+        if record is None or ready is None or ready.status:
+            return
+        wanted = WAIT_FOR_START if all_bound else WAIT_FOR_SCHEDULING
+        if ready.reason == wanted or ready.reason not in (WAIT_FOR_START, WAIT_FOR_SCHEDULING):
+            return
+        if record.workload.is_true(ADMITTED) and not record.workload.is_true(EVICTED):
+            workload = conditions.awaiting_pods(record.workload, all_bound, now_ns)
+            self.change(key, workload, now_ns)
 
     def mark_ready(self, key: WorkloadKey, now_ns: int) -> None:
         """Set PodsReady once every pod runs."""

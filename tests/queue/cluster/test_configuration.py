@@ -185,6 +185,17 @@ def test_the_features_are_those_of_the_line_unless_a_gate_says_otherwise() -> No
     assert found.policy.features == {Feature.OWN_TIMEOUTS}
 
 
+def test_the_timeout_of_pods_on_no_node_is_within_the_one_of_readiness() -> None:
+    def unscheduled_s(text: str) -> int | None:
+        found = given(waitForPodsReady={"timeout": "1m", "unscheduledTimeout": text})
+        return found.book.pods_ready.unscheduled_timeout_s
+
+    assert (unscheduled_s("10s"), unscheduled_s("1m"), unscheduled_s("0s")) == (10, 60, None)
+    for wrong in ("61s", "-1s", "soon"):
+        with pytest.raises(ManifestError, match=r"waitForPodsReady\.unscheduledTimeout"):
+            unscheduled_s(wrong)
+
+
 def test_the_longest_timeout_of_a_job_is_read() -> None:
     assert given().policy.longest_ready_s == 7200
     found = given(waitForPodsReady={"timeout": "1m", "maxTimeoutOnWorkload": "1h"})
