@@ -30,11 +30,10 @@ from queuecontroller.frameworks.actions import (
 )
 from queuecontroller.frameworks.creating import group_of_set, on_create, resizing
 from queuecontroller.frameworks.infos import pod_set_infos
+from queuecontroller.frameworks.pod_state import group_of, role_of
 from queuecontroller.frameworks.pods import (
     elastic_pod_patch,
-    group_of,
     reconcile_pods,
-    role_of,
     start_pod_patch,
 )
 from queuecontroller.frameworks.reconcile import (

@@ -10,7 +10,8 @@ from queuecontroller.frameworks import names
 from queuecontroller.frameworks.annotations.role_hash import role_hash
 from queuecontroller.frameworks.annotations.topology import asks_for_topology
 from queuecontroller.frameworks.patches import ABSENT, Change, Document, Path, at, difference
-from queuecontroller.frameworks.pods import ROLE_MAIN, group_of
+from queuecontroller.frameworks.pod_state import group_of
+from queuecontroller.frameworks.pods import ROLE_MAIN
 from queuecontroller.frameworks.reconcile import (
     ALONE,
     Setting,

@@ -31,7 +31,6 @@ from queuecontroller.frameworks.actions import (
     WaitForReplacements,
 )
 from queuecontroller.frameworks.annotations.gates import fewer_gates
-from queuecontroller.frameworks.annotations.role_hash import role_hash
 from queuecontroller.frameworks.comparing import (
     condition_of,
     holds,
@@ -41,10 +40,23 @@ from queuecontroller.frameworks.comparing import (
     reclaimable_of,
 )
 from queuecontroller.frameworks.patches import ABSENT, TOO_DEEP, Document, at
+from queuecontroller.frameworks.pod_state import (
+    POD,
+    PodState,
+    age_of,
+    count_of,
+    group_of,
+    is_over,
+    is_unretriable,
+    may_lack,
+    read_pod_state,
+    text_at,
+    total_of,
+    without_finalizer,
+)
 from queuecontroller.frameworks.reconcile import ALONE, Setting, effective_queue
-from queuecontroller.frameworks.starting import PodSetInfo, is_suspended, start_patch
-from queuecontroller.frameworks.state import Finished, finished
-from queuecontroller.frameworks.table import Framework, framework_named
+from queuecontroller.frameworks.starting import PodSetInfo, start_patch
+from queuecontroller.frameworks.state import Finished
 from queuecontroller.frameworks.workload import (
     owner_reference,
     pod_sets,
@@ -53,37 +65,9 @@ from queuecontroller.frameworks.workload import (
     workload_of,
 )
 from queuecontroller.scheduler.model import reasons
-from sluicecommon.reader import ManifestError, Reader, shown
+from sluicecommon.reader import ManifestError
 
 ROLE_MAIN: Final = "main"
-MAX_PODS: Final = 10_000
-"""Limit of the pods in one group."""
-_ANNOTATIONS: Final = ("metadata", "annotations")
-_LABELS: Final = ("metadata", "labels")
-
-
-def _pod_framework() -> Framework:
-    fw = framework_named("pod")
-    assert fw is not None
-    return fw
-
-
-POD: Final = _pod_framework()
-
-
-def _text(document: Document, *path: str) -> str:
-    found = at(document, path)
-    return found if isinstance(found, str) else ""
-
-
-def group_of(pod: Document) -> str:
-    """The name of its group, which is that of the group's Workload; empty: it is not in a group."""
-    return _text(pod, *_LABELS, names.GROUP_NAME) or _text(pod, *_ANNOTATIONS, names.GROUP_NAME)
-
-
-def role_of(pod: Document) -> str:
-    """Pods of one role are one pod set."""
-    return _text(pod, *_ANNOTATIONS, names.ROLE_HASH) or role_hash(pod)
 
 
 def start_pod_patch(pod: Document, info: PodSetInfo) -> dict[str, Any]:
@@ -104,23 +88,12 @@ def elastic_pod_patch(pod: Document) -> dict[str, Any]:
     return {} if len(rest) == len(known) else {"spec": {"schedulingGates": rest or None}}
 
 
-def total_of(pod: Document) -> int:
-    """Total number of pods of the group. Raises ManifestError."""
-    reader = Reader(pod).child("metadata").child("annotations")
-    text = reader.text(names.GROUP_TOTAL)
-    if text.isascii() and text.isdigit() and 0 <= int(text[:9]) <= MAX_PODS:
-        return int(text[:9])
-    what = f"expected a whole number up to {MAX_PODS}, got {shown(text)}" if text else "is required"
-    reader.problem(names.GROUP_TOTAL, what, "write the number of pods of the group, in quotes")
-    raise ManifestError(reader.problems)
-
-
 def reconcile_pods(
     pods: Iterable[Document], workload: Document | None, around: Setting = ALONE
 ) -> list[PodAction]:
     """Actions for the pods of one group, or for one pod without a group, and their Workload. Never
     raises."""
-    known = sorted(pods, key=_age)
+    known = sorted(pods, key=age_of)
     if not known:
         return [DeleteWorkload("its pods are gone")] if workload is not None else []
     try:
@@ -131,63 +104,6 @@ def reconcile_pods(
         return [Refuse((TOO_DEEP,))]
 
 
-def is_over(pod: Document) -> bool:
-    """True for a pod that runs no more: it has ended, or was deleted without a grace period, as one
-    is that no node has."""
-    grace_s = at(pod, ("metadata", "deletionGracePeriodSeconds"))
-    leaving = at(pod, ("metadata", "deletionTimestamp")) not in (ABSENT, None)
-    return finished(POD, pod) is not None or (leaving and grace_s == 0)
-
-
-def _age(pod: Document) -> tuple[bool, str, str]:
-    """Sort key of the pods to keep: running ones first, then the oldest."""
-    made = _text(pod, "metadata", "creationTimestamp")
-    return is_suspended(POD, pod), made, _text(pod, "metadata", "name")
-
-
-@dataclass(frozen=True, slots=True)
-class _One:
-    document: Document
-    name: str
-    role: str
-    gated: bool
-    done: Finished | None
-    leaving: bool
-    """True if it is being deleted."""
-
-    @property
-    def alive(self) -> bool:
-        return self.done is None and not self.leaving
-
-    @property
-    def is_evicted(self) -> bool:
-        """True if it was stopped because its Workload was evicted."""
-        reason = condition_of(self.document, reasons.TERMINATION_TARGET).get("reason")
-        evicted = isinstance(reason, str) and reason.startswith(reasons.WORKLOAD_EVICTED)
-        return self.leaving and evicted
-
-    @property
-    def held(self) -> bool:
-        """True if the finalizer keeps it."""
-        found = at(self.document, ("metadata", "finalizers"))
-        return isinstance(found, list) and names.MANAGED in found
-
-    @property
-    def ready(self) -> bool:
-        return holds(self.document, "Ready")
-
-
-def _read(pod: Document) -> _One:
-    return _One(
-        pod,
-        _text(pod, "metadata", "name"),
-        role_of(pod),
-        is_suspended(POD, pod),
-        finished(POD, pod),
-        at(pod, ("metadata", "deletionTimestamp")) not in (ABSENT, None),
-    )
-
-
 @dataclass(slots=True)
 class _Pods:
     """The state during one call; `pods` are in the order in which they are kept."""
@@ -195,10 +111,10 @@ class _Pods:
     documents: Sequence[Document]
     workload: Document | None
     around: Setting
-    pods: list[_One] = field(default_factory=list)
+    pods: list[PodState] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.pods = [_read(one) for one in self.documents]
+        self.pods = [read_pod_state(one) for one in self.documents]
 
     @property
     def first(self) -> Document:
@@ -217,18 +133,18 @@ class _Pods:
 
     @property
     def serving(self) -> bool:
-        return _text(self.first, *_ANNOTATIONS, names.GROUP_SERVING) == "true"
+        return text_at(self.first, "metadata", "annotations", names.GROUP_SERVING) == "true"
 
     @property
     def fast(self) -> bool:
-        return _text(self.first, *_ANNOTATIONS, names.GROUP_FAST) == "true"
+        return text_at(self.first, "metadata", "annotations", names.GROUP_FAST) == "true"
 
     @property
-    def alive(self) -> list[_One]:
+    def alive(self) -> list[PodState]:
         return [one for one in self.pods if one.alive]
 
     @property
-    def succeeded(self) -> list[_One]:
+    def succeeded(self) -> list[PodState]:
         return [one for one in self.pods if one.done is not None and one.done.success]
 
     def actions(self) -> list[PodAction]:
@@ -254,7 +170,7 @@ class _Pods:
         done = len(self.succeeded)
         if self.total and done >= self.total:
             return Finished(True, reasons.SUCCEEDED, f"Pods succeeded: {done}/{self.total}")
-        last = any(_unretriable(one.document) for one in self.pods)
+        last = any(is_unretriable(one.document) for one in self.pods)
         if last and not self.alive:
             return Finished(False, reasons.FAILED, f"Pods succeeded: {done}/{self.total}")
         return None
@@ -319,7 +235,7 @@ class _Pods:
         ]
 
     def known_roles(self, workload: Document) -> bool:
-        given = {str(one.get("name", "main")): _count(one) for one in pod_sets_of(workload)}
+        given = {str(one.get("name", "main")): count_of(one) for one in pod_sets_of(workload)}
         if not self.group:
             return len(given) == 1
         counted: dict[str, int] = {}
@@ -434,7 +350,7 @@ class _Pods:
         """True if no pod of the group is missing."""
         return len(self.alive) + len(self.succeeded) >= self.total
 
-    def is_kept(self, one: _One) -> bool:
+    def is_kept(self, one: PodState) -> bool:
         """True for a pod that stays until it is replaced, although it is being deleted."""
         success = one.done is not None and one.done.success
         grouped = bool(self.group) and not self.serving and self.workload is not None
@@ -447,7 +363,7 @@ class _Pods:
         if not self.group or not self.around.may_lack_pods:
             return 0
         counted = [*self.alive, *self.succeeded]
-        return min((_may_lack(one.document, self.total) for one in counted), default=0)
+        return min((may_lack(one.document, self.total) for one in counted), default=0)
 
     def release(self, ended: bool) -> list[PodAction]:
         """Release pods that need not be counted any more. A pod that is being deleted is released
@@ -468,7 +384,7 @@ class _Pods:
             else:
                 free = ended or full
             if free and one.held:
-                made.append(ReleasePod(one.name, _without_finalizer(one.document)))
+                made.append(ReleasePod(one.name, without_finalizer(one.document)))
         return made
 
     def made(self) -> dict[str, Any]:
@@ -484,7 +400,7 @@ class _Pods:
             return made
         made["metadata"]["name"] = self.group
         if (above := self.around.group_document) is not None:
-            gates = _text(above, *_ANNOTATIONS, names.GATED_BY)
+            gates = text_at(above, "metadata", "annotations", names.GATED_BY)
             if gates:
                 made["metadata"].setdefault("annotations", {})[names.GATED_BY] = gates
         made["metadata"]["labels"].pop(names.JOB_UID, None)
@@ -511,27 +427,3 @@ class _Pods:
         if missing > 0:  # let in before all are there: they are like the first
             next(iter(made.values()))["count"] += missing
         return list(made.values())
-
-
-def _count(pod_set: Mapping[str, Any]) -> int:
-    found = pod_set.get("count", 1)
-    return found if type(found) is int else 0
-
-
-def _may_lack(pod: Document, total: int) -> int:
-    """Number of pods of its group that a pod allows not to be ready; an invalid one counts as 0."""
-    text = _text(pod, *_ANNOTATIONS, names.GROUP_MAX_NOT_READY)
-    if not (text.isascii() and text.isdigit()):
-        return 0
-    found = int(text[:9])
-    return found if found < total else 0
-
-
-def _unretriable(pod: Document) -> bool:
-    return _text(pod, *_ANNOTATIONS, names.RETRIABLE) == "false"
-
-
-def _without_finalizer(pod: Document) -> dict[str, Any]:
-    found = at(pod, ("metadata", "finalizers"))
-    rest = [one for one in found if one != names.MANAGED] if is_list(found) else []
-    return {"metadata": {"finalizers": rest or None}}

@@ -17,7 +17,7 @@ SELECTOR: Final = (("labelSelector", POD_SET),)
 
 
 class Scheduled(NamedTuple):
-    """What is kept of a pod."""
+    """Facts that are kept of a pod."""
 
     workload: str
     """Name of its Workload; empty: it has none."""

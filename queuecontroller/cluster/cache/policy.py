@@ -42,7 +42,7 @@ class Policy:
     """Labels copied from jobs to their Workloads."""
     retention: Retention = Retention()
     features: frozenset[Feature] = features_of(Line.V0_20)
-    """What the line of Kueue has, or its feature gates turn on."""
+    """Features of the line of Kueue, changed by its feature gates."""
     longest_ready_s: int = 7200
     """The longest timeout that a job may have of its own for its pods to be ready, in seconds
     (waitForPodsReady.maxTimeoutOnWorkload); Kueue's default."""

@@ -59,7 +59,7 @@ class Given:
 
 
 def without_file(book: BookSettings, line: Line) -> Given:
-    """What counts without a Configuration."""
+    """Return the settings without a Configuration."""
     features = features_of(line)
     own = Feature.OWN_TIMEOUTS in features
     ready = replace(book.pods_ready, own=own)

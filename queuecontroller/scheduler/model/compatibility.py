@@ -1,5 +1,6 @@
-"""What differs between the two lines of Kueue that the queue is compatible with: one table, which
-the settings, the Configuration's feature gates and the documentation read.
+"""Differences between the two lines of Kueue that the queue is compatible with.
+
+One table, which the settings, the Configuration's feature gates and the documentation read.
 
 Everything else is the same in both: the API's versions v1alpha2 and v1beta1 stay served, and what
 the newer line refuses because it would run outside of quota is refused in both.
@@ -30,7 +31,7 @@ class Feature(StrEnum):
 class Difference:
     feature: Feature
     text: str
-    """What happens with the feature, as a sentence for the documentation."""
+    """The effect of the feature, as a sentence for the documentation."""
     lines: frozenset[Line] = frozenset({Line.V0_20})
     """Lines that have it by default."""
 

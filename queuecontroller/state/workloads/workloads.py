@@ -81,7 +81,7 @@ MAX_TURNS: Final = 3
 """Mutual preemptions of two workloads before an event is recorded. The scheduler protects a
 workload after three, so more than six would be a defect."""
 UNKNOWN: Final = "UNKNOWN"
-"""What Kueue writes for a UID that it does not know."""
+"""Kueue's word for a UID that is not known."""
 BACKOFF: Final = PodsReadySettings(backoff_base_s=2, backoff_max_s=300)
 """Back-off after a refusal by a node, whose GPUs may be free again soon."""
 

@@ -14,14 +14,9 @@ from queuecontroller.frameworks import (
     DeletePod,
     DeleteWorkload,
     FinishWorkload,
-    HoldWorkload,
-    PodAction,
     PodSetInfo,
     Refuse,
     ReleasePod,
-    ReleaseQuota,
-    ResumeWorkload,
-    SetPodsReady,
     Setting,
     StartPod,
     UpdateReclaimable,
@@ -36,120 +31,11 @@ from queuecontroller.frameworks import (
 )
 from queuecontroller.frameworks.comparing import condition_of, holds
 from queuecontroller.frameworks.patches import merged
+from tests.queue.frameworks.pod_cluster import Cluster, group_of_three, kinds
 from tests.queue.frameworks.samples import pod
 from tests.queue.frameworks.world import TOTAL, admitted, evicted, made_pod, with_condition
 
 GATES = "kueue.x-k8s.io/admission-gated-by"
-
-
-class Cluster:
-    def __init__(self, *pods: dict[str, Any]) -> None:
-        self.pods = {one["metadata"]["name"]: one for one in pods}
-        self.workload: dict[str, Any] | None = None
-
-    def settle(self, rounds: int = 15) -> list[PodAction]:
-        done: list[PodAction] = []
-        for _ in range(rounds):
-            actions = reconcile_pods(self.pods.values(), self.workload)
-            if not actions:
-                return done
-            for one in actions:
-                self.carry_out(one)
-            done += actions
-            self.kubelet()
-        raise AssertionError(f"no end of it: {done}")
-
-    def carry_out(self, action: PodAction) -> None:
-        match action:
-            case CreateWorkload(document):
-                assert self.workload is None
-                self.workload = deepcopy(document)
-            case DeleteWorkload():
-                assert self.workload is not None
-                self.workload = None
-            case UpdateWorkload(patch):
-                changed = merged(self.workload, patch)
-                assert changed != self.workload
-                self.workload = changed
-            case StartPod(name, role):
-                assert self.workload is not None
-                assert holds(self.workload, "Admitted")
-                assert role in [one["name"] for one in self.workload["spec"]["podSets"]]
-                info = PodSetInfo(role, node_selector={"pool": "spot"})
-                patch = start_pod_patch(self.pods[name], info)
-                assert patch
-                self.pods[name] = merged(self.pods[name], patch)
-            case DeletePod(name, _, reason):
-                if reason:
-                    stopped = {"type": "TerminationTarget", "status": "True", "reason": reason}
-                    self.pods[name].setdefault("status", {})["conditions"] = [stopped]
-                self.delete(name)
-            case ReleasePod(name, patch):
-                changed = merged(self.pods[name], patch)
-                assert changed != self.pods[name]
-                self.pods[name] = changed
-                assert "finalizers" not in changed["metadata"]
-            case FinishWorkload():
-                self.set("Finished", True)
-            case ReleaseQuota():
-                self.set("QuotaReserved", False)
-            case HoldWorkload():
-                self.set("QuotaReserved", False, reason="OnHold")
-            case ResumeWorkload():
-                self.set("QuotaReserved", False)
-            case SetPodsReady(ready):
-                self.set("PodsReady", ready)
-            case WaitForReplacements(wait, _, _):
-                self.set("WaitingForReplacementPods", wait)
-            case UpdateReclaimable(pods):
-                assert self.workload is not None
-                self.workload.setdefault("status", {})["reclaimablePods"] = [
-                    {"name": name, "count": count} for name, count in pods.items()
-                ]
-            case Refuse(problems):
-                raise AssertionError(problems)
-
-    def set(self, condition: str, status: bool, **more: str) -> None:
-        assert self.workload is not None
-        self.workload = with_condition(self.workload, condition, status, **more)
-
-    def delete(self, name: str) -> None:
-        self.pods[name]["metadata"]["deletionTimestamp"] = "2026-01-02T00:00:00Z"
-        self.kubelet()
-
-    def end(self, name: str, phase: str) -> None:
-        self.pods[name].setdefault("status", {})["phase"] = phase
-
-    def kubelet(self) -> None:
-        """End the pods that are being deleted, and remove those without finalizers."""
-        for name, one in list(self.pods.items()):
-            head = one["metadata"]
-            if "deletionTimestamp" in head and name in self.running:
-                one.setdefault("status", {})["phase"] = "Failed"
-            if "deletionTimestamp" in head and not head.get("finalizers"):
-                del self.pods[name]
-
-    def admit(self) -> None:
-        assert self.workload is not None
-        self.workload = admitted(self.workload)
-
-    @property
-    def running(self) -> list[str]:
-        return [
-            name
-            for name, one in self.pods.items()
-            if not one["spec"].get("schedulingGates")
-            and one.get("status", {}).get("phase") not in ("Succeeded", "Failed")
-        ]
-
-    @property
-    def sets(self) -> list[tuple[str, int]]:
-        assert self.workload is not None
-        return [(one["name"], one["count"]) for one in self.workload["spec"]["podSets"]]
-
-
-def kinds(actions: list[PodAction]) -> list[type]:
-    return [type(one) for one in actions]
 
 
 def test_a_pod_is_held_when_it_is_made() -> None:
@@ -248,14 +134,6 @@ def test_a_group_that_need_not_wait_is_counted_in_full_by_its_first_pod() -> Non
     assert cluster.running == ["a", "b"]
 
 
-def group_of_three() -> Cluster:
-    cluster = Cluster(*(made_pod(name, "group", 3) for name in "abc"))
-    cluster.settle()
-    cluster.admit()
-    cluster.settle()
-    return cluster
-
-
 def test_pods_beyond_the_groups_count_are_deleted_and_those_that_run_are_kept() -> None:
     cluster = group_of_three()
     cluster.pods["d"] = made_pod("d", "group", 3)
@@ -298,88 +176,6 @@ def test_a_group_that_is_not_to_be_retried_fails_when_its_last_pod_ends() -> Non
     cluster.end("c", "Failed")
     (finish,) = [one for one in cluster.settle() if isinstance(one, FinishWorkload)]
     assert (finish.finished.success, finish.finished.message) == (False, "Pods succeeded: 1/3")
-
-
-@pytest.mark.parametrize(
-    ("allowed", "up", "is_ready"),
-    [
-        (("1", "1", "1"), 2, True),
-        (("1", "1", "1"), 1, False),
-        (("2", "1", "2"), 1, False),
-        (("2", "2", "2"), 1, True),
-        (("1", None, "1"), 2, False),
-        (("3", "3", "3"), 2, False),
-        (("many", "1", "1"), 2, False),
-    ],
-    ids=["one may lack", "not two", "the least counts", "two may", "one is silent", "not all", "no number"],
-)  # fmt: skip
-def test_a_group_is_ready_with_as_many_pods_as_all_of_them_allow(
-    allowed: tuple[str | None, ...], up: int, is_ready: bool
-) -> None:
-    cluster = group_of_three()
-    key = "kueue.x-k8s.io/pod-group-max-not-ready-count"
-    for one, text in zip(cluster.pods.values(), allowed, strict=True):
-        if text is not None:
-            one["metadata"]["annotations"][key] = text
-    for one in list(cluster.pods.values())[:up]:
-        one.setdefault("status", {})["conditions"] = [{"type": "Ready", "status": "True"}]
-    pods = list(cluster.pods.values())
-    around = Setting(may_lack_pods=True)
-    expected: list[PodAction] = [SetPodsReady(True)] if is_ready else []
-    assert reconcile_pods(pods, cluster.workload, around) == expected
-    assert reconcile_pods(pods, cluster.workload) == [], "the older line needs them all"
-
-
-def evicted_group() -> Cluster:
-    cluster = group_of_three()
-    assert cluster.workload is not None
-    cluster.workload = evicted(cluster.workload)
-    cluster.settle()
-    return cluster
-
-
-def test_an_evicted_group_is_kept_as_failed_until_it_is_replaced() -> None:
-    cluster = evicted_group()
-    assert [one["status"]["phase"] for one in cluster.pods.values()] == ["Failed"] * 3
-    assert cluster.workload is not None
-    reserved = condition_of(cluster.workload, "QuotaReserved")
-    assert (reserved["status"], reserved["reason"]) == ("False", "OnHold")
-    assert holds(cluster.workload, "WaitingForReplacementPods")
-    for name in "de":
-        cluster.pods[name] = made_pod(name, "group", 3)
-        cluster.settle()
-    assert holds(cluster.workload, "WaitingForReplacementPods")
-    assert sorted(cluster.pods) == ["a", "b", "c", "d", "e"]
-    cluster.pods["f"] = made_pod("f", "group", 3)
-    done = cluster.settle()
-    assert ResumeWorkload() in done
-    assert kinds(done).index(ResumeWorkload) > kinds(done).index(UpdateWorkload)
-    assert sorted(cluster.pods) == ["d", "e", "f"]
-    owners = cluster.workload["metadata"]["ownerReferences"]
-    assert {"d", "e", "f"} <= {one["name"] for one in owners}
-    cluster.admit()
-    cluster.settle()
-    assert sorted(cluster.running) == ["d", "e", "f"]
-
-
-def test_an_evicted_group_keeps_its_quota_while_a_pod_of_it_ends() -> None:
-    cluster = group_of_three()
-    assert cluster.workload is not None
-    cluster.workload = evicted(cluster.workload)
-    for action in reconcile_pods(cluster.pods.values(), cluster.workload):
-        cluster.carry_out(action)
-    del cluster.pods["a"]["status"]["phase"]
-    assert reconcile_pods(cluster.pods.values(), cluster.workload) == []
-    cluster.pods["a"]["metadata"]["deletionGracePeriodSeconds"] = 0  # as one that no node has
-    made = reconcile_pods(cluster.pods.values(), cluster.workload)
-    assert kinds(made) == [WaitForReplacements, HoldWorkload]
-
-
-def test_an_evicted_group_ends_with_its_workload() -> None:
-    cluster = evicted_group()
-    cluster.workload = None
-    cluster.settle()
-    assert (cluster.pods, cluster.workload) == ({}, None)
 
 
 def test_a_serving_group_goes_on_with_new_pods() -> None:
