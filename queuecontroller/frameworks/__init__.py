@@ -28,9 +28,9 @@ from queuecontroller.frameworks.actions import (
     UpdateWorkload,
     WaitForReplacements,
 )
+from queuecontroller.frameworks.annotations.pod_groups import group_of, role_of
 from queuecontroller.frameworks.creating import group_of_set, on_create, resizing
 from queuecontroller.frameworks.infos import pod_set_infos
-from queuecontroller.frameworks.pod_state import group_of, role_of
 from queuecontroller.frameworks.pods import (
     elastic_pod_patch,
     reconcile_pods,

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from queuecontroller.frameworks import names
+from queuecontroller.frameworks.annotations.pod_groups import group_of
 from queuecontroller.frameworks.annotations.role_hash import role_hash
 from queuecontroller.frameworks.annotations.topology import asks_for_topology
 from queuecontroller.frameworks.patches import ABSENT, Change, Document, Path, at, difference
-from queuecontroller.frameworks.pod_state import group_of
 from queuecontroller.frameworks.pods import ROLE_MAIN
 from queuecontroller.frameworks.reconcile import (
     ALONE,

@@ -31,6 +31,14 @@ from queuecontroller.frameworks.actions import (
     WaitForReplacements,
 )
 from queuecontroller.frameworks.annotations.gates import fewer_gates
+from queuecontroller.frameworks.annotations.pod_groups import (
+    group_of,
+    is_unretriable,
+    may_lack,
+    role_of,
+    text_at,
+    total_of,
+)
 from queuecontroller.frameworks.comparing import (
     condition_of,
     holds,
@@ -40,23 +48,10 @@ from queuecontroller.frameworks.comparing import (
     reclaimable_of,
 )
 from queuecontroller.frameworks.patches import ABSENT, TOO_DEEP, Document, at
-from queuecontroller.frameworks.pod_state import (
-    POD,
-    PodState,
-    age_of,
-    count_of,
-    group_of,
-    is_over,
-    is_unretriable,
-    may_lack,
-    read_pod_state,
-    text_at,
-    total_of,
-    without_finalizer,
-)
 from queuecontroller.frameworks.reconcile import ALONE, Setting, effective_queue
-from queuecontroller.frameworks.starting import PodSetInfo, start_patch
-from queuecontroller.frameworks.state import Finished
+from queuecontroller.frameworks.starting import PodSetInfo, is_suspended, start_patch
+from queuecontroller.frameworks.state import Finished, finished
+from queuecontroller.frameworks.table import Framework, framework_named
 from queuecontroller.frameworks.workload import (
     owner_reference,
     pod_sets,
@@ -70,6 +65,15 @@ from sluicecommon.reader import ManifestError
 ROLE_MAIN: Final = "main"
 
 
+def _pod_framework() -> Framework:
+    fw = framework_named("pod")
+    assert fw is not None
+    return fw
+
+
+POD: Final = _pod_framework()
+
+
 def start_pod_patch(pod: Document, info: PodSetInfo) -> dict[str, Any]:
     """The patch that starts a pod. Raises ManifestError."""
     return start_patch(POD, pod, [PodSetInfo("main", None, *_rest(info))])
@@ -80,8 +84,7 @@ def _rest(info: PodSetInfo) -> tuple[Any, ...]:
 
 
 def elastic_pod_patch(pod: Document) -> dict[str, Any]:
-    """The patch that starts a pod of an elastic job, once the slice that counts it is admitted;
-    empty: it is started already."""
+    """The patch that starts a pod of an elastic job; empty: it is started already."""
     gates = at(pod, ("spec", "schedulingGates"))
     known = [one for one in gates if isinstance(one, Mapping)] if is_list(gates) else []
     rest = [one for one in known if one.get("name") != names.ELASTIC_GATE]
@@ -102,6 +105,63 @@ def reconcile_pods(
         return [Refuse(error.problems)]
     except RecursionError:
         return [Refuse((TOO_DEEP,))]
+
+
+def is_over(pod: Document) -> bool:
+    """True for a pod that runs no more: it has ended, or was deleted without a grace period, as one
+    is that no node has."""
+    grace_s = at(pod, ("metadata", "deletionGracePeriodSeconds"))
+    leaving = at(pod, ("metadata", "deletionTimestamp")) not in (ABSENT, None)
+    return finished(POD, pod) is not None or (leaving and grace_s == 0)
+
+
+def age_of(pod: Document) -> tuple[bool, str, str]:
+    """Sort key of the pods to keep: running ones first, then the oldest."""
+    made = text_at(pod, "metadata", "creationTimestamp")
+    return is_suspended(POD, pod), made, text_at(pod, "metadata", "name")
+
+
+@dataclass(frozen=True, slots=True)
+class PodState:
+    document: Document
+    name: str
+    role: str
+    gated: bool
+    done: Finished | None
+    leaving: bool
+    """True if it is being deleted."""
+
+    @property
+    def alive(self) -> bool:
+        return self.done is None and not self.leaving
+
+    @property
+    def is_evicted(self) -> bool:
+        """True if it was stopped because its Workload was evicted."""
+        reason = condition_of(self.document, reasons.TERMINATION_TARGET).get("reason")
+        evicted = isinstance(reason, str) and reason.startswith(reasons.WORKLOAD_EVICTED)
+        return self.leaving and evicted
+
+    @property
+    def held(self) -> bool:
+        """True if the finalizer keeps it."""
+        found = at(self.document, ("metadata", "finalizers"))
+        return isinstance(found, list) and names.MANAGED in found
+
+    @property
+    def ready(self) -> bool:
+        return holds(self.document, "Ready")
+
+
+def read_pod_state(pod: Document) -> PodState:
+    return PodState(
+        pod,
+        text_at(pod, "metadata", "name"),
+        role_of(pod),
+        is_suspended(POD, pod),
+        finished(POD, pod),
+        at(pod, ("metadata", "deletionTimestamp")) not in (ABSENT, None),
+    )
 
 
 @dataclass(slots=True)
@@ -427,3 +487,14 @@ class _Pods:
         if missing > 0:  # let in before all are there: they are like the first
             next(iter(made.values()))["count"] += missing
         return list(made.values())
+
+
+def count_of(pod_set: Mapping[str, Any]) -> int:
+    found = pod_set.get("count", 1)
+    return found if type(found) is int else 0
+
+
+def without_finalizer(pod: Document) -> dict[str, Any]:
+    found = at(pod, ("metadata", "finalizers"))
+    rest = [one for one in found if one != names.MANAGED] if is_list(found) else []
+    return {"metadata": {"finalizers": rest or None}}

@@ -67,7 +67,7 @@ from queuecontroller.frameworks.names import (
     MANAGED,
     POD_SET,
 )
-from queuecontroller.frameworks.pod_state import POD, is_over
+from queuecontroller.frameworks.pods import POD, is_over
 from queuecontroller.frameworks.serving import COMPONENT_INDEX
 from queuecontroller.scheduler.model.reasons import (
     ADMITTED,

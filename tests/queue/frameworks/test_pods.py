@@ -31,7 +31,7 @@ from queuecontroller.frameworks import (
 )
 from queuecontroller.frameworks.comparing import condition_of, holds
 from queuecontroller.frameworks.patches import merged
-from tests.queue.frameworks.pod_cluster import Cluster, group_of_three, kinds
+from tests.queue.frameworks.pods.cluster import Cluster, group_of_three, kinds
 from tests.queue.frameworks.samples import pod
 from tests.queue.frameworks.world import TOTAL, admitted, evicted, made_pod, with_condition
 

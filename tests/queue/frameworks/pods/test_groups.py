@@ -15,7 +15,7 @@ from queuecontroller.frameworks import (
     reconcile_pods,
 )
 from queuecontroller.frameworks.comparing import condition_of, holds
-from tests.queue.frameworks.pod_cluster import Cluster, group_of_three, kinds
+from tests.queue.frameworks.pods.cluster import Cluster, group_of_three, kinds
 from tests.queue.frameworks.world import evicted, made_pod
 
 
