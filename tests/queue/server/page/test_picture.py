@@ -16,7 +16,8 @@ from queuecontroller.server.page.questions import compared, explained, manifests
 from queuecontroller.server.page.what_if import documents_list
 from queuecontroller.state.nodes.sessions import MAX_DETECTIONS, Detection
 from queuecontroller.state.records import Change, Event, GpuAsk
-from tests.queue.server.page.shells import drawn, picture_of, shell_of
+from sluicecommon.page.board import Sight
+from tests.queue.server.page.shells import ALL, drawn, picture_of, shell_of
 from tests.queue.state.world import GIB, SECOND, TEAMS, World, gpu
 
 
