@@ -51,13 +51,7 @@ from queuecontroller.scheduler.placement.topology.wishes import (
     whole_values,
 )
 from queuecontroller.scheduler.preemption.candidates import Candidates, Turn
-from queuecontroller.scheduler.preemption.room import (
-    FillBack,
-    Opening,
-    RoomMove,
-    SearchBudget,
-    Verdict,
-)
+from queuecontroller.scheduler.preemption.room import FillBack, Opening, SearchBudget, Verdict
 
 _NO_TOPOLOGY = (HOSTNAME,)
 """Levels of a pod set that is bound to nodes only by its devices."""
@@ -146,8 +140,8 @@ class TopologyRoom:
             self.ground.hold(workload.key, self.parts_of(workload, workload.admission))
             self.devices.restored(workload)
 
-    def moves(self, info: WorkloadInfo, assignment: Assignment) -> tuple[RoomMove, ...]:
-        """None: pods that request whole devices are not moved."""
+    def moves(self, info: WorkloadInfo, assignment: Assignment) -> tuple[()]:
+        """Nothing: pods that request whole devices are not moved."""
         return ()
 
     def openings(
