@@ -34,6 +34,7 @@ from nodeagent.core.reload import Running
 from nodeagent.native import version as native_version
 from nodeagent.paths import library_dir
 from nodeagent.ports.kubelet import (
+    Admissions,
     ContainerLimits,
     KubeletAway,
     LimitsSource,
@@ -47,6 +48,7 @@ from nodeagent.shell.gpus.cuts import Cuts
 from nodeagent.shell.gpus.readings import Gpus
 from nodeagent.shell.grants.keeper import Keeper
 from nodeagent.shell.node import Endpoint
+from nodeagent.shell.pods.admitted import AdmittedPods
 from nodeagent.shell.pods.allocation_modes import CLAIMS
 from nodeagent.shell.pods.decommission import NodeDecommission
 from nodeagent.shell.pods.deviceplugin.manager import (
@@ -126,6 +128,7 @@ class KubeletSide:
     cluster: Cluster | None = None
     sums: NodeSums | None = None
     queue: QueueManager | None = None
+    admissions: Admissions | None = None
     no_access: str = ""
     """Why there is no API server."""
     on_config: tuple[Callable[[KubeletConfig], None], ...] = ()
@@ -148,7 +151,9 @@ class KubeletSide:
     def configure(self, running: Running) -> None:
         """While the daemon runs."""
         config = running.kubelet
-        self.manager.starting.sources = limit_sources(config, self.queue, self.pods)
+        self.manager.starting.sources = limit_sources(
+            config, self.queue, self.pods, self.admissions
+        )
         self.manager.configure(desk_settings(config, running.settings.grants.strategy))
         for call in self.on_config:
             call(config)
@@ -256,6 +261,12 @@ def make_cluster(access: Access, node: str, fatal: Callable[[BaseException], Non
     return Cluster(access, node, native_version(), kubelet_sums.ANNOTATION, fatal)
 
 
+def make_admissions(cluster: Cluster) -> Admissions:
+    from nodeagent.adapters.kubelet.admissions import ApiAdmissions
+
+    return ApiAdmissions(cluster.client)
+
+
 def make_kubelet(
     config: KubeletConfig,
     node: str,
@@ -309,6 +320,7 @@ def make_kubelet(
     known: dict[str, PodSource] = {"kubelet": records}
     if cluster is not None:
         known["api"] = cluster
+    admissions = make_admissions(cluster) if cluster is not None else None
     pods = PodSources([known[one] for one in config.pod_sources if one in known], no_access)
     grants = PodGrants(keeper, cdi, mounter.mounts_of)
     made: list[DevicePluginManager] = []
@@ -333,7 +345,9 @@ def make_kubelet(
         gpus,
         ground.clock,
         SqliteAllocations(ground.state / "allocations.sqlite"),
-        PluginSources(records, pods, CgroupPods(CGROUPS), limit_sources(config, queue, pods)),
+        PluginSources(
+            records, pods, CgroupPods(CGROUPS), limit_sources(config, queue, pods, admissions)
+        ),
         mounter.files,
         fatal,
         Beside(
@@ -408,6 +422,7 @@ def make_kubelet(
         cluster,
         sums,
         queue,
+        admissions,
         no_access,
         tuple(on_config),
         dra,
@@ -471,7 +486,10 @@ def default_limits_of(config: KubeletConfig) -> DefaultLimits:
 
 
 def limit_sources(
-    config: KubeletConfig, queue: QueueManager | None, pods: PodSource
+    config: KubeletConfig,
+    queue: QueueManager | None,
+    pods: PodSource,
+    admissions: Admissions | None = None,
 ) -> list[LimitsSource]:
     """Sources of limits in the order of kubelet.limits."""
     names = resource_names(config)
@@ -480,6 +498,8 @@ def limit_sources(
     for name in config.limits:
         if name == "queue" and queue is not None:
             sources.append(QueueLimits(queue, pods))
+        elif name == "admission":
+            sources.append(AdmittedPods(pods, admissions))
         elif name == "placement":
             sources.append(PlacedLimits(names, defaults))
         elif name == "pod":

@@ -15,6 +15,7 @@ import yaml
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from queuecontroller.cluster.setup.rbac import (
+    agent_rules,
     beside_rules,
     cluster_rules,
     documents,
@@ -33,6 +34,7 @@ def rules() -> str:
     """The chart's: it has names of its own for all else."""
     made = {
         "cluster": cluster_rules(),
+        "agent": agent_rules(),
         "namespace": lease_rules(),
         "beside": beside_rules(),
         "besideNamespace": lease_rules(beside=True),

@@ -31,6 +31,7 @@ from queuecontroller.cluster.cache.kinds import (
     PLACED_PODS,
     RUNTIMES,
     TOPOLOGIES,
+    UNMANAGED_PODS,
     WORKLOADS,
 )
 from queuecontroller.cluster.cache.node_context import (
@@ -55,6 +56,7 @@ from queuecontroller.cluster.plan import Followed, Leadership, Plan
 from queuecontroller.cluster.podplacement.gpu_pods import Budgets, GpuPods, read_budget, seen
 from queuecontroller.cluster.podwebhooks.share_pods import SharePods
 from queuecontroller.cluster.session import Session
+from queuecontroller.frameworks.names import QUEUE_NAME
 from queuecontroller.frameworks.table import OfRuntime
 from queuecontroller.kueueapi import GROUP
 from queuecontroller.state.shell import Shell
@@ -80,8 +82,9 @@ VANISHED_S: Final = 2.0
 POD_SELECTORS: Final[tuple[Parameters, ...]] = (
     MANAGED_PODS,
     (("labelSelector", f"{ELASTIC_PODS}=true"),),
+    UNMANAGED_PODS,
 )
-"""Selectors of the pods that are gated one by one."""
+"""Selectors of the pods that are gated one by one, and of those that should be."""
 _GATED: Final = (MANAGED, ELASTIC_PODS)
 """Labels of these pods."""
 
@@ -232,7 +235,7 @@ class Controller:
 
     def _is_queued(self, pod: Document) -> bool:
         labels = labels_of(pod)
-        if any(labels.get(name) == "true" for name in _GATED):
+        if any(labels.get(name) == "true" for name in _GATED) or labels.get(QUEUE_NAME):
             return True
         return labels.get(PLACED_PODS) == "true" and (NODES, ()) in self._followers
 

@@ -37,6 +37,7 @@ from queuecontroller.cluster.setup.front_proxy import read_front_proxy
 from queuecontroller.cluster.setup.job_webhooks import (
     MUTATE_PATH,
     SHARES_PATH,
+    Missed,
     json_patch,
     patch_of,
     problems_of,
@@ -279,6 +280,12 @@ async def _serve(
                 writing,
                 partial(webhook_of, given, namespace),
                 namespace,
+                missed=Missed(
+                    given.webhooks_queued_policy,
+                    given.webhooks_queued_timeout_s,
+                    given.webhooks_policy,
+                    given.webhooks_timeout_s,
+                ),
                 webhooks=bool(given.webhooks_listen),
                 visibility=bool(given.visibility_listen),
             )

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from queuecontroller.cluster.cache.kinds import CRDS
 from queuecontroller.cluster.cache.objects import covers
-from queuecontroller.cluster.setup.job_webhooks import mutating
+from queuecontroller.cluster.setup.job_webhooks import MISSED, Missed, mutating
 from queuecontroller.cluster.status.visibility import services
 from queuecontroller.kueueapi.crds import CONVERT_PATH, Webhook, validation
 from queuecontroller.kueueapi.table import GROUP, KINDS
@@ -55,6 +55,7 @@ async def keep_registered(
     webhook: Callable[[], Webhook],
     namespace: str,
     *,
+    missed: Missed = MISSED,
     webhooks: bool = True,
     visibility: bool = False,
 ) -> None:
@@ -68,7 +69,7 @@ async def keep_registered(
             if given != registered or monotonic() >= next_s:
                 registered = None
                 if webhooks:
-                    await register(client, given, namespace)
+                    await register(client, given, namespace, missed)
                 if visibility:
                     await register_visibility(client, given.ca_bundle, namespace)
                 registered, next_s = given, monotonic() + AGAIN_S
@@ -77,7 +78,7 @@ async def keep_registered(
         await asyncio.sleep(SOON_S)
 
 
-async def register(client: ApiClient, webhook: Webhook, namespace: str) -> None:
+async def register(client: ApiClient, webhook: Webhook, namespace: str, missed: Missed) -> None:
     """Register the conversion and admission webhooks. Raises ApiAway, ApiRefused."""
     wanted: dict[str, Any] = {
         "strategy": "Webhook",
@@ -98,7 +99,7 @@ async def register(client: ApiClient, webhook: Webhook, namespace: str) -> None:
             log.info("%s: conversion webhook registered", name)
     account = await own_account(client)
     await _put(client, VALIDATING, validation(webhook, account))
-    await _put(client, MUTATING, mutating(webhook.client, namespace, account))
+    await _put(client, MUTATING, mutating(webhook.client, namespace, account, missed))
 
 
 async def own_account(client: ApiClient) -> str:

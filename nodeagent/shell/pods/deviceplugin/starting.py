@@ -24,6 +24,7 @@ from nodeagent.ports.kubelet import (
     RetryLater,
     parse_slot,
 )
+from nodeagent.shell.pods.admitted import AdmittedPods
 from nodeagent.shell.pods.limits import PodLimits, QueueLimits
 from nodeagent.units import NS_PER_S
 from sluicecommon.background import BackgroundTasks
@@ -32,6 +33,8 @@ log = logging.getLogger(__name__)
 
 RECORDS_DEADLINE_S: Final = 5.0
 LOG_UNREAD_NS: Final = 60 * NS_PER_S
+QUEUES: Final = (QueueLimits, AdmittedPods)
+"""Sources that decide about whole instances, too."""
 
 
 @dataclass(slots=True)
@@ -91,7 +94,7 @@ class Starting:
         gpus = len(device_ids)
         slots = [parse_slot(one) for one in device_ids]
         whole = any(one.is_place or one.gpu.startswith("MIG-") for one in slots)
-        sources = [one for one in self.sources if not whole or isinstance(one, QueueLimits)]
+        sources = [one for one in self.sources if not whole or isinstance(one, QUEUES)]
         parts = []
         for container in [one.container for one in holder.containers if sources]:
             requests: ContainerRequests | RequestsUnknown

@@ -52,6 +52,12 @@ app.kubernetes.io/component: {{ .component }}
 {{- end -}}
 {{- end -}}
 
+{{/* How many controllers there are in modes kubernetes and beside: on two nodes the loss of one leaves a replica that answers. */}}
+{{- define "sluice.queueReplicas" -}}
+{{- $nodes := len ((lookup "v1" "Node" "" "").items | default list) -}}
+{{- .Values.queue.replicas | default (ternary 2 1 (gt $nodes 1)) -}}
+{{- end -}}
+
 {{/* The name of the Secret with the controller's certificate. */}}
 {{- define "sluice.tlsSecret" -}}
 {{- .Values.queue.tlsSecret | default (printf "%s-queue-tls" (include "sluice.name" .)) -}}
