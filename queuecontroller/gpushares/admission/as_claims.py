@@ -28,6 +28,7 @@ from sluicecommon.hami.names import (
     USE_UUID,
     VGPU_MODE,
 )
+from sluicecommon.share_policy import ANNOTATION
 
 CLASS: Final = "gpu.sluice.dev"
 DRIVER: Final = "sluice.dev"
@@ -46,8 +47,10 @@ _SELECTED_BY: Final = (
     NOUSE_INDEX,
     NUMA_BIND,
     VGPU_MODE,
+    ANNOTATION,
 )
-"""Annotations that select cards. A claim expresses them in its own selectors instead."""
+"""Annotations that select cards or a policy. A claim expresses them in its own selectors and
+configuration instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +134,8 @@ def as_claims(names: Nvidia, spec: dict[str, Any], annotations: Mapping[str, str
     if chosen:
         raise AskError(
             f"metadata.annotations[{chosen[0]}]: is not supported with claims: leave it out, or"
-            f" write a ResourceClaimTemplate of class {CLASS} with selectors"
+            f" write a ResourceClaimTemplate of class {CLASS} with selectors or"
+            " a ShareConfig"
         )
     there = spec.get("resourceClaims") or []
     if not isinstance(there, list) or any(
