@@ -78,6 +78,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CGROUPS = Path("/sys/fs/cgroup")
+NOT_PLACED = (
+    "no effect on this pod: only Sluice's scheduler chooses GPUs by annotations, in mode kubernetes"
+    " (the chart's queue.mode)"
+)
 DEFAULTS_USED = "What this pod asks for could not be read: it has the node's default GPU limits"
 
 
@@ -376,7 +380,11 @@ def make_kubelet(
         async def tell(pod: PodIdentity, why: str) -> None:
             await told.tell_pod(pod.uid, "SluiceDefaultsUsed", f"{DEFAULTS_USED}: {why}")
 
+        async def tell_unplaced(pod: PodIdentity, names: str) -> None:
+            await told.tell_pod(pod.uid, "SluiceAnnotationIgnored", f"{names}: {NOT_PLACED}")
+
         manager.starting.on_unread.append(tell)
+        manager.starting.on_unplaced.append(tell_unplaced)
         running = [config]
 
         def rules() -> ResizeRules:

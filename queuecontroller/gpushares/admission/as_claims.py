@@ -18,16 +18,7 @@ from queuecontroller.gpushares.admission.dialects import limits_of
 from queuecontroller.gpushares.admission.names import SHARE_LABEL
 from queuecontroller.gpushares.vendors.asks import AskError, Container
 from queuecontroller.gpushares.vendors.config import Nvidia
-from sluicecommon.hami.names import (
-    NOUSE_INDEX,
-    NOUSE_TYPE,
-    NOUSE_UUID,
-    NUMA_BIND,
-    USE_INDEX,
-    USE_TYPE,
-    USE_UUID,
-    VGPU_MODE,
-)
+from sluicecommon.hami.names import CHOOSING
 from sluicecommon.share_policy import ANNOTATION
 
 CLASS: Final = "gpu.sluice.dev"
@@ -38,17 +29,7 @@ MAX_CORES: Final = 100
 _NAME: Final = re.compile(
     r"sluice-share-([1-9]\d?)-(whole|[1-9]\d{0,8}mi)-(0|[1-9]\d{0,2})", re.ASCII
 )
-_SELECTED_BY: Final = (
-    USE_TYPE,
-    NOUSE_TYPE,
-    USE_UUID,
-    NOUSE_UUID,
-    USE_INDEX,
-    NOUSE_INDEX,
-    NUMA_BIND,
-    VGPU_MODE,
-    ANNOTATION,
-)
+_SELECTED_BY: Final = (*CHOOSING, ANNOTATION)
 """Annotations that select cards or a policy. A claim expresses them in its own selectors and
 configuration instead."""
 

@@ -191,8 +191,11 @@ def test_what_was_let_through_is_ended_or_taken_in_when_a_replica_is_back(
     plane, replica = ignoring
     replica.end(signal.SIGKILL)
     for path, document in EVERY:
-        assert create(plane, path, document) == ""
-    until("they could run", lambda: len(uncounted(plane)) >= 6, DEADLINE_S)
+        if (
+            document["kind"] != "StatefulSet"
+        ):  # Its template lacks its group: docs/queue/kueue-api.md
+            assert create(plane, path, document) == ""
+    until("they could run", lambda: len(uncounted(plane)) >= 8, DEADLINE_S)
     replica.start()
     until("none is left that is not counted", lambda: not uncounted(plane), DEADLINE_S)
     until("the job waits", lambda: suspended(plane, "a-job"), DEADLINE_S)
