@@ -332,6 +332,21 @@ def test_in_mode_kubernetes_the_queue_is_the_api_servers_objects() -> None:
 
 
 @needs_helm
+def test_pods_that_name_resources_get_claims_where_nodes_give_gpus_by_claims() -> None:
+    """No scheduler fits gpucores there, which the webhook adds to a plain nvidia.com/gpu."""
+
+    def claims(kubernetes: str, *values: str) -> bool:
+        objects = rendered(*SECRETS, "queue.mode=kubernetes", *values, kubernetes=kubernetes)
+        text = of(objects, "ConfigMap", "queue")["data"]["queue.toml"]
+        return queue_config.parse(tomllib.loads(text)).shares.as_claims
+
+    assert claims("1.36", "agent.door=dra")
+    assert not claims("1.36")
+    assert not claims("1.35", "agent.door=dra"), "a device has no shares there"
+    assert not claims("1.36", "agent.door=dra", "queue.config=[shares]\nas_claims = false")
+
+
+@needs_helm
 def test_no_sums_over_cards_where_the_extender_places_every_pod() -> None:
     """The kubelet fails a pod for good (OutOfnvidia.com/gpucores) whose requests exceed them."""
 

@@ -199,13 +199,16 @@ def test_what_was_let_through_is_ended_or_taken_in_when_a_replica_is_back(
     replica.start()
     until("none is left that is not counted", lambda: not uncounted(plane), DEADLINE_S)
     until("the job waits", lambda: suspended(plane, "a-job"), DEADLINE_S)
-    events = plane.api.get("/api/v1/namespaces/default/events")["items"]
-    ended = {
-        one["involvedObject"]["name"]
-        for one in events
-        if one["reason"] == "Stopped" and "is not counted" in one["message"]
-    }
-    assert {"bare", "pg-1", "pg-2"} <= ended
+
+    def ended() -> set[str]:
+        events = plane.api.get("/api/v1/namespaces/default/events")["items"]
+        return {
+            one["involvedObject"]["name"]
+            for one in events
+            if one["reason"] == "Stopped" and "is not counted" in one["message"]
+        }
+
+    until("they say why", lambda: {"bare", "pg-1", "pg-2"} <= ended(), DEADLINE_S)
     until("its controllers' pods are made again, and gated", lambda: len(held(plane)) >= 5, DEADLINE_S)  # fmt: skip
     assert uncounted(plane) == []
 
