@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import logging
 import secrets
 import shutil
@@ -420,18 +419,26 @@ def webhook_of(given: KubernetesSettings, namespace: str) -> Webhook:
 
 
 async def _until_fit(client: ApiClient, stopped: asyncio.Event, beside: bool) -> bool:
-    """Retry the preflight check until the API server answers; returns False if stopped meanwhile.
-    Raises Unfit."""
-    while not stopped.is_set():
-        try:
-            await (check_beside if beside else check_cluster)(client)
-            return True
-        except (ApiAway, ApiRefused) as error:
-            log.warning("%s", error)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(AGAIN_S):
-                await stopped.wait()
-    return False
+    """Retry the preflight check until the API server answers; returns False if stopped meanwhile,
+    also while a check waits for its answer. Raises Unfit."""
+    stopping = asyncio.create_task(stopped.wait())
+    try:
+        while not stopped.is_set():
+            check = asyncio.create_task((check_beside if beside else check_cluster)(client))
+            await asyncio.wait({check, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not check.done():
+                check.cancel()
+                await asyncio.gather(check, return_exceptions=True)
+                return False
+            try:
+                check.result()
+                return True
+            except (ApiAway, ApiRefused, asyncio.CancelledError) as error:
+                log.warning("%s", error or "the check was cancelled")
+            await asyncio.wait({stopping}, timeout=AGAIN_S)
+        return False
+    finally:
+        stopping.cancel()
 
 
 async def _run(controller: Controller, stopped: asyncio.Event) -> int:
