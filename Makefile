@@ -20,7 +20,7 @@ ALONE := mkdir -p build && flock build/.lock
 
 # Sources of what `make chart` writes, which git ignores, and its stamp beside it.
 CHART_MADE := packaging/kubernetes/.made
-CHART_SOURCES := packaging/helm/sluice/values.yaml packaging/grafana/sluice-node.json packaging/prometheus/sluice-alerts.yaml \
+CHART_SOURCES := simgpu/node/model.c packaging/helm/sluice/values.yaml packaging/grafana/sluice-node.json packaging/prometheus/sluice-alerts.yaml \
 	$(shell find packaging/generate queuecontroller sluicecommon -name '*.py' -o -name '*.sh')
 
 .DEFAULT_GOAL := help

@@ -332,6 +332,23 @@ def test_in_mode_kubernetes_the_queue_is_the_api_servers_objects() -> None:
 
 
 @needs_helm
+@pytest.mark.parametrize(
+    ("given", "model"),
+    [("2xh100", "h100"), ("h100-80gb,3xb300", "b300"), ("a100-40gb:1g.5gb,x", "x")],
+)
+def test_a_model_that_the_simulator_does_not_have_is_refused(given: str, model: str) -> None:
+    with pytest.raises(AssertionError, match=f"there is no model {model}; there are h200-141gb, "):
+        rendered(f"simulatedGpus={given}".replace(",", "\\,"))
+
+
+@needs_helm
+def test_every_model_of_the_simulator_may_be_named() -> None:
+    models = (CHART / "files" / "simulated-models.txt").read_text().split()
+    assert {"h100-80gb", "a100-40gb", "v100-32gb"} <= {*models}
+    rendered("simulatedGpus=" + "\\,".join(f"2x{one}" for one in models))
+
+
+@needs_helm
 def test_pods_that_name_resources_get_claims_where_nodes_give_gpus_by_claims() -> None:
     """No scheduler fits gpucores there, which the webhook adds to a plain nvidia.com/gpu."""
 

@@ -176,6 +176,17 @@ tolerations: {{- toYaml . | nindent 2 }}
 {{- end -}}
 {{- end -}}
 
+{{/* A model that the simulator does not have would let every agent's pod fail again and again. */}}
+{{- define "sluice.checkSimulated" -}}
+{{- $known := .Files.Get "files/simulated-models.txt" | splitList "\n" | compact -}}
+{{- range $part := splitList "," .Values.simulatedGpus | compact -}}
+{{- $model := regexReplaceAll "^([1-9][0-9]*x)?([^:]*).*$" $part "${2}" -}}
+{{- if not (has $model $known) -}}
+{{- fail (printf "simulatedGpus: %s: there is no model %s; there are %s" $part $model (join ", " $known)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* What makes no sense beside Kueue, by name: it would have no effect. Of what has a default only what somebody has set. */}}
 {{- define "sluice.checkBeside" -}}
 {{- if and .Values.queue.enabled (eq .Values.queue.mode "beside") -}}
