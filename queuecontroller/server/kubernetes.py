@@ -98,6 +98,7 @@ from sluicecommon.kubernetes.credentials import (
     in_cluster,
 )
 from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
+from sluicecommon.kubernetes.resources import NAMESPACES
 from sluicecommon.reader import ManifestError, Problem
 
 if TYPE_CHECKING:
@@ -112,6 +113,8 @@ WRITES: Final = 32
 ANSWER_S: Final = 10.0
 """Timeout of a write: a longer one might take effect after another replica has become leader."""
 AGAIN_S: Final = 2.0
+WITHDRAWN_S: Final = 5.0
+"""Seconds that the end of the process waits until its registrations are removed."""
 
 
 def serve_kubernetes(settings: Settings, environment: Mapping[str, str]) -> int:
@@ -287,12 +290,17 @@ async def _serve(
                 ),
                 webhooks=bool(given.webhooks_listen),
                 visibility=bool(given.visibility_listen),
+                leads=lambda: controller.shell is not None,
+                is_leaving=partial(_is_leaving, controller, namespace),
             )
         )
+        ending = asyncio.create_task(_cancel_at(stopped, registering))
         try:
             return await _run(controller, stopped)
         finally:
+            ending.cancel()
             registering.cancel()
+            await asyncio.wait({registering}, timeout=WITHDRAWN_S)
     finally:
         collecting.cancel()
         collector.stop()
@@ -416,6 +424,18 @@ def webhook_of(given: KubernetesSettings, namespace: str) -> Webhook:
     bundle = base64.b64encode(Path(given.webhooks_ca).read_bytes()).decode()
     word = word_of(Path(given.webhooks_key))
     return Webhook(bundle, given.webhooks_url.rstrip("/"), namespace, word=word)
+
+
+async def _cancel_at(stopped: asyncio.Event, registering: asyncio.Task[None]) -> None:
+    """End the registrations before the lease is given back: the next leader makes its own."""
+    await stopped.wait()
+    registering.cancel()
+
+
+def _is_leaving(controller: Controller, namespace: str) -> bool:
+    """True if the controller's own namespace is being deleted."""
+    found = controller.cache.get(NAMESPACES, namespace)
+    return found is not None and bool(found["metadata"].get("deletionTimestamp"))
 
 
 async def _until_fit(client: ApiClient, stopped: asyncio.Event, beside: bool) -> bool:

@@ -103,7 +103,7 @@ def cluster_rules() -> list[Rule]:
             names=sorted(f"{one.plural}.{GROUP}" for one in KINDS.values()),
         ),
         *(
-            _rule(_HOOKS, [plural], "get", "patch", names=[name])
+            _rule(_HOOKS, [plural], "get", "patch", "delete", names=[name])
             for plural, name in _CONFIGURATIONS.items()
         ),
         _rule(_HOOKS, list(_CONFIGURATIONS), "create"),
@@ -113,6 +113,7 @@ def cluster_rules() -> list[Rule]:
             [API_SERVICES.plural],
             "get",
             "patch",
+            "delete",
             names=[one["metadata"]["name"] for one in services("", "", "")],
         ),
         _rule(API_SERVICES.group, [API_SERVICES.plural], "create"),
