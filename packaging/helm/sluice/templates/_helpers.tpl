@@ -225,6 +225,14 @@ tolerations: {{- toYaml . | nindent 2 }}
 {{- $told = append $told "queue.persistence: this cluster has no default StorageClass, so the controller would wait for a volume for ever. Set queue.persistence.storageClass or queue.persistence.existingClaim; or queue.persistence.enabled=false to keep the queue in the pod, for trying; or queue.enabled=false" -}}
 {{- end -}}
 {{- end -}}
+{{- if and $keep.enabled (not (and .Values.queue.enabled (eq .Values.queue.mode "standalone"))) -}}
+{{- $claim := printf "%s-queue" (include "sluice.name" .) -}}
+{{- $volume := lookup "v1" "PersistentVolumeClaim" .Release.Namespace $claim -}}
+{{- $notes := dig "metadata" "annotations" (dict) $volume -}}
+{{- if and (eq (dig "metadata" "labels" "app.kubernetes.io/instance" "" $volume) .Release.Name) (ne (get $notes "helm.sh/resource-policy") "keep") -}}
+{{- $told = append $told (printf "queue.mode: this upgrade deletes the volume claim %s, with the standalone queue in it. To keep it: kubectl -n %s annotate pvc %s helm.sh/resource-policy=keep; to let it go: set queue.persistence.enabled=false" $claim .Release.Namespace $claim) -}}
+{{- end -}}
+{{- end -}}
 {{- if and .Values.queue.enabled (eq .Values.queue.mode "beside") -}}
 {{- $kueue := lookup "apiextensions.k8s.io/v1" "CustomResourceDefinition" "" "workloads.kueue.x-k8s.io" -}}
 {{- if not $kueue -}}
