@@ -380,12 +380,21 @@ def make_kubelet(
         async def tell(pod: PodIdentity, why: str) -> None:
             await told.tell_pod(pod.uid, "SluiceDefaultsUsed", f"{DEFAULTS_USED}: {why}")
 
+        running = [config]
+
+        async def admitted(pod: PodIdentity) -> None:
+            if "admission" in running[0].limits:
+                asked = await told.pod(pod)
+                await AdmittedPods(pods, admissions).limits(pod, "", asked, 0)
+
+        if dra is not None:
+            dra.manager.admitted = admitted
+
         async def tell_unplaced(pod: PodIdentity, names: str) -> None:
             await told.tell_pod(pod.uid, "SluiceAnnotationIgnored", f"{names}: {NOT_PLACED}")
 
         manager.starting.on_unread.append(tell)
         manager.starting.on_unplaced.append(tell_unplaced)
-        running = [config]
 
         def rules() -> ResizeRules:
             now = running[0]

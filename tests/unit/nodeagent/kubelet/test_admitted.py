@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from nodeagent.adapters.kubelet.admissions import ApiAdmissions
 from nodeagent.assembly.kubelet import limit_sources
 from nodeagent.core.kubelet.admitted import JOB_UID, QUEUE_LABEL, WORKLOAD
+from nodeagent.ports.dra.claims import ClaimAllocation, ClaimRef, ClaimUid, NotPrepared
 from nodeagent.ports.kubelet import (
     ContainerLimits,
     ContainerRequests,
@@ -24,6 +25,7 @@ from nodeagent.ports.kubelet import (
 )
 from nodeagent.settings.kubelet import KubeletConfig
 from nodeagent.shell.pods.admitted import AdmittedPods
+from nodeagent.shell.pods.dra.manager import ClaimManager, ClaimSettings
 from nodeagent.units import PodUid
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.credentials import Access, Credentials
@@ -166,3 +168,54 @@ def test_without_a_name_its_owners_workload_counts() -> None:
 def test_without_an_answer_nothing_is_known() -> None:
     with pytest.raises(KubeletAway, match="cannot be read"):
         judged("w", workload("w", True), refuse=(403, "Forbidden"))
+
+
+def test_a_claim_of_a_pod_that_waits_in_a_queue_is_not_prepared() -> None:
+    claim = ClaimRef("team", "c", ClaimUid("u-c"))
+    asked: list[str] = []
+
+    class Nothing:
+        keeper = cdi = None
+
+        def capacities(self) -> list[Any]:
+            return []
+
+        def of(self, allocation: ClaimAllocation) -> dict[str, Any]:
+            return {}
+
+        async def cut(self, *_: Any) -> dict[str, Any]:
+            return {}
+
+        def monotonic_ns(self) -> int:
+            return 0
+
+    class Source:
+        def __init__(self, pod: PodIdentity | None) -> None:
+            self.pod = pod
+
+        async def allocation(self, of: ClaimRef) -> ClaimAllocation:
+            return ClaimAllocation(of, (), self.pod)
+
+    async def waits(pod: PodIdentity) -> None:
+        asked.append(str(pod))
+        raise RetryLater(f"{pod} waits in queue lq")
+
+    async def run(pod: PodIdentity | None) -> float:
+        nothing, source = cast(Any, Nothing()), cast(Any, Source(pod))
+        manager = ClaimManager(
+            ClaimSettings(False, 10.0), "b", nothing, nothing, nothing, nothing, source, "n",
+            lambda gpu: True, nothing, lambda error: None,
+        )  # fmt: skip
+        manager.admitted = waits
+
+        async def with_room(allocation: ClaimAllocation, asks: Any) -> float:
+            return 7.0
+
+        manager._with_room = with_room  # type: ignore[method-assign]
+        return await manager._prepare(claim)
+
+    with pytest.raises(NotPrepared, match="team/p waits in queue lq"):
+        asyncio.run(run(POD))
+    assert asked == ["team/p"]
+    assert asyncio.run(run(None)) == 7.0, "a claim of several pods"
+    assert asked == ["team/p"]
