@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ from nodeagent.adapters.kubelet.device_plugin import PluginServer
 from nodeagent.adapters.kubelet.records import KubeletFiles
 from nodeagent.adapters.kubelet.wire import KubeletWire
 from nodeagent.adapters.processes.cgroups import CgroupPods
+from nodeagent.assembly.cluster import access_of, make_admissions, make_cluster
 from nodeagent.assembly.dra import DraSide, device_rules, excluded, make_dra, wants_dra
 from nodeagent.assembly.ground import Ground
 from nodeagent.core.grants.placement import GpuCapacity
@@ -31,7 +32,6 @@ from nodeagent.core.kubelet.offers import OfferRules
 from nodeagent.core.kubelet.pod_limits import DefaultLimits
 from nodeagent.core.metrics import catalogue as m
 from nodeagent.core.reload import Running
-from nodeagent.native import version as native_version
 from nodeagent.paths import library_dir
 from nodeagent.ports.kubelet import (
     Admissions,
@@ -70,7 +70,7 @@ from nodeagent.shell.queue.manager import QueueManager
 from nodeagent.units import GrantId
 from sluicecommon.background import BackgroundTasks
 from sluicecommon.hami.names import ResourceNames
-from sluicecommon.kubernetes.credentials import Access, NoAccess, from_kubeconfig, in_cluster
+from sluicecommon.kubernetes.credentials import NoAccess
 
 if TYPE_CHECKING:
     from nodeagent.adapters.kubelet.cluster import Cluster
@@ -241,34 +241,6 @@ def pods_without_api(kubelet_tells: bool, no_access: str, queued: bool) -> Findi
             remedy,
         )
     return Finding("pods", "ok", "the kubelet's Pods API tells what pods ask for")
-
-
-def access_of(config: KubeletConfig, environment: Mapping[str, str]) -> tuple[Access | None, str]:
-    """Returns the access to the API server, or None and the reason why there is none."""
-    if "api" not in config.pod_sources and not config.advertise_sums and config.door != CLAIMS:
-        return None, "kubelet.pod_sources does not name api"
-    try:
-        if config.kubeconfig:
-            from sluicecommon import yaml_text
-
-            return from_kubeconfig(Path(config.kubeconfig), yaml_text.read), ""
-    except NoAccess as error:
-        return None, f"kubelet.kubeconfig: {error}"
-    found = in_cluster(environment)
-    return found, "" if found is not None else "no service account and no kubelet.kubeconfig"
-
-
-def make_cluster(access: Access, node: str, fatal: Callable[[BaseException], None]) -> Cluster:
-    """Loads the HTTP client; raises NoAccess."""
-    from nodeagent.adapters.kubelet.cluster import Cluster
-
-    return Cluster(access, node, native_version(), kubelet_sums.ANNOTATION, fatal)
-
-
-def make_admissions(cluster: Cluster) -> Admissions:
-    from nodeagent.adapters.kubelet.admissions import ApiAdmissions
-
-    return ApiAdmissions(cluster.client)
 
 
 def make_kubelet(

@@ -1,4 +1,4 @@
-"""What the chart reads from the cluster that it is installed on, before anything is made."""
+"""Values and refusals of the chart that depend on the cluster that it is installed on."""
 
 from __future__ import annotations
 
