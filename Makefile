@@ -24,7 +24,7 @@ CHART_SOURCES := simgpu/node/model.c packaging/helm/sluice/values.yaml packaging
 	$(shell find packaging/generate queuecontroller sluicecommon -name '*.py' -o -name '*.sh')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build check test test-peers test-clients test-full test-floor test-oldest test-faults test-page lint bench fuzz soak gpu-check gpu-archive docs chart install packages test-packages test-cluster cluster-up cluster-down cluster-programs clean
+.PHONY: help demo build check test test-peers test-clients test-full test-floor test-oldest test-faults test-page lint bench fuzz soak gpu-check gpu-archive docs chart install packages image test-packages test-cluster cluster-up cluster-down cluster-programs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -110,6 +110,10 @@ install: ## lay Sluice out below DESTDIR, for PREFIX (default /usr); for who pac
 
 packages: $(VENV)/.ready $(CHART_MADE) ## deb, rpm, bills of materials and the OCI image, into build/packages; on Debian, the image as root
 	@packaging/release/packages.sh build/packages
+
+image: ## the OCI image alone, into build/image/image.tar, for a cluster to try it on; on Debian, as root
+	@packaging/release/deb.sh build/image/deb
+	@packaging/release/image.sh build/image
 
 test-packages: packages ## install, boot, upgrade and purge the packages in a fresh Debian 12; needs root
 	@$(VALIDATE)
