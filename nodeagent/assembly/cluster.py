@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from nodeagent.core.kubelet import sums as kubelet_sums
 from nodeagent.native import version as native_version
 from nodeagent.ports.kubelet import Admissions
+from nodeagent.ports.views import Finding
 from nodeagent.settings.kubelet import KubeletConfig
 from nodeagent.shell.pods.allocation_modes import CLAIMS
 from sluicecommon.kubernetes.credentials import Access, NoAccess, from_kubeconfig, in_cluster
@@ -44,3 +45,26 @@ def make_admissions(cluster: Cluster) -> Admissions:
     from nodeagent.adapters.kubelet.admissions import ApiAdmissions
 
     return ApiAdmissions(cluster.client)
+
+
+def pods_without_api(kubelet_has_requests: bool, no_access: str, queued: bool) -> Finding:
+    remedy = (
+        "give the daemon access to the API server (kubelet.kubeconfig, or the chart's service"
+        " account), or set the kubelet's feature gate PodsAPI (Kubernetes 1.36)"
+    )
+    if not kubelet_has_requests:
+        what = "pods start with the node's defaults, whatever they request"
+        if queued:
+            what = "only pods named in a queue's decision can start: others cannot be identified"
+        return Finding(
+            "pods", "missing", f"no source for the pods' requests ({no_access}): {what}", remedy
+        )
+    if queued:
+        return Finding(
+            "pods",
+            "warning",
+            "requests are read from the kubelet's Pods API, which does not show whether a pod of a"
+            f" Job or Deployment belongs to a queue: such a pod waits ({no_access})",
+            remedy,
+        )
+    return Finding("pods", "ok", "requests are read from the kubelet's Pods API")

@@ -21,7 +21,12 @@ from nodeagent.adapters.kubelet.device_plugin import PluginServer
 from nodeagent.adapters.kubelet.records import KubeletFiles
 from nodeagent.adapters.kubelet.wire import KubeletWire
 from nodeagent.adapters.processes.cgroups import CgroupPods
-from nodeagent.assembly.cluster import access_of, make_admissions, make_cluster
+from nodeagent.assembly.cluster import (
+    access_of,
+    make_admissions,
+    make_cluster,
+    pods_without_api,
+)
 from nodeagent.assembly.dra import DraSide, device_rules, excluded, make_dra, wants_dra
 from nodeagent.assembly.ground import Ground
 from nodeagent.core.grants.placement import GpuCapacity
@@ -222,29 +227,6 @@ class KubeletSide:
     def kubelet_has_requests(self) -> bool:
         """True if the kubelet serves its Pods API."""
         return self.records.pods_socket.exists()
-
-
-def pods_without_api(kubelet_has_requests: bool, no_access: str, queued: bool) -> Finding:
-    remedy = (
-        "give the daemon access to the API server (kubelet.kubeconfig, or the chart's service"
-        " account), or set the kubelet's feature gate PodsAPI (Kubernetes 1.36)"
-    )
-    if not kubelet_has_requests:
-        what = "pods start with the node's defaults, whatever they request"
-        if queued:
-            what = "only pods named in a queue's decision can start: others cannot be identified"
-        return Finding(
-            "pods", "missing", f"no source for the pods' requests ({no_access}): {what}", remedy
-        )
-    if queued:
-        return Finding(
-            "pods",
-            "warning",
-            "requests are read from the kubelet's Pods API, which does not show whether a pod of a"
-            f" Job or Deployment belongs to a queue: such a pod waits ({no_access})",
-            remedy,
-        )
-    return Finding("pods", "ok", "requests are read from the kubelet's Pods API")
 
 
 def make_kubelet(

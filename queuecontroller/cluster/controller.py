@@ -31,7 +31,6 @@ from queuecontroller.cluster.cache.kinds import (
     PLACED_PODS,
     RUNTIMES,
     TOPOLOGIES,
-    UNMANAGED_PODS,
     WORKLOADS,
 )
 from queuecontroller.cluster.cache.node_context import (
@@ -82,9 +81,8 @@ VANISHED_S: Final = 2.0
 POD_SELECTORS: Final[tuple[Parameters, ...]] = (
     MANAGED_PODS,
     (("labelSelector", f"{ELASTIC_PODS}=true"),),
-    UNMANAGED_PODS,
 )
-"""Selectors of the pods that are gated one by one, and of those that should be."""
+"""Selectors of the pods that are gated one by one."""
 _GATED: Final = (MANAGED, ELASTIC_PODS)
 """Labels of these pods."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from queuecontroller.frameworks.names import PLACED as TOPOLOGY_LABEL
-from queuecontroller.frameworks.names import QUEUE_NAME
 from queuecontroller.kueueapi import GROUP, KINDS
 from queuecontroller.kueueapi.fields import STORED
 from sluicecommon.kubernetes.resources import NAMESPACES, Resource
@@ -60,8 +59,6 @@ BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruption
 MANAGED: Final = "kueue.x-k8s.io/managed"
 """Label of pods that are queued by a scheduling gate of their own."""
 MANAGED_PODS: Final = (("labelSelector", f"{MANAGED}=true"),)
-UNMANAGED_PODS: Final = (("labelSelector", f"{QUEUE_NAME},!{MANAGED}"),)
-"""Pods that name a queue and have not passed the webhook, or whose job is queued."""
 ELASTIC_PODS: Final = "sluice.dev/elastic"
 """Label of the pods of an elastic Job, which are gated one by one."""
 PLACED_PODS: Final = TOPOLOGY_LABEL
