@@ -331,6 +331,12 @@ def test_in_mode_kubernetes_the_queue_is_the_api_servers_objects() -> None:
     assert all(one in of(objects, "ClusterRole", "agent")["rules"] for one in rules["agent"])
     plain = of(rendered(*SECRETS), "ClusterRole", "agent")["rules"]
     assert not [one for one in rules["agent"] if one in plain], "only with Kueue's objects"
+    roles = {one["metadata"]["name"] for one in objects if one["kind"] == "ClusterRole"}
+    for_users = {one for one in roles if one.startswith("kueue-")}
+    assert {"kueue-batch-admin-role", "kueue-batch-user-role", "kueue-metrics-reader"} <= for_users
+    assert len(for_users) > 50
+    without = {one["metadata"]["name"] for one in static() if one["kind"] == "ClusterRole"}
+    assert not for_users & without, "there are no objects of Kueue's in mode standalone"
 
 
 @needs_helm
