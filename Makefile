@@ -20,11 +20,11 @@ ALONE := mkdir -p build && flock build/.lock
 
 # Sources of what `make chart` writes, which git ignores, and its stamp beside it.
 CHART_MADE := packaging/kubernetes/.made
-CHART_SOURCES := packaging/helm/sluice/values.yaml packaging/grafana/sluice-node.json packaging/prometheus/sluice-alerts.yaml \
+CHART_SOURCES := simgpu/node/model.c packaging/helm/sluice/values.yaml packaging/grafana/sluice-node.json packaging/prometheus/sluice-alerts.yaml \
 	$(shell find packaging/generate queuecontroller sluicecommon -name '*.py' -o -name '*.sh')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build check test test-peers test-clients test-full test-floor test-oldest test-faults test-page lint bench fuzz soak gpu-check gpu-archive docs chart install packages test-packages test-cluster cluster-up cluster-down cluster-programs clean
+.PHONY: help demo build check test test-peers test-clients test-full test-floor test-oldest test-faults test-page lint bench fuzz soak gpu-check gpu-archive docs chart install packages image test-packages test-cluster cluster-up cluster-down cluster-programs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -110,6 +110,10 @@ install: ## install Sluice below DESTDIR, for PREFIX (default /usr); for package
 
 packages: $(VENV)/.ready $(CHART_MADE) ## deb, rpm, bills of materials and the OCI image, into build/packages; on Debian, the image as root
 	@packaging/release/packages.sh build/packages
+
+image: ## the OCI image alone, into build/image/image.tar, for a cluster to try it on; on Debian, as root
+	@packaging/release/deb.sh build/image/deb
+	@packaging/release/image.sh build/image
 
 test-packages: packages ## install, boot, upgrade and purge the packages in a fresh Debian 12; needs root
 	@$(VALIDATE)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +21,12 @@ from nodeagent.adapters.kubelet.device_plugin import PluginServer
 from nodeagent.adapters.kubelet.records import KubeletFiles
 from nodeagent.adapters.kubelet.wire import KubeletWire
 from nodeagent.adapters.processes.cgroups import CgroupPods
+from nodeagent.assembly.cluster import (
+    access_of,
+    make_admissions,
+    make_cluster,
+    pods_without_api,
+)
 from nodeagent.assembly.dra import DraSide, device_rules, excluded, make_dra, wants_dra
 from nodeagent.assembly.ground import Ground
 from nodeagent.core.grants.placement import GpuCapacity
@@ -31,9 +37,9 @@ from nodeagent.core.kubelet.offers import OfferRules
 from nodeagent.core.kubelet.pod_limits import DefaultLimits
 from nodeagent.core.metrics import catalogue as m
 from nodeagent.core.reload import Running
-from nodeagent.native import version as native_version
 from nodeagent.paths import library_dir
 from nodeagent.ports.kubelet import (
+    Admissions,
     ContainerLimits,
     KubeletAway,
     LimitsSource,
@@ -47,6 +53,7 @@ from nodeagent.shell.gpus.cuts import Cuts
 from nodeagent.shell.gpus.readings import Gpus
 from nodeagent.shell.grants.keeper import Keeper
 from nodeagent.shell.node import Endpoint
+from nodeagent.shell.pods.admitted import AdmittedPods
 from nodeagent.shell.pods.allocation_modes import CLAIMS
 from nodeagent.shell.pods.decommission import NodeDecommission
 from nodeagent.shell.pods.deviceplugin.manager import (
@@ -68,7 +75,7 @@ from nodeagent.shell.queue.manager import QueueManager
 from nodeagent.units import GrantId
 from sluicecommon.background import BackgroundTasks
 from sluicecommon.hami.names import ResourceNames
-from sluicecommon.kubernetes.credentials import Access, NoAccess, from_kubeconfig, in_cluster
+from sluicecommon.kubernetes.credentials import NoAccess
 
 if TYPE_CHECKING:
     from nodeagent.adapters.kubelet.cluster import Cluster
@@ -76,6 +83,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CGROUPS = Path("/sys/fs/cgroup")
+NOT_PLACED = (
+    "no effect on this pod: only Sluice's scheduler chooses GPUs by annotations, in mode kubernetes"
+    " (the chart's queue.mode)"
+)
 DEFAULTS_USED = "This pod's GPU requests could not be read: it has the node's default GPU limits"
 
 
@@ -126,6 +137,7 @@ class KubeletSide:
     cluster: Cluster | None = None
     sums: NodeSums | None = None
     queue: QueueManager | None = None
+    admissions: Admissions | None = None
     no_access: str = ""
     """Why there is no API server."""
     on_config: tuple[Callable[[KubeletConfig], None], ...] = ()
@@ -148,7 +160,9 @@ class KubeletSide:
     def configure(self, running: Running) -> None:
         """While the daemon runs."""
         config = running.kubelet
-        self.manager.starting.sources = limit_sources(config, self.queue, self.pods)
+        self.manager.starting.sources = limit_sources(
+            config, self.queue, self.pods, self.admissions
+        )
         self.manager.configure(desk_settings(config, running.settings.grants.strategy))
         for call in self.on_config:
             call(config)
@@ -215,51 +229,6 @@ class KubeletSide:
         return self.records.pods_socket.exists()
 
 
-def pods_without_api(kubelet_has_requests: bool, no_access: str, queued: bool) -> Finding:
-    remedy = (
-        "give the daemon access to the API server (kubelet.kubeconfig, or the chart's service"
-        " account), or set the kubelet's feature gate PodsAPI (Kubernetes 1.36)"
-    )
-    if not kubelet_has_requests:
-        what = "pods start with the node's defaults, whatever they request"
-        if queued:
-            what = "only pods named in a queue's decision can start: others cannot be identified"
-        return Finding(
-            "pods", "missing", f"no source for the pods' requests ({no_access}): {what}", remedy
-        )
-    if queued:
-        return Finding(
-            "pods",
-            "warning",
-            "requests are read from the kubelet's Pods API, which does not show whether a pod of a"
-            f" Job or Deployment belongs to a queue: such a pod waits ({no_access})",
-            remedy,
-        )
-    return Finding("pods", "ok", "requests are read from the kubelet's Pods API")
-
-
-def access_of(config: KubeletConfig, environment: Mapping[str, str]) -> tuple[Access | None, str]:
-    """Returns the access to the API server, or None and the reason why there is none."""
-    if "api" not in config.pod_sources and not config.advertise_sums and config.door != CLAIMS:
-        return None, "kubelet.pod_sources does not name api"
-    try:
-        if config.kubeconfig:
-            from sluicecommon import yaml_text
-
-            return from_kubeconfig(Path(config.kubeconfig), yaml_text.read), ""
-    except NoAccess as error:
-        return None, f"kubelet.kubeconfig: {error}"
-    found = in_cluster(environment)
-    return found, "" if found is not None else "no service account and no kubelet.kubeconfig"
-
-
-def make_cluster(access: Access, node: str, fatal: Callable[[BaseException], None]) -> Cluster:
-    """Loads the HTTP client; raises NoAccess."""
-    from nodeagent.adapters.kubelet.cluster import Cluster
-
-    return Cluster(access, node, native_version(), kubelet_sums.ANNOTATION, fatal)
-
-
 def make_kubelet(
     config: KubeletConfig,
     node: str,
@@ -313,6 +282,7 @@ def make_kubelet(
     known: dict[str, PodSource] = {"kubelet": records}
     if cluster is not None:
         known["api"] = cluster
+    admissions = make_admissions(cluster) if cluster is not None else None
     pods = PodSources([known[one] for one in config.pod_sources if one in known], no_access)
     grants = PodGrants(keeper, cdi, mounter.mounts_of)
     made: list[DevicePluginManager] = []
@@ -337,7 +307,9 @@ def make_kubelet(
         gpus,
         ground.clock,
         SqliteAllocations(ground.state / "allocations.sqlite"),
-        PluginSources(records, pods, CgroupPods(CGROUPS), limit_sources(config, queue, pods)),
+        PluginSources(
+            records, pods, CgroupPods(CGROUPS), limit_sources(config, queue, pods, admissions)
+        ),
         mounter.files,
         fatal,
         Beside(
@@ -368,8 +340,22 @@ def make_kubelet(
                 pod.uid, "SluiceDefaultsUsed", f"{DEFAULTS_USED}: {why}"
             )
 
-        manager.starting.on_unread.append(record)
         running = [config]
+
+        async def admitted(pod: PodIdentity) -> None:
+            if "admission" in running[0].limits:
+                requests = await recorder.pod(pod)
+                await AdmittedPods(pods, admissions).limits(pod, "", requests, 0)
+
+        if dra is not None:
+            dra.manager.admitted = admitted
+
+        async def record_unplaced(pod: PodIdentity, names: str) -> None:
+            text = f"{names}: {NOT_PLACED}"
+            await recorder.record_pod_event(pod.uid, "SluiceAnnotationIgnored", text)
+
+        manager.starting.on_unread.append(record)
+        manager.starting.on_unplaced.append(record_unplaced)
 
         def rules() -> ResizeRules:
             now = running[0]
@@ -414,6 +400,7 @@ def make_kubelet(
         cluster,
         sums,
         queue,
+        admissions,
         no_access,
         tuple(on_config),
         dra,
@@ -477,7 +464,10 @@ def default_limits_of(config: KubeletConfig) -> DefaultLimits:
 
 
 def limit_sources(
-    config: KubeletConfig, queue: QueueManager | None, pods: PodSource
+    config: KubeletConfig,
+    queue: QueueManager | None,
+    pods: PodSource,
+    admissions: Admissions | None = None,
 ) -> list[LimitsSource]:
     """Sources of limits in the order of kubelet.limits."""
     names = resource_names(config)
@@ -486,6 +476,8 @@ def limit_sources(
     for name in config.limits:
         if name == "queue" and queue is not None:
             sources.append(QueueLimits(queue, pods))
+        elif name == "admission":
+            sources.append(AdmittedPods(pods, admissions))
         elif name == "placement":
             sources.append(PlacedLimits(names, defaults))
         elif name == "pod":

@@ -158,7 +158,13 @@ def _add_run(command: Command) -> None:
 
 
 def _add_shows(command: Command) -> None:
-    command("ps", "grants.show", "List grants.")
+    ps = command("ps", "grants.show", "List grants.")
+    ps.add_argument(
+        *("-o", "--output"),
+        default="",
+        choices=["wide"],
+        help="wide: full names and IDs, the GPU's UUID, priority and workload",
+    )
     top = command("top", "grants.show", "Show GPUs and grants, refreshed until interrupted.")
     _repeats(top)
 

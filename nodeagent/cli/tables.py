@@ -19,9 +19,39 @@ _GRANT_HEAD = (
 )
 
 
+NO_GRANTS = "no grants; start one with: sluice run --gpumem 8Gi --cores 50 -- COMMAND"
+_WIDE_HEAD = (
+    *("GRANT", "NAME", "USER", "GPU", "MEMORY", "SM %", "PROC", "STATE"),
+    *("UUID", "PRIORITY", "WORKLOAD", "COMMAND"),
+)
+
+
+def wide_lines(grants: Sequence[GrantView]) -> list[str]:
+    """Lines of `sluice ps -o wide`: nothing is cut, and each column is as wide as its longest
+    text."""
+    if not grants:
+        return [NO_GRANTS]
+    rows = [_WIDE_HEAD]
+    for grant in grants:
+        for device in grant.devices:
+            memory, share = _memory(device), _share(grant, device)
+            rows.append(
+                (
+                    *(grant.grant, grant.name or "-", _user(grant.uid), _gpu(device)),
+                    *(memory, share, str(grant.processes), _state(grant), device.gpu),
+                    *(str(grant.priority), grant.workload or "-", grant.command or "-"),
+                )
+            )
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+
+
 def ps_lines(grants: Sequence[GrantView], width: int = WIDTH) -> list[str]:
     if not grants:
-        return ["no grants; start one with: sluice run --gpumem 8Gi --cores 50 -- COMMAND"]
+        return [NO_GRANTS]
     lines = [_GRANT_HEAD]
     for grant in grants:
         for number, device in enumerate(grant.devices):
@@ -179,18 +209,34 @@ def event_line(event: NodeEvent) -> str:
 
 
 def _grant_row(grant: GrantView, device: DeviceView, first: bool) -> str:
-    used = "-" if device.used_ratio is None else f"{device.used_ratio * 100:.0f}"
-    cap = f"{device.share_ratio * 100:.0f}{'+' if grant.policy == 'elastic' else ''}"
-    memory = f"{format_bytes(device.memory_used_bytes)}/{format_bytes(device.memory_limit_bytes)}"
-    gpu = "?" if device.gpu_index is None else str(device.gpu_index)
     who = (
         f"{grant.grant[:8]:8} {_cut(grant.name or '-', 12):12} {_cut(_user(grant.uid), 8):8}"
         if first
         else " " * 30
     )
-    state = "held" if grant.held else grant.state
-    tail = f"{grant.processes:>4} {state:8} {grant.command}" if first else ""
-    return f"{who} {gpu:3} {memory:>13} {used + '/' + cap:>9} {tail}".rstrip()
+    tail = f"{grant.processes:>4} {_state(grant):8} {grant.command}" if first else ""
+    return (
+        f"{who} {_gpu(device):3} {_memory(device):>13} {_share(grant, device):>9} {tail}".rstrip()
+    )
+
+
+def _memory(device: DeviceView) -> str:
+    return f"{format_bytes(device.memory_used_bytes)}/{format_bytes(device.memory_limit_bytes)}"
+
+
+def _share(grant: GrantView, device: DeviceView) -> str:
+    """Used and granted time in percent; `+` after an elastic share."""
+    used = "-" if device.used_ratio is None else f"{device.used_ratio * 100:.0f}"
+    cap = f"{device.share_ratio * 100:.0f}{'+' if grant.policy == 'elastic' else ''}"
+    return f"{used}/{cap}"
+
+
+def _gpu(device: DeviceView) -> str:
+    return "?" if device.gpu_index is None else str(device.gpu_index)
+
+
+def _state(grant: GrantView) -> str:
+    return "held" if grant.held else grant.state
 
 
 def _gpu_row(gpu: GpuView) -> str:

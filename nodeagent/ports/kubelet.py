@@ -8,7 +8,7 @@ starts the container, because only then the pod is known.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple, NewType, Protocol
@@ -197,6 +197,19 @@ class PodSource(Protocol):
     async def owners(self, namespace: str, first: OwnerRef | None) -> tuple[Owner, ...]:
         """Owners from the pod's own controller upwards: a Job, then its CronJob. Raises KubeletAway
         or NoPodSource."""
+
+
+class Admissions(Protocol):
+    """Decisions of the queue about pods, where Kueue's objects are the queue."""
+
+    async def why_not(
+        self, namespace: str, name: str, uids: Collection[str], all_known: bool
+    ) -> str:
+        """The reason why no Workload of a pod is admitted; empty if one is.
+
+        `name`: the Workload that the pod names, or empty. `uids`: those of the pod and its owners;
+        `all_known` is False if more owners may exist. Raises KubeletAway.
+        """
 
 
 class PodCgroups(Protocol):

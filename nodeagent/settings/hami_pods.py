@@ -11,14 +11,11 @@ from typing import Any, Final
 from nodeagent.settings.hami import not_served
 from sluicecommon.hami.documents import HamiPart, PartKind, pod_spec
 from sluicecommon.hami.names import (
+    CHOOSING,
     DOMAIN,
     GPU_POLICY,
     NODE_POLICY,
-    NOUSE_TYPE,
-    NOUSE_UUID,
     SCHEDULER,
-    USE_TYPE,
-    USE_UUID,
     VENDOR_DOMAINS,
     VGPU_MODE,
 )
@@ -28,10 +25,7 @@ _PLACING: Final = (
     " ResourceFlavor per GPU type does the same"
 )
 _ANNOTATIONS: Final[Mapping[str, str]] = {
-    USE_TYPE: _PLACING,
-    NOUSE_TYPE: _PLACING,
-    USE_UUID: _PLACING,
-    NOUSE_UUID: _PLACING,
+    **dict.fromkeys(CHOOSING, _PLACING),
     VGPU_MODE: "has no effect: the mode is the node's, kubelet.mode",
     GPU_POLICY: ("has no effect: grants.strategy (pack or spread) holds for the whole node"),
     NODE_POLICY: ("has no effect: Kubernetes' scheduler chooses the node"),

@@ -88,11 +88,18 @@ class KubeletConfig:
     slots_per_gpu: int = number(0, 0, 256)
     """Device ids per GPU: how many containers may share it. 0: grants.slots_per_gpu."""
     limits: tuple[str, ...] = choices(
-        ("queue", "pod", "defaults"), "queue", "placement", "pod", "defaults", live=True
+        ("queue", "pod", "defaults"),
+        "queue",
+        "admission",
+        "placement",
+        "pod",
+        "defaults",
+        live=True,
     )
     """Sources of a container's limits, in order. queue: a queue controller with its own database;
-    pod: the pod's requests (from pod_sources); placement: the same, on the GPUs that a controller
-    in mode kubernetes wrote to the pod; defaults: those below."""
+    admission: none, but in mode kubernetes queued pods wait until their Workload is admitted; pod:
+    the pod's requests (from pod_sources); placement: the same, on the GPUs that a controller in
+    mode kubernetes wrote to the pod; defaults: those below."""
     pod_sources: tuple[str, ...] = choices(("api", "kubelet"), "api", "kubelet")
     """Sources of a pod's requests and owners, in order. api: a watch of this node's pods; kubelet:
     its Pods API (feature gate PodsAPI), which lacks the Jobs and Deployments above a pod."""

@@ -21,6 +21,9 @@ cp prometheus/sluice-alerts.yaml grafana/sluice-node.json "$new/grafana/sluice-q
 "$python" generate/rights.py --users | tee "$new/kubernetes/kueue-user-roles.yaml" >"$new/helm/sluice/files/kueue-user-roles.yaml"
 "$python" generate/rights.py --rules >"$new/helm/sluice/files/queue-rules.yaml"
 "$python" generate/vendors.py >"$new/helm/sluice/files/vendor-resources.yaml"
+# The models that simulatedGpus may name, from the simulator's table.
+sed -n 's/^\t*\.key = "\(.*\)",$/\1/p' ../simgpu/node/model.c >"$new/helm/sluice/files/simulated-models.txt"
+[ -s "$new/helm/sluice/files/simulated-models.txt" ]
 put() {
 	(cd "$new" && find . -type f -printf '%P\n') | while read -r file; do
 		cmp -s "$new/$file" "$file" && continue

@@ -16,6 +16,7 @@ import yaml
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from queuecontroller.cluster.setup.rbac import (
+    agent_rules,
     beside_rules,
     cluster_rules,
     documents,
@@ -35,6 +36,7 @@ def rules() -> str:
     """Rules for the chart, whose templates name the roles and bindings."""
     made = {
         "cluster": cluster_rules(),
+        "agent": agent_rules(),
         "namespace": lease_rules(),
         "beside": beside_rules(),
         "besideNamespace": lease_rules(beside=True),

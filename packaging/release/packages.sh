@@ -18,8 +18,7 @@ python3 packaging/release/sbom.py "$dest/deb" >"$dest/deb/sluice.cdx.json"
 packaging/release/rpm.sh "$dest/rpm"
 python3 packaging/release/sbom.py "$dest/rpm" >"$dest/rpm/sluice.cdx.json"
 if [ "$(id -u)" = 0 ]; then # for chroot and owners of files
-	packaging/release/root.sh image build/debian/image-root.tar
-	python3 packaging/release/image.py build/debian/image-root.tar "$dest/deb" "$dest/image"
+	packaging/release/image.sh "$dest"
 else
 	echo "packages: no container image: that needs root" >&2
 fi

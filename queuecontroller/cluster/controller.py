@@ -56,6 +56,7 @@ from queuecontroller.cluster.plan import Followed, Leadership, Plan
 from queuecontroller.cluster.podplacement.gpu_pods import Budgets, GpuPods, read_budget, seen
 from queuecontroller.cluster.podwebhooks.share_pods import SharePods
 from queuecontroller.cluster.session import Session
+from queuecontroller.frameworks.names import QUEUE_NAME
 from queuecontroller.frameworks.table import OfRuntime
 from queuecontroller.kueueapi import GROUP
 from queuecontroller.state.shell import Shell
@@ -238,7 +239,7 @@ class Controller:
 
     def _is_queued(self, pod: Document) -> bool:
         labels = labels_of(pod)
-        if any(labels.get(name) == "true" for name in _GATED):
+        if any(labels.get(name) == "true" for name in _GATED) or labels.get(QUEUE_NAME):
             return True
         return labels.get(PLACED_PODS) == "true" and (NODES, ()) in self._followers
 

@@ -36,6 +36,7 @@ from queuecontroller.cluster.reconcilers.failing_nodes import FailingNodes
 from queuecontroller.cluster.reconcilers.owners import Reconcilers
 from queuecontroller.cluster.reconcilers.retention import RetentionSweeper
 from queuecontroller.cluster.status.events import KubernetesEvent, of_preemptor, of_workload
+from queuecontroller.cluster.status.waiting import WaitingReasons, owners_to_tell
 from queuecontroller.cluster.writers.event_recorder import EventRecorder
 from queuecontroller.cluster.writers.queue_writer import QueueWriter
 from queuecontroller.cluster.writers.workload_writer import WorkloadWriter
@@ -160,6 +161,7 @@ class Session:
             self._node_facts = NodeFacts(self.shell, client, plan.sharing, may_write)
         self._scheduling = followed.scheduling
         self._claims_changed = asyncio.Event()
+        self._waiting = WaitingReasons()
         self._dispatcher = Dispatcher(self._handlers())
         self._began = False
 
@@ -320,6 +322,8 @@ class Session:
         return table
 
     def _workload_changed(self, key: str, document: Document | None) -> None:
+        if document is None:
+            self._waiting.forget(key)
         self.shell.step(
             "workload", lambda book, now_ns: self.mirror.workload(key, document, now_ns)
         )
@@ -366,6 +370,9 @@ class Session:
             self.recorder.record(after, WORKLOADS, event)
             if event.reason == PREEMPTED:
                 self._record_preemption(before)
+        if (waits := self._waiting.changed(before, after)) is not None:
+            for kind, owner in owners_to_tell(after):
+                self.recorder.record(owner, kind, waits)
         self.reconcilers.workload_changed(key_of(after), after)
         self._node_context.workload(key_of(after))
         self.provisioner.workload_changed(key_of(after), after)

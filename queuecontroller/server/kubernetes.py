@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import logging
 import secrets
 import shutil
@@ -37,6 +36,7 @@ from queuecontroller.cluster.setup.front_proxy import read_front_proxy
 from queuecontroller.cluster.setup.job_webhooks import (
     MUTATE_PATH,
     SHARES_PATH,
+    Missed,
     json_patch,
     patch_of,
     problems_of,
@@ -99,6 +99,7 @@ from sluicecommon.kubernetes.credentials import (
     in_cluster,
 )
 from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
+from sluicecommon.kubernetes.resources import NAMESPACES
 from sluicecommon.reader import ManifestError, Problem
 
 if TYPE_CHECKING:
@@ -113,6 +114,8 @@ WRITES: Final = 32
 ANSWER_S: Final = 10.0
 """Timeout of a write: a longer one might take effect after another replica has become leader."""
 AGAIN_S: Final = 2.0
+WITHDRAWN_S: Final = 5.0
+"""Seconds that the end of the process waits until its registrations are removed."""
 
 
 def serve_kubernetes(settings: Settings, environment: Mapping[str, str]) -> int:
@@ -281,14 +284,25 @@ async def _serve(
                 writing,
                 partial(webhook_of, given, namespace),
                 namespace,
+                missed=Missed(
+                    given.webhooks_queued_policy,
+                    given.webhooks_queued_timeout_s,
+                    given.webhooks_policy,
+                    given.webhooks_timeout_s,
+                ),
                 webhooks=bool(given.webhooks_listen),
                 visibility=bool(given.visibility_listen),
+                leads=lambda: controller.shell is not None,
+                is_leaving=partial(_is_leaving, controller, namespace),
             )
         )
+        ending = asyncio.create_task(_cancel_at(stopped, registering))
         try:
             return await _run(controller, stopped)
         finally:
+            ending.cancel()
             registering.cancel()
+            await asyncio.wait({registering}, timeout=WITHDRAWN_S)
     finally:
         collecting.cancel()
         collector.stop()
@@ -414,19 +428,39 @@ def webhook_of(given: KubernetesSettings, namespace: str) -> Webhook:
     return Webhook(bundle, given.webhooks_url.rstrip("/"), namespace, word=word)
 
 
+async def _cancel_at(stopped: asyncio.Event, registering: asyncio.Task[None]) -> None:
+    """End the registrations before the lease is given back: the next leader makes its own."""
+    await stopped.wait()
+    registering.cancel()
+
+
+def _is_leaving(controller: Controller, namespace: str) -> bool:
+    """True if the controller's own namespace is being deleted."""
+    found = controller.cache.get(NAMESPACES, namespace)
+    return found is not None and bool(found["metadata"].get("deletionTimestamp"))
+
+
 async def _until_fit(client: ApiClient, stopped: asyncio.Event, beside: bool) -> bool:
-    """Retry the preflight check until the API server answers; returns False if stopped meanwhile.
-    Raises Unfit."""
-    while not stopped.is_set():
-        try:
-            await (check_beside if beside else check_cluster)(client)
-            return True
-        except (ApiAway, ApiRefused) as error:
-            log.warning("%s", error)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(AGAIN_S):
-                await stopped.wait()
-    return False
+    """Retry the preflight check until the API server answers; returns False if stopped meanwhile,
+    also while a check waits for its answer. Raises Unfit."""
+    stopping = asyncio.create_task(stopped.wait())
+    try:
+        while not stopped.is_set():
+            check = asyncio.create_task((check_beside if beside else check_cluster)(client))
+            await asyncio.wait({check, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not check.done():
+                check.cancel()
+                await asyncio.gather(check, return_exceptions=True)
+                return False
+            try:
+                check.result()
+                return True
+            except (ApiAway, ApiRefused, asyncio.CancelledError) as error:
+                log.warning("%s", error or "the check was cancelled")
+            await asyncio.wait({stopping}, timeout=AGAIN_S)
+        return False
+    finally:
+        stopping.cancel()
 
 
 async def _run(controller: Controller, stopped: asyncio.Event) -> int:

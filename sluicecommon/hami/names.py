@@ -59,6 +59,21 @@ GPU_POLICY: Final = "hami.io/gpu-scheduler-policy"
 WEIGHTS: Final = "hami.io/device-scoring-weights"
 """Weights for how full a device is: `slot=1,core=1,memory=3`."""
 
+CHOOSING: Final = (
+    USE_TYPE,
+    NOUSE_TYPE,
+    USE_UUID,
+    NOUSE_UUID,
+    USE_INDEX,
+    NOUSE_INDEX,
+    NUMA_BIND,
+    NODE_POLICY,
+    GPU_POLICY,
+    VGPU_MODE,
+    WEIGHTS,
+)
+"""Annotations by which a scheduler chooses node and GPUs; a node alone cannot."""
+
 # -- annotations of pods that record an allocation ------------------------------------------------
 
 NODE: Final = "hami.io/vgpu-node"

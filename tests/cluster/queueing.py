@@ -236,11 +236,11 @@ def asked(plane: ControlPlane, place: Path, *settings: str) -> Iterator[Replica]
 def is_asked(plane: ControlPlane) -> bool:
     """The API server takes a moment to know of a webhook and of a converter."""
     asked = job("try", "none", suspend=False)
-    held: Any = plane.api.call("POST", f"{JOBS}?dryRun=All", asked)
     bare = {"apiVersion": "v1", "kind": "Pod", **asked["spec"]["template"]}
     bare["metadata"] = asked["metadata"]
-    gated: Any = plane.api.call("POST", "/api/v1/namespaces/default/pods?dryRun=All", bare)
     try:
+        held: Any = plane.api.call("POST", f"{JOBS}?dryRun=All", asked)
+        gated: Any = plane.api.call("POST", "/api/v1/namespaces/default/pods?dryRun=All", bare)
         plane.api.get(f"/apis/{GROUP}/v1beta1/resourceflavors")
     except ApiError:
         return False

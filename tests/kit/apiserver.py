@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+import re
 import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 from aiohttp import web
 
 Document = dict[str, Any]
+_OF_A_SET = re.compile(r"(\S+) in \((.*)\)")
 
 
 def merged(old: Any, patch: Any) -> Any:
@@ -176,6 +178,11 @@ class ApiServer:
                 found = found.get(step, {})
             if found != value:
                 return False
+        labels = document["metadata"].get("labels") or {}
+        if text := request.query.get("labelSelector", ""):
+            chosen = _OF_A_SET.fullmatch(text)
+            assert chosen is not None, f"of label selectors only `KEY in (...)` is here: {text}"
+            return labels.get(chosen[1]) in chosen[2].split(",")
         return True
 
     def _all(self, request: web.Request, collection: str, namespace: str) -> list[Document]:

@@ -321,19 +321,108 @@ def test_in_mode_kubernetes_the_queue_is_the_api_servers_objects() -> None:
     service = of(objects, "Service", "s-queue")
     (port,) = (one["port"] for one in service["spec"]["ports"] if one["name"] == "grpc")
     assert node["queue"]["server"].endswith(f":{port}")
-    assert node["kubelet"]["limits"] == ["placement", "pod", "defaults"]
+    assert node["kubelet"]["limits"] == ["admission", "placement", "pod", "defaults"]
     node_config.parse(node)
     names = {one["metadata"]["name"] for one in objects if one["kind"] == "Role"}
     assert "s-queue" in names
     role = of(objects, "ClusterRole", "queue")["rules"]
     rules = yaml.safe_load((CHART / "files" / "queue-rules.yaml").read_text())
     assert role == rules["cluster"]
+    assert all(one in of(objects, "ClusterRole", "agent")["rules"] for one in rules["agent"])
+    plain = of(rendered(*SECRETS), "ClusterRole", "agent")["rules"]
+    assert not [one for one in rules["agent"] if one in plain], "only with Kueue's objects"
     roles = {one["metadata"]["name"] for one in objects if one["kind"] == "ClusterRole"}
     for_users = {one for one in roles if one.startswith("kueue-")}
     assert {"kueue-batch-admin-role", "kueue-batch-user-role", "kueue-metrics-reader"} <= for_users
     assert len(for_users) > 50
     without = {one["metadata"]["name"] for one in static() if one["kind"] == "ClusterRole"}
     assert not for_users & without, "there are no objects of Kueue's in mode standalone"
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("given", "model"),
+    [("2xh100", "h100"), ("h100-80gb,3xb300", "b300"), ("a100-40gb:1g.5gb,x", "x")],
+)
+def test_a_model_that_the_simulator_does_not_have_is_refused(given: str, model: str) -> None:
+    with pytest.raises(AssertionError, match=f"there is no model {model}; there are h200-141gb, "):
+        rendered(f"simulatedGpus={given}".replace(",", "\\,"))
+
+
+@needs_helm
+def test_every_model_of_the_simulator_may_be_named() -> None:
+    models = (CHART / "files" / "simulated-models.txt").read_text().split()
+    assert {"h100-80gb", "a100-40gb", "v100-32gb"} <= {*models}
+    rendered("simulatedGpus=" + "\\,".join(f"2x{one}" for one in models))
+
+
+@needs_helm
+def test_pods_that_name_resources_get_claims_where_nodes_give_gpus_by_claims() -> None:
+    """No scheduler fits gpucores there, which the webhook adds to a plain nvidia.com/gpu."""
+
+    def claims(kubernetes: str, *values: str) -> bool:
+        objects = rendered(*SECRETS, "queue.mode=kubernetes", *values, kubernetes=kubernetes)
+        text = of(objects, "ConfigMap", "queue")["data"]["queue.toml"]
+        return queue_config.parse(tomllib.loads(text)).shares.as_claims
+
+    assert claims("1.36", "agent.door=dra")
+    assert not claims("1.36")
+    assert not claims("1.35", "agent.door=dra"), "a device has no shares there"
+    assert not claims("1.36", "agent.door=dra", "queue.config=[shares]\nas_claims = false")
+
+
+@needs_helm
+def test_no_sums_over_cards_where_the_extender_places_every_pod() -> None:
+    """The kubelet fails a pod for good (OutOfnvidia.com/gpucores) whose requests exceed them."""
+
+    def advertised(*values: str) -> bool:
+        text = of(rendered(*SECRETS, *values), "ConfigMap", "agent")["data"]["sluice.toml"]
+        return bool(tomllib.loads(text)["kubelet"].get("advertise_sums", True))
+
+    assert not advertised("queue.mode=kubernetes")
+    assert advertised()
+    assert advertised("queue.mode=beside")
+    assert advertised("queue.mode=kubernetes", "shares.takeOver=false"), "others place by them"
+    assert advertised("queue.mode=kubernetes", "scheduler.enabled=false")
+    config = "agent.config=[kubelet]\nadvertise_sums = true"
+    assert advertised("queue.mode=kubernetes", config), "the user's own wins"
+
+
+@needs_helm
+def test_what_the_api_server_does_while_no_replica_answers_are_values() -> None:
+    def missed(*values: str) -> tuple[str, int, str, int]:
+        objects = rendered(*SECRETS, "queue.mode=kubernetes", *values)
+        text = of(objects, "ConfigMap", "queue")["data"]["queue.toml"]
+        given = queue_config.parse(tomllib.loads(text)).kubernetes
+        return (
+            given.webhooks_queued_policy,
+            given.webhooks_queued_timeout_s,
+            given.webhooks_policy,
+            given.webhooks_timeout_s,
+        )
+
+    assert missed() == ("Fail", 10, "Ignore", 3)
+    values = (
+        "queue.webhooks.queuedFailurePolicy=Ignore",
+        "queue.webhooks.queuedTimeoutSeconds=4",
+        "queue.webhooks.failurePolicy=Fail",
+        "queue.webhooks.timeoutSeconds=5",
+    )
+    assert missed(*values) == ("Ignore", 4, "Fail", 5)
+
+
+@needs_helm
+def test_replicas_are_on_different_nodes_where_there_are_some() -> None:
+    def spec(*values: str) -> dict[str, Any]:
+        found: dict[str, Any] = of(rendered(*SECRETS, *values), "Deployment", "queue")["spec"]
+        return found
+
+    made = spec("queue.mode=kubernetes")
+    assert made["replicas"] == 1, "no cluster is known here; in one of two nodes there are 2"
+    (spread,) = made["template"]["spec"]["topologySpreadConstraints"]
+    assert spread["whenUnsatisfiable"] == "ScheduleAnyway"
+    assert spread["labelSelector"] == made["selector"]
+    assert "topologySpreadConstraints" not in spec()["template"]["spec"]
 
 
 @needs_helm

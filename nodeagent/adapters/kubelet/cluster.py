@@ -221,6 +221,12 @@ class Cluster:
             raise KubeletAway(f"{self.client.server}: {pod} has no container {container}")
         return found
 
+    async def pod(self, pod: PodIdentity) -> ContainerRequests:
+        """Labels, annotations and owner of a pod, without a container's resources. Raises
+        NoPodSource, KubeletAway."""
+        facts = await self._pod(pod)
+        return ContainerRequests(pod, (), facts.labels, facts.annotations, facts.owner)
+
     async def _pod(self, pod: PodIdentity) -> PodFacts:
         """The pod's facts; waits up to SYNC_S, because the watch may lag behind the kubelet's."""
         try:

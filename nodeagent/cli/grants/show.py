@@ -13,7 +13,7 @@ from pathlib import Path
 
 from nodeagent import native
 from nodeagent.cli.session import Failed, complain, connect, print_json
-from nodeagent.cli.tables import History, TopView, event_line, ps_lines, top_lines
+from nodeagent.cli.tables import History, TopView, event_line, ps_lines, top_lines, wide_lines
 from sluicecommon.plain import write_all_fields
 
 EXIT_UNREACHABLE = 69
@@ -30,7 +30,8 @@ def ps(options: argparse.Namespace, environment: dict[str, str]) -> int:
     if options.json:
         print_json(grants)
     else:
-        print("\n".join(ps_lines(grants, _width())))
+        lines = wide_lines(grants) if options.output == "wide" else ps_lines(grants, _width())
+        print("\n".join(lines))
     return 0
 
 

@@ -11,7 +11,7 @@ import asyncio
 from pathlib import Path
 
 from nodeagent.adapters.host.config_files import load
-from nodeagent.assembly.kubelet import access_of
+from nodeagent.assembly.cluster import access_of
 from nodeagent.cli.session import complain, print_json
 from nodeagent.core.kubelet.sums import ANNOTATION
 from nodeagent.paths import host_name

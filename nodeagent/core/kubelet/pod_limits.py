@@ -4,7 +4,7 @@ goes before 1).
 
 A request that is missing takes the node's default: the whole memory, and a share of the time that
 yields to others (HAMi's meaning of 0 cores): elastic, with the weight of one core. 100 cores are an
-exclusive GPU, as with HAMi.
+exclusive GPU, as with HAMi. The annotation `sluice.dev/share-policy` takes precedence.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from types import MappingProxyType
 from typing import Final
 
 from nodeagent.ports.clients import GrantAsk, MemoryAsk
@@ -19,6 +20,7 @@ from nodeagent.ports.kubelet import ContainerLimits, PermanentError
 from nodeagent.units import MIB, WHOLE_PPM, Bytes, Ppm, SharePolicy
 from sluicecommon.hami.names import ResourceNames
 from sluicecommon.kubernetes.quantity import QuantityError, exact_value, gpu_mib_problem
+from sluicecommon.share_policy import share_policy
 
 FIRST_PRIORITY: Final = 1
 """Priority of a grant whose pod requests HAMi's priority 0, if the node permits it; all others have
@@ -61,10 +63,14 @@ def parse_quantity(text: str) -> Fraction:
 
 
 def limits_from_requests(
-    resources: Mapping[str, str], gpus: int, names: ResourceNames, defaults: DefaultLimits
+    resources: Mapping[str, str],
+    gpus: int,
+    names: ResourceNames,
+    defaults: DefaultLimits,
+    annotations: Mapping[str, str] = MappingProxyType({}),
 ) -> ContainerLimits:
-    """Limits of a container with `gpus` slots from the kubelet. Raises PermanentError for an
-    invalid request."""
+    """Limits of a container with `gpus` slots from the kubelet. Of the pod's annotations the policy
+    of its share counts. Raises PermanentError for an invalid request."""
     if defaults.alone:
         return default_limits(gpus, defaults)
     memory = _whole(resources, names.memory)
@@ -87,10 +93,13 @@ def limits_from_requests(
         ask,
         cores if names.cores in resources else defaults.cores_percent,
         defaults.elastic,
+        _policy(annotations),
     )
     return ContainerLimits(
         replace(grant, priority=min(FIRST_PRIORITY if first else 0, defaults.max_priority)),
-        source="pod" if any(name in resources for name in known) else "defaults",
+        source="pod"
+        if any(name in resources for name in known) or share_policy(annotations)
+        else "defaults",
     )
 
 
@@ -110,8 +119,28 @@ def _default_memory(defaults: DefaultLimits) -> MemoryAsk:
     return MemoryAsk(part_ppm=Ppm(WHOLE_PPM))
 
 
-def _ask(gpus: int, memory: MemoryAsk, cores: int, elastic: bool) -> GrantAsk:
-    if cores >= 100:
+def _policy(annotations: Mapping[str, str]) -> SharePolicy | None:
+    """Raises PermanentError."""
+    try:
+        found = share_policy(annotations)
+    except ValueError as error:
+        raise PermanentError(str(error)) from None
+    return SharePolicy(found) if found else None
+
+
+def _ask(
+    gpus: int,
+    memory: MemoryAsk,
+    cores: int,
+    elastic: bool,
+    policy: SharePolicy | None = None,
+) -> GrantAsk:
+    """`policy`: the one that the pod names; None if its cores decide it."""
+    if policy is SharePolicy.EXCLUSIVE or (policy is SharePolicy.HARD and not cores):
+        cores = 100
+    if policy is not None:
+        pass
+    elif cores >= 100:
         policy = SharePolicy.EXCLUSIVE
     elif cores == 0 or elastic:
         policy = SharePolicy.ELASTIC

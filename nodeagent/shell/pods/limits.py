@@ -168,8 +168,11 @@ class PodLimits:
     ) -> ContainerLimits | None:
         if isinstance(requests, RequestsUnknown):
             return None
-        found = limits_from_requests(dict(requests.resources), gpus, self._names, self._defaults)
-        request = guaranteed(dict(requests.annotations), container, self._names)
+        annotations = dict(requests.annotations)
+        found = limits_from_requests(
+            dict(requests.resources), gpus, self._names, self._defaults, annotations
+        )
+        request = guaranteed(annotations, container, self._names)
         return found if request is None else replace(found, ask=replace(found.ask, request=request))
 
 

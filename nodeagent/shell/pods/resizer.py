@@ -19,10 +19,11 @@ from nodeagent.core.kubelet.pod_limits import DefaultLimits, limits_from_request
 from nodeagent.core.kubelet.resizing import in_words, parse_resize, resize_texts, to_ask
 from nodeagent.ports.clients import GrantAsk, RefusalKind, Refused
 from nodeagent.ports.kubelet import PermanentError
-from nodeagent.ports.ledger import GrantState
+from nodeagent.ports.ledger import GrantRecord, GrantState
 from nodeagent.units import GrantId, PodUid
 from sluicecommon.background import BackgroundTasks
 from sluicecommon.hami.names import ResourceNames
+from sluicecommon.share_policy import ANNOTATION
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +113,7 @@ class Resizer:
                     "the queue decides what this pod has: change its Workload's resources"
                 )
             wish = parse_resize(of.container, text, rules.names)
-            made = _made(pod, of.container, len(held.record.devices), rules)
+            made = _made(pod, held.record, of.container, rules)
             ask = to_ask(held.record, made, wish, rules.mode == "on")
             if ask is not None:
                 self._grants.apply(ev.Resized(grant, ask))
@@ -141,10 +142,16 @@ class Resizer:
         await self._record(pod, reason, text, warns)
 
 
-def _made(pod: PodFacts, container: str, gpus: int, rules: ResizeRules) -> GrantAsk:
-    """Limits from the container's resources, which do not change while it runs. Raises
-    PermanentError."""
+def _made(pod: PodFacts, record: GrantRecord, container: str, rules: ResizeRules) -> GrantAsk:
+    """Limits from the container's resources and the grant's policy, which do not change while it
+    runs; an annotation may. Raises PermanentError."""
     requests = pod.requests(container)
     if requests is None:
         raise PermanentError(f"the pod has no container {container}")
-    return limits_from_requests(dict(requests.resources), gpus, rules.names, rules.defaults).ask
+    return limits_from_requests(
+        dict(requests.resources),
+        len(record.devices),
+        rules.names,
+        rules.defaults,
+        {ANNOTATION: record.policy.value},
+    ).ask

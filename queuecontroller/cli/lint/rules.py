@@ -42,11 +42,11 @@ class _All:
 
 
 def lint(texts: Mapping[str, str]) -> list[Finding]:
-    """Findings over all texts (by file name), worst first."""
+    """Findings over all texts (by file name), worst first; one for all replicas of an object."""
     documents = load(texts)
     places = {(one.kind, one.namespace, one.name): one for one in documents.sources}
     everything = _All(documents, places)
-    found = [one for rule in RULES for one in rule(everything)]
+    found = dict.fromkeys(one for rule in RULES for one in rule(everything))
     order = {Severity.ERROR: 0, Severity.WARNING: 1}
     return sorted(found, key=lambda f: (order[f.severity], f.file, f.line, f.object, f.field))
 
@@ -104,6 +104,7 @@ def dangling(everything: _All) -> Iterator[Finding]:
     documents = everything.documents
     queues = {one.name for one in documents.cluster_queues}
     flavors = {one.name for one in documents.flavors}
+    checks = {one.name for one in everything.kind("AdmissionCheck")}
     locals_ = {(one.namespace, one.name) for one in documents.local_queues}
 
     def missing(at: Source, field: str, kind: str, name: str, known: Iterable[str]) -> Finding:
@@ -123,6 +124,10 @@ def dangling(everything: _All) -> Iterator[Finding]:
                 if one.flavor not in flavors:
                     field = f"spec.resourceGroups.flavors[{one.flavor}].name"
                     yield missing(at, field, "ResourceFlavor", one.flavor, flavors)
+        for check in queue.admission_checks:
+            if check.name not in checks:
+                field = "spec.admissionChecksStrategy.admissionChecks"
+                yield missing(at, field, "AdmissionCheck", check.name, checks)
     for workload in documents.workloads:
         if workload.queue_name and (workload.namespace, workload.queue_name) not in locals_:
             at = _place_of_workload(everything, workload.namespace, workload.name)

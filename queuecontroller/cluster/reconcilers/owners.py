@@ -23,6 +23,7 @@ from queuecontroller.cluster.cache.objects import (
     split_key,
 )
 from queuecontroller.cluster.reconcilers.jobs import Jobs
+from queuecontroller.cluster.reconcilers.missed_pods import MissedPods
 from queuecontroller.cluster.reconcilers.pods import Pods
 from queuecontroller.cluster.reconcilers.topology_gates import TopologyGates
 from queuecontroller.cluster.reconcilers.units import (
@@ -72,6 +73,7 @@ class Reconcilers:
         self._jobs = Jobs(self.workload_actions, self.work_queue.add)
         self._pods = Pods(self.workload_actions, self.work_queue.add)
         self._gates = TopologyGates(self.workload_actions)
+        self._missed = MissedPods(self.workload_actions)
         self._unit_of: dict[str, Unit] = {}
         """The unit that each Workload belongs to."""
         self._of_unit: dict[Unit, dict[str, None]] = {}
@@ -100,6 +102,8 @@ class Reconcilers:
         for unit in self._pods.changed(key, document):
             self._add(unit)
         for unit in self._gates.changed(key, document):
+            self._add(unit)
+        for unit in self._missed.changed(key, document):
             self._add(unit)
 
     def stateful_set_changed(self, key: str, document: Document | None) -> None:
@@ -195,6 +199,8 @@ class Reconcilers:
                 again = await self._pods.reconcile_set(unit, self._workloads_of(unit))
             case UnitKind.PLACED:
                 again = await self._gates.reconcile(unit)
+            case UnitKind.MISSED:
+                again = await self._missed.reconcile(unit)
             case UnitKind.WORKLOAD:
                 again = await self._reconcile_alone(unit)
             case _:

@@ -31,6 +31,8 @@ class UnitKind(StrEnum):
     SET = "LeaderWorkerSet"
     PLACED = "placed pods"
     """Pods of one Workload that go to the topology domains it was assigned."""
+    MISSED = "pod without its gate"
+    """A pod that names a queue and was created while no replica answered the webhook."""
     WORKLOAD = "Workload"
     """A Workload without an owner that is known here."""
 
@@ -66,6 +68,11 @@ def group_unit(key: str) -> Unit:
 def placed_unit(key: str) -> Unit:
     """The unit of a Workload's pods that are placed by topology."""
     return Unit(UnitKind.PLACED, PODS, key)
+
+
+def missed_unit(key: str) -> Unit:
+    """The unit of a pod that may have missed the webhook."""
+    return Unit(UnitKind.MISSED, PODS, key)
 
 
 def of_pod(pod: Document) -> Unit:

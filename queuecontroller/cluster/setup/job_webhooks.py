@@ -1,13 +1,15 @@
 """Webhooks for new jobs: AdmissionReview to AdmissionReview, from the cache.
 
 A job that has to be queued is suspended as it is created, so that none of its pods starts. While
-the webhook is not reachable the job is created unchanged, and suspended a moment later.
+no replica answers, the API server refuses a new object that names a queue, and creates all others
+unchanged; `Missed` has the settings of both.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from queuecontroller.cluster.cache.job_context import FRAMEWORKS, kind_of, setting
@@ -24,28 +26,64 @@ from sluicecommon.reader import ManifestError, Problem
 MUTATE_PATH: Final = "/mutate"
 SHARES_PATH: Final = "/shares"
 CONFIGURATION: Final = "sluice-jobs"
+POD_WEBHOOK: Final = "pods.kueue.sluice.dev"
+_NEW_WITH_QUEUE: Final = (
+    "request.operation == 'CREATE' && has(object.metadata.labels)"
+    f" && '{QUEUE_NAME}' in object.metadata.labels"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """Behaviour of the API server while no replica answers its webhooks in time."""
+
+    queued_policy: str = "Fail"
+    """failurePolicy for new objects that name a queue. Fail: they are refused. Ignore: their pods
+    may run without being counted until a replica answers again."""
+    queued_timeout_s: int = 10
+    """As long as Kueue's."""
+    policy: str = "Ignore"
+    """failurePolicy for all other jobs and pods. Ignore: they are created unchanged."""
+    timeout_s: int = 3
+
+
+MISSED: Final = Missed()
 
 
 def mutating(
-    client: Callable[[str], Mapping[str, Any]], namespace: str, unless_by: str = ""
+    client: Callable[[str], Mapping[str, Any]],
+    namespace: str,
+    unless_by: str = "",
+    missed: Missed = MISSED,
 ) -> dict[str, Any]:
     """Return the MutatingWebhookConfiguration; `client` makes the clientConfig of a path.
     `unless_by`: user name of the controller, whose own writes to jobs are not sent."""
     apart = ["kube-system", namespace]
     expression = f"request.userInfo.username != '{unless_by}'"
-    by_others = {"matchConditions": [{"name": "by-others", "expression": expression}]}
+    by_others = [{"name": "by-others", "expression": expression}]
+    kinds = (
+        # What a running job may not change is refused.
+        ("jobs", Holding.SUSPEND, ["CREATE", "UPDATE"]),
+        ("pods", Holding.GATE, ["CREATE"]),
+        # Any write may replace their templates.
+        ("templates", Holding.PODS, ["CREATE", "UPDATE"]),
+    )
+    # An update is never refused for lack of an answer: Kubernetes' own controllers and its garbage
+    # collector write to these objects, too.
+    ways = (
+        ("", f"!({_NEW_WITH_QUEUE})", missed.policy, missed.timeout_s),
+        ("queued-", _NEW_WITH_QUEUE, missed.queued_policy, missed.queued_timeout_s),
+    )
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "MutatingWebhookConfiguration",
         "metadata": {"name": CONFIGURATION, "labels": {"app.kubernetes.io/part-of": "sluice"}},
         "webhooks": [
             {
-                "name": f"{name}.kueue.sluice.dev",
+                "name": f"{prefix}{name}.kueue.sluice.dev",
                 "admissionReviewVersions": ["v1"],
                 "clientConfig": dict(client(MUTATE_PATH)),
-                # The controller corrects what the webhook misses, or it runs without being
-                # counted: the cluster must work without the webhook.
-                "failurePolicy": "Ignore",
+                "failurePolicy": policy,
                 "sideEffects": "None",
                 "timeoutSeconds": seconds,
                 "matchPolicy": "Equivalent",
@@ -58,27 +96,17 @@ def mutating(
                         }
                     ]
                 },
-                "rules": _rules(holding, operations),
-                **(by_others if unless_by and holding is Holding.SUSPEND else {}),
-                **({"objectSelector": {"matchExpressions": [selector]}} if selector else {}),
+                "rules": _rules(holding, ["CREATE"] if prefix else operations),
+                "matchConditions": [
+                    {"name": "names-a-queue" if prefix else "all-others", "expression": matches},
+                    *(by_others if unless_by and holding is Holding.SUSPEND else ()),
+                ],
             }
-            for name, holding, operations, seconds, selector in (
-                # What a running job may not change is refused.
-                ("jobs", Holding.SUSPEND, ["CREATE", "UPDATE"], 5, None),
-                # A pod that misses the webhook runs without quota: one that names a queue waits
-                # for a busy controller, others start without delay.
-                ("queued-pods", Holding.GATE, ["CREATE"], 10, _named("Exists")),
-                ("pods", Holding.GATE, ["CREATE"], 2, _named("DoesNotExist")),
-                # Any write may replace their templates.
-                ("templates", Holding.PODS, ["CREATE", "UPDATE"], 5, None),
-            )
+            for prefix, matches, policy, seconds in ways
+            for name, holding, operations in kinds
         ]
-        + [_objects(client), _shares(client, apart)],
+        + [_objects(client), _shares(client, apart, missed)],
     }
-
-
-def _named(operator: str) -> dict[str, str]:
-    return {"key": QUEUE_NAME, "operator": operator}
 
 
 def _objects(client: Callable[[str], Mapping[str, Any]]) -> dict[str, Any]:
@@ -110,17 +138,19 @@ _ANNOTATIONS_CHANGE: Final = (
 )
 
 
-def _shares(client: Callable[[str], Mapping[str, Any]], apart: list[str]) -> dict[str, Any]:
+def _shares(
+    client: Callable[[str], Mapping[str, Any]], apart: list[str], missed: Missed
+) -> dict[str, Any]:
     """Return the webhook for pods that request GPU shares, queued or not; HAMi's label opts out."""
     return {
         "name": "shares.sluice.dev",
         "admissionReviewVersions": ["v1"],
         "clientConfig": dict(client(SHARES_PATH)),
         # Without it such a pod stays Pending, or gets exactly the resources it names.
-        "failurePolicy": "Ignore",
+        "failurePolicy": missed.policy,
         # Admitted pods are counted for seconds; a dry run is not.
         "sideEffects": "NoneOnDryRun",
-        "timeoutSeconds": 2,
+        "timeoutSeconds": missed.timeout_s,
         "matchPolicy": "Equivalent",
         "namespaceSelector": {
             "matchExpressions": [

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from queuecontroller.cluster.cache.claims import KINDS as CLAIM_KINDS
+from queuecontroller.cluster.cache.job_context import FRAMEWORKS, SETS
 from queuecontroller.cluster.cache.job_context import KINDS as JOBS
-from queuecontroller.cluster.cache.job_context import SETS
 from queuecontroller.cluster.cache.kinds import (
     BUDGETS,
     CHECKS,
@@ -103,7 +103,7 @@ def cluster_rules() -> list[Rule]:
             names=sorted(f"{one.plural}.{GROUP}" for one in KINDS.values()),
         ),
         *(
-            _rule(_HOOKS, [plural], "get", "patch", names=[name])
+            _rule(_HOOKS, [plural], "get", "patch", "delete", names=[name])
             for plural, name in _CONFIGURATIONS.items()
         ),
         _rule(_HOOKS, list(_CONFIGURATIONS), "create"),
@@ -113,12 +113,28 @@ def cluster_rules() -> list[Rule]:
             [API_SERVICES.plural],
             "get",
             "patch",
+            "delete",
             names=[one["metadata"]["name"] for one in services("", "", "")],
         ),
         _rule(API_SERVICES.group, [API_SERVICES.plural], "create"),
         _rule(REVIEWS.group, [REVIEWS.plural], "create"),
     ]
     return rules
+
+
+def agent_rules() -> list[Rule]:
+    """Return the rules of the agents in mode kubernetes, beside those of the other modes: a queued
+    pod starts on a node only if its Workload is admitted, and its owners tell whether it is queued.
+    """
+    of_kubernetes = {"", "apps", "batch"}
+    owners: dict[str, set[str]] = {}
+    for one in FRAMEWORKS:
+        if one.group not in of_kubernetes:
+            owners.setdefault(one.group, set()).add(one.plural)
+    return [
+        _rule(GROUP, ["workloads"], "get", "list"),
+        *(_rule(group, sorted(plurals), "get") for group, plurals in sorted(owners.items())),
+    ]
 
 
 def beside_rules() -> list[Rule]:

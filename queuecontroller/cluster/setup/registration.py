@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from queuecontroller.cluster.cache.kinds import CRDS
 from queuecontroller.cluster.cache.objects import covers
-from queuecontroller.cluster.setup.job_webhooks import mutating
+from queuecontroller.cluster.setup.job_webhooks import CONFIGURATION, MISSED, Missed, mutating
 from queuecontroller.cluster.status.visibility import services
 from queuecontroller.kueueapi.crds import CONVERT_PATH, Webhook, validation
 from queuecontroller.kueueapi.table import GROUP, KINDS
@@ -55,29 +55,71 @@ async def keep_registered(
     webhook: Callable[[], Webhook],
     namespace: str,
     *,
+    missed: Missed = MISSED,
     webhooks: bool = True,
     visibility: bool = False,
+    leads: Callable[[], bool] = lambda: True,
+    is_leaving: Callable[[], bool] = lambda: False,
 ) -> None:
     """Keep the webhooks registered until cancelled. `webhook` is called every SOON_S, so a renewed
-    certificate authority or key is registered soon."""
-    registered: Webhook | None = None
+    certificate authority or key is registered soon.
+
+    `leads` returns True while this replica leads, and so serves the visibility API: an APIService
+    that no server answers blocks the deletion of every namespace. It is removed when the leader
+    ends, and everything is removed once `is_leaving` returns True: the own namespace is being
+    deleted.
+    """
+    registered: tuple[Webhook, bool] | None = None
     next_s = 0.0
-    while True:
+    visible = False
+    """True while this replica has registered the visibility API."""
+    try:
+        while True:
+            try:
+                if is_leaving():
+                    await withdraw(client, webhooks=webhooks)
+                    log.warning("namespace %s is being deleted: registrations removed", namespace)
+                    visible = False
+                    return
+                given = webhook(), leads()
+                if given != registered or monotonic() >= next_s:
+                    registered = None
+                    if webhooks:
+                        await register(client, given[0], namespace, missed)
+                    if visibility and given[1]:
+                        visible = True
+                        await register_visibility(client, given[0].ca_bundle, namespace)
+                    visible = visible and given[1]
+                    registered, next_s = given, monotonic() + AGAIN_S
+            except (ApiAway, ApiRefused, OSError) as error:
+                log.warning("webhooks are not registered, trying again: %s", error)
+            await asyncio.sleep(SOON_S)
+    finally:
+        if visible:
+            try:
+                await withdraw(client, webhooks=False)
+            except (ApiAway, ApiRefused) as error:
+                log.warning("the visibility API stays registered without a server: %s", error)
+
+
+async def withdraw(client: ApiClient, *, webhooks: bool) -> None:
+    """Delete the registration of the visibility API, and with `webhooks` those of the admission
+    webhooks. Raises ApiAway, ApiRefused."""
+    names = [(API_SERVICES, one["metadata"]["name"]) for one in services("", VISIBILITY, "")]
+    if webhooks:
+        names += [
+            (MUTATING, CONFIGURATION),
+            (VALIDATING, validation(Webhook())["metadata"]["name"]),
+        ]
+    for kind, name in names:
         try:
-            given = webhook()
-            if given != registered or monotonic() >= next_s:
-                registered = None
-                if webhooks:
-                    await register(client, given, namespace)
-                if visibility:
-                    await register_visibility(client, given.ca_bundle, namespace)
-                registered, next_s = given, monotonic() + AGAIN_S
-        except (ApiAway, ApiRefused, OSError) as error:
-            log.warning("webhooks are not registered, trying again: %s", error)
-        await asyncio.sleep(SOON_S)
+            await client.delete(kind, name)
+        except ApiRefused as refused:
+            if not refused.not_found:
+                raise
 
 
-async def register(client: ApiClient, webhook: Webhook, namespace: str) -> None:
+async def register(client: ApiClient, webhook: Webhook, namespace: str, missed: Missed) -> None:
     """Register the conversion and admission webhooks. Raises ApiAway, ApiRefused."""
     wanted: dict[str, Any] = {
         "strategy": "Webhook",
@@ -98,7 +140,7 @@ async def register(client: ApiClient, webhook: Webhook, namespace: str) -> None:
             log.info("%s: conversion webhook registered", name)
     account = await own_account(client)
     await _put(client, VALIDATING, validation(webhook, account))
-    await _put(client, MUTATING, mutating(webhook.client, namespace, account))
+    await _put(client, MUTATING, mutating(webhook.client, namespace, account, missed))
 
 
 async def own_account(client: ApiClient) -> str:

@@ -67,7 +67,8 @@ class QueueWriter:
         if document is None or not self._may_write():
             return
         try:
-            if kind in WITH_STATUS and not is_leaving(document):
+            going = is_leaving(document) and not (kind in HELD and self._is_used(kind, name))
+            if kind in WITH_STATUS and not going:
                 wanted = self.status.status(document, self._shell.now_ns())
                 patch = differing(document, wanted)
                 if patch:

@@ -18,16 +18,8 @@ from queuecontroller.gpushares.admission.dialects import limits_of
 from queuecontroller.gpushares.admission.names import SHARE_LABEL
 from queuecontroller.gpushares.vendors.asks import AskError, Container
 from queuecontroller.gpushares.vendors.config import Nvidia
-from sluicecommon.hami.names import (
-    NOUSE_INDEX,
-    NOUSE_TYPE,
-    NOUSE_UUID,
-    NUMA_BIND,
-    USE_INDEX,
-    USE_TYPE,
-    USE_UUID,
-    VGPU_MODE,
-)
+from sluicecommon.hami.names import CHOOSING
+from sluicecommon.share_policy import ANNOTATION
 
 CLASS: Final = "gpu.sluice.dev"
 DRIVER: Final = "sluice.dev"
@@ -37,17 +29,9 @@ MAX_CORES: Final = 100
 _NAME: Final = re.compile(
     r"sluice-share-([1-9]\d?)-(whole|[1-9]\d{0,8}mi)-(0|[1-9]\d{0,2})", re.ASCII
 )
-_SELECTED_BY: Final = (
-    USE_TYPE,
-    NOUSE_TYPE,
-    USE_UUID,
-    NOUSE_UUID,
-    USE_INDEX,
-    NOUSE_INDEX,
-    NUMA_BIND,
-    VGPU_MODE,
-)
-"""Annotations that select cards. A claim expresses them in its own selectors instead."""
+_SELECTED_BY: Final = (*CHOOSING, ANNOTATION)
+"""Annotations that select cards or a policy. A claim expresses them in its own selectors and
+configuration instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +115,8 @@ def as_claims(names: Nvidia, spec: dict[str, Any], annotations: Mapping[str, str
     if chosen:
         raise AskError(
             f"metadata.annotations[{chosen[0]}]: is not supported with claims: leave it out, or"
-            f" write a ResourceClaimTemplate of class {CLASS} with selectors"
+            f" write a ResourceClaimTemplate of class {CLASS} with selectors or"
+            " a ShareConfig"
         )
     there = spec.get("resourceClaims") or []
     if not isinstance(there, list) or any(

@@ -16,22 +16,17 @@ from sluicecommon.hami.names import (
     ALLOCATED,
     BIND_PHASE,
     BIND_TIME,
+    CHOOSING,
     DOMAIN,
-    GPU_POLICY,
     MIG_ALLOCATIONS,
     NODE,
-    NODE_POLICY,
-    NOUSE_INDEX,
     NOUSE_TYPE,
     NOUSE_UUID,
-    NUMA_BIND,
     TIME,
     TO_ALLOCATE,
-    USE_INDEX,
     USE_TYPE,
     USE_UUID,
     VGPU_MODE,
-    WEIGHTS,
 )
 
 PLACEMENT: Final = "sluice.dev/placement"
@@ -63,20 +58,7 @@ VOLCANO_ANNOTATIONS: Final[Mapping[str, str]] = {
     "volcano.sh/vgpu-use-gputype": USE_TYPE,
     "volcano.sh/vgpu-nouse-gputype": NOUSE_TYPE,
 }
-_OURS_TO_CHOOSE: Final = (
-    USE_TYPE,
-    NOUSE_TYPE,
-    USE_UUID,
-    NOUSE_UUID,
-    USE_INDEX,
-    NOUSE_INDEX,
-    NUMA_BIND,
-    NODE_POLICY,
-    GPU_POLICY,
-    SHARE_POLICY,
-    VGPU_MODE,
-    WEIGHTS,
-)
+_OURS_TO_CHOOSE: Final = (*CHOOSING, SHARE_POLICY)
 _KNOWN_ELSEWHERE: Final = (
     "sluice.dev/before-start",
     "sluice.dev/on-preemption",

@@ -1,7 +1,8 @@
 """A pod's GPU request per container, in HAMi's resource names, and the placement in its annotation.
 
 Amounts have the same meaning as for the node's agent: without memory the whole memory, without
-cores (or with 0) no cap and an equal weight among sharers, with 100 cores the GPU exclusively.
+cores (or with 0) no cap and an equal weight among sharers, with 100 cores the GPU exclusively; the
+annotation `sluice.dev/share-policy` takes precedence.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from queuecontroller.scheduler.placement.request import WHOLE_PPM, AskError, Gpu
 from queuecontroller.scheduler.placement.stock import Share
 from sluicecommon.hami.names import NODE_POLICY, ResourceNames
 from sluicecommon.kubernetes.quantity import QuantityError, parse_amount
+from sluicecommon.share_policy import ELASTIC, EXCLUSIVE, share_policy
 
 PLACEMENT: Final = "sluice.dev/placement"
 """Annotation of a pod: its node and GPUs, written by the leader with the binding. `workload` names
@@ -186,10 +188,11 @@ def read_pod(
         policy = given.get(NODE_POLICY, "").strip()
         own = _POLICY_FIELDS & chosen.keys()
         base = replace(GpuRequest() if own else default, **chosen)  # type: ignore[arg-type]
+        sharing = share_policy(given)
         asks = []
         for field, before in (("initContainers", True), ("containers", False)):
             for one in spec.get(field) or ():
-                request = _request(one, names, base)
+                request = _request(one, names, base, sharing)
                 if request is not None:
                     over_first = before and one.get("restartPolicy") != "Always"
                     asks.append(ContainerAsk(str(one.get("name") or ""), request, over_first))
@@ -199,9 +202,10 @@ def read_pod(
 
 
 def _request(
-    container: Mapping[str, Any], names: ResourceNames, base: GpuRequest
+    container: Mapping[str, Any], names: ResourceNames, base: GpuRequest, sharing: str
 ) -> GpuRequest | None:
-    """A container's request; None if it requests no GPU. Raises AskError."""
+    """A container's request; None if it requests no GPU. `sharing`: the policy that the pod names.
+    Raises AskError."""
     resources = container.get("resources") or {}
     asked = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
 
@@ -225,12 +229,13 @@ def _request(
     memory = amount(names.memory, MAX_MIB // names.memory_factor) * names.memory_factor
     percent = amount(names.memory_percent, 100)
     cores = amount(names.cores, 100)
+    exclusive = sharing == EXCLUSIVE if sharing else cores == 100
     return replace(
         base,
         gpus=count,
         memory_bytes=memory * MIB if memory else None,
         memory_ppm=None if memory else (percent or 100) * 10_000,
-        share_ppm=(cores or 100) * 10_000,
-        hard=cores > 0,
-        exclusive=cores == 100,
+        share_ppm=(100 if exclusive else cores or 100) * 10_000,
+        hard=sharing != ELASTIC if sharing else cores > 0,
+        exclusive=exclusive,
     )

@@ -26,11 +26,11 @@ from sluicecommon.hami.names import (
     WEIGHTS,
 )
 from sluicecommon.hami.weights import weights
+from sluicecommon.share_policy import ANNOTATION, share_policy
 
 WHOLE_PPM: Final = 1_000_000
 
-SHARE_POLICY: Final = "sluice.dev/share-policy"
-"""Annotation with the values hard, elastic or exclusive; not HAMi's."""
+SHARE_POLICY: Final = ANNOTATION
 
 
 class Policy(StrEnum):
@@ -190,7 +190,12 @@ class AnnotationError(AskError):
 
 
 def annotated(annotations: Mapping[str, str]) -> dict[str, object]:
-    """Fields of GpuRequest that annotations set. Raises AnnotationError."""
+    """Fields of GpuRequest that annotations set, apart from the share's policy, which is only
+    checked. Raises AnnotationError."""
+    try:
+        share_policy(annotations)
+    except ValueError as error:
+        raise AnnotationError(str(error)) from None
 
     def listed(name: str) -> tuple[str, ...]:
         return tuple(part.strip() for part in annotations.get(name, "").split(",") if part.strip())

@@ -23,6 +23,7 @@ from queuecontroller.scheduler.placement.request import (
 from queuecontroller.state.records import GpuAsk, SharePolicy
 from sluicecommon.hami.names import GPU, GPU_CORES, GPU_MEMORY, GPU_MEMORY_PERCENT
 from sluicecommon.plain import read_plain, write_plain
+from sluicecommon.share_policy import share_policy
 
 MIB: Final = 1 << 20
 
@@ -96,14 +97,11 @@ def _instances(pod_set: PodSet) -> tuple[str, ...]:
 
 
 def _policy(annotations: Mapping[str, str]) -> SharePolicy | None:
-    text = annotations.get(SHARE_POLICY, "").strip()
-    if not text:
-        return None
     try:
-        return SharePolicy(text)
-    except ValueError:
-        allowed = ", ".join(SharePolicy)
-        raise AnnotationError(f"{SHARE_POLICY}: must be one of {allowed}, got {text!r}") from None
+        found = share_policy(annotations)
+    except ValueError as error:
+        raise AnnotationError(str(error)) from None
+    return SharePolicy(found) if found else None
 
 
 def request_of(ask: GpuAsk, annotations: Mapping[str, str]) -> GpuRequest:

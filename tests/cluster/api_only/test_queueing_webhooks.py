@@ -231,3 +231,26 @@ def why(plane: ControlPlane, place: str) -> str:
         if not name or name in one["metadata"]["name"]:
             return str(condition(one, "QuotaReserved").get("message", "nothing is said yet"))
     return "it has none"
+
+
+def test_who_waits_is_told_why_where_it_is_looked_for(queue: ControlPlane) -> None:
+    queue.api.create("jobs", "default", job("waits", "not-there"))
+    bare = {"name": "waits-too", "namespace": "default"}
+    labels = {"labels": {"kueue.x-k8s.io/queue-name": "not-there"}}
+    spec = {"containers": [{"name": "main", "image": "none"}]}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {**bare, **labels}, "spec": spec}
+    queue.api.call("POST", "/api/v1/namespaces/default/pods", pod)
+
+    def told() -> list[tuple[str, str]]:
+        events = queue.api.get("/api/v1/namespaces/default/events")["items"]
+        return sorted(
+            (one["involvedObject"]["kind"], one["type"])
+            for one in events
+            if one["involvedObject"]["name"] in ("waits", "waits-too")
+            and "LocalQueue not-there doesn't exist" in one["message"]
+        )
+
+    until("both are told", lambda: len(told()) >= 2, 60)
+    apply(queue, quota("another", 1))  # Everything is looked at again.
+    until("it is", lambda: queue.api.get(f"{KUEUE}/clusterqueues/another").get("status"), 60)
+    assert told() == [("Job", "Warning"), ("Pod", "Warning")], "once each"

@@ -580,8 +580,8 @@ CASES: tuple[Case, ...] = (
     Case(
         "H5",
         "an admission webhook is down → as its policy says",
-        not_applicable="needs an API server: in `make test-cluster` the queue's tests run with no webhook that"
-        " answers (failurePolicy Ignore for jobs and pods), and the controller suspends jobs itself",
+        not_applicable="needs an API server: in `make test-cluster` tests/cluster/api_only/pods/test_missed.py"
+        " kills and stops the controller, with both failure policies for objects that name a queue",
     ),
 )
 

@@ -7,7 +7,13 @@ from functools import partial
 from typing import Any
 
 from queuecontroller.cluster.cache.objects import ObjectCache
-from queuecontroller.cluster.setup.job_webhooks import json_patch, mutating, patch_of, problems_of
+from queuecontroller.cluster.setup.job_webhooks import (
+    Missed,
+    json_patch,
+    mutating,
+    patch_of,
+    problems_of,
+)
 from queuecontroller.server.web.reviews import patched
 from tests.queue.frameworks.samples import QUEUE, job, pod
 
@@ -51,21 +57,33 @@ def test_what_is_being_deleted_is_not_judged() -> None:
 def test_the_controllers_own_writes_to_jobs_are_not_sent() -> None:
     made = mutating(lambda path: {"url": path}, "sluice", "system:serviceaccount:sluice:queue")
     by_name = {one["name"]: one for one in made["webhooks"]}
-    (rule,) = by_name["jobs.kueue.sluice.dev"]["matchConditions"]
-    assert rule["expression"] == "request.userInfo.username != 'system:serviceaccount:sluice:queue'"
-    assert all("UPDATE" in one["operations"] for one in by_name["jobs.kueue.sluice.dev"]["rules"])
-    assert "matchConditions" not in by_name["pods.kueue.sluice.dev"]
-    assert all(
-        "matchConditions" not in one for one in mutating(lambda path: {}, "sluice")["webhooks"][:4]
-    )
+    jobs = by_name["jobs.kueue.sluice.dev"]
+    mine = "request.userInfo.username != 'system:serviceaccount:sluice:queue'"
+    assert mine in [one["expression"] for one in jobs["matchConditions"]]
+    assert all("UPDATE" in one["operations"] for one in jobs["rules"])
+    other = mutating(lambda path: {}, "sluice")["webhooks"]
+    for one in (by_name["pods.kueue.sluice.dev"], *other):
+        assert "by-others" not in [each["name"] for each in one.get("matchConditions", ())]
 
 
-def test_a_pod_that_names_a_queue_waits_longer_for_a_busy_controller_than_others_do() -> None:
-    made = mutating(lambda path: {}, "sluice")["webhooks"]
-    of_pods = [one for one in made if any(r["resources"] == ["pods"] for r in one["rules"])]
-    of_queue = {
-        one["objectSelector"]["matchExpressions"][0]["operator"]: one["timeoutSeconds"]
-        for one in of_pods
-        if "objectSelector" in one
-    }
-    assert of_queue == {"Exists": 10, "DoesNotExist": 2}
+def test_only_new_objects_that_name_a_queue_are_refused_while_no_replica_answers() -> None:
+    made = mutating(lambda path: {"url": path}, "sluice")
+    by_name = {one["name"].partition(".")[0]: one for one in made["webhooks"]}
+    for kind in ("jobs", "pods", "templates"):
+        queued, rest = by_name[f"queued-{kind}"], by_name[kind]
+        assert (queued["failurePolicy"], queued["timeoutSeconds"]) == ("Fail", 10)
+        assert all(one["operations"] == ["CREATE"] for one in queued["rules"])
+        assert rest["failurePolicy"] == "Ignore"
+        (named,) = [one["expression"] for one in queued["matchConditions"]]
+        assert [f"!({named})"] == [one["expression"] for one in rest["matchConditions"]]
+        kinds = [one["resources"] for one in queued["rules"]]
+        assert kinds == [one["resources"] for one in rest["rules"]]
+
+
+def test_failure_policies_and_timeouts_are_settings() -> None:
+    missed = Missed("Ignore", 7, "Fail", 4)
+    made = mutating(lambda path: {}, "sluice", "", missed)["webhooks"]
+    found = {one["name"]: (one["failurePolicy"], one["timeoutSeconds"]) for one in made}
+    assert found.pop("objects.kueue.sluice.dev") == ("Ignore", 5)
+    assert {way for name, way in found.items() if name.startswith("queued-")} == {("Ignore", 7)}
+    assert {way for name, way in found.items() if not name.startswith("queued-")} == {("Fail", 4)}

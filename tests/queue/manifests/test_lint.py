@@ -228,3 +228,39 @@ def test_every_rule_is_on_the_page() -> None:
     for rule in rules:
         assert f"`{rule}`" in page
     assert {str(one) for one in Severity} == {"error", "warning"}
+
+
+def test_a_deployment_has_one_finding_for_all_its_replicas() -> None:
+    start = GOOD.index("kind: Job")
+    before = GOOD[:start].rpartition("apiVersion")[0]
+    container = "{name: c, image: none, resources: {requests: {nvidia.com/gpu: 5}}}"
+    text = (
+        f"{before}apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: d\n  namespace: team-a\n"
+        "  labels: {kueue.x-k8s.io/queue-name: main}\nspec:\n  replicas: 7\n"
+        "  selector: {matchLabels: {app: d}}\n  template:\n"
+        "    metadata: {labels: {app: d, kueue.x-k8s.io/queue-name: main}}\n"
+        f"    spec: {{containers: [{container}]}}\n"
+    )
+    (one,) = [each for each in found(text) if each.rule == "never-admitted"]
+    assert one.object == "Deployment/team-a/d"
+
+
+CHECK = """apiVersion: kueue.x-k8s.io/v1beta2
+kind: AdmissionCheck
+metadata: {name: shares}
+spec: {controllerName: sluice.dev/placement}
+"""
+
+
+@pytest.mark.parametrize("name", ["shares", "share"])
+def test_an_admission_check_that_is_not_there_is_told(name: str) -> None:
+    queue = (
+        "kind: ClusterQueue\nmetadata: {name: a}\nspec:\n  namespaceSelector: {}\n"
+        f"  admissionChecksStrategy: {{admissionChecks: [{{name: {name}}}]}}\n"
+    )
+    ours = [one for one in found(f"{CHECK}---\n{queue}") if one.rule == "dangling"]
+    assert [(one.text, one.fix) for one in ours] == (
+        []
+        if name == "shares"
+        else [("AdmissionCheck share is not among these manifests", "did you mean shares?")]
+    )

@@ -24,14 +24,22 @@ from nodeagent.ports.kubelet import (
     RetryLater,
     parse_slot,
 )
+from nodeagent.shell.pods.admitted import AdmittedPods
 from nodeagent.shell.pods.limits import PodLimits, QueueLimits
-from nodeagent.units import NS_PER_S
+from nodeagent.units import NS_PER_S, PodUid
 from sluicecommon.background import BackgroundTasks
+from sluicecommon.hami.names import CHOOSING, HAMI_CORE, NUMA_BIND, VGPU_MODE
 
 log = logging.getLogger(__name__)
 
 RECORDS_DEADLINE_S: Final = 5.0
 LOG_UNREAD_NS: Final = 60 * NS_PER_S
+MAX_UNPLACED: Final = 4096
+PLACED_BESIDE: Final = "sluice.dev/placed-for"
+"""Label of pods for which the queue controller has reserved GPUs beside a Kueue."""
+_BY_DEFAULT: Final = frozenset({(VGPU_MODE, HAMI_CORE), (NUMA_BIND, "false")})
+QUEUES: Final = (QueueLimits, AdmittedPods)
+"""Sources that decide about whole instances, too."""
 
 
 @dataclass(slots=True)
@@ -69,6 +77,11 @@ class Starting:
         self.sources = sources
         self.on_unread: list[Callable[[PodIdentity, str], Coroutine[Any, Any, None]]] = []
         """Called with a pod that starts with default limits, and why."""
+        self.on_unplaced: list[Callable[[PodIdentity, str], Coroutine[Any, Any, None]]] = []
+        """Called with a pod that starts on GPUs which no scheduler of ours has chosen, and its
+        annotations that have no effect therefore."""
+        self._unplaced: dict[PodUid, None] = {}
+        """Pods for which that was called, the earliest first."""
         self.figures = figures
         self._records = records
         self._pods = pods
@@ -91,7 +104,7 @@ class Starting:
         gpus = len(device_ids)
         slots = [parse_slot(one) for one in device_ids]
         whole = any(one.is_place or one.gpu.startswith("MIG-") for one in slots)
-        sources = [one for one in self.sources if not whole or isinstance(one, QueueLimits)]
+        sources = [one for one in self.sources if not whole or isinstance(one, QUEUES)]
         parts = []
         for container in [one.container for one in holder.containers if sources]:
             requests: ContainerRequests | RequestsUnknown
@@ -110,6 +123,7 @@ class Starting:
                     raise RetryLater(f"the pod's owners cannot be read now: {error}") from error
                 if found is not None:
                     parts.append(found)
+                    self._tell_unplaced(pod, requests, found)
                     break
             own = any(isinstance(one, PodLimits) for one in sources)
             if (
@@ -124,6 +138,22 @@ class Starting:
         if not parts:
             raise RetryLater(f"no source in kubelet.limits has GPU limits for {holder.pod}")
         return merge(parts)
+
+    def _tell_unplaced(
+        self,
+        pod: PodIdentity,
+        requests: ContainerRequests | RequestsUnknown,
+        found: ContainerLimits,
+    ) -> None:
+        """Once for each pod: the kubelet tries a start again and again."""
+        ignored = () if found.ask.gpu_uuids else unheeded(requests)
+        if not ignored or pod.uid in self._unplaced:
+            return
+        while len(self._unplaced) >= MAX_UNPLACED:
+            del self._unplaced[next(iter(self._unplaced))]
+        self._unplaced[pod.uid] = None
+        for call in self.on_unplaced:
+            self._background.spawn(call(pod, ", ".join(ignored)), "event of a pod")
 
     def _let_in_unread(self, pod: PodIdentity, container: str, why: str) -> None:
         """Count and log it, so that a user who requested 8 GiB and has a whole GPU can find out."""
@@ -140,6 +170,21 @@ class Starting:
             )
         for call in self.on_unread:
             self._background.spawn(call(pod, why), "event of a pod")
+
+
+def unheeded(requests: ContainerRequests | RequestsUnknown) -> tuple[str, ...]:
+    """Annotations by which a scheduler chooses GPUs, as far as the pod has some. A mode that the
+    node provides anyway is none."""
+    if isinstance(requests, RequestsUnknown):
+        return ()
+    given = dict(requests.annotations)
+    if PLACED_BESIDE in dict(requests.labels):
+        return ()  # A placement check of mode beside has honoured them.
+    return tuple(
+        name
+        for name in CHOOSING
+        if given.get(name, "").strip() and (name, given[name].strip()) not in _BY_DEFAULT
+    )
 
 
 def _whole(gpus: int, decided: Sequence[ContainerLimits]) -> ContainerLimits:

@@ -13,7 +13,7 @@ import contextlib
 import logging
 import secrets
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, assert_never
 
@@ -40,7 +40,7 @@ from nodeagent.ports.dra.claims import (
     PreparedClaim,
     PreparedDevice,
 )
-from nodeagent.ports.kubelet import Nonce
+from nodeagent.ports.kubelet import KubeletAway, Nonce, PodIdentity, RetryLater
 from nodeagent.ports.ledger import LedgerFull
 from nodeagent.shell.drive import Drive
 from nodeagent.shell.gpus.readings import Gpus
@@ -80,6 +80,10 @@ class ClaimFigures:
     prepare_seconds: list[float] = field(default_factory=list)
     """Durations of the last thousand calls in seconds, without the wait for the container
     runtime."""
+
+
+async def _anyone(pod: PodIdentity) -> None:
+    """Every pod may start."""
 
 
 class ClaimManager:
@@ -126,6 +130,8 @@ class ClaimManager:
         self._settles_s = 0.0
         self._health = asyncio.Event()
         self._last_health: tuple[tuple[str, bool], ...] = ()
+        self.admitted: Callable[[PodIdentity], Awaitable[None]] = _anyone
+        """Raises RetryLater or KubeletAway while the pod of a claim waits in a queue."""
         self.on_change: list[Callable[[], None]] = []
         """Called when claims have come or gone."""
         self.tape: Tape[cb.Event] = Tape(self.book.memory)
@@ -206,6 +212,8 @@ class ClaimManager:
             units = self._units()
             if not self.book.is_ready(allocation):
                 self._check_modes(allocation, units)
+                if allocation.pod is not None:
+                    await self.admitted(allocation.pod)
             async with contextlib.AsyncExitStack() as promised:
                 units |= await self._places.cut(promised, allocation, self._grants_of(claim))
                 asks = [
@@ -224,7 +232,7 @@ class ClaimManager:
                     for shares in parts_of(allocation)
                 ]
                 return await self._with_room(allocation, tuple(asks))
-        except NoAllocation as error:
+        except (NoAllocation, RetryLater, KubeletAway) as error:
             raise NotPrepared(str(error)) from None
 
     def _grants_of(self, claim: ClaimRef) -> frozenset[GrantId]:

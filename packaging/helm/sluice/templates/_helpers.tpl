@@ -52,6 +52,12 @@ app.kubernetes.io/component: {{ .component }}
 {{- end -}}
 {{- end -}}
 
+{{/* How many controllers there are in modes kubernetes and beside: on two nodes the loss of one leaves a replica that answers. */}}
+{{- define "sluice.queueReplicas" -}}
+{{- $nodes := len ((lookup "v1" "Node" "" "").items | default list) -}}
+{{- .Values.queue.replicas | default (ternary 2 1 (gt $nodes 1)) -}}
+{{- end -}}
+
 {{/* The name of the Secret with the controller's certificate. */}}
 {{- define "sluice.tlsSecret" -}}
 {{- .Values.queue.tlsSecret | default (printf "%s-queue-tls" (include "sluice.name" .)) -}}
@@ -169,6 +175,17 @@ tolerations: {{- toYaml . | nindent 2 }}
 {{- end -}}
 {{- end -}}
 
+{{/* A model that the simulator does not have would let every agent's pod fail again and again. */}}
+{{- define "sluice.checkSimulated" -}}
+{{- $known := .Files.Get "files/simulated-models.txt" | splitList "\n" | compact -}}
+{{- range $part := splitList "," .Values.simulatedGpus | compact -}}
+{{- $model := regexReplaceAll "^([1-9][0-9]*x)?([^:]*).*$" $part "${2}" -}}
+{{- if not (has $model $known) -}}
+{{- fail (printf "simulatedGpus: %s: there is no model %s; there are %s" $part $model (join ", " $known)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* Fails with the name of every value that has no effect beside Kueue. Defaults are not reported. */}}
 {{- define "sluice.checkBeside" -}}
 {{- if and .Values.queue.enabled (eq .Values.queue.mode "beside") -}}
@@ -205,6 +222,14 @@ tolerations: {{- toYaml . | nindent 2 }}
 {{- end -}}
 {{- if not $default -}}
 {{- $problems = append $problems "queue.persistence: this cluster has no default StorageClass, so the controller's pod would stay Pending. Set queue.persistence.storageClass or queue.persistence.existingClaim; or queue.persistence.enabled=false to lose the queue with its pod, for trials; or queue.enabled=false" -}}
+{{- end -}}
+{{- end -}}
+{{- if and $keep.enabled (not (and .Values.queue.enabled (eq .Values.queue.mode "standalone"))) -}}
+{{- $claim := printf "%s-queue" (include "sluice.name" .) -}}
+{{- $volume := lookup "v1" "PersistentVolumeClaim" .Release.Namespace $claim -}}
+{{- $notes := dig "metadata" "annotations" (dict) $volume -}}
+{{- if and (eq (dig "metadata" "labels" "app.kubernetes.io/instance" "" $volume) .Release.Name) (ne (get $notes "helm.sh/resource-policy") "keep") -}}
+{{- $problems = append $problems (printf "queue.mode: this upgrade deletes the volume claim %s, with the standalone queue in it. To keep it: kubectl -n %s annotate pvc %s helm.sh/resource-policy=keep; to let it go: set queue.persistence.enabled=false" $claim .Release.Namespace $claim) -}}
 {{- end -}}
 {{- end -}}
 {{- if and .Values.queue.enabled (eq .Values.queue.mode "beside") -}}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from typing import Any, cast
 
-from queuecontroller.cluster.cache.kinds import LOCAL_QUEUES, OBJECTS, WORKLOADS
+from queuecontroller.cluster.cache.kinds import CLUSTER_QUEUES, LOCAL_QUEUES, OBJECTS, WORKLOADS
 from queuecontroller.cluster.cache.mirror import Mirror
 from queuecontroller.cluster.cache.objects import ObjectCache
 from queuecontroller.cluster.status.queue_status import QueueStatus
+from queuecontroller.cluster.writers.queue_writer import QueueWriter
 from queuecontroller.scheduler.model.objects import WorkloadKey
 from queuecontroller.state.book import Book, BookSettings
 from queuecontroller.state.records import Snapshot
@@ -133,3 +135,44 @@ def test_a_flavor_of_a_topology_that_is_not_there_closes_its_queue() -> None:
     mirror.object(KINDS_BY_NAME["Topology"], "racks", None, AT_NS)
     (active,) = status.status(queue, AT_NS)["conditions"]
     assert active["reason"] == "TopologyNotFound"
+
+
+def test_a_cluster_queue_that_is_deleted_while_it_is_used_says_so() -> None:
+    """Its finalizer keeps it as long as a workload holds quota of it."""
+    written: list[tuple[str, Any]] = []
+    book = Book(BookSettings(), False, lambda: "0")
+    book.restore(Snapshot("", 1, 0), 0)
+    cache = ObjectCache()
+    made = Mirror(book, cache)
+    book.apply([FLAVOR, QUEUE, DOOR], False, 1)
+    made.workload(KEY, admitted(), 2)
+    head: dict[str, Any] = {
+        "name": "big",
+        "uid": "u-big",
+        "resourceVersion": "7",
+        "deletionTimestamp": AT,
+    }
+    head["finalizers"] = ["kueue.x-k8s.io/resource-in-use"]
+    going = {**QUEUE, "metadata": head}
+
+    class Client:
+        async def merge_patch(self, kind: Any, name: str, patch: Any, *rest: Any) -> Any:
+            written.append((name, patch))
+            return going
+
+    class Shell:
+        def now_ns(self) -> int:
+            return 3
+
+    cache.take(CLUSTER_QUEUES, going)
+    writer = QueueWriter(cast(Any, Shell()), made, cast(Any, Client()), lambda: True)
+    asyncio.run(writer._write(("ClusterQueue", "", "big")))
+    ((name, patch),) = written
+    (active,) = patch["status"]["conditions"]
+    assert (name, active["type"], active["status"]) == ("big", "Active", "False")
+    assert active["reason"] == "Terminating"
+    assert active["message"] == "Can't admit new workloads; clusterQueue is terminating"
+    written.clear()
+    made.workload(KEY, None, 4)
+    asyncio.run(writer._write(("ClusterQueue", "", "big")))
+    assert written == [("big", {"metadata": {"finalizers": []}})], "it goes, and has no status"

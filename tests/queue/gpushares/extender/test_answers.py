@@ -10,6 +10,7 @@ import pytest
 from queuecontroller.gpushares.extender.answers import STOPPED
 from queuecontroller.gpushares.extender.pods import HAMI, PodPlace, read_pod
 from queuecontroller.gpushares.extender.verdicts import FITS, Verdicts, place_on, why_not
+from queuecontroller.scheduler.placement.request import SHARE_POLICY
 from tests.queue.gpushares.extender.rooms import (
     MIB,
     bind,
@@ -290,3 +291,26 @@ def test_memory_has_the_unit_that_the_clusters_file_says() -> None:
     assert container.request.memory_bytes == 1024 * MIB
     limits["example.com/mem"] = str(1 << 40)
     assert "is not between 0 and" in read_pod(document, names).wrong
+
+
+def test_a_pods_share_policy_decides_what_counts_of_its_time() -> None:
+    """Three pods that ask for 80 % of one card: elastic ones share it, hard ones do not, and an
+    exclusive one has it alone."""
+    elastic, exclusive = ({SHARE_POLICY: one} for one in ("elastic", "exclusive"))
+    one = extender({"a": node("a", 1)})
+    for name in ("p1", "p2", "p3"):
+        asked = pod(name, annotations=elastic, gpumem=1000, gpucores=80)
+        assert one.filter(asked, ["a"]).names == ("a",)
+        bind(one, asked, "a")
+    assert one.filter(pod("alone", annotations=exclusive, gpumem=1000), ["a"]).names == ()
+    bind(one, pod("hard", gpumem=1000, gpucores=80), "a")
+    assert one.filter(pod("second", gpumem=1000, gpucores=80), ["a"]).names == ()
+    for uid in ("p1", "p2", "p3", "hard"):
+        one.ledger.drop(f"u-{uid}")
+    bind(one, pod("alone", annotations=exclusive, gpumem=1000, gpucores=10), "a")
+    assert one.filter(pod("second", annotations=elastic, gpumem=1000), ["a"]).names == ()
+
+
+def test_an_unknown_share_policy_is_told() -> None:
+    wrong = read_pod(pod(annotations={SHARE_POLICY: "soft"}, gpumem=1000)).wrong
+    assert wrong == f"{SHARE_POLICY}: must be one of hard, elastic, exclusive, got 'soft'"

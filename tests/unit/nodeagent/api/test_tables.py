@@ -6,7 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from nodeagent.cli.tables import History, TopView, event_line, ps_lines, sparkline, top_lines
+from nodeagent.cli.tables import (
+    History,
+    TopView,
+    event_line,
+    ps_lines,
+    sparkline,
+    top_lines,
+    wide_lines,
+)
 from nodeagent.ports.views import NodeEvent, NodeView, ProcessView
 from tests.unit.nodeagent.metrics.views import device, grant, node
 
@@ -19,6 +27,21 @@ def test_no_line_is_wider_than_the_terminal(name: str) -> None:
     for lines in (ps_lines([grant(name)]), top_lines(node(grant(name)), clock="12:00:00")):
         assert lines
         assert max(len(line) for line in lines) <= 80
+
+
+def test_wide_lines_cut_nothing_and_are_aligned() -> None:
+    names = ("default/h06-a-pod-with-a-long-name/main", "default/h06-another/main")
+    made = [replace(grant(one, "a" * 36), workload="team/job-h06", priority=1) for one in names]
+    head, *rows = wide_lines(made)
+    assert len(rows) == sum(len(one.devices) for one in made)
+    for one, row in zip(made, rows, strict=True):
+        device = one.devices[0]
+        for text in (one.name, one.grant, device.gpu, "team/job-h06", "28/30", "3Gi/8Gi"):
+            assert text in row
+        for column in ("NAME", "GPU", "UUID", "WORKLOAD", "COMMAND"):
+            assert row[head.index(column) - 1] == " ", column
+            assert row[head.index(column)] != " ", column
+    assert wide_lines([]) == ps_lines([])
 
 
 def test_the_figures_that_matter_are_there() -> None:

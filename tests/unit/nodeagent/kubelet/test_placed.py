@@ -22,6 +22,7 @@ from nodeagent.ports.kubelet import (
 from nodeagent.shell.pods.limits import PlacedLimits
 from nodeagent.units import MIB, Bytes, PodUid, SharePolicy
 from sluicecommon.hami.names import ResourceNames
+from sluicecommon.share_policy import ANNOTATION
 
 POD = PodIdentity(PodUid("u1"), "team-a", "p")
 ASKED = (("nvidia.com/gpucores", "30"), ("nvidia.com/gpumem", "8000"))
@@ -48,6 +49,14 @@ def test_it_is_given_the_named_gpus_and_what_the_pod_asked_for_of_them() -> None
     assert (found.source, found.ask.gpu_uuids) == ("placement", ("GPU-b", "GPU-a"))
     assert found.ask.memory == MemoryAsk(amount_bytes=Bytes(8000 * MIB)), "not what was written"
     assert (found.ask.share_ppm, found.ask.policy) == (300_000, SharePolicy.HARD)
+
+
+def test_the_policy_that_a_placed_pod_names_is_its_grants() -> None:
+    annotations = ((PLACEMENT, json.dumps(placed("GPU-a"))), (ANNOTATION, "elastic"))
+    found = limits(None, requests=ContainerRequests(POD, ASKED, (), annotations))
+    assert found is not None
+    assert (found.source, found.ask.gpu_uuids) == ("placement", ("GPU-a",))
+    assert (found.ask.share_ppm, found.ask.policy) == (300_000, SharePolicy.ELASTIC)
 
 
 @pytest.mark.parametrize("annotation", [None, placed(), {"containers": {"side": []}}])

@@ -21,6 +21,7 @@ from nodeagent.shell.pods.limits import NodeDefaults, PodLimits
 from nodeagent.shell.pods.pod_sources import PodSources
 from nodeagent.units import MIB, WHOLE_PPM, Bytes, Ppm, SharePolicy
 from sluicecommon.hami.names import ResourceNames
+from sluicecommon.share_policy import ANNOTATION
 
 NAMES = ResourceNames()
 
@@ -157,3 +158,31 @@ def test_the_configuration_says_who_is_asked_and_what_holds() -> None:
     assert len(limit_sources(KubeletConfig(), None, PodSources([]))) == 2, (
         "no queue, no such source"
     )
+
+
+@pytest.mark.parametrize(
+    ("cores", "policy", "share_ppm", "found"),
+    [
+        ("80", "elastic", 800_000, SharePolicy.ELASTIC),
+        (None, "elastic", YIELDING_PPM, SharePolicy.ELASTIC),
+        ("100", "elastic", WHOLE_PPM, SharePolicy.ELASTIC),
+        ("30", "exclusive", WHOLE_PPM, SharePolicy.EXCLUSIVE),
+        (None, "exclusive", WHOLE_PPM, SharePolicy.EXCLUSIVE),
+        ("30", "hard", 300_000, SharePolicy.HARD),
+        ("100", "hard", WHOLE_PPM, SharePolicy.HARD),
+        (None, "hard", WHOLE_PPM, SharePolicy.HARD),
+        ("30", " ", 300_000, SharePolicy.HARD),
+    ],
+)
+def test_the_policy_that_a_pod_names_is_its_grants(
+    cores: str | None, policy: str, share_ppm: int, found: SharePolicy
+) -> None:
+    resources = {"nvidia.com/gpucores": cores} if cores else {}
+    annotations = {ANNOTATION: policy}
+    made = limits_from_requests(resources, 1, NAMES, DefaultLimits(), annotations)
+    assert (made.ask.share_ppm, made.ask.policy) == (share_ppm, found)
+
+
+def test_an_unknown_policy_is_refused() -> None:
+    with pytest.raises(PermanentError, match="must be one of hard, elastic, exclusive, got 'soft'"):
+        limits_from_requests({}, 1, NAMES, DefaultLimits(), {ANNOTATION: "soft"})

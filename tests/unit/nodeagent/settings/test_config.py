@@ -107,7 +107,7 @@ def test_the_kubelet_section_and_its_nodes_are_as_strict() -> None:
     ) == [
         "kubelet.enabeld: no such key (did you mean 'enabled'?)",
         "kubelet.mode: must be one of share, exclusive, mig, mps, got 'shared'",
-        "kubelet.limits: may hold queue, placement, pod, defaults, not 'pods'",
+        "kubelet.limits: may hold queue, admission, placement, pod, defaults, not 'pods'",
         "kubelet.hami: must be an absolute path, got 'relative.yaml'",
         "kubelet.exclude_indexes: has a duplicate: [0, 0]",
         "kubelet.exclude_uuids: must be a list of texts, got 'GPU-1'",
