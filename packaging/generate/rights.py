@@ -18,7 +18,9 @@ from queuecontroller.cluster.setup.rbac import (
     beside_rules,
     cluster_rules,
     documents,
+    job_resources,
     lease_rules,
+    webhook_rules,
 )
 
 HEAD = "# Made by packaging/generate/rights.py from queuecontroller/cluster/setup/rbac.py: change it there, then `make chart`.\n"
@@ -30,12 +32,14 @@ def text(namespace: str = "sluice", account: str = "sluice-queue", beside: bool 
 
 
 def rules() -> str:
-    """The chart's: it has names of its own for all else."""
+    """The chart's: it has names of its own for all else, and policies that read the last two."""
     made = {
         "cluster": cluster_rules(),
         "namespace": lease_rules(),
         "beside": beside_rules(),
         "besideNamespace": lease_rules(beside=True),
+        "webhooks": webhook_rules(),
+        "jobs": job_resources(),
     }
     return HEAD + yaml.safe_dump(made, sort_keys=False, width=120)
 
