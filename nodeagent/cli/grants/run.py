@@ -173,7 +173,8 @@ def _await_grant(
     options: argparse.Namespace, environment: Mapping[str, str], ask: GrantAsk
 ) -> GrantView:
     """A daemon that is away is waited for: a restart takes a second or two, and the job need not
-    notice."""
+    notice. What waited in a queue is submitted again: the controller withdraws a workload whose
+    daemon comes back without its waiting process."""
     began_s, began_unix_s = time.monotonic(), time.time()
     away_since_s: float | None = None
     wait = _Wait(options, ask.wait_s, began_s)
@@ -190,14 +191,13 @@ def _await_grant(
                         wait.show(step)
                 raise Failed(EXIT_NOT_STARTED, "the daemon gave no answer")
             except Away as away:
-                if ask.queue is not None and wait.told is not None:
-                    raise  # it is in line at the controller, which decides what becomes of that
                 now_s = time.monotonic()
                 if away_since_s is None:
                     away_since_s = now_s
                     if not options.quiet:
                         text = str(away).split("; is it running?", 1)[0]
-                        complain(f"run: {text}; trying again for {AWAY_S:g} s")
+                        place = ", at the end of the queue" if wait.in_queue else ""
+                        complain(f"run: {text}; trying again for {AWAY_S:g} s{place}")
                 if now_s - away_since_s >= AWAY_S:
                     raise
                 time.sleep(AWAY_EVERY_S)
@@ -234,6 +234,11 @@ class _Wait:
         self._most_s = most_s
         self._began_s = began_s
         self.told: Waiting | None = None
+
+    @property
+    def in_queue(self) -> bool:
+        """True once the queue controller has a workload of this wait."""
+        return self.told is not None and bool(self.told.workload)
 
     def show(self, step: Waiting) -> None:
         if step != self.told:

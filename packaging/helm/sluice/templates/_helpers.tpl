@@ -52,6 +52,21 @@ app.kubernetes.io/component: {{ .component }}
 {{- end -}}
 {{- end -}}
 
+{{/* Security context of a pod without privileges: (dict "root" $ "user" 64000 "selinux" OPTIONS). On OpenShift the ids are of the namespace's
+     range. */}}
+{{- define "sluice.podSecurity" -}}
+runAsNonRoot: true
+{{- if not .root.Values.openShift }}
+runAsUser: {{ .user }}
+runAsGroup: {{ .user }}
+fsGroup: {{ .user }}
+{{- end }}
+seccompProfile: {type: RuntimeDefault}
+{{- with .selinux }}
+seLinuxOptions: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
 {{/* The name of the Secret with the controller's certificate. */}}
 {{- define "sluice.tlsSecret" -}}
 {{- .Values.queue.tlsSecret | default (printf "%s-queue-tls" (include "sluice.name" .)) -}}
@@ -135,7 +150,7 @@ tolerations: {{- toYaml . | nindent 2 }}
 {{/* Values that are not in values.yaml, one path a line. What goes to Kubernetes as it is has keys of Kubernetes', not
      ours. */}}
 {{- define "sluice.unknownPaths" -}}
-{{- $free := list "nodeSelector" "affinity" "resources" "podAnnotations" "labels" "securityContext" }}
+{{- $free := list "nodeSelector" "affinity" "resources" "podAnnotations" "labels" "securityContext" "seLinuxOptions" }}
 {{- range $key, $value := .values }}
 {{- $at := printf "%s.%s" $.at $key | trimPrefix "." }}
 {{- if not (hasKey $.known $key) }}
