@@ -39,6 +39,8 @@ EXIT_NOT_FOUND = 127
 SHOWN_COMMAND = 256
 AWAY_S = 5.0
 """How long a daemon that does not answer is tried: several times what a restart takes."""
+QUEUED_AWAY_S = 60.0
+"""The same for a job that waited in a queue, possibly for hours."""
 AWAY_EVERY_S = 0.2
 DRIVERS_BYTES = Bytes(1050 * MIB)
 """The driver's own memory in one process of PyTorch on an H200: context 518 MiB, the first kernel
@@ -177,6 +179,7 @@ def _await_grant(
     daemon comes back without its waiting process."""
     began_s, began_unix_s = time.monotonic(), time.time()
     away_since_s: float | None = None
+    most_s = AWAY_S
     wait = _Wait(options, ask.wait_s, began_s)
     try:
         while True:
@@ -194,11 +197,12 @@ def _await_grant(
                 now_s = time.monotonic()
                 if away_since_s is None:
                     away_since_s = now_s
+                    most_s = QUEUED_AWAY_S if wait.in_queue else AWAY_S
                     if not options.quiet:
                         text = str(away).split("; is it running?", 1)[0]
                         place = ", at the end of the queue" if wait.in_queue else ""
-                        complain(f"run: {text}; trying again for {AWAY_S:g} s{place}")
-                if now_s - away_since_s >= AWAY_S:
+                        complain(f"run: {text}; trying again for {most_s:g} s{place}")
+                if now_s - away_since_s >= most_s:
                     raise
                 time.sleep(AWAY_EVERY_S)
     except KeyboardInterrupt:

@@ -133,7 +133,7 @@ def test_what_waited_in_a_queue_is_submitted_again(
     world.lives = [goes_away(Waiting(1, "pending", workload="a/b")), None, given("the second")]
     assert run._await_grant(OPTIONS, {}, ask) == "the second"
     assert len(world.asked) == 2
-    assert "trying again for 5 s, at the end of the queue\n" in capsys.readouterr().err
+    assert "trying again for 60 s, at the end of the queue\n" in capsys.readouterr().err
 
 
 def test_a_queued_grant_that_was_made_is_taken_and_not_submitted_again(world: World) -> None:
