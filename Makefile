@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 LANES ?= 6
 BESIDE := packaging/development/beside.sh 'lint=packaging/development/lint.sh'
 # Schemas of Kubernetes, which tests of the chart compare with.
-VALIDATE := $(BIN)/python -c 'import kubernetes_validate' 2>/dev/null || $(BIN)/pip install -q --disable-pip-version-check 'kubernetes-validate>=1.34'
+VALIDATE := $(BIN)/python -c 'import kubernetes_validate' 2>/dev/null || $(BIN)/pip install -q --disable-pip-version-check --require-hashes -r packaging/development/requirements-packages.txt
 
 # Two `make` of one checkout wait for each other where they write.
 ALONE := mkdir -p build && flock build/.lock
