@@ -24,7 +24,7 @@ CHART_SOURCES := packaging/helm/sluice/values.yaml packaging/grafana/sluice-node
 	$(shell find packaging/generate queuecontroller sluicecommon -name '*.py' -o -name '*.sh')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build check test test-peers test-clients test-full test-floor test-oldest test-faults test-page lint bench fuzz soak gpu-check gpu-archive docs chart install packages test-packages test-cluster cluster-up cluster-down cluster-programs clean
+.PHONY: help demo build check test test-peers test-clients test-full test-floor test-oldest test-faults test-page lint bench fuzz soak soak-strangers gpu-check gpu-archive docs chart install packages test-packages test-cluster cluster-up cluster-down cluster-programs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -60,6 +60,9 @@ test-floor: build ## with the oldest libraries it runs with (Debian 12's), in .v
 
 test-oldest: build ## what test-floor tests of the wire, the pages and the manifests: a minute, as CI runs it
 	@packaging/development/floor.sh quick $(PYTEST_ARGS)
+
+soak-strangers: build ## 1,000 clients without credentials at every port of the controller for 60 s, honest reviews beside them
+	STRANGERS_S=60 STRANGERS=1000 $(BIN)/python -m pytest -q -s -m "" -p no:xdist tests/cluster/api_only/users/test_strangers.py
 
 test-faults: build ## every case of tests/faults/list/cases.py beside 2,000 kills; writes build/faults.json
 	$(BIN)/python -m tests.faults

@@ -50,10 +50,13 @@ KINDS: tuple[bytes | None, ...] = (
 )
 
 
+CONTEXT = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""One for all: a new one costs more than a handshake."""
+CONTEXT.check_hostname = False
+CONTEXT.verify_mode = ssl.CERT_NONE
+
+
 async def stranger(number: int, port: int, tls: bool, ends_s: float, seen: Counter[str]) -> None:
-    context = ssl.create_default_context()
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
     address = f"127.0.1.{number % ADDRESSES + 1}"
     chance = random.Random(number)
     await asyncio.sleep(chance.uniform(0, 5.0))
@@ -64,7 +67,7 @@ async def stranger(number: int, port: int, tls: bool, ends_s: float, seen: Count
         sent = KINDS[turn % len(KINDS)]
         with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
             async with asyncio.timeout(min(left_s, PATIENCE_S)):
-                wrapped = context if tls and sent is not None else None
+                wrapped = CONTEXT if tls and sent is not None else None
                 reader, writer = await asyncio.open_connection(
                     "127.0.0.1", port, ssl=wrapped, local_addr=(address, 0)
                 )
