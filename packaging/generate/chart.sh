@@ -1,10 +1,10 @@
 #!/bin/bash
-# Writes what `helm install` and `kubectl apply` read and no person edits, each from its one source; git ignores all of it.
-#   packaging/helm/sluice/files: copies (a template reads nothing outside of the chart, and of the values only those that hold),
-#     and what the code's tables say
+# Generates the files that `helm install` and `kubectl apply` read, each from one source; git ignores them.
+#   packaging/helm/sluice/files: copies (a template can read only files of the chart, and not the default values),
+#     and lists from the code's tables
 #   packaging/grafana/sluice-queue.json: the queue's dashboard
-#   packaging/kubernetes: CRDs and rights for an install without the chart; with a HELM also the rendered chart, sluice.yaml
-# A file that has not changed is left alone, and none is ever half written. usage: [PYTHON=python3] chart.sh [HELM]
+#   packaging/kubernetes: CRDs and RBAC for an install without the chart; with HELM also the rendered chart, sluice.yaml
+# An unchanged file is not rewritten, and every write is atomic. usage: [PYTHON=python3] chart.sh [HELM]
 set -euo pipefail
 helm=${1:-}
 cd "$(dirname "$0")/.."
@@ -18,6 +18,7 @@ cp prometheus/sluice-alerts.yaml grafana/sluice-node.json "$new/grafana/sluice-q
 "$python" generate/crds.py --compact >"$new/helm/sluice/files/kueue-crds.yaml"
 "$python" generate/rights.py >"$new/kubernetes/queue-rights.yaml"
 "$python" generate/rights.py --beside >"$new/kubernetes/queue-rights-beside.yaml"
+"$python" generate/rights.py --users | tee "$new/kubernetes/kueue-user-roles.yaml" >"$new/helm/sluice/files/kueue-user-roles.yaml"
 "$python" generate/rights.py --rules >"$new/helm/sluice/files/queue-rules.yaml"
 "$python" generate/vendors.py >"$new/helm/sluice/files/vendor-resources.yaml"
 put() {

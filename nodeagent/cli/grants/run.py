@@ -119,7 +119,7 @@ def _covers(
     nvml: str,
     files: NativeFiles,
 ) -> list[injection.Cover] | None:
-    """None: by environment."""
+    """Libraries to mount over the driver's; None for injection by environment."""
     if options.inject is Injection.ENVIRONMENT:
         return None
     why = injection.possible()
@@ -214,7 +214,7 @@ def _await_grant(
 
 
 def _left_of(ask: GrantAsk, passed_s: float) -> GrantAsk:
-    """A wait that was interrupted goes on where it was; a queue's without end stays that."""
+    """Continue an interrupted wait with the rest of its time; a wait without limit keeps none."""
     return replace(ask, wait_s=max(0.001, ask.wait_s - passed_s)) if ask.wait_s else ask
 
 
@@ -237,21 +237,21 @@ class _Wait:
         self._width = shutil.get_terminal_size().columns if self._live else 0
         self._most_s = most_s
         self._began_s = began_s
-        self.told: Waiting | None = None
+        self.shown: Waiting | None = None
 
     @property
     def in_queue(self) -> bool:
         """True once the queue controller has a workload of this wait."""
-        return self.told is not None and bool(self.told.workload)
+        return self.shown is not None and bool(self.shown.workload)
 
     def show(self, step: Waiting) -> None:
-        if step != self.told:
-            self.told = step
+        if step != self.shown:
+            self.shown = step
             if not self._quiet:
                 _show_wait(step, time.monotonic() - self._began_s, self._most_s, self._width)
 
     def end(self) -> None:
-        if self._live and self.told is not None:
+        if self._live and self.shown is not None:
             print(file=sys.stderr)
 
 
@@ -266,7 +266,7 @@ def _show_wait(step: Waiting, waited_s: float, most_s: float, width: int) -> Non
 
 
 def wait_line(step: Waiting, waited_s: float, most_s: float) -> str:
-    """Where the wait stands, in one line."""
+    """One line with the progress of the wait."""
     parts = ["sluice: waiting"]
     if step.position:
         line = f" of {step.waiting}" if step.waiting else ""

@@ -167,7 +167,13 @@ def test_the_more_important_takes_the_place_of_the_less(queue: ControlPlane) -> 
     assert low is not None
     assert condition(low, "Evicted")["reason"] == "Preempted"
     assert condition(low, "Preempted")["reason"] == "InClusterQueue"
-    assert "Preempted to accommodate a workload" in condition(low, "Preempted")["message"]
+    high = workload_of(queue, "high-job")
+    assert high is not None
+    by = f"UID: {high['metadata']['uid']}, JobUID: {high['metadata']['ownerReferences'][0]['uid']}"
+    assert condition(low, "Preempted")["message"] == (
+        f"Preempted to accommodate a workload ({by}) due to prioritization in the ClusterQueue;"
+        " preemptor path: /ranks; preemptee path: /ranks"
+    )
     assert "admission" not in low["status"]
     assert low["spec"]["priorityClassRef"]["name"] == "low"
     pods = queue.api.get(f"{JOBS}/low-job")["spec"]["template"]["spec"]
@@ -364,7 +370,7 @@ def test_a_controller_that_starts_anew_touches_nothing(queue: ControlPlane, tmp_
     with serving(queue, tmp_path) as second:
         until("it follows", lambda: "following jobs" in second.life, 60)
         queue.api.patch(LEASE, {"spec": {"holderIdentity": "", "leaseDurationSeconds": 1}})
-        until("somebody leads", lambda: queue.api.get(LEASE)["spec"]["holderIdentity"], 60)
+        until("a replica leads", lambda: queue.api.get(LEASE)["spec"]["holderIdentity"], 60)
         assert versions() == before
         finish(queue, running)
         started(queue, waiting)
