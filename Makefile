@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 LANES ?= 6
 BESIDE := packaging/development/beside.sh 'lint=packaging/development/lint.sh'
 # Schemas of Kubernetes, which tests of the chart compare with.
-VALIDATE := $(BIN)/python -c 'import kubernetes_validate' 2>/dev/null || $(BIN)/pip install -q --disable-pip-version-check 'kubernetes-validate>=1.34'
+VALIDATE := $(BIN)/python -c 'import kubernetes_validate' 2>/dev/null || $(BIN)/pip install -q --disable-pip-version-check --require-hashes -r packaging/development/requirements-packages.txt
 
 # Two `make` of one checkout wait for each other where they write.
 ALONE := mkdir -p build && flock build/.lock
@@ -24,7 +24,7 @@ CHART_SOURCES := simgpu/node/model.c packaging/helm/sluice/values.yaml packaging
 	$(shell find packaging/generate queuecontroller sluicecommon -name '*.py' -o -name '*.sh')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build check test test-peers test-clients test-full test-floor test-oldest test-faults test-page lint bench fuzz soak gpu-check gpu-archive docs chart install packages image test-packages test-cluster cluster-up cluster-down cluster-programs clean
+.PHONY: help demo build check test test-peers test-clients test-full test-floor test-oldest test-faults test-page lint bench fuzz soak soak-strangers gpu-check gpu-archive docs chart install packages image test-packages test-cluster cluster-up cluster-down cluster-programs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -60,6 +60,9 @@ test-floor: build ## with the oldest libraries it runs with (Debian 12's), in .v
 
 test-oldest: build ## what test-floor tests of the wire, the pages and the manifests: a minute, as CI runs it
 	@packaging/development/floor.sh quick $(PYTEST_ARGS)
+
+soak-strangers: build ## 1,000 clients without credentials at every port of the controller for 60 s, honest reviews beside them
+	STRANGERS_S=60 STRANGERS=1000 $(BIN)/python -m pytest -q -s -m "" -p no:xdist tests/cluster/api_only/users/test_strangers.py
 
 test-faults: build ## every case of tests/faults/list/cases.py beside 2,000 kills; writes build/faults.json
 	$(BIN)/python -m tests.faults

@@ -28,6 +28,15 @@ class Peer:
     def uid(self) -> int:
         return self.handle.process.uid
 
+    def duplicate(self) -> ProcessHandle:
+        """A handle that outlives the connection, for the caller to close. Raises Refused if the
+        connection has ended, which closes the peer's own."""
+        try:
+            return self.handle.duplicate()
+        except OSError:
+            text = "the process has closed its connection"
+            raise Refused(RefusalKind.UNAVAILABLE, text) from None
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryAsk:

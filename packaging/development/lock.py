@@ -1,4 +1,5 @@
-"""Writes packaging/development/requirements-dev.txt: every package of the development environment, by version and hash.
+"""Writes packaging/development/requirements-dev.txt: every package of the development environment, by version and hash; and
+requirements-packages.txt: what `make test-packages` adds to it.
 
 `python packaging/development/lock.py` resolves what pyproject.toml asks for with pip, for the Python that runs it and for the other
 supported ones, and takes the hashes of all files of those versions from the package index, so that one list holds for
@@ -14,12 +15,14 @@ import sys
 import tempfile
 import tomllib
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from package_index import hashes_of, name_of, resolved
 
 REPO: Final = Path(__file__).resolve().parents[2]
-LOCK: Final = REPO / "packaging" / "development" / "requirements-dev.txt"
+HERE: Final = REPO / "packaging" / "development"
+LOCK: Final = HERE / "requirements-dev.txt"
+MORE: Final = HERE / "requirements-packages.txt"
 PYTHONS: Final = ("3.11", "3.12", "3.13")
 """Debian 12's, Ubuntu 24.04's, Debian 13's."""
 HEAD: Final = """\
@@ -28,12 +31,18 @@ HEAD: Final = """\
 """
 
 
+def project() -> dict[str, Any]:
+    return tomllib.loads((REPO / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def groups(name: str) -> list[str]:
+    return [one for one in project()["dependency-groups"][name] if isinstance(one, str)]
+
+
 def wanted() -> list[str]:
-    project = tomllib.loads((REPO / "pyproject.toml").read_text(encoding="utf-8"))
-    extras = project["project"].get("optional-dependencies", {}).values()
-    asked = [*project["project"]["dependencies"], *project["dependency-groups"]["dev"]]
-    asked += [one for group in extras for one in group]
-    return [one for one in asked if isinstance(one, str)]
+    ours = project()["project"]
+    extras = ours.get("optional-dependencies", {}).values()
+    return [*ours["dependencies"], *groups("dev"), *(one for group in extras for one in group)]
 
 
 def locked(text: str) -> dict[str, tuple[str, frozenset[str]]]:
@@ -61,39 +70,54 @@ def needs(requirements: list[str], known: dict[str, str], python: str) -> dict[s
             raise SystemExit(f"lock: Python {python}: {refused}") from None
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="lock.py", description=__doc__)
-    parser.add_argument("--upgrade", action="store_true", help="do not keep the versions there are")
-    parser.add_argument("--check", action="store_true", help="write nothing; say what is missing")
-    options = parser.parse_args()
-    asked = wanted()
-    text = LOCK.read_text(encoding="utf-8") if LOCK.exists() else ""
-    if options.check:
-        missing = sorted({name_of(one) for one in asked} - locked(text).keys())
-        if missing:
-            print(
-                f"lock: {LOCK.name} lacks {', '.join(missing)}: run packaging/development/lock.py"
-            )
-        return 1 if missing else 0
-    versions: dict[str, str] = {}
-    if not options.upgrade:
-        versions = {name: version for name, (version, _) in locked(text).items()}
+def check(lock: Path, asked: list[str]) -> bool:
+    text = lock.read_text(encoding="utf-8") if lock.exists() else ""
+    missing = sorted({name_of(one) for one in asked} - locked(text).keys())
+    if missing:
+        print(f"lock: {lock.name} lacks {', '.join(missing)}: run packaging/development/lock.py")
+    return not missing
+
+
+def write(lock: Path, asked: list[str], fixed: dict[str, str], upgrade: bool) -> dict[str, str]:
+    """name -> version of what was locked. `fixed`: versions of another list, which are not written again."""
+    text = lock.read_text(encoding="utf-8") if lock.exists() else ""
+    versions = {} if upgrade else {name: version for name, (version, _) in locked(text).items()}
     needed: dict[str, str] = {}
     for python in PYTHONS:
         try:
-            found = needs(asked, versions | needed, python)
+            found = needs(asked, fixed | versions | needed, python)
         except SystemExit:
             if needed or not versions:
                 raise
             versions = {}  # pyproject.toml has changed since
-            found = needs(asked, {}, python)
+            found = needs(asked, fixed, python)
         needed |= found
     lines = [HEAD]
     for name, version in sorted(needed.items()):
+        if name in fixed:
+            continue
         hashes = " \\\n".join(f"    --hash=sha256:{one}" for one in hashes_of(name, version))
         lines.append(f"{name}=={version} \\\n{hashes}\n")
-    LOCK.write_text("".join(lines), encoding="utf-8")
-    print(f"lock: {len(needed)} packages for Python {', '.join(PYTHONS)}")
+    lock.write_text("".join(lines), encoding="utf-8")
+    print(f"lock: {lock.name}: {len(lines) - 1} packages for Python {', '.join(PYTHONS)}")
+    return needed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="lock.py", description=__doc__)
+    parser.add_argument("--upgrade", action="store_true", help="do not keep the versions there are")
+    parser.add_argument("--check", action="store_true", help="write nothing; say what is missing")
+    parser.add_argument("--packages", action="store_true", help=f"{MORE.name} alone")
+    options = parser.parse_args()
+    asked, more = wanted(), groups("packages")
+    if options.check:
+        return 0 if all([check(LOCK, asked), check(MORE, more)]) else 1
+    if options.packages:
+        known = locked(LOCK.read_text(encoding="utf-8"))
+        needed = {name: version for name, (version, _) in known.items()}
+    else:
+        needed = write(LOCK, asked, {}, options.upgrade)
+    write(MORE, more, needed, options.upgrade)
     return 0
 
 

@@ -20,7 +20,9 @@ from queuecontroller.cluster.setup.rbac import (
     beside_rules,
     cluster_rules,
     documents,
+    job_resources,
     lease_rules,
+    webhook_rules,
 )
 from queuecontroller.cluster.setup.user_roles import user_roles
 
@@ -33,13 +35,16 @@ def text(namespace: str = "sluice", account: str = "sluice-queue", beside: bool 
 
 
 def rules() -> str:
-    """Rules for the chart, whose templates name the roles and bindings."""
+    """Rules for the chart, whose templates name the roles and bindings, and whose policies read the
+    last two."""
     made = {
         "cluster": cluster_rules(),
         "agent": agent_rules(),
         "namespace": lease_rules(),
         "beside": beside_rules(),
         "besideNamespace": lease_rules(beside=True),
+        "webhooks": webhook_rules(),
+        "jobs": job_resources(),
     }
     return HEAD + yaml.safe_dump(made, sort_keys=False, width=120)
 

@@ -59,6 +59,9 @@ ENTERING: Final = 8
 LONGEST_TOKEN: Final = 12_000
 """Characters, so that a login fits its body."""
 ACTION_HEADER: Final = "X-Sluice-Page"
+SESSION_HEADER: Final = "X-Sluice-Session"
+"""Carries the session. A browser sends a cookie to every port of its host, and a header only where
+the page's own script sends it."""
 SECURITY: Final = MappingProxyType(
     {
         "Content-Security-Policy": (
@@ -127,10 +130,12 @@ class Backend(Protocol):
     def why_not_ready(self) -> str: ...
 
     async def enter(self, secret: str) -> str:
-        """Exchange a secret for the credential of later requests. Raises Refusal."""
+        """Exchange a secret for the session of later requests, never the secret itself. Raises
+        Refusal."""
 
     async def viewer(self, credential: str) -> Viewer:
-        """The user of a credential, cached for at most a minute. Raises Refusal."""
+        """The user of a session or token, with rights checked within the last 20 s. Raises
+        Refusal."""
 
     def leave(self, credential: str) -> None: ...
 
@@ -182,9 +187,7 @@ class PageServer:
         """`bound` is bound to its address; the server closes it."""
         self._socket = bound
         self._backend = backend
-        self._secure = certificate is not None
         self._files = read_front()
-        self._cookie_name = f"sluice-page-{self.port}"
         self._entering = asyncio.Semaphore(ENTERING)
         self._streams: Counter[str] = Counter()
         self._runner: web.AppRunner | None = None
@@ -266,24 +269,28 @@ class PageServer:
 
     # -- the viewer -------------------------------------------------------------------------------
 
-    @property
-    def _cookie(self) -> str:
-        """The cookie's name. Cookies are not separated by port, so that two services on one machine
-        need different names."""
-        return self._cookie_name
-
     def _credential(self, request: web.Request) -> str:
         """Raises Refusal."""
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         if self._backend.takes_tokens and scheme.lower() == "bearer" and token.strip():
             return token.strip()
-        found = request.cookies.get(self._cookie, "")
+        found = request.headers.get(SESSION_HEADER, "")
         if not found:
             raise Refusal(401, "not logged in")
         return found
 
     async def _viewer(self, request: web.Request) -> Viewer:
-        return await self._backend.viewer(self._credential(request))
+        try:
+            return await self._backend.viewer(self._credential(request))
+        except Refusal as refusal:
+            if refusal.status == 401 and self._backend.takes_tokens:
+                self._require_frames()  # Another replica may know the session.
+            raise
+
+    def _require_frames(self) -> None:
+        """Raises Refusal."""
+        if self._backend.frames is None:
+            raise Refusal(503, self._backend.why_not_ready or "the page is not ready yet")
 
     async def _enter(self, request: web.Request) -> web.StreamResponse:
         body = await _body(request, LARGEST_LOGIN_BYTES)
@@ -295,24 +302,13 @@ class PageServer:
                 " the header Authorization",
             )
         async with self._entering:
-            credential = await self._backend.enter(secret.strip())
-        answer = web.json_response({"entered": True})
-        answer.set_cookie(
-            self._cookie,
-            credential,
-            httponly=True,
-            samesite="Strict",
-            secure=self._secure,
-            path="/",
-        )
-        return answer
+            session = await self._backend.enter(secret.strip())
+        return _json({"session": session})
 
     async def _leave(self, request: web.Request) -> web.StreamResponse:
         with contextlib.suppress(Refusal):
             self._backend.leave(self._credential(request))
-        answer = web.json_response({"entered": False})
-        answer.del_cookie(self._cookie, path="/")
-        return answer
+        return _json({"session": ""})
 
     async def _session(self, request: web.Request) -> web.StreamResponse:
         head = {"site": self._backend.site, "tokens": self._backend.takes_tokens}
@@ -327,10 +323,8 @@ class PageServer:
     # -- the stream -------------------------------------------------------------------------------
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
-        credential = self._credential(request)
-        viewer = await self._backend.viewer(credential)
-        if self._backend.frames is None:
-            raise Refusal(503, self._backend.why_not_ready or "the page is not ready yet")
+        credential, viewer = self._credential(request), await self._viewer(request)
+        self._require_frames()
         if self._streams.total() >= MAX_STREAMS:
             raise Refusal(503, f"too many open windows of this page (limit {MAX_STREAMS})")
         if self._streams[viewer.name] >= MAX_STREAMS_EACH:
@@ -422,7 +416,7 @@ class PageServer:
 
     def _resumed(self, request: web.Request) -> int | None:
         frames = self._backend.frames
-        last = request.headers.get("Last-Event-ID") or request.query.get("after", "")
+        last = request.headers.get("Last-Event-ID", "")
         return frames.board.read_stamp(last) if frames is not None and last else None
 
     async def _send(self, answer: web.StreamResponse, data: bytes) -> None:

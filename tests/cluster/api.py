@@ -55,6 +55,8 @@ class Api:
         self, host: str, port: int, pki: Path, connect: Callable[[], socket.socket] | None = None
     ) -> None:
         self._host, self._port = host, port
+        self.user = ""
+        """Name of the user whose rights a request has instead of the administrator's."""
         self._context = ssl.create_default_context(cafile=str(pki / "ca.crt"))
         self._context.load_cert_chain(pki / "admin.crt", pki / "admin.key")
         self._connect = connect or (lambda: socket.create_connection((host, port), TIMEOUT_S))
@@ -143,6 +145,8 @@ class Api:
         self, method: str, path: str, body: object, kind: str
     ) -> http.client.HTTPResponse:
         headers = {"Accept": "application/json"}
+        if self.user:
+            headers["Impersonate-User"] = self.user
         data = None if body is None else json.dumps(body)
         if data is not None:
             headers["Content-Type"] = kind

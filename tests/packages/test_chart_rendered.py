@@ -30,6 +30,7 @@ from tests.packages.chart import (
     needs_helm,
     of,
     rendered,
+    rights,
     static,
     static_text,
     template,
@@ -844,6 +845,49 @@ def test_what_an_agent_may_write_of_claims_is_kept_to_its_own_node(
         one["metadata"]["name"] for one in objects if one["kind"] == "ValidatingAdmissionPolicy"
     }
     assert bound == policies
+
+
+@needs_helm
+@pytest.mark.parametrize("kubernetes", ["1.28", "1.31", "1.34"])
+def test_the_controllers_token_registers_nothing_new_and_has_policies(kubernetes: str) -> None:
+    """It created any webhook, and wrote any field of nodes, pods and definitions."""
+    objects = rendered(*SECRETS, "queue.mode=kubernetes", kubernetes=kubernetes)
+    role = of(objects, "ClusterRole", "-queue")
+    made = {resource for _, resource, verbs in rights(role) if "create" in verbs.split(",")}
+    assert not made & {"mutatingwebhookconfigurations", "validatingwebhookconfigurations"}
+    assert not made & {"apiservices", "customresourcedefinitions"}
+    written = {
+        resource
+        for _, resource, verbs in rights(role)
+        if {"patch", "update", "delete"} & set(verbs.split(","))
+        and resource.partition("/")[2] != "finalizers"
+    }
+    policies = [
+        one
+        for one in objects
+        if one["kind"] == "ValidatingAdmissionPolicy"
+        and "s-queue" in json.dumps(one["spec"]["matchConditions"])
+    ]
+    guarded = {
+        resource
+        for one in policies
+        for rule in one["spec"]["matchConstraints"]["resourceRules"]
+        for resource in rule["resources"]
+    }
+    if kubernetes == "1.28":
+        assert not policies
+        return
+    free = {one for one in written - guarded if not one.endswith("/status")}
+    assert free == {
+        "admissionchecks",
+        "clusterqueues",
+        "podtemplates",
+        "provisioningrequests",
+        "resourceflavors",
+        "topologies",
+        "workloads",
+    }
+    assert "pods/status" in guarded
 
 
 @needs_helm

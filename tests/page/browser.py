@@ -64,6 +64,8 @@ class Page:
 
     send: Any
     session: str
+    context: str = ""
+    """The browser context, which separates cookies and storage."""
     requests: list[str] = field(default_factory=list)
     console: list[str] = field(default_factory=list)
     policies: dict[str, str] = field(default_factory=dict)
@@ -205,23 +207,27 @@ class Browser:
 
     @contextlib.asynccontextmanager
     async def page(self) -> AsyncIterator[Page]:
-        """A window of a viewer who was never here: no cookie of another window."""
+        """A window of a new viewer: it shares no cookie and no storage with another window."""
         context = (await self._send("Target.createBrowserContext", {}))["browserContextId"]
+        try:
+            yield await self.window(context)
+        finally:
+            await self._send("Target.disposeBrowserContext", {"browserContextId": context})
+
+    async def window(self, context: str) -> Page:
+        """One more window of a viewer."""
         target = await self._send(
             "Target.createTarget", {"url": "about:blank", "browserContextId": context}
         )
         attached = await self._send(
             "Target.attachToTarget", {"targetId": target["targetId"], "flatten": True}
         )
-        page = Page(self._send, attached["sessionId"])
+        page = Page(self._send, attached["sessionId"], context)
         self._pages[page.session] = page
         for domain in ("Page", "Runtime", "Log", "Network"):
             await page.call(f"{domain}.enable")
         await page.size(1280, 900)
-        try:
-            yield page
-        finally:
-            await self._send("Target.disposeBrowserContext", {"browserContextId": context})
+        return page
 
     async def _send(
         self, method: str, parameters: dict[str, Any], session: str = ""

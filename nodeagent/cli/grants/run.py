@@ -39,6 +39,8 @@ EXIT_NOT_FOUND = 127
 SHOWN_COMMAND = 256
 AWAY_S = 5.0
 """How long a daemon that does not answer is tried: several times what a restart takes."""
+QUEUED_AWAY_S = 60.0
+"""The same for a job that waited in a queue, possibly for hours."""
 AWAY_EVERY_S = 0.2
 DRIVERS_BYTES = Bytes(1050 * MIB)
 """The driver's own memory in one process of PyTorch on an H200: context 518 MiB, the first kernel
@@ -173,9 +175,11 @@ def _await_grant(
     options: argparse.Namespace, environment: Mapping[str, str], ask: GrantAsk
 ) -> GrantView:
     """A daemon that is away is waited for: a restart takes a second or two, and the job need not
-    notice."""
+    notice. What waited in a queue is submitted again: the controller withdraws a workload whose
+    daemon comes back without its waiting process."""
     began_s, began_unix_s = time.monotonic(), time.time()
     away_since_s: float | None = None
+    most_s = AWAY_S
     wait = _Wait(options, ask.wait_s, began_s)
     try:
         while True:
@@ -190,15 +194,15 @@ def _await_grant(
                         wait.show(step)
                 raise Failed(EXIT_NOT_STARTED, "the daemon gave no answer")
             except Away as away:
-                if ask.queue is not None and wait.shown is not None:
-                    raise  # it is in line at the controller, which decides what becomes of that
                 now_s = time.monotonic()
                 if away_since_s is None:
                     away_since_s = now_s
+                    most_s = QUEUED_AWAY_S if wait.in_queue else AWAY_S
                     if not options.quiet:
                         text = str(away).split("; is it running?", 1)[0]
-                        complain(f"run: {text}; trying again for {AWAY_S:g} s")
-                if now_s - away_since_s >= AWAY_S:
+                        place = ", at the end of the queue" if wait.in_queue else ""
+                        complain(f"run: {text}; trying again for {most_s:g} s{place}")
+                if now_s - away_since_s >= most_s:
                     raise
                 time.sleep(AWAY_EVERY_S)
     except KeyboardInterrupt:
@@ -234,6 +238,11 @@ class _Wait:
         self._most_s = most_s
         self._began_s = began_s
         self.shown: Waiting | None = None
+
+    @property
+    def in_queue(self) -> bool:
+        """True once the queue controller has a workload of this wait."""
+        return self.shown is not None and bool(self.shown.workload)
 
     def show(self, step: Waiting) -> None:
         if step != self.shown:

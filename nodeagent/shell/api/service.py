@@ -124,7 +124,7 @@ class Service:
         if not self._has_room():
             raise Refused(RefusalKind.EXHAUSTED, NO_ROOM)
         began_ns = self._clock.monotonic_ns()
-        asking = self._keeper.ask(ask, peer.handle.duplicate(), may_wait=ask.wait_s > 0)
+        asking = self._keeper.ask(ask, peer.duplicate(), may_wait=ask.wait_s > 0)
         end_ns = self._clock.monotonic_ns() + int(ask.wait_s * NS_PER_S)
         reason = "no answer"
         try:

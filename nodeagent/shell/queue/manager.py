@@ -187,7 +187,7 @@ class QueueManager:
             self._drive.add(qd.GrantRefused(work.key, "no client waits for it on this node"))
             return
         answer = self._keeper.ask_now(
-            ask_for(work, waiter.ask), waiter.peer.handle.duplicate(), queued=True
+            ask_for(work, waiter.ask), waiter.handle.duplicate(), queued=True
         )
         if isinstance(answer, Refused):
             log.warning("queue: %s could not start: %s", work.decision.workload, answer)
@@ -504,7 +504,8 @@ class QueueManager:
 
     async def wait(self, peer: Peer, ask: GrantAsk) -> AsyncGenerator[Waiting | GrantId, None]:
         """Progress until the grant. Raises Refused. Leaving early withdraws the workload."""
-        waiter = Waiter(peer, ask)
+        handle = peer.duplicate()
+        waiter = Waiter(peer, ask, handle)
         task = asyncio.create_task(self._pursue(waiter))
         try:
             while True:
@@ -519,6 +520,7 @@ class QueueManager:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
             self._leave(waiter)
+            handle.close()
 
     def _leave(self, waiter: Waiter) -> None:
         if self._waiters.get(waiter.workload) is waiter:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from nodeagent.ports.clients import GrantAsk, MemoryAsk, Peer, RefusalKind, Refused, Waiting
+from nodeagent.ports.processes import ProcessHandle
 from nodeagent.ports.queue import QueueStatus, Submission, Work
 from nodeagent.units import GrantId
 
@@ -24,6 +25,9 @@ class Waiter:
 
     peer: Peer
     ask: GrantAsk
+    handle: ProcessHandle
+    """The waiter's own: that of the peer is closed with its connection, possibly before the wait
+    ends."""
     steps: asyncio.Queue[Step] = field(default_factory=asyncio.Queue)
     workload: str = ""
     uid: str = ""

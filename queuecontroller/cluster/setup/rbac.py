@@ -21,7 +21,7 @@ from queuecontroller.cluster.cache.kinds import (
     WORKLOADS,
 )
 from queuecontroller.cluster.setup.front_proxy import READER, REVIEWS, SYSTEM
-from queuecontroller.cluster.setup.job_webhooks import CONFIGURATION
+from queuecontroller.cluster.setup.job_webhooks import CONFIGURATION, mutating
 from queuecontroller.cluster.setup.registration import API_SERVICES, SERVICES, VISIBILITY
 from queuecontroller.cluster.status.visibility import services
 from queuecontroller.kueueapi.crds import Webhook, validation
@@ -59,8 +59,8 @@ def cluster_rules() -> list[Rule]:
         # An owner reference with blockOwnerDeletion needs update on the owner's finalizers.
         *(
             rule
-            for group in sorted({one.group for one in JOBS})
-            for rule in _of_jobs(group, sorted(k.plural for k in JOBS if k.group == group))
+            for group, plurals in job_resources().items()
+            for rule in _of_jobs(group, plurals)
         ),
         # The provisioning check creates requests to the cluster autoscaler.
         _rule(GROUP, ["provisioningrequestconfigs"], "list", "watch"),
@@ -106,7 +106,6 @@ def cluster_rules() -> list[Rule]:
             _rule(_HOOKS, [plural], "get", "patch", "delete", names=[name])
             for plural, name in _CONFIGURATIONS.items()
         ),
-        _rule(_HOOKS, list(_CONFIGURATIONS), "create"),
         # The visibility API is registered, and its callers are authorized.
         _rule(
             API_SERVICES.group,
@@ -135,6 +134,35 @@ def agent_rules() -> list[Rule]:
         _rule(GROUP, ["workloads"], "get", "list"),
         *(_rule(group, sorted(plurals), "get") for group, plurals in sorted(owners.items())),
     ]
+
+
+def registering_rules() -> list[Rule]:
+    """Return the rules for what the controller creates without the chart, which otherwise makes the
+    webhook configurations: with these a token can register any webhook."""
+    return [_rule(_HOOKS, list(_CONFIGURATIONS), "create")]
+
+
+def webhook_rules() -> list[str]:
+    """Return GROUP/RESOURCE of everything that the webhooks are registered for."""
+    hooks = [
+        *mutating(Webhook().client, "")["webhooks"],
+        *validation(Webhook())["webhooks"],
+    ]
+    return sorted(
+        {
+            f"{group}/{resource}"
+            for hook in hooks
+            for rule in hook["rules"]
+            for group in rule["apiGroups"]
+            for resource in rule["resources"]
+        }
+    )
+
+
+def job_resources() -> dict[str, list[str]]:
+    """Return the plurals of job kinds that the controller changes, by group."""
+    groups = sorted({one.group for one in JOBS})
+    return {group: sorted(k.plural for k in JOBS if k.group == group) for group in groups}
 
 
 def beside_rules() -> list[Rule]:
@@ -174,12 +202,13 @@ def _rule(group: str, resources: list[str], *verbs: str, names: list[str] | None
 
 
 def documents(namespace: str, account: str, beside: bool = False) -> list[dict[str, Any]]:
-    """Return roles and bindings for a service account of a namespace. `beside`: for that mode."""
+    """Return roles and bindings for a service account of a namespace, for an install without the
+    chart. `beside`: for that mode."""
     api = "rbac.authorization.k8s.io/v1"
     subject = {"kind": "ServiceAccount", "name": account, "namespace": namespace}
     made: list[dict[str, Any]] = []
     for kind, rules, place in (
-        ("ClusterRole", beside_rules() if beside else cluster_rules(), {}),
+        ("ClusterRole", beside_rules() if beside else [*cluster_rules(), *registering_rules()], {}),
         ("Role", lease_rules(beside), {"namespace": namespace}),
     ):
         head = {"name": NAME, **place, "labels": {"app.kubernetes.io/part-of": "sluice"}}

@@ -8,6 +8,7 @@ as the viewer's own write. The controller's own rights are therefore never used 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 import secrets
@@ -51,8 +52,11 @@ EVERYTHING: Final = Sight(
     ),
     None,
 )
-KEPT_S: Final = 30.0
-"""How long a review of a token is cached: rights that are taken away end after so long."""
+KEPT_S: Final = 20.0
+"""How long a review of a token is cached. A stream reads it every 10 s, so that rights which are
+taken away end within 30 s."""
+SESSION_PREFIX: Final = "session-"
+"""Distinguishes sessions from tokens; a token is never looked up as a session or the reverse."""
 MAX_CACHED: Final = 1_000
 MAX_NAMESPACES: Final = 500
 """Namespaces reviewed one by one for viewers without the right to list in all."""
@@ -137,33 +141,40 @@ class _Kept:
 
 
 class ByToken:
-    """Viewers with a Kubernetes token. The browser gets the name of a session and never the token:
-    cookies reach every port of their host, and the token is good for the whole API. Sessions are
-    this replica's, and end with it."""
+    """Viewers with a Kubernetes token. The browser gets a session and never keeps the token, which
+    is good for the whole API. A session exists in one replica, and ends with it."""
 
     takes_tokens = True
 
     def __init__(self, access: Access, namespaces: Callable[[], Iterable[str]]) -> None:
         """`namespaces` returns the namespaces that have a LocalQueue."""
         self._access = access
-        self._sessions: Tickets[str] = Tickets(lambda: secrets.token_urlsafe(32))
+        self._sessions: Tickets[str] = Tickets(lambda: SESSION_PREFIX + secrets.token_urlsafe(32))
         self._namespaces = namespaces
         self._kept: dict[bytes, _Kept] = {}
         self._asking: dict[bytes, asyncio.Task[Viewer]] = {}
         self._at_once = asyncio.Semaphore(AT_ONCE)
 
     async def enter(self, secret: str) -> str:
+        if secret.startswith(SESSION_PREFIX):
+            raise Refusal(401, "this is not a token")
         await self.viewer(secret)
         return self._sessions.begin(secret, monotonic())
 
     def leave(self, credential: str) -> None:
-        self._kept.pop(_digest(self._token(credential)), None)
+        with contextlib.suppress(Refusal):
+            self._kept.pop(_digest(self._token(credential)), None)
         self._sessions.end(credential)
 
     def _token(self, credential: str) -> str:
         """The token of a session, or the credential itself, as a proxy sends it in the header
-        Authorization."""
-        return self._sessions.whose(credential, monotonic()) or credential
+        Authorization. Raises Refusal."""
+        if not credential.startswith(SESSION_PREFIX):
+            return credential
+        token = self._sessions.whose(credential, monotonic())
+        if token is None:
+            raise Refusal(401, "your session has ended: log in again")
+        return token
 
     async def viewer(self, credential: str) -> Viewer:
         credential = self._token(credential)

@@ -3,6 +3,7 @@
 import { dialog } from "./actions.js";
 import { h, patch } from "./dom.js";
 import { count } from "./format.js";
+import { borrow, call, keep } from "./session.js";
 import { act, Store } from "./store.js";
 import { grant, grants } from "./pages/grants.js";
 import { node, nodes } from "./pages/nodes.js";
@@ -75,13 +76,13 @@ class App {
     if (ticket) {
       history.replaceState(null, "", "#/"); // A used ticket must not stay in the browser's history.
       await this.enter(ticket[1]);
-    }
+    } else await borrow();
     await this.look();
   }
 
   async enter(secret) {
     try {
-      await act("enter", { secret });
+      keep((await act("enter", { secret })).session);
       this.message = "";
       return true;
     } catch (error) {
@@ -92,7 +93,7 @@ class App {
 
   async look() {
     try {
-      this.session = await (await fetch("api/session")).json();
+      this.session = await (await call("session")).json();
     } catch {
       this.message = "the service does not answer";
       setTimeout(() => this.look(), 2000);
@@ -105,6 +106,7 @@ class App {
       return this.redraw();
     }
     if (this.session.viewer !== null) this.store.open();
+    else keep("");
     this.turn();
     return undefined;
   }
@@ -112,6 +114,7 @@ class App {
   async leave() {
     this.store.close();
     await act("leave", {}).catch(() => {});
+    keep("");
     location.reload();
   }
 

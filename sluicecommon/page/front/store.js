@@ -1,5 +1,8 @@
 // Cache of the service's documents by kind, kept current by one event stream that resumes after a reconnect.
 
+import { call } from "./session.js";
+import { Stream } from "./stream.js";
+
 export class Store {
   constructor(changed) {
     this.kinds = new Map();
@@ -29,8 +32,7 @@ export class Store {
 
   open() {
     this.close();
-    const query = this.last ? `?after=${encodeURIComponent(this.last)}` : "";
-    const source = new EventSource(`api/stream${query}`);
+    const source = new Stream("stream", this.last);
     this.source = source;
     source.addEventListener("open", () => this.say("live"));
     source.addEventListener("reset", () => {
@@ -50,18 +52,18 @@ export class Store {
       this.say("ended", "your session has ended: log in again");
     });
     source.addEventListener("error", () => {
-      if (source.readyState === EventSource.CLOSED) this.again();
+      if (source.readyState === Stream.CLOSED) this.again();
       else this.say("away", "the service does not answer; reconnecting");
     });
   }
 
   async again() {
-    // The browser closes the stream if the answer is not an event stream; api/session gives the reason.
+    // A stream is closed if it is refused; api/session gives the reason.
     this.close();
     let wait = Math.min(5000, 300 * 2 ** this.retry);
     this.retry += 1;
     try {
-      const answer = await fetch("api/session");
+      const answer = await call("session");
       const session = await answer.json();
       if (answer.ok && session.viewer === null) return this.say("ended", session.why);
       if (!answer.ok) this.say("away", session.error || `HTTP ${answer.status}`);
@@ -108,12 +110,12 @@ export class Store {
 
 export async function ask(path, given = {}) {
   const query = new URLSearchParams(Object.entries(given).filter(([, value]) => value)).toString();
-  return answered(await fetch(`api/${path}${query ? `?${query}` : ""}`));
+  return answered(await call(`${path}${query ? `?${query}` : ""}`));
 }
 
 export async function act(path, given) {
   return answered(
-    await fetch(`api/${path}`, {
+    await call(path, {
       method: "POST",
       headers: { "Content-Type": "application/json", "X-Sluice-Page": "1" },
       body: JSON.stringify(given),

@@ -104,11 +104,11 @@ async def _viewers(made: Cluster, seconds: float) -> tuple[float, float]:
         return (used() - began) / (time.monotonic() - began_s)
 
     without = await busy()
-    async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as http:
-        origin, cookie = await asyncio.to_thread(_session, made)
+    async with aiohttp.ClientSession() as http:
+        origin, session = await asyncio.to_thread(_session, made)
 
         async def watch() -> None:
-            async with http.get(f"{origin}api/stream", headers={"Cookie": cookie}, timeout=None) as answer:  # fmt: skip
+            async with http.get(f"{origin}api/stream", headers={"X-Sluice-Session": session}, timeout=None) as answer:  # fmt: skip
                 assert answer.status == 200, await answer.text()
                 async for _ in answer.content.iter_any():
                     pass
@@ -131,7 +131,7 @@ def _session(made: Cluster) -> tuple[str, str]:
         {"Content-Type": "application/json", "X-Sluice-Page": "1"},
     )
     with urllib.request.urlopen(request, timeout=30) as answer:
-        return origin, answer.headers["Set-Cookie"].split(";")[0]
+        return origin, str(json.load(answer)["session"])
 
 
 async def _many_workloads(place: Path, rounds: int, jobs: int) -> list[Entry]:

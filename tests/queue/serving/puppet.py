@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import time
 import uuid
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from nodeagent import native
 from nodeagent.adapters.api.wire import Wire
 from nodeagent.adapters.queue.client import GrpcQueueLink
 from nodeagent.core.grants import events as ev
-from nodeagent.ports.clients import GrantAsk, MemoryAsk, QueueAsk, Refused, Waiting
+from nodeagent.ports.clients import GrantAsk, MemoryAsk, Peer, QueueAsk, Refused, Waiting
 from nodeagent.ports.ledger import Spill
 from nodeagent.ports.queue import Capacity, Done, Fence, ReportedGpu, Work, WorkKey
 from nodeagent.ports.views import NodeEvent
@@ -116,6 +117,23 @@ class Spills:
             raise self.refusals.pop(0)
 
 
+class PuppetHandle:
+    """Of a process that waits. A closed one cannot be duplicated, as with a file descriptor."""
+
+    process = SimpleNamespace(pid=1, uid=0)
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    def duplicate(self) -> PuppetHandle:
+        if self.closed:
+            raise OSError(errno.EBADF, "closed")
+        return PuppetHandle()
+
+    def close(self) -> None:
+        self.closed = True
+
+
 class Puppet:
     """One node. `wait` is what `sluice run --queue` does."""
 
@@ -149,10 +167,15 @@ class Puppet:
         await self.desk.close()
         assert self.failures == []
 
-    async def wait(self, name: str, steps: list[Waiting] | None = None, **queue: Any) -> GrantId:
+    async def wait(
+        self,
+        name: str,
+        steps: list[Waiting] | None = None,
+        handle: PuppetHandle | None = None,
+        **queue: Any,
+    ) -> GrantId:
         """Wait in the queue until the grant runs."""
-        handle = SimpleNamespace(process=SimpleNamespace(pid=1, uid=0), duplicate=lambda: None)
-        peer = SimpleNamespace(handle=handle, uid=0)
+        peer = Peer(handle or PuppetHandle())  # type: ignore[arg-type]
         ask = GrantAsk(
             1,
             MemoryAsk(amount_bytes=Bytes(4 * GIB)),
@@ -161,7 +184,7 @@ class Puppet:
             name=name,
             queue=QueueAsk("q", **queue),
         )
-        async for step in self.desk.wait(peer, ask):  # type: ignore[arg-type]
+        async for step in self.desk.wait(peer, ask):
             if not isinstance(step, Waiting):
                 return step
             if steps is not None:

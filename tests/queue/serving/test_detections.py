@@ -32,8 +32,8 @@ def shown(controller: QueueController, wanted: int) -> dict[str, dict[str, Any]]
         {"Content-Type": "application/json", "X-Sluice-Page": "1"},
     )
     with urllib.request.urlopen(enter, timeout=DEADLINE_S) as answer:
-        cookie = answer.headers["Set-Cookie"].split(";")[0]
-    stream = urllib.request.Request(f"{origin}api/stream", headers={"Cookie": cookie})
+        session = json.loads(answer.read())["session"]
+    stream = urllib.request.Request(f"{origin}api/stream", headers={"X-Sluice-Session": session})
     found: dict[str, dict[str, Any]] = {}
     ends_s = time.monotonic() + DEADLINE_S
     with urllib.request.urlopen(stream, timeout=DEADLINE_S) as answer:

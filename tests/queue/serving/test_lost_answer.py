@@ -6,9 +6,12 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from nodeagent.ports.clients import Refused
 from nodeagent.ports.queue import LinkLost
 from tests.kit.queue.controller import QueueController
-from tests.queue.serving.puppet import Puppet
+from tests.queue.serving.puppet import Puppet, PuppetHandle, until
 from tests.queue.state.world import TEAMS
 
 
@@ -60,5 +63,29 @@ def test_a_submission_without_an_answer_outlives_the_session(tmp_path: Path) -> 
         assert len(started) == 1
         (row,) = controller.workloads()
         assert row["status"]["attempt"] == 1
+    finally:
+        controller.stop()
+
+
+def test_a_process_whose_connection_ended_is_let_in_without_a_defect(tmp_path: Path) -> None:
+    """Its handle was closed before its wait ended, and a decision in between ended the daemon."""
+    controller = QueueController(tmp_path, settings=["nodes.report_s=0.2", "nodes.lease_s=4"])
+
+    async def scene() -> None:
+        async with Puppet(controller.address) as node:
+            handle, steps = PuppetHandle(), []  # type: ignore[var-annotated]
+            wait = asyncio.create_task(node.wait("job", steps, handle))
+            await until("it waits", lambda: steps)
+            handle.close()
+            await asyncio.to_thread(controller.cli, "resume", "cq", "a")
+            await asyncio.wait_for(wait, 60)
+            with pytest.raises(Refused, match="closed its connection"):
+                await node.wait("late", handle=handle)
+
+    try:
+        controller.start()
+        controller.apply(TEAMS)
+        controller.cli("hold", "cq", "a")
+        asyncio.run(scene())
     finally:
         controller.stop()

@@ -58,6 +58,21 @@ app.kubernetes.io/component: {{ .component }}
 {{- .Values.queue.replicas | default (ternary 2 1 (gt $nodes 1)) -}}
 {{- end -}}
 
+{{/* Security context of a pod without privileges: (dict "root" $ "user" 64000 "selinux" OPTIONS). On OpenShift the ids are of the namespace's
+     range. */}}
+{{- define "sluice.podSecurity" -}}
+runAsNonRoot: true
+{{- if not .root.Values.openShift }}
+runAsUser: {{ .user }}
+runAsGroup: {{ .user }}
+fsGroup: {{ .user }}
+{{- end }}
+seccompProfile: {type: RuntimeDefault}
+{{- with .selinux }}
+seLinuxOptions: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
 {{/* The name of the Secret with the controller's certificate. */}}
 {{- define "sluice.tlsSecret" -}}
 {{- .Values.queue.tlsSecret | default (printf "%s-queue-tls" (include "sluice.name" .)) -}}
@@ -140,7 +155,7 @@ tolerations: {{- toYaml . | nindent 2 }}
 
 {{/* Values that are not in values.yaml, one path a line. Values that are passed to Kubernetes unchanged have Kubernetes' keys. */}}
 {{- define "sluice.unknownPaths" -}}
-{{- $free := list "nodeSelector" "affinity" "resources" "podAnnotations" "labels" "securityContext" }}
+{{- $free := list "nodeSelector" "affinity" "resources" "podAnnotations" "labels" "securityContext" "seLinuxOptions" }}
 {{- range $key, $value := .values }}
 {{- $at := printf "%s.%s" $.at $key | trimPrefix "." }}
 {{- if not (hasKey $.known $key) }}

@@ -125,11 +125,23 @@ def test_the_grant_of_a_run_around_us_is_not_taken_for_it(world: World) -> None:
     assert run._await_grant(OPTIONS, {}, ASK) == "ours"
 
 
-def test_what_is_in_line_at_the_controller_is_not_asked_for_twice(world: World) -> None:
+def test_what_waited_in_a_queue_is_submitted_again(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It ended with 125 whenever the daemon was restarted, and its workload was withdrawn as well."""
     ask = GrantAsk(**{**{f: getattr(ASK, f) for f in ASK.__slots__}, "queue": QueueAsk("team")})
-    world.lives = [goes_away(Waiting(1, "pending")), given("a second one")]
-    with pytest.raises(Away):
-        run._await_grant(OPTIONS, {}, ask)
+    world.lives = [goes_away(Waiting(1, "pending", workload="a/b")), None, given("the second")]
+    assert run._await_grant(OPTIONS, {}, ask) == "the second"
+    assert len(world.asked) == 2
+    assert "trying again for 60 s, at the end of the queue\n" in capsys.readouterr().err
+
+
+def test_a_queued_grant_that_was_made_is_taken_and_not_submitted_again(world: World) -> None:
+    ask = GrantAsk(**{**{f: getattr(ASK, f) for f in ASK.__slots__}, "queue": QueueAsk("team")})
+    told = world.grant(1000.5)
+    world.grants = [told]
+    world.lives = [goes_away(Waiting(1, "pending", workload="a/b")), given("a second one")]
+    assert run._await_grant(OPTIONS, {}, ask) is told
     assert len(world.asked) == 1
 
 

@@ -1,0 +1,169 @@
+"""What the holder of the queue controller's token can do at a real API server: the chart's rights and its admission policies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from queuecontroller.cluster.setup.job_webhooks import CONFIGURATION, mutating
+from queuecontroller.cluster.setup.registration import VISIBILITY
+from queuecontroller.cluster.status.visibility import services
+from queuecontroller.kueueapi.crds import Webhook, validation
+from tests.cluster.api import Api, ApiError
+from tests.cluster.control_plane import HOST, ControlPlane
+from tests.cluster.programs.release import NAMESPACE, Release
+from tests.cluster.queueing import DEADLINE_S, apply, is_served, job
+from tests.kit.node import until
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+VALUES = ("queue.mode=kubernetes", "agent.enabled=false", "cleanup.enabled=false")
+ACCOUNT = f"system:serviceaccount:{NAMESPACE}:s-queue"
+WEBHOOK = Webhook(namespace=NAMESPACE, word="word")
+OURS = {"kueue.x-k8s.io/queue-name": "main"}
+
+
+def pod(name: str, namespace: str, **labels: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": namespace, "labels": labels},
+        "spec": {"containers": [{"name": "main", "image": "honest"}], "nodeName": "n1"},
+    }
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    place = tmp_path_factory.mktemp("token")
+    with ControlPlane(place / "plane") as made:
+        Release(made, place, *VALUES).install()
+        until("Kueue's kinds are served", lambda: is_served(made), DEADLINE_S)
+        apply(
+            made,
+            {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}},
+            *(
+                pod(name, space, **labels)
+                for space in ("default", "kube-system")
+                for name, labels in (("plain", {}), ("queued", OURS))
+            ),
+            {**job("plain", "", suspend=True), "metadata": {"name": "plain", "namespace": "kube-system"}},
+        )  # fmt: skip
+        until("the policies are in force", lambda: bool(refused(made, *LABELLED_NODE)), 60)
+        yield made
+
+
+def tried(plane: ControlPlane, method: str, path: str, body: Any = None) -> str:
+    """Why the API server refuses a request by the controller's account; empty if it does not."""
+    api = Api(HOST, plane.ports["kube-apiserver"], plane.pki)
+    api.user = ACCOUNT
+    kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
+    try:
+        api.call(method, f"{path}?dryRun=All", body, kind)
+    except ApiError as error:
+        return str(error)
+    return ""
+
+
+def refused(plane: ControlPlane, path: str, patch: Any) -> str:
+    return tried(plane, "PATCH", path, patch)
+
+
+NODE = "/api/v1/nodes/n1"
+POD = "/api/v1/namespaces/default/pods/plain"
+SYSTEM = "/api/v1/namespaces/kube-system/pods"
+SYSTEM_JOB = "/apis/batch/v1/namespaces/kube-system/jobs/plain"
+HOOKS = "/apis/admissionregistration.k8s.io/v1"
+JOBS = f"{HOOKS}/mutatingwebhookconfigurations/{CONFIGURATION}"
+OBJECTS = f"{HOOKS}/validatingwebhookconfigurations/sluice-kueue-api"
+CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/workloads.kueue.x-k8s.io"
+API_SERVICES = "/apis/apiregistration.k8s.io/v1/apiservices"
+API_SERVICE = f"{API_SERVICES}/v1beta2.visibility.kueue.x-k8s.io"
+LABELLED_NODE = (NODE, {"metadata": {"labels": {"x": "y"}}})
+HONEST = mutating(WEBHOOK.client, NAMESPACE, ACCOUNT)["webhooks"]
+STRANGE = {"clientConfig": {"url": "https://strange.example/x"}}
+
+
+def webhooks(**changed: Any) -> dict[str, Any]:
+    return {"webhooks": [{**HONEST[0], **changed}]}
+
+
+def everything(group: str, resource: str) -> dict[str, Any]:
+    rule = {"apiGroups": [group], "apiVersions": ["*"], "operations": ["*"], "resources": [resource]}  # fmt: skip
+    return webhooks(rules=[rule])
+
+
+def elsewhere(**service: Any) -> dict[str, Any]:
+    made = {"name": "sluice-queue-webhooks", "namespace": NAMESPACE, "path": "/x", **service}
+    return {"clientConfig": {"service": made}}
+
+
+HANDED_ON = {"spec": {"conversion": {"strategy": "Webhook", "webhook": {"conversionReviewVersions": ["v1"], "clientConfig": {**STRANGE["clientConfig"], "service": None}}}}}  # fmt: skip
+PHASE = {"status": {"phase": "Failed"}}
+IMAGE = {"spec": {"containers": [{"name": "main", "image": "strange"}]}}
+
+
+@pytest.mark.parametrize(
+    ("path", "patch", "why"),
+    [
+        (*LABELLED_NODE, "nothing of a node but annotations"),
+        (NODE, {"spec": {"unschedulable": True}}, "nothing of a node but annotations"),
+        (NODE, {"metadata": {"finalizers": ["a.b/c"]}}, "nothing of a node"),
+        (NODE, {"metadata": {"annotations": {"x": "y"}}}, "HAMi's annotations"),
+        (JOBS, everything("", "secrets"), "for pods, jobs and Kueue's objects"),
+        (JOBS, everything("*", "*"), "for pods, jobs and Kueue's objects"),
+        (JOBS, everything("", "pods/*"), "for pods, jobs and Kueue's objects"),
+        (JOBS, webhooks(**STRANGE), "its own Service"),
+        (JOBS, webhooks(**elsewhere(name="strange")), "its own Service"),
+        (JOBS, webhooks(**elsewhere(namespace="default")), "its own Service"),
+        (JOBS, webhooks(failurePolicy="Fail"), "failurePolicy Ignore"),
+        (CRD, HANDED_ON, "own Service"),
+        (CRD, {"spec": {"names": {"shortNames": ["x"]}}}, "nothing of a definition"),
+        (API_SERVICE, {"spec": {"service": {"name": "strange"}}}, "own Service"),
+        (API_SERVICE, {"spec": {"insecureSkipTLSVerify": True, "caBundle": None}}, "own Service"),
+        (POD, IMAGE, "no image of a pod"),
+        (f"{POD}/status", PHASE, "no phase"),
+        (f"{SYSTEM}/plain", {"metadata": {"labels": OURS}}, "in no queue"),
+        (f"{SYSTEM}/plain", {"metadata": {"finalizers": ["a.b/c"]}}, "in no queue"),
+        (SYSTEM_JOB, {"spec": {"suspend": False}}, "in no queue"),
+    ],
+)  # fmt: skip
+def test_what_the_token_may_not_change(
+    plane: ControlPlane, path: str, patch: Any, why: str
+) -> None:
+    assert why in refused(plane, path, patch)
+
+
+def test_what_the_controller_writes_is_not_refused(plane: ControlPlane) -> None:
+    (objects,) = validation(WEBHOOK, ACCOUNT)["webhooks"]
+    converted = {"strategy": "Webhook", "webhook": {"conversionReviewVersions": ["v1"], "clientConfig": WEBHOOK.client("/convert")}}  # fmt: skip
+    served = {one["metadata"]["name"]: one["spec"] for one in services("", VISIBILITY, NAMESPACE)}  # fmt: skip
+    condition = {"type": "DisruptionTarget", "status": "True", "reason": "x", "message": "x"}
+    for path, patch in (
+        (JOBS, {"webhooks": HONEST}),
+        (OBJECTS, {"webhooks": [objects]}),
+        (CRD, {"spec": {"conversion": converted}}),
+        (API_SERVICE, {"spec": served[API_SERVICE.rpartition("/")[2]]}),
+        (NODE, {"metadata": {"annotations": {"hami.io/node-handshake": "Reported"}}}),
+        (NODE, {"metadata": {"annotations": {"vendor.example/handshake-x": "Requesting"}}}),
+        (POD, {"metadata": {"annotations": {"sluice.dev/tried": "x"}, "labels": OURS}}),
+        (f"{POD}/status", {"status": {"conditions": [condition]}}),
+        (f"{SYSTEM}/plain", {"metadata": {"annotations": {"sluice.dev/tried": "x"}}}),
+        (f"{SYSTEM}/queued", {"metadata": {"finalizers": ["kueue.x-k8s.io/managed"]}}),
+    ):
+        assert refused(plane, path, patch) == "", (path, patch)
+
+
+def test_what_the_token_may_not_delete_or_create(plane: ControlPlane) -> None:
+    assert "in no queue" in tried(plane, "DELETE", f"{SYSTEM}/plain")
+    assert "in no queue" in tried(plane, "DELETE", SYSTEM_JOB)
+    assert tried(plane, "DELETE", f"{SYSTEM}/queued") == ""
+    strange = {"metadata": {"name": "v1.strange.example"}}
+    for path, document in (
+        (JOBS, mutating(WEBHOOK.client, NAMESPACE)),
+        (OBJECTS, validation(WEBHOOK)),
+        (API_SERVICE, services("", VISIBILITY, NAMESPACE)[0]),
+    ):
+        found = tried(plane, "POST", path.rpartition("/")[0], {**document, **strange})
+        assert "cannot create" in found
+        assert "cannot delete" in tried(plane, "DELETE", path)
