@@ -11,9 +11,11 @@ from typing import Any, Final
 
 import yaml
 
+from queuecontroller.frameworks import framework_of
 from queuecontroller.frameworks.patches import merged
 from queuecontroller.kueueapi import GROUP, KINDS
 from tests.kit.places import REPO
+from tests.queue.frameworks.samples import QUEUE, SAMPLES, sample
 
 DATA: Final = Path(__file__).resolve().parent / "data"
 EXPLANATIONS: Final = REPO / "docs" / "queue" / "kueue-api.md"
@@ -71,7 +73,8 @@ def read(paths: Iterable[Path]) -> Cases:
     cases = Cases([], [], [])
     for path in paths:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
-        bases = {name: _whole(one) for name, one in (content.get("bases") or {}).items()}
+        bases = {name: _sample(name) for name in SAMPLES}
+        bases |= {name: _whole(one) for name, one in (content.get("bases") or {}).items()}
         cases.around.extend(_whole(one) for one in content.get("around") or ())
         for group in content.get("verdicts") or ():
             cases.verdicts.extend(_verdicts(bases, group))
@@ -99,6 +102,15 @@ def _whole(document: Mapping[str, Any]) -> Document:
     return made
 
 
+def _sample(name: str) -> Document:
+    """A queued job of that framework that Kueue takes."""
+    made = sample(name)
+    made["metadata"] = {"name": "sample", "namespace": "default", "labels": {QUEUE: "q"}}
+    if made["kind"] == "RayJob":
+        made["spec"]["shutdownAfterJobFinishes"] = True
+    return made
+
+
 _GROUP_KEYS: Final = {"of", "with", "before", "part", "rows", "from", "explained", "known", "code"}
 _ROW_KEYS: Final = {
     *("set", "do", OK, NO, "field", "code", "stores"),
@@ -108,6 +120,10 @@ _ROW_KEYS: Final = {
 
 def _verdicts(bases: Mapping[str, Document], group: Mapping[str, Any]) -> Iterator[VerdictCase]:
     _only(group, _GROUP_KEYS)
+    if isinstance(group["of"], list):
+        for one in group["of"]:
+            yield from _verdicts(bases, {**group, "of": one})
+        return
     for row in group["rows"]:
         _only(row, _ROW_KEYS)
         merge = {**group, **row}
@@ -203,6 +219,12 @@ def changed(document: Mapping[str, Any], changes: Mapping[str, Any]) -> Document
     """Return the document with the values at their paths: a mapping is merged, None removes."""
     made = copy.deepcopy(dict(document))
     for path, value in changes.items():
+        if path == "suspended":
+            _suspend(made, value)
+            continue
+        if path == "templates":
+            _annotate(made, value)
+            continue
         at: Any = made
         steps = [int(one) if one.isdigit() else one for one in path.split(".")]
         for index, step in enumerate(steps[:-1]):
@@ -227,6 +249,31 @@ def changed(document: Mapping[str, Any], changes: Mapping[str, Any]) -> Document
         else:
             at[last] = copy.deepcopy(value)
     return made
+
+
+def _suspend(document: Document, value: bool) -> None:
+    """Set the field by which this kind of job is held."""
+    fw = framework_of(document)
+    assert fw is not None
+    at: Any = document
+    for step in fw.suspend[:-1]:
+        at = at.setdefault(step, {})
+    at[fw.suspend[-1]] = value
+
+
+def _annotate(value: Any, annotations: Mapping[str, Any]) -> None:
+    """Write annotations on every pod template of a job."""
+    if isinstance(value, list):
+        for one in value:
+            _annotate(one, annotations)
+    elif isinstance(value, dict):
+        spec = value.get("spec")
+        if isinstance(spec, dict) and "containers" in spec:
+            head = value.setdefault("metadata", {})
+            head["annotations"] = {**(head.get("annotations") or {}), **annotations}
+            return
+        for one in value.values():
+            _annotate(one, annotations)
 
 
 def value_at(document: Any, path: str) -> Any:

@@ -21,13 +21,13 @@ _LIMITS: Final = ("nominalQuota", "borrowingLimit", "lendingLimit")
 
 
 def named(value: Any, run: str) -> Any:
-    """Replace `@name` by the name of the run's own object, also as a key."""
+    """Replace `@name` by the name of the run's own object, also as a key, and `@` by the run's."""
     if isinstance(value, Mapping):
         return {named(key, run): named(one, run) for key, one in value.items()}
     if isinstance(value, list):
         return [named(one, run) for one in value]
     if isinstance(value, str) and value.startswith("@"):
-        return f"{run}-{value[1:]}"
+        return f"{run}-{value[1:]}" if value != "@" else run
     return value
 
 

@@ -45,9 +45,8 @@ def _store(plane: ControlPlane, document: Document) -> Document:
     """Store the object as it is, also what an object cannot have when it is created."""
     status = document.pop("status", None)
     stored: Document = plane.api.call("POST", collection_of(document), document)
-    held = {**stored, "spec": document["spec"]} if "spec" in document else stored
     if _is_held(document) != _is_held(stored):  # The webhook suspends a new job.
-        stored = plane.api.call("PUT", path_of(stored), held)
+        stored = plane.api.call("PUT", path_of(stored), changed(stored, {"suspended": False}))
     if status is not None:
         body = {**stored, "status": status}
         stored = plane.api.call("PUT", f"{path_of(stored)}/status", body)
