@@ -14,6 +14,7 @@ from queuecontroller.cluster.cache.job_context import FRAMEWORKS, kind_of, setti
 from queuecontroller.cluster.cache.kinds import CLUSTER_QUEUES, FLAVORS, IN_USE
 from queuecontroller.cluster.cache.objects import ObjectCache, is_leaving
 from queuecontroller.frameworks import Holding, job_problems, on_create, queue_of, resizing
+from queuecontroller.frameworks.names import MANAGED
 from queuecontroller.frameworks.patches import TOO_DEEP
 from queuecontroller.kueueapi import GROUP
 from sluicecommon.hami.names import IGNORE, OPT_OUT
@@ -32,7 +33,11 @@ def mutating(
     `unless_by`: user name of the controller, whose own writes to jobs are not sent."""
     apart = ["kube-system", namespace]
     expression = f"request.userInfo.username != '{unless_by}'"
-    by_others = {"matchConditions": [{"name": "by-others", "expression": expression}]}
+    by_others = {"name": "by-others", "expression": expression}
+    conditions = {
+        Holding.SUSPEND: [by_others] if unless_by else [],
+        Holding.GATE: [_QUEUED_PODS, *([by_others] if unless_by else [])],
+    }
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "MutatingWebhookConfiguration",
@@ -58,12 +63,12 @@ def mutating(
                     ]
                 },
                 "rules": _rules(holding, operations),
-                **(by_others if unless_by and holding is Holding.SUSPEND else {}),
+                **({"matchConditions": found} if (found := conditions.get(holding)) else {}),
             }
             for name, holding, operations, seconds in (
                 # What a running job may not change is refused.
                 ("jobs", Holding.SUSPEND, ["CREATE", "UPDATE"], 5),
-                ("pods", Holding.GATE, ["CREATE"], 2),
+                ("pods", Holding.GATE, ["CREATE", "UPDATE"], 2),
                 # Any write may replace their templates.
                 ("templates", Holding.PODS, ["CREATE", "UPDATE"], 5),
             )
@@ -94,6 +99,12 @@ def _objects(client: Callable[[str], Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
+_QUEUED_PODS: Final = {
+    "name": "made-or-queued",
+    "expression": "request.operation == 'CREATE' || (has(oldObject.metadata.labels)"
+    f" && '{MANAGED}' in oldObject.metadata.labels)",
+}
+"""New pods, and those that are queued: others may be changed without being sent."""
 _ANNOTATIONS_CHANGE: Final = (
     "has(object.metadata.annotations) != has(oldObject.metadata.annotations)"
     " || (has(object.metadata.annotations)"

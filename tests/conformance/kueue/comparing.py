@@ -94,7 +94,7 @@ def _runs(
         settings.append(f"kubernetes.kueue_configuration={file}")
     with asked(plane, place, *settings):
         named = [(f"r{number}-{index}", one) for index, one in enumerate(cases)]
-        for case, outcome in zip(cases, run_all(plane, named), strict=True):
+        for case, outcome in run_all(plane, named):
             yield case, _seen(case, outcome)
 
 

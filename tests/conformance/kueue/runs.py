@@ -28,25 +28,25 @@ _VERSIONS: Final = {"Job": "batch/v1", "Node": "v1", "Namespace": "v1", "Pod": "
 _CONFLICT: Final = 409
 
 
-def run_all(plane: ControlPlane, cases: Sequence[tuple[str, RunCase]]) -> list[Outcome]:
-    """Run the cases, each under its name in the cluster; the outcomes are in their order."""
-    waiting = [(index, _Run(plane, name, case)) for index, (name, case) in enumerate(cases)]
-    outcomes: dict[int, Outcome] = {}
-    under_way: list[tuple[int, Iterator[None], _Run]] = []
+def run_all(
+    plane: ControlPlane, cases: Sequence[tuple[str, RunCase]]
+) -> Iterator[tuple[RunCase, Outcome]]:
+    """Run the cases, each under its name in the cluster, and yield each when it is done."""
+    waiting = [(case, _Run(plane, name, case)) for name, case in cases]
+    under_way: list[tuple[RunCase, Iterator[None], _Run]] = []
     while waiting or under_way:
         while waiting and len(under_way) < BESIDE:
-            index, one = waiting.pop(0)
-            under_way.append((index, one.go(), one))
+            case, one = waiting.pop(0)
+            under_way.append((case, one.go(), one))
         for entry in list(under_way):
-            index, steps, one = entry
+            case, steps, one = entry
             try:
                 next(steps)
             except StopIteration:
-                details = tuple(one.differences)
-                outcomes[index] = Outcome(Verdict.DIFFERS if details else Verdict.AGREED, details)
                 under_way.remove(entry)
-        time.sleep(POLL_S / max(1, len(under_way)))
-    return [outcomes[index] for index in range(len(cases))]
+                details = tuple(one.differences)
+                yield case, Outcome(Verdict.DIFFERS if details else Verdict.AGREED, details)
+        time.sleep(POLL_S)
 
 
 class _Run:
@@ -246,6 +246,8 @@ class _Run:
         if wanted == "evicted" and is_true(workload, "Evicted"):
             return ["evicted", condition(workload, "Evicted")["reason"]]
         reserved = condition(workload, "QuotaReserved")
+        if wanted == "waiting":
+            return ["waiting"]
         return ["pending", reserved["reason"]] if reserved else ["new"]
 
     def _places(self, sets: Sequence[Document]) -> dict[str, int]:

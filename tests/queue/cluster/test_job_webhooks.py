@@ -54,7 +54,8 @@ def test_the_controllers_own_writes_to_jobs_are_not_sent() -> None:
     (rule,) = by_name["jobs.kueue.sluice.dev"]["matchConditions"]
     assert rule["expression"] == "request.userInfo.username != 'system:serviceaccount:sluice:queue'"
     assert all("UPDATE" in one["operations"] for one in by_name["jobs.kueue.sluice.dev"]["rules"])
-    assert "matchConditions" not in by_name["pods.kueue.sluice.dev"]
-    assert all(
-        "matchConditions" not in one for one in mutating(lambda path: {}, "sluice")["webhooks"][:3]
-    )
+    queued, by_others = by_name["pods.kueue.sluice.dev"]["matchConditions"]
+    assert by_others == rule
+    assert "'kueue.x-k8s.io/managed' in oldObject.metadata.labels" in queued["expression"]
+    by_all = mutating(lambda path: {}, "sluice")["webhooks"][:3]
+    assert "userInfo" not in json.dumps(by_all)
