@@ -1,6 +1,6 @@
 """Compares the queue with Kueue's semantics and prints equal, differs or explained for each case.
 
-    python -m tests.conformance.kueue [-q] [--only TEXT] [FILE...]
+    python -m tests.conformance.kueue [-q] [--only TEXT] [--logs DIR] [FILE...]
 
 Without files: all of data/. It starts an API server and etcd of its own, and the controller. Exit
 status 0 when nothing differs but what is known, 1 when something does, 2 when a file cannot be used.
@@ -28,6 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE", default=None)
     parser.add_argument("-q", "--quiet", action="store_true", help="equal cases are only counted")
     parser.add_argument("--only", default="", metavar="TEXT", help="cases with TEXT in their name")
+    parser.add_argument("--logs", type=Path, metavar="DIR", help="where the logs are kept")
     options = parser.parse_args(arguments)
     try:
         cases = read(options.files or sorted(DATA.glob("*.yaml")))
@@ -45,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tempfile.TemporaryDirectory(prefix="conformance-") as directory,
         ControlPlane(Path(directory) / "plane") as plane,
     ):
-        for case, outcome in compare(plane, Path(directory), chosen):
+        for case, outcome in compare(plane, options.logs or Path(directory), chosen):
             counts[outcome.verdict] += 1
             differs = outcome.verdict is Verdict.DIFFERS
             unknown += differs and not outcome.details[0].startswith("known: ")

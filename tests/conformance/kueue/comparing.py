@@ -66,7 +66,7 @@ def _are_served(plane: ControlPlane, definitions: Sequence[Any]) -> bool:
 
 
 def _verdicts(plane: ControlPlane, place: Path, cases: Cases) -> Results:
-    place.mkdir()
+    place.mkdir(parents=True)
     lease = {
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",
@@ -85,7 +85,7 @@ def _verdicts(plane: ControlPlane, place: Path, cases: Cases) -> Results:
 def _runs(
     plane: ControlPlane, place: Path, configuration: str, cases: Sequence[RunCase], number: int
 ) -> Results:
-    place.mkdir()
+    place.mkdir(parents=True)
     settings = []
     if configuration:
         file = place / "configuration.yaml"

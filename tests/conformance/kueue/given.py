@@ -127,10 +127,11 @@ def _group(given: Any, run: str) -> Document:
 
 
 def job(name: str, given: Mapping[str, Any], run: str) -> Document:
-    """A Job; `in` is its queue, `cpu`, `mem`, `gpu` what a pod requests, `pods` their number."""
+    """A Job; `in` is its queue, if any, `cpu`, `mem`, `gpu` what a pod requests, `pods` their number."""
     one = dict(named(given, run))
     pods = one.pop("pods", 1)
-    labels = {QUEUE: one.pop("in"), **one.pop("labels", {})}
+    queue = one.pop("in", "")
+    labels = {**({QUEUE: queue} if queue else {}), **one.pop("labels", {})}
     notes = dict(one.pop("annotations", {}))
     if "priority" in one:
         labels[PRIORITY] = f"p{one.pop('priority')}"

@@ -108,6 +108,9 @@ class _Run:
     def _create(self, document: Document) -> None:
         status = document.get("status")
         made = self._plane.api.call("POST", collection_of(document), document)
+        if document["kind"] == "Node" and made["spec"].get("taints"):
+            # The API server taints a new node, and the controller-manager removes that.
+            made = self._plane.api.patch(path_of(document), {"spec": {"taints": None}})
         if status and made.get("status") != status:
             self._plane.api.patch(f"{path_of(document)}/status", {"status": status})
 
