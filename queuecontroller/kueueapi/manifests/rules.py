@@ -63,8 +63,8 @@ def rule_problems(kind: str, document: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _groups(spec: Mapping[str, Any], missing: str, lends_own: bool = False) -> Iterator[Problem]:
-    """Problems of the quotas. `missing`: what limits need and the object does not have; `lends_own`:
-    true if it can only lend its own quota."""
+    """Problems of the quotas. `missing`: what limits need and the object does not have;
+    `lends_own`: true if it can only lend its own quota."""
     for i, group in enumerate(spec.get("resourceGroups") or ()):
         covered = list(group["coveredResources"])
         for j, flavor in enumerate(group["flavors"]):
@@ -79,7 +79,9 @@ def _groups(spec: Mapping[str, Any], missing: str, lends_own: bool = False) -> I
                         what = f"is a limit without {missing} that it would be for"
                         yield Problem(f"{at}[{k}].{limit}", what, "remove it")
                 if lends_own and not missing and _lends_more(one):
-                    what = f"{one['lendingLimit']} is more than nominalQuota ({one['nominalQuota']})"
+                    what = (
+                        f"{one['lendingLimit']} is more than nominalQuota ({one['nominalQuota']})"
+                    )
                     yield Problem(f"{at}[{k}].lendingLimit", what, "write less")
 
 
@@ -141,7 +143,9 @@ def _flavor(spec: Mapping[str, Any]) -> Iterator[Problem]:
     for key, value in labels.items():
         yield from label_problems("spec.nodeLabels", str(key), str(value))
     for i, taint in enumerate(spec.get("nodeTaints") or ()):
-        yield from label_problems(f"spec.nodeTaints[{i}]", taint["key"], str(taint.get("value") or ""))
+        yield from label_problems(
+            f"spec.nodeTaints[{i}]", taint["key"], str(taint.get("value") or "")
+        )
     for i, one in enumerate(spec.get("tolerations") or ()):
         yield from toleration_problems(one, f"spec.tolerations[{i}]")
     if spec.get("topologyName") and not labels:

@@ -184,7 +184,8 @@ _RUN_KEYS: Final = {"run", "each", "given", "steps", "configuration", "explained
 
 def _runs(one: Mapping[str, Any]) -> Iterator[RunCase]:
     _only(one, _RUN_KEYS)
-    for values in one.get("each") or ({},):
+    every: Iterable[Mapping[str, Any]] = one.get("each") or ({},)
+    for values in every:
         name = one["run"]
         if values:
             name += f" [{', '.join(f'{key}={value}' for key, value in values.items())}]"
@@ -235,19 +236,14 @@ def changed(document: Mapping[str, Any], changes: Mapping[str, Any]) -> Document
                     at[step] = [] if isinstance(steps[index + 1], int) else {}
                 at = at[step]
         last: Any = steps[-1]
-        if isinstance(at, list):
-            if last == len(at):
-                at.append(copy.deepcopy(value))
-            elif value is None:
-                del at[last]
-            else:
-                at[last] = copy.deepcopy(value)
-        elif value is None:
-            at.pop(last, None)
-        elif isinstance(value, Mapping) and isinstance(at.get(last), Mapping) and value:
-            at[last] = merged(at[last], value)
-        else:
-            at[last] = copy.deepcopy(value)
+        if isinstance(at, list) and last == len(at):
+            at.append(None)
+        known = at[last] if isinstance(at, list) else at.get(last)
+        if value is None and (isinstance(at, list) or last in at):
+            del at[last]
+        elif value is not None:
+            merge = isinstance(value, Mapping) and isinstance(known, Mapping) and value
+            at[last] = merged(known, value) if merge else copy.deepcopy(value)
     return made
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import yaml
 
+from queuecontroller.frameworks import frameworks
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.queueing import LEASE, apply, asked, define_all
 from tests.conformance.kueue.cases import Case, Cases, RunCase
@@ -20,7 +21,6 @@ from tests.kit.conformance.case import Outcome, Verdict
 from tests.kit.node import until
 from tests.queue.frameworks.crds import cluster_crd_for_tests, crd_for_tests, crds_for_tests
 from tests.queue.frameworks.samples import RUNTIME
-from queuecontroller.frameworks import frameworks
 
 Results = Iterator[tuple[Case, Outcome]]
 _HELD: Final = "conformance"

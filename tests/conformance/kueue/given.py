@@ -45,12 +45,12 @@ def objects_of(given: Mapping[str, Any], run: str) -> Iterator[Document]:
         "metadata": {"name": run, "labels": given.get("labels") or {}},
     }
     for name, levels in (given.get("topologies") or {}).items():
-        spec = {"levels": [{"nodeLabel": one} for one in levels]}
-        yield kueue("Topology", f"{run}-{name}", spec)
-    flavors = given.get("flavors") or ["f"]
+        named_levels = [{"nodeLabel": one} for one in levels]
+        yield kueue("Topology", f"{run}-{name}", {"levels": named_levels})
+    flavors: Any = given.get("flavors") or ["f"]
     for name in flavors:
-        spec = dict(flavors[name] or {}) if isinstance(flavors, Mapping) else {}
-        yield kueue("ResourceFlavor", f"{run}-{name}", spec)
+        one = dict(flavors[name] or {}) if isinstance(flavors, Mapping) else {}
+        yield kueue("ResourceFlavor", f"{run}-{name}", one)
     for name, one in (given.get("nodes") or {}).items():
         yield _node(f"{run}-{name}", one)
     for name, one in (given.get("checks") or {}).items():
@@ -58,7 +58,7 @@ def objects_of(given: Mapping[str, Any], run: str) -> Iterator[Document]:
     for name, one in (given.get("cohorts") or {}).items():
         yield kueue("Cohort", f"{run}-{name}", _spec(one or {}, run))
     for name, one in (given.get("queues") or {}).items():
-        spec = {"namespaceSelector": {}, **_spec(one, run)}
+        spec: Document = {"namespaceSelector": {}, **_spec(one, run)}
         door = {"clusterQueue": f"{run}-{name}", **spec.pop("door", {})}
         yield kueue("ClusterQueue", f"{run}-{name}", spec)
         yield kueue("LocalQueue", name, door, namespace=run)
@@ -114,8 +114,8 @@ def _group(given: Any, run: str) -> Document:
     flavors = given if isinstance(given, Mapping) else {"f": given}
     made = []
     covered: list[str] = []
-    for name, quotas in flavors.items():
-        quotas = quotas if isinstance(quotas, Mapping) else {"cpu": quotas}
+    for name, one in flavors.items():
+        quotas: Mapping[str, Any] = one if isinstance(one, Mapping) else {"cpu": one}
         covered = [_SHORT.get(key, key) for key in quotas]
         resources = []
         for key, amounts in quotas.items():
@@ -137,7 +137,7 @@ def job(name: str, given: Mapping[str, Any], run: str) -> Document:
         labels[PRIORITY] = f"p{one.pop('priority')}"
     if "min" in one:
         notes[MIN_PARALLELISM] = str(one.pop("min"))
-    requests = {_SHORT[key] if key in _SHORT else key: str(one.pop(key)) for key in ("cpu", "mem", "gpu") if key in one}  # fmt: skip
+    requests = {_SHORT.get(key, key): str(one.pop(key)) for key in ("cpu", "mem", "gpu") if key in one}  # fmt: skip
     resources: Document = {"requests": requests, **one.pop("resources", {})}
     if "nvidia.com/gpu" in requests:
         resources["limits"] = {"nvidia.com/gpu": requests["nvidia.com/gpu"]}

@@ -21,7 +21,7 @@ from tests.kit.conformance.case import Outcome, Verdict
 
 BESIDE: Final = 16
 """Runs that are under way at a time."""
-DEADLINE_S: Final = 60.0
+DEADLINE_S: Final = 120.0
 SETTLED_S: Final = 2.0
 POLL_S: Final = 0.3
 _VERSIONS: Final = {"Job": "batch/v1", "Node": "v1", "Namespace": "v1", "Pod": "v1"}
@@ -99,9 +99,7 @@ class _Run:
                     for name, changes in values.items():
                         found = self._workloads()[name]["metadata"]["name"]
                         subresource = action == "workload-status"
-                        self._change(
-                            f"Workload/{found}", named(changes, self._name), subresource
-                        )
+                        self._change(f"Workload/{found}", named(changes, self._name), subresource)
                 case _:
                     self.differences.append(f"no such action: {action}")
 

@@ -217,7 +217,9 @@ def test_a_queued_pod_stays_in_its_group() -> None:
     held = {**GROUP, f"{PREFIX}managed": "true"}
     old = one_pod(held, {**TOTAL, f"{PREFIX}retriable-in-group": "false"})
     assert told(old, old) == []
-    assert told(labelled(old, pod_group_name="h"), old) == [f"metadata.labels[{PREFIX}pod-group-name]"]
+    assert told(labelled(old, pod_group_name="h"), old) == [
+        f"metadata.labels[{PREFIX}pod-group-name]"
+    ]
     assert told(labelled(old, managed=None), old) == [f"metadata.labels[{PREFIX}managed]"]
     again = noted(old, retriable_in_group="true")
     assert told(again, old) == [f"metadata.annotations[{PREFIX}retriable-in-group]"]
