@@ -54,10 +54,19 @@ class _Run:
         self._plane = plane
         self._name = name
         self._case = case
+        self._made: list[str] = []
+        """Paths of the objects of this run."""
         self.differences: list[str] = []
 
     def go(self) -> Iterator[None]:
-        """Take the steps; yields while it waits."""
+        """Take the steps; yields while it waits. Nothing of the run stays, since some settings
+        count the workloads of the whole cluster."""
+        yield from self._steps()
+        for path in reversed(self._made):
+            self._plane.api.delete(path)
+        self._plane.api.delete(f"{KUEUE}/namespaces/{self._name}/workloads")
+
+    def _steps(self) -> Iterator[None]:
         try:
             for document in objects_of(self._case.given, self._name):
                 self._create(document)
@@ -106,6 +115,8 @@ class _Run:
     def _create(self, document: Document) -> None:
         status = document.get("status")
         made = self._plane.api.call("POST", collection_of(document), document)
+        if document["kind"] != "Namespace":  # Nothing would empty it.
+            self._made.append(path_of(document))
         if document["kind"] == "Node" and made["spec"].get("taints"):
             # The API server taints a new node, and the controller-manager removes that.
             made = self._plane.api.patch(path_of(document), {"spec": {"taints": None}})
