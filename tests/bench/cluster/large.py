@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from queuecontroller.server.web.webhooks import word_of
 from tests.bench.cluster.room import deciding, load, plane, queues
 from tests.bench.cluster.sides import memory_mib
 from tests.bench.entries import Entry, entry
@@ -35,7 +36,8 @@ def setting(replica: Replica, name: str) -> str:
 def webhooks(replica: Replica, place: Path, like: Path, count: int) -> dict[str, Any]:
     authority = setting(replica, "kubernetes.webhooks_ca")
     url = setting(replica, "kubernetes.webhooks_url")
-    more = ("--url", url, "--ca", authority, "--sample", like, "--per-s", 100)
+    word = word_of(Path(setting(replica, "kubernetes.webhooks_key")))
+    more = ("--url", url, "--word", word, "--ca", authority, "--sample", like, "--per-s", 100)
     return load(replica.plane, "webhooks", "--count", count, *more)
 
 
