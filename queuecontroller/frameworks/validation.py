@@ -13,11 +13,12 @@ from typing import Any, Final
 
 from queuecontroller.frameworks import names
 from queuecontroller.frameworks.annotations.gates import gate_problems
+from queuecontroller.frameworks.annotations.ready_timeouts import timeout_problems
 from queuecontroller.frameworks.annotations.topology import topology_problems
 from queuecontroller.frameworks.creating import resizing
 from queuecontroller.frameworks.patches import ABSENT, Document, at
 from queuecontroller.frameworks.reconcile import ALONE, Setting, is_managed
-from queuecontroller.frameworks.slots import Runtime, Slot, slots
+from queuecontroller.frameworks.slots import Slot, slots
 from queuecontroller.frameworks.starting import is_suspended
 from queuecontroller.frameworks.table import Framework, Holding, OfRuntime, RayGroups
 from queuecontroller.frameworks.workload import max_execution_s, queue_of
@@ -31,7 +32,7 @@ _NAMED: Final = (names.QUEUE_NAME, names.PREBUILT, names.GROUP_NAME)
 """Labels that name an object."""
 _FIXED_LABELS: Final = (names.QUEUE_NAME, names.PREBUILT, names.MAX_EXEC_SECONDS)
 """Labels that may not change while the job runs."""
-_FIXED_ANNOTATIONS: Final = (names.MIN_PARALLELISM, names.ELASTIC)
+_FIXED_ANNOTATIONS: Final = (names.MIN_PARALLELISM, names.ELASTIC, names.WAIT_FOR_PODS_READY)
 _IMMUTABLE: Final = "cannot be changed while it runs"
 _SUSPEND: Final = "suspend it first"
 
@@ -42,7 +43,7 @@ def job_problems(
     """Problems for which a job is refused; `old` is the object that it replaces, None for a new
     one. A job that is not queued has none."""
     managed = is_managed(fw, document, around)
-    found = list(_own_problems(fw, document, around.runtime)) if managed else []
+    found = list(_own_problems(fw, document, around)) if managed else []
     if not managed and queue_of(document) and isinstance(fw.pods, RayGroups):
         found = list(_two_clusters(document, fw.pods))
     if old is None:
@@ -50,7 +51,7 @@ def job_problems(
             found += gate_problems(_annotation(document, names.GATED_BY), None)
         return found
     if managed:
-        known = set(_own_problems(fw, old, around.runtime))
+        known = set(_own_problems(fw, old, around))
         found = [one for one in found if one not in known]
         if fw.holding is Holding.GATE:
             found += _pod_changes(document, old)
@@ -62,8 +63,12 @@ def job_problems(
     return found
 
 
-def _own_problems(fw: Framework, document: Document, runtime: Runtime) -> Iterator[Problem]:
+def _own_problems(fw: Framework, document: Document, around: Setting) -> Iterator[Problem]:
     """Problems of a job by itself."""
+    runtime = around.runtime
+    if around.longest_ready_s is not None:
+        timeouts = _annotation(document, names.WAIT_FOR_PODS_READY)
+        yield from timeout_problems(timeouts, around.longest_ready_s)
     for key in _NAMED:
         value = _label(document, key)
         if value and (len(value) > names.LONGEST_NAME or not _NAME.fullmatch(value)):
@@ -75,7 +80,7 @@ def _own_problems(fw: Framework, document: Document, runtime: Runtime) -> Iterat
     if isinstance(fw.pods, RayGroups):
         yield from _ray_problems(fw, document, fw.pods)
     if fw.kind == "Job":
-        yield from _completions_problems(document)
+        yield from _parallelism_problems(document)
     if fw.holding is Holding.GATE:
         yield from _pod_problems(document)
     if isinstance(fw.pods, OfRuntime) and runtime is None:
@@ -119,8 +124,20 @@ def _two_clusters(document: Document, groups: RayGroups) -> Iterator[Problem]:
         yield Problem("spec.clusterSelector", what, "remove it, or spec.rayClusterSpec")
 
 
-def _completions_problems(document: Document) -> Iterator[Problem]:
-    """Problems of a Job whose completions follow its parallelism."""
+def _parallelism_problems(document: Document) -> Iterator[Problem]:
+    """Problems of a Job whose parallelism may be reduced, or is followed by its completions."""
+    parallelism, completions = (
+        1 if found in (ABSENT, None) else found
+        for found in (at(document, ("spec", one)) for one in ("parallelism", "completions"))
+    )
+    if type(parallelism) is not int or type(completions) is not int:
+        return  # The API server refuses it.
+    without = at(document, ("spec", "completions")) in (ABSENT, None)
+    pods = parallelism if without else min(parallelism, completions)
+    least = _annotation(document, names.MIN_PARALLELISM)
+    if least == str(pods):
+        what = f"{least} is the number of its pods, and has to be less"
+        yield Problem(f"metadata.annotations[{names.MIN_PARALLELISM}]", what, "remove it")
     follow = _annotation(document, names.COMPLETIONS_FOLLOW)
     where = f"metadata.annotations[{names.COMPLETIONS_FOLLOW}]"
     if follow not in ("", "true", "false"):
@@ -129,10 +146,6 @@ def _completions_problems(document: Document) -> Iterator[Problem]:
         return
     if at(document, ("spec", "completionMode")) != "Indexed":
         yield Problem(where, "is for Indexed Jobs only", "remove it")
-    parallelism, completions = (
-        1 if found in (ABSENT, None) else found
-        for found in (at(document, ("spec", one)) for one in ("parallelism", "completions"))
-    )
     if parallelism != completions:
         what = f"is {completions}, and parallelism {parallelism}"
         yield Problem("spec.completions", what, f"make them equal, or remove {where}")

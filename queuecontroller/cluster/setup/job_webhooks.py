@@ -14,7 +14,7 @@ from queuecontroller.cluster.cache.job_context import FRAMEWORKS, kind_of, setti
 from queuecontroller.cluster.cache.kinds import CLUSTER_QUEUES, FLAVORS, IN_USE
 from queuecontroller.cluster.cache.objects import ObjectCache, is_leaving
 from queuecontroller.frameworks import Holding, job_problems, on_create, queue_of, resizing
-from queuecontroller.frameworks.names import MANAGED
+from queuecontroller.frameworks.names import MANAGED, QUEUE_NAME
 from queuecontroller.frameworks.patches import TOO_DEEP
 from queuecontroller.kueueapi import GROUP
 from sluicecommon.hami.names import IGNORE, OPT_OUT
@@ -35,8 +35,8 @@ def mutating(
     expression = f"request.userInfo.username != '{unless_by}'"
     by_others = {"name": "by-others", "expression": expression}
     conditions = {
-        Holding.SUSPEND: [by_others] if unless_by else [],
-        Holding.GATE: [_QUEUED_PODS, *([by_others] if unless_by else [])],
+        "jobs": [by_others] if unless_by else [],
+        "queued-pods": [_QUEUED_PODS, *([by_others] if unless_by else [])],
     }
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
@@ -63,18 +63,26 @@ def mutating(
                     ]
                 },
                 "rules": _rules(holding, operations),
-                **({"matchConditions": found} if (found := conditions.get(holding)) else {}),
+                **({"matchConditions": found} if (found := conditions.get(name)) else {}),
+                **({"objectSelector": {"matchExpressions": [selector]}} if selector else {}),
             }
-            for name, holding, operations, seconds in (
+            for name, holding, operations, seconds, selector in (
                 # What a running job may not change is refused.
-                ("jobs", Holding.SUSPEND, ["CREATE", "UPDATE"], 5),
-                ("pods", Holding.GATE, ["CREATE", "UPDATE"], 2),
+                ("jobs", Holding.SUSPEND, ["CREATE", "UPDATE"], 5, None),
+                # A pod that misses the webhook runs without quota: one that names a queue waits
+                # for a busy controller, others start without delay.
+                ("queued-pods", Holding.GATE, ["CREATE", "UPDATE"], 10, _named("Exists")),
+                ("pods", Holding.GATE, ["CREATE"], 2, _named("DoesNotExist")),
                 # Any write may replace their templates.
-                ("templates", Holding.PODS, ["CREATE", "UPDATE"], 5),
+                ("templates", Holding.PODS, ["CREATE", "UPDATE"], 5, None),
             )
         ]
         + [_objects(client), _shares(client, apart)],
     }
+
+
+def _named(operator: str) -> dict[str, str]:
+    return {"key": QUEUE_NAME, "operator": operator}
 
 
 def _objects(client: Callable[[str], Mapping[str, Any]]) -> dict[str, Any]:
