@@ -30,7 +30,7 @@ BALANCED: Final = "TASBalancedPlacement"
 """Feature gate of Kueue that is off by default in every line; those that differ between the lines
 have an effect as well."""
 WITHOUT_EFFECT: Final = {
-    "namespace": "kubernetes.namespace says where the Lease is",
+    "namespace": "kubernetes.namespace has the Lease",
     "health": "server.probes_listen does that",
     "metrics": "server.metrics_listen does that; custom labels are not exported",
     "webhook": "kubernetes.webhooks_listen does that",

@@ -69,7 +69,7 @@ def begun(made: ControlPlane, replica: Replica, seconds: float) -> dict[str, flo
 
 
 def room_for(made: ControlPlane, cpu: int) -> None:
-    """While nobody is there to judge it: the next to start registers itself again."""
+    """While no webhook can judge it: the next replica to start registers itself again."""
     hooks = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
     made.api.delete(f"{hooks}/{JUDGES}")
     apply(made, quota("waits", cpu))
@@ -123,7 +123,7 @@ def killed(quick: bool) -> list[Entry]:
             for one in replicas:
                 one.start()
             for number in range(2 if quick else 4):
-                victim = until("somebody leads", lambda: leader_of(made, replicas), 60)
+                victim = until("a replica leads", lambda: leader_of(made, replicas), 60)
                 until("the other follows", lambda: all(one.is_ready for one in replicas), 60)
                 victim.end(signal.SIGKILL)
                 began = time.monotonic()

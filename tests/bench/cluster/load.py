@@ -234,7 +234,7 @@ def number_of(event: dict[str, Any]) -> str:
 
 
 async def fill(client: ApiClient, options: argparse.Namespace) -> dict[str, Any]:
-    """Jobs that wait, each with its Workload, while nobody decides."""
+    """Jobs that wait, each with its Workload, while no replica decides."""
     like = sample(options)
 
     async def make(number: int) -> None:
