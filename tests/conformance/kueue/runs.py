@@ -6,6 +6,7 @@ after a moment. Kubelets and the operators of jobs are not there; steps write wh
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -64,7 +65,12 @@ class _Run:
         yield from self._steps()
         for path in reversed(self._made):
             self._plane.api.delete(path)
-        self._plane.api.delete(f"{KUEUE}/namespaces/{self._name}/workloads")
+        workloads = f"{KUEUE}/namespaces/{self._name}/workloads"
+        self._plane.api.delete(workloads)
+        for one in self._plane.api.get(workloads)["items"]:  # Their jobs are gone already.
+            with contextlib.suppress(ApiError):
+                path = f"{workloads}/{one['metadata']['name']}"
+                self._plane.api.patch(path, {"metadata": {"finalizers": None}})
 
     def _steps(self) -> Iterator[None]:
         try:
