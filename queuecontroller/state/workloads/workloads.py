@@ -353,15 +353,15 @@ class Workloads:
             return False
         self._unplaced.pop(key, None)
         self.waiting.pop(key, None)
-        admission = workload.admission
-        queue = admission.cluster_queue
+        given = workload.admission
+        queue = given.cluster_queue
         workload = conditions.admitted(workload, now_ns)
         if self._elsewhere is not None and self._pods_ready.of(workload)[0] is not None:
             follows = self._pods_ready.unscheduled_timeout_s is not None
             workload = conditions.awaiting_pods(workload, False if follows else None, now_ns)
         self._save(record, now_ns, workload=workload)
         self.engine.admitted(key, now_ns)
-        nodes = {one.node for one in placed} | nodes_of(admission)
+        nodes = {one.node for one in placed} | nodes_of(given)
         where = f"; {', '.join(sorted(nodes))}" if nodes else ""
         self._journal.note("Admitted", _subject(key), f"by {queue}{where}", now_ns)
         for one in placed:
