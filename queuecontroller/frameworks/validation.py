@@ -27,7 +27,8 @@ from sluicecommon.reader import ManifestError, Problem, Reader, shown
 _NAME: Final = re.compile(
     r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII
 )
-_NAMED: Final = (names.QUEUE_NAME, names.PREBUILT)
+_TOTAL: Final = re.compile(r"[1-9][0-9]{0,9}", re.ASCII)
+_NAMED: Final = (names.QUEUE_NAME, names.PREBUILT, names.GROUP_NAME)
 """Labels that name an object."""
 _FIXED_LABELS: Final = (names.QUEUE_NAME, names.PREBUILT, names.MAX_EXEC_SECONDS)
 """Labels that may not change while the job runs."""
@@ -43,6 +44,8 @@ def job_problems(
     one. A job that is not queued has none."""
     managed = is_managed(fw, document, around)
     found = list(_own_problems(fw, document, around)) if managed else []
+    if not managed and queue_of(document) and isinstance(fw.pods, RayGroups):
+        found = list(_two_clusters(document, fw.pods))
     if old is None:
         if managed:
             found += gate_problems(_annotation(document, names.GATED_BY), None)
@@ -50,6 +53,8 @@ def job_problems(
     if managed:
         known = set(_own_problems(fw, old, around))
         found = [one for one in found if one not in known]
+        if fw.holding is Holding.GATE:
+            found += _pod_changes(document, old)
         before = _annotation(old, names.GATED_BY)
         if (after := _annotation(document, names.GATED_BY)) != before:
             found += gate_problems(after, before or "")
@@ -74,6 +79,10 @@ def _own_problems(fw: Framework, document: Document, around: Setting) -> Iterato
     yield from head.problems
     if isinstance(fw.pods, RayGroups):
         yield from _ray_problems(fw, document, fw.pods)
+    if fw.kind == "Job":
+        yield from _parallelism_problems(document)
+    if fw.holding is Holding.GATE:
+        yield from _pod_problems(document)
     if isinstance(fw.pods, OfRuntime) and runtime is None:
         return
     try:
@@ -97,15 +106,77 @@ def _ray_problems(fw: Framework, document: Document, groups: RayGroups) -> Itera
     if isinstance(cluster, Mapping) and head in (ABSENT, None, []):
         where = ".".join(map(str, (*groups.at, "headGroupSpec.template.spec.containers")))
         yield Problem(where, "the head has no container", "add one")
-    if fw.kind != "RayJob":
-        return
-    if at(document, ("spec", "shutdownAfterJobFinishes")) is not True:
+    workers = at(cluster, ("workerGroupSpecs",))
+    for i, group in enumerate(workers if isinstance(workers, list) else ()):
+        if at(group, ("groupName",)) == "head":
+            where = ".".join(map(str, (*groups.at, f"workerGroupSpecs[{i}].groupName")))
+            yield Problem(where, "'head' is the pod set of the head", "use another name")
+    if fw.kind == "RayJob" and at(document, ("spec", "shutdownAfterJobFinishes")) is not True:
         what = "a queued RayJob has to delete its cluster when it has finished"
         yield Problem("spec.shutdownAfterJobFinishes", what, "set it to true")
+
+
+def _two_clusters(document: Document, groups: RayGroups) -> Iterator[Problem]:
+    """Problems of a RayJob that names an existing cluster, and so is not queued."""
     selector = at(document, ("spec", "clusterSelector"))
-    if selector not in (ABSENT, None, {}) and isinstance(cluster, Mapping):
+    if selector not in (ABSENT, None, {}) and isinstance(at(document, groups.at), Mapping):
         what = "a queued RayJob has a cluster of its own"
         yield Problem("spec.clusterSelector", what, "remove it, or spec.rayClusterSpec")
+
+
+def _parallelism_problems(document: Document) -> Iterator[Problem]:
+    """Problems of a Job whose parallelism may be reduced, or is followed by its completions."""
+    parallelism, completions = (
+        1 if found in (ABSENT, None) else found
+        for found in (at(document, ("spec", one)) for one in ("parallelism", "completions"))
+    )
+    if type(parallelism) is not int or type(completions) is not int:
+        return  # The API server refuses it.
+    without = at(document, ("spec", "completions")) in (ABSENT, None)
+    pods = parallelism if without else min(parallelism, completions)
+    least = _annotation(document, names.MIN_PARALLELISM)
+    if least == str(pods):
+        what = f"{least} is the number of its pods, and has to be less"
+        yield Problem(f"metadata.annotations[{names.MIN_PARALLELISM}]", what, "remove it")
+    follow = _annotation(document, names.COMPLETIONS_FOLLOW)
+    where = f"metadata.annotations[{names.COMPLETIONS_FOLLOW}]"
+    if follow not in ("", "true", "false"):
+        yield Problem(where, f"{shown(follow)} is not true or false", "write one of them")
+    if follow != "true":
+        return
+    if at(document, ("spec", "completionMode")) != "Indexed":
+        yield Problem(where, "is for Indexed Jobs only", "remove it")
+    if parallelism != completions:
+        what = f"is {completions}, and parallelism {parallelism}"
+        yield Problem("spec.completions", what, f"make them equal, or remove {where}")
+
+
+def _pod_problems(document: Document) -> Iterator[Problem]:
+    """Problems of the labels and annotations by which pods are queued one by one or as a group."""
+    if _label(document, names.MANAGED) not in ("", "true"):
+        what = f"{shown(_label(document, names.MANAGED))} is not true"
+        yield Problem(f"metadata.labels[{names.MANAGED}]", what, "leave it to the queue")
+    if _annotation(document, names.SUSPENDING_PARENT):
+        return  # Its group is completed when it is created, from its owner.
+    group, total = _label(document, names.GROUP_NAME), _annotation(document, names.GROUP_TOTAL)
+    if total and not _TOTAL.fullmatch(total):
+        what = f"{shown(total)} is not a whole number from 1"
+        yield Problem(f"metadata.annotations[{names.GROUP_TOTAL}]", what, "write the pods' number")
+    if bool(group) != bool(total):
+        lacking = f"labels[{names.GROUP_NAME}]" if total else f"annotations[{names.GROUP_TOTAL}]"
+        yield Problem(f"metadata.{lacking}", "is missing: a group has both", "add it")
+
+
+def _pod_changes(document: Document, old: Document) -> Iterator[Problem]:
+    """Changes by which a queued pod would escape its quota or its group."""
+    for key in (names.MANAGED, names.GROUP_NAME):
+        before = _label(old, key)
+        if before and before != _label(document, key):
+            yield Problem(f"metadata.labels[{key}]", "cannot be changed", "delete the pod")
+    retriable = [_annotation(one, names.RETRIABLE) for one in (old, document)]
+    if retriable[0] == "false" and retriable[1] != "false":
+        what = "a group that is not retriable stays so"
+        yield Problem(f"metadata.annotations[{names.RETRIABLE}]", what, "create another group")
 
 
 def _changes(fw: Framework, document: Document, old: Document) -> Iterator[Problem]:

@@ -127,7 +127,7 @@ _FLAVOR_QUOTAS: Final = fields(
     name=Field("Name of the ResourceFlavor.", OBJECT_NAME, required=True),
     resources=Field(
         "Quota of each resource on this flavor.",
-        ListOf(_QUOTA, MAX_RESOURCES, keys=("name",)),
+        ListOf(_QUOTA, MAX_RESOURCES, least=1, keys=("name",)),
         required=True,
     ),
 )
@@ -138,12 +138,12 @@ RESOURCE_GROUPS: Final = Field(
         fields(
             coveredResources=Field(
                 "Resources of this group; none is in two groups.",
-                ListOf(RESOURCE, MAX_RESOURCES, unique=True, atomic=True),
+                ListOf(RESOURCE, MAX_RESOURCES, least=1, unique=True, atomic=True),
                 required=True,
             ),
             flavors=Field(
                 "Flavors of these resources, tried in this order.",
-                ListOf(_FLAVOR_QUOTAS, MAX_FLAVORS, keys=("name",)),
+                ListOf(_FLAVOR_QUOTAS, MAX_FLAVORS, least=1, keys=("name",)),
                 required=True,
             ),
         ),

@@ -210,9 +210,11 @@ def serving(plane: ControlPlane, place: Path, *settings: str) -> Iterator[Replic
 
 
 @contextmanager
-def asked(plane: ControlPlane, place: Path, *settings: str) -> Iterator[Replica]:
+def asked(
+    plane: ControlPlane, place: Path, *settings: str, leads: bool = True
+) -> Iterator[Replica]:
     """A replica with its webhooks, which the API server reaches by address. The definitions are as
-    a user applies them: they contain no CA bundle."""
+    a user applies them: they contain no CA bundle. `leads`: false if another one holds the lease."""
     certify(place)
     if not is_served(plane):
         define_all(plane)
@@ -228,7 +230,8 @@ def asked(plane: ControlPlane, place: Path, *settings: str) -> Iterator[Replica]
         f"kubernetes.webhooks_ca={authority}",
         *settings,
     ) as replica:
-        until("it decides", replica.leads, DEADLINE_S)
+        if leads:
+            until("it decides", replica.leads, DEADLINE_S)
         until("jobs are asked about", lambda: is_asked(plane), DEADLINE_S)
         yield replica
 

@@ -16,7 +16,7 @@ from queuecontroller.cluster.cache.job_context import FRAMEWORKS, kind_of, setti
 from queuecontroller.cluster.cache.kinds import CLUSTER_QUEUES, FLAVORS, IN_USE
 from queuecontroller.cluster.cache.objects import ObjectCache, is_leaving
 from queuecontroller.frameworks import Holding, job_problems, on_create, queue_of, resizing
-from queuecontroller.frameworks.names import QUEUE_NAME
+from queuecontroller.frameworks.names import MANAGED, QUEUE_NAME
 from queuecontroller.frameworks.patches import TOO_DEEP
 from queuecontroller.kueueapi import GROUP
 from sluicecommon.hami.names import IGNORE, OPT_OUT
@@ -64,7 +64,7 @@ def mutating(
     kinds = (
         # What a running job may not change is refused.
         ("jobs", Holding.SUSPEND, ["CREATE", "UPDATE"]),
-        ("pods", Holding.GATE, ["CREATE"]),
+        ("pods", Holding.GATE, ["CREATE", "UPDATE"]),
         # Any write may replace their templates.
         ("templates", Holding.PODS, ["CREATE", "UPDATE"]),
     )
@@ -99,7 +99,8 @@ def mutating(
                 "rules": _rules(holding, ["CREATE"] if prefix else operations),
                 "matchConditions": [
                     {"name": "names-a-queue" if prefix else "all-others", "expression": matches},
-                    *(by_others if unless_by and holding is Holding.SUSPEND else ()),
+                    *((_QUEUED_PODS,) if holding is Holding.GATE and not prefix else ()),
+                    *(by_others if unless_by and holding is not Holding.PODS else ()),
                 ],
             }
             for prefix, matches, policy, seconds in ways
@@ -131,6 +132,12 @@ def _objects(client: Callable[[str], Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
+_QUEUED_PODS: Final = {
+    "name": "made-or-queued",
+    "expression": "request.operation == 'CREATE' || (has(oldObject.metadata.labels)"
+    f" && '{MANAGED}' in oldObject.metadata.labels)",
+}
+"""New pods, and those that are queued: others may be changed without being sent."""
 _ANNOTATIONS_CHANGE: Final = (
     "has(object.metadata.annotations) != has(oldObject.metadata.annotations)"
     " || (has(object.metadata.annotations)"

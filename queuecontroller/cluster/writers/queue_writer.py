@@ -67,8 +67,7 @@ class QueueWriter:
         if document is None or not self._may_write():
             return
         try:
-            going = is_leaving(document) and not (kind in HELD and self._is_used(kind, name))
-            if kind in WITH_STATUS and not going:
+            if kind in WITH_STATUS and self._stays(kind, name, document):
                 wanted = self.status.status(document, self._shell.now_ns())
                 patch = differing(document, wanted)
                 if patch:
@@ -108,6 +107,11 @@ class QueueWriter:
         if IN_USE not in found or self._is_used(kind, name):
             return None
         return [one for one in found if one != IN_USE]
+
+    def _stays(self, kind: str, name: str, document: Document) -> bool:
+        """Return False for an object that is about to go; a deleted ClusterQueue stays while
+        Workloads hold its quota."""
+        return not is_leaving(document) or (kind in HELD and self._is_used(kind, name))
 
     def _is_used(self, kind: str, name: str) -> bool:
         engine = self._mirror.book.engine

@@ -42,7 +42,7 @@ def rule_problems(kind: str, document: Mapping[str, Any]) -> Iterator[Problem]:
         case "ClusterQueue":
             alone = not (spec.get("cohortName") or spec.get("cohort"))
             if is_new:
-                yield from _groups(spec, "the cohort" if alone else "")
+                yield from _groups(spec, "the cohort" if alone else "", lends_own=True)
             yield from _weight(spec)
             yield from _preemption(spec)
             if is_new:
@@ -64,7 +64,9 @@ def rule_problems(kind: str, document: Mapping[str, Any]) -> Iterator[Problem]:
             yield from _workload(spec)
 
 
-def _groups(spec: Mapping[str, Any], missing: str) -> Iterator[Problem]:
+def _groups(spec: Mapping[str, Any], missing: str, lends_own: bool = False) -> Iterator[Problem]:
+    """Problems of the quotas. `missing`: what limits need and the object does not have;
+    `lends_own`: true if it can only lend its own quota."""
     for i, group in enumerate(spec.get("resourceGroups") or ()):
         covered = list(group["coveredResources"])
         for j, flavor in enumerate(group["flavors"]):
@@ -78,6 +80,21 @@ def _groups(spec: Mapping[str, Any], missing: str) -> Iterator[Problem]:
                     if missing and one.get(limit) is not None:
                         what = f"is a limit without {missing} that it would be for"
                         yield Problem(f"{at}[{k}].{limit}", what, "remove it")
+                if lends_own and not missing and _lends_more(one):
+                    what = (
+                        f"{one['lendingLimit']} is more than nominalQuota ({one['nominalQuota']})"
+                    )
+                    yield Problem(f"{at}[{k}].lendingLimit", what, "write less")
+
+
+def _lends_more(quota: Mapping[str, Any]) -> bool:
+    lends, own = quota.get("lendingLimit"), quota.get("nominalQuota")
+    if lends is None or own is None:
+        return False
+    try:
+        return exact_value(str(lends)) > exact_value(str(own))
+    except QuantityError:
+        return False  # `auto`, or refused as no quantity.
 
 
 def _weight(spec: Mapping[str, Any]) -> Iterator[Problem]:
@@ -119,7 +136,7 @@ def _preemption(spec: Mapping[str, Any]) -> Iterator[Problem]:
 
 def _selector(selector: Mapping[str, Any], at: str) -> Iterator[Problem]:
     for key, value in (selector.get("matchLabels") or {}).items():
-        yield from _label(f"{at}.matchLabels", str(key), str(value))
+        yield from label_problems(f"{at}.matchLabels", str(key), str(value))
     for i, one in enumerate(selector.get("matchExpressions") or ()):
         values: Sequence[Any] = one.get("values") or ()
         needs = one["operator"] in ("In", "NotIn")
@@ -127,10 +144,11 @@ def _selector(selector: Mapping[str, Any], at: str) -> Iterator[Problem]:
             what = f"{one['operator']} takes {'one value or more' if needs else 'no values'}"
             yield Problem(f"{at}.matchExpressions[{i}].values", what, "change them")
         for value in values:
-            yield from _label(f"{at}.matchExpressions[{i}].values", one["key"], str(value))
+            yield from label_problems(f"{at}.matchExpressions[{i}].values", one["key"], str(value))
 
 
-def _label(at: str, key: str, value: str) -> Iterator[Problem]:
+def label_problems(at: str, key: str, value: str) -> Iterator[Problem]:
+    """Problems of a label's key and value."""
     if not _KEY.fullmatch(key):
         yield Problem(at, f"{shown(key)} is not a label's key", "write one such as a.io/pool")
     if len(value) > _LONGEST_VALUE or not _VALUE.fullmatch(value):
@@ -141,17 +159,20 @@ def _label(at: str, key: str, value: str) -> Iterator[Problem]:
 def _flavor(spec: Mapping[str, Any]) -> Iterator[Problem]:
     labels = spec.get("nodeLabels") or {}
     for key, value in labels.items():
-        yield from _label("spec.nodeLabels", str(key), str(value))
+        yield from label_problems("spec.nodeLabels", str(key), str(value))
     for i, taint in enumerate(spec.get("nodeTaints") or ()):
-        yield from _label(f"spec.nodeTaints[{i}]", taint["key"], str(taint.get("value") or ""))
+        yield from label_problems(
+            f"spec.nodeTaints[{i}]", taint["key"], str(taint.get("value") or "")
+        )
     for i, one in enumerate(spec.get("tolerations") or ()):
-        yield from _toleration(one, f"spec.tolerations[{i}]")
+        yield from toleration_problems(one, f"spec.tolerations[{i}]")
     if spec.get("topologyName") and not labels:
         what = "a flavor with a topology names its nodes"
         yield Problem("spec.nodeLabels", what, "add a label of the nodes")
 
 
-def _toleration(one: Mapping[str, Any], at: str) -> Iterator[Problem]:
+def toleration_problems(one: Mapping[str, Any], at: str) -> Iterator[Problem]:
+    """Problems of a toleration, as of a pod."""
     key, operator = one.get("key") or "", one.get("operator") or ""
     value, effect = one.get("value") or "", one.get("effect") or ""
     if operator not in _OPERATORS:
@@ -164,7 +185,7 @@ def _toleration(one: Mapping[str, Any], at: str) -> Iterator[Problem]:
     if not key and operator != "Exists":
         yield Problem(f"{at}.operator", "a toleration of every key is Exists", "write Exists")
     if key:
-        yield from _label(at, key, value)
+        yield from label_problems(at, key, value)
     if one.get("tolerationSeconds") is not None and effect != "NoExecute":
         what = "seconds are for NoExecute only"
         yield Problem(f"{at}.effect", what, "write NoExecute, or remove tolerationSeconds")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from queuecontroller.kueueapi.manifests.rules import label_problems, toleration_problems
 from sluicecommon.kubernetes.quantity import QuantityError, parse_amount
 from sluicecommon.reader import Problem, shown
 
@@ -64,8 +65,7 @@ def _own(document: Mapping[str, Any]) -> Iterator[Problem]:
             yield Problem(f"{at}.count", what, "write less")
     for i, check in enumerate(_entries(status, "admissionChecks")):
         for j, one in enumerate(_entries(check, "podSetUpdates")):
-            if one.get("name") not in counts:
-                yield _unknown(f"status.admissionChecks[{i}].podSetUpdates[{j}].name", one)
+            yield from _update(one, f"status.admissionChecks[{i}].podSetUpdates[{j}]", counts)
     if isinstance(admission, Mapping):
         assigned = _entries(admission, "podSetAssignments")
         if is_reserved(status) and len(assigned) != len(counts):
@@ -77,6 +77,18 @@ def _own(document: Mapping[str, Any]) -> Iterator[Problem]:
     if name and nominated:
         what = "is given together with nominatedClusterNames"
         yield Problem("status.clusterName", what, "leave one of them")
+
+
+def _update(one: Mapping[str, Any], at: str, counts: Mapping[Any, Any]) -> Iterator[Problem]:
+    """Problems of what a check adds to pods: the API server would refuse the pods."""
+    if one.get("name") not in counts:
+        yield _unknown(f"{at}.name", one)
+    for part in ("labels", "nodeSelector"):
+        labels = one.get(part)
+        for key, value in labels.items() if isinstance(labels, Mapping) else ():
+            yield from label_problems(f"{at}.{part}", str(key), str(value))
+    for i, toleration in enumerate(_entries(one, "tolerations")):
+        yield from toleration_problems(toleration, f"{at}.tolerations[{i}]")
 
 
 def _unknown(at: str, one: Mapping[str, Any]) -> Problem:

@@ -12,9 +12,9 @@ Case = Mapping[str, Any]
 
 
 class Verdict(StrEnum):
-    AGREED = "agreed"
+    AGREED = "equal"
     DIFFERS = "differs"
-    EXCLUDED = "excluded"
+    EXCLUDED = "explained"
 
 
 @dataclass(frozen=True, slots=True)

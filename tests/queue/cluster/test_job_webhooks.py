@@ -57,12 +57,15 @@ def test_what_is_being_deleted_is_not_judged() -> None:
 def test_the_controllers_own_writes_to_jobs_are_not_sent() -> None:
     made = mutating(lambda path: {"url": path}, "sluice", "system:serviceaccount:sluice:queue")
     by_name = {one["name"]: one for one in made["webhooks"]}
-    jobs = by_name["jobs.kueue.sluice.dev"]
+    jobs, pods = by_name["jobs.kueue.sluice.dev"], by_name["pods.kueue.sluice.dev"]
     mine = "request.userInfo.username != 'system:serviceaccount:sluice:queue'"
-    assert mine in [one["expression"] for one in jobs["matchConditions"]]
+    for one in (jobs, pods):
+        assert mine in [each["expression"] for each in one["matchConditions"]]
+    changed = {each["name"]: each["expression"] for each in pods["matchConditions"]}
+    assert "'kueue.x-k8s.io/managed' in oldObject.metadata.labels" in changed["made-or-queued"]
     assert all("UPDATE" in one["operations"] for one in jobs["rules"])
     other = mutating(lambda path: {}, "sluice")["webhooks"]
-    for one in (by_name["pods.kueue.sluice.dev"], *other):
+    for one in (by_name["templates.kueue.sluice.dev"], *other):
         assert "by-others" not in [each["name"] for each in one.get("matchConditions", ())]
 
 
@@ -75,7 +78,7 @@ def test_only_new_objects_that_name_a_queue_are_refused_while_no_replica_answers
         assert all(one["operations"] == ["CREATE"] for one in queued["rules"])
         assert rest["failurePolicy"] == "Ignore"
         (named,) = [one["expression"] for one in queued["matchConditions"]]
-        assert [f"!({named})"] == [one["expression"] for one in rest["matchConditions"]]
+        assert rest["matchConditions"][0]["expression"] == f"!({named})"
         kinds = [one["resources"] for one in queued["rules"]]
         assert kinds == [one["resources"] for one in rest["rules"]]
 

@@ -60,6 +60,10 @@ RECLAIM = {"reclaimWithinCohort": "Any", "borrowWithinCohort": {"policy": "Lower
         (queue(resourceGroups=[group(quota(borrowingLimit=1))]), "spec.resourceGroups[0].flavors[0].resources[0].borrowingLimit"),
         (queue(resourceGroups=[group(quota(lendingLimit=1))]), "spec.resourceGroups[0].flavors[0].resources[0].lendingLimit"),
         (queue(cohortName="c", resourceGroups=[group(quota(borrowingLimit=1))]), ""),
+        (queue(cohortName="c", resourceGroups=[group(quota(lendingLimit=2))]), "spec.resourceGroups[0].flavors[0].resources[0].lendingLimit"),
+        (queue(cohortName="c", resourceGroups=[group(quota(lendingLimit="1"))]), ""),
+        (made("Cohort", {"parentName": "p", "resourceGroups": [group(quota(lendingLimit=2))]}), ""),
+        (queue(resourceGroups=[{"coveredResources": ["cpu"], "flavors": []}]), "spec.resourceGroups[0].flavors"),
         (made("Cohort", {"resourceGroups": [group(quota(borrowingLimit=1))]}), "spec.resourceGroups[0].flavors[0].resources[0].borrowingLimit"),
         (made("Cohort", {"parentName": "p", "resourceGroups": [group(quota(lendingLimit=1))]}), ""),
         (queue(resourceGroups=[group(quota(), covered=("cpu", "memory"))]), "spec.resourceGroups[0].flavors[0].resources"),
@@ -123,6 +127,10 @@ def assigned(**more: Any) -> dict[str, Any]:
     return {**HELD, "admission": {**ADMISSION, "podSetAssignments": [{**ASSIGNED, **more}]}}
 
 
+def updating(**update: Any) -> dict[str, Any]:
+    return {"admissionChecks": [{**READY, "podSetUpdates": [{"name": "main", **update}]}]}
+
+
 def placed(**slice_: Any) -> dict[str, Any]:
     return assigned(topologyAssignment={**LEVELS, "slices": [{**SLICE, **slice_}]})
 
@@ -150,6 +158,10 @@ def placed(**slice_: Any) -> dict[str, Any]:
         ({"admissionChecks": [READY]}, {"admissionChecks": [{**READY, "podSetUpdates": UPDATES}]}, "status.admissionChecks[0].podSetUpdates"),
         ({"admissionChecks": [{**READY, "state": "Pending"}]}, {"admissionChecks": [{**READY, "podSetUpdates": UPDATES}]}, ""),
         ({}, {"admissionChecks": [{**READY, "podSetUpdates": [{"name": "no"}]}]}, "status.admissionChecks[0].podSetUpdates[0].name"),
+        ({}, updating(tolerations=[{"key": "a", "operator": "In"}]), "status.admissionChecks[0].podSetUpdates[0].tolerations[0].operator"),
+        ({}, updating(labels={"a": "not a value"}), "status.admissionChecks[0].podSetUpdates[0].labels"),
+        ({}, updating(nodeSelector={"a b": "c"}), "status.admissionChecks[0].podSetUpdates[0].nodeSelector"),
+        ({}, updating(tolerations=[{"operator": "Exists"}]), ""),
         ({}, {"clusterName": "a", "nominatedClusterNames": ["a"]}, "status.clusterName"),
         ({"nominatedClusterNames": ["a"]}, {"clusterName": "b"}, "status.clusterName"),
         ({"nominatedClusterNames": ["a"]}, {"clusterName": "a"}, ""),

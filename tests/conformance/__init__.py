@@ -1,0 +1,1 @@
+"""Comparisons of Sluice with the documented behaviour of other projects, as data."""
