@@ -113,9 +113,12 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice dev)
 	} else if ((r = creation_begin(&c, dev)) == CUDA_SUCCESS) {
 		r = driver.cuDevicePrimaryCtxRetain(context, dev);
 		if (r == CUDA_SUCCESS) {
-			r = creation_end(&c, PTRMAP_PRIMARY, (uint64_t)dev + 1, context ? *context : NULL);
-			if (r != CUDA_SUCCESS && driver.cuDevicePrimaryCtxRelease_v2)
-				driver.cuDevicePrimaryCtxRelease_v2(dev);
+			r = creation_end(&c, PTRMAP_PRIMARY, (uint64_t)dev + 1, *context);
+			if (r != CUDA_SUCCESS) {
+				*context = NULL; /* a handle that works for no call must not be made current */
+				if (driver.cuDevicePrimaryCtxRelease_v2)
+					driver.cuDevicePrimaryCtxRelease_v2(dev);
+			}
 		}
 	}
 	guest_leave();
@@ -204,8 +207,11 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t value)
 				r_ = CALL;                                                                             \
 			if (r_ == CUDA_SUCCESS && (CONTEXT)) {                                                         \
 				r_ = creation_end(&c_, PTRMAP_CONTEXT, (uintptr_t) * (CONTEXT), *(CONTEXT));           \
-				if (r_ != CUDA_SUCCESS && driver.cuCtxDestroy_v2)                                      \
-					driver.cuCtxDestroy_v2(*(CONTEXT));                                            \
+				if (r_ != CUDA_SUCCESS) {                                                              \
+					if (driver.cuCtxDestroy_v2)                                                    \
+						driver.cuCtxDestroy_v2(*(CONTEXT));                                    \
+					*(CONTEXT) = NULL;                                                             \
+				}                                                                                      \
 			}                                                                                              \
 			current_changed();                                                                             \
 			guest_leave();                                                                                 \
