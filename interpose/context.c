@@ -51,8 +51,10 @@ static CUresult creation_end(const struct creation *c, enum ptrmap_kind kind, ui
 	if (c->measured && overhead_used(c->device, &used) && used > c->used_before &&
 	    used - c->used_before < OVERHEAD_MAX)
 		entry.bytes = used - c->used_before;
-	if (charge_take(c->device, entry.bytes) != CUDA_SUCCESS)
+	if (charge_take(c->device, entry.bytes) != CUDA_SUCCESS) {
+		guest_note_no_room(entry.bytes, charge_room(c->device, 0));
 		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
 	entry.device = (int8_t)c->device;
 	if (!ptrmap_add(&entry, &is_new)) {
 		charge_return(c->device, entry.bytes);

@@ -25,8 +25,9 @@ int main(int argc, char **argv)
 	char *text = strdup(argv[0]);
 	void *cuda = argc > 1 ? dlopen("libcuda.so.1", RTLD_NOW) : NULL;
 
-	if (cuda && (((int (*)(unsigned))dlsym(cuda, "cuInit"))(0) ||
-	             ((int (*)(size_t *, int))dlsym(cuda, "cuDeviceTotalMem_v2"))(&bytes, 0)))
+	if (cuda && ((int (*)(unsigned))dlsym(cuda, "cuInit"))(0))
+		return 1;
+	if (cuda && ((int (*)(size_t *, int))dlsym(cuda, "cuDeviceTotalMem_v2"))(&bytes, 0))
 		return 1;
 	printf("%zu MiB\\n", bytes >> 20);
 	free(text);
