@@ -26,7 +26,7 @@ _ENTRY_POINT: Final = {DRIVER: "cuInit", NVML: "nvmlInit_v2"}
 """A symbol that each library has: a file without it is another library, and its exports say
 nothing."""
 _OURS: Final = frozenset({MARKER, "__asan_default_options"})
-"""Names that no driver has and that stay: interpose/attach/reallib.c, interpose/preload/sanitizer.c."""
+"""Names of our own, which no driver has: interpose/attach/reallib.c, preload/sanitizer.c."""
 _NOTE: Final = "last-boot"
 _UNFIT: Final = " :;"
 """Characters that end a path in LD_PRELOAD and LD_LIBRARY_PATH."""
