@@ -15,6 +15,7 @@ import errno
 import json
 import mmap
 import os
+import shutil
 import re
 import struct
 import uuid
@@ -367,9 +368,7 @@ class TmpfsRegions:
         while unmounts.unmount(directory):
             pass
         with contextlib.suppress(FileNotFoundError):
-            for entry in os.scandir(directory):
-                os.unlink(entry.path)
-            directory.rmdir()
+            shutil.rmtree(directory)
 
     def present(self) -> list[GrantId]:
         return [
