@@ -15,8 +15,8 @@ import errno
 import json
 import mmap
 import os
-import shutil
 import re
+import shutil
 import struct
 import uuid
 from collections.abc import Mapping, Sequence
