@@ -13,7 +13,7 @@
 
 /* Returns when the memory is back on its GPUs; at once without a grant, and when the grant has ended. */
 void away_wait(void);
-/* Is the memory on the host, or on its way? */
+/* True if the memory is on the host, or being moved there. */
 bool away_now(void);
 
 #endif

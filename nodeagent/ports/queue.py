@@ -199,6 +199,15 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class PodUsage:
+    """Measured use of the GPUs of one pod that the kubelet started."""
+
+    uid: str
+    memory_bytes: int
+    used_ratio: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Detection:
     """An event of this node that the queue's page shows."""
 
@@ -278,7 +287,7 @@ class QueueLink(Protocol):
         fence: Fence,
         sequence: int,
         capacity: Capacity,
-        usage: Sequence[Usage],
+        usage: Sequence[Usage | PodUsage],
         detections: Sequence[Detection],
     ) -> Welcome:
         """Report the node's state; the answer's decisions are empty."""
@@ -286,7 +295,7 @@ class QueueLink(Protocol):
     def watch(self, fence: Fence) -> AsyncIterator[tuple[int, int, Decision | None, str]]:
         """(Term, revision, decision or None for a keep-alive, proof of term and revision)."""
 
-    async def tell(self, fence: Fence, works: Sequence[Work]) -> list[bool]:
+    async def report_works(self, fence: Fence, works: Sequence[Work]) -> list[bool]:
         """Report the states of works, at most MAX_NEWS; False for one that the controller
         does not have."""
 

@@ -3,7 +3,7 @@
 `python packaging/development/lock.py` resolves what pyproject.toml asks for with pip, for the Python that runs it and for the other
 supported ones, and takes the hashes of all files of those versions from the package index, so that one list holds for
 each Python and architecture. What is in the list already stays at its version unless pyproject.toml asks for another:
-`--upgrade` begins anew. packaging/development/setup.sh installs nothing else.
+`--upgrade` resolves everything again. packaging/development/setup.sh installs nothing else.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def main() -> int:
         except SystemExit:
             if needed or not versions:
                 raise
-            versions = {}  # pyproject.toml asks for others by now
+            versions = {}  # pyproject.toml has changed since
             found = needs(asked, {}, python)
         needed |= found
     lines = [HEAD]

@@ -20,7 +20,7 @@ from queuecontroller.scheduler.placement.capacity import (
 )
 from queuecontroller.scheduler.placement.mig import Span
 from queuecontroller.server.api.wire import Wire
-from queuecontroller.state.node_service import Said
+from queuecontroller.state.node_service import WorkReport
 from queuecontroller.state.nodes.sessions import MAX_DETECTIONS, Detection, Held, Hello
 from queuecontroller.state.objects.submission import Refused, Submission
 from queuecontroller.state.records import (
@@ -285,6 +285,17 @@ def read_usage(messages: Any) -> dict[tuple[WorkloadKey, int], tuple[int, float 
     }
 
 
+def read_pod_usage(messages: Any) -> dict[str, tuple[int, float | None]]:
+    """Measured memory and GPU time ratio, by the pod's UID."""
+    return {
+        _word(one.uid, "pod_usage.uid"): (
+            _within(one.memory_bytes, 0, MAX_BYTES, "pod_usage.memory_bytes"),
+            _ratio(one.used_ratio if one.HasField("used_ratio") else None, "pod_usage.used_ratio"),
+        )
+        for one in few(messages, "pod_usage", MAX_PODS)
+    }
+
+
 def _read_spans(messages: Any, what: str) -> tuple[Span, ...]:
     return tuple(
         Span(
@@ -309,9 +320,9 @@ def read_shares(messages: Any) -> tuple[GpuShare, ...]:
     )
 
 
-def read_said(message: Any, sender: Any) -> Said:
+def read_work_report(message: Any, sender: Any) -> WorkReport:
     """`sender` names the node and its session."""
-    return Said(
+    return WorkReport(
         node=node_name(sender.node),
         epoch=sender.epoch,
         workload=read_key(message.workload),

@@ -15,10 +15,11 @@ from queuecontroller.server.api.messages import (
     read_detections,
     read_hello,
     read_key,
-    read_said,
+    read_pod_usage,
     read_shares,
     read_state,
     read_usage,
+    read_work_report,
     write_decision,
     write_status,
 )
@@ -88,7 +89,10 @@ class NodesApi:
     def _report(self, request: Any, caller: Caller) -> Any:
         self._identify(request, caller)
         capacity, usage = read_capacity(request.capacity), read_usage(request.usage)
-        detections = read_detections(request.detections)
+        pod_usage, detections = (
+            read_pod_usage(request.pod_usage),
+            read_detections(request.detections),
+        )
         node = self._shell.step(
             "report",
             lambda book, now_ns: book.desk.report(
@@ -97,6 +101,7 @@ class NodesApi:
         )
         mine = {one.workload for one in self._shell.book.nodes.of_node(node.name)}
         node.usage = {key: found for key, found in usage.items() if key[0] in mine}
+        node.pod_usage = pod_usage
         # A node may attribute detections only to its own workloads.
         node.record_detections(
             one if one.workload in mine else replace(one, workload=None) for one in detections
@@ -139,20 +144,22 @@ class NodesApi:
 
     def _read_confirmation(self, message: Any, sender: Any) -> Callable[[], bool]:
         """The step of a confirmation; it returns False for an unknown attempt. Raises Refused."""
-        said, state = read_said(message, sender), read_state(message)
+        report, state = read_work_report(message, sender), read_state(message)
         gpus = read_shares(message.gpus)
         step = self._shell.step
         if state is None:
-            return lambda: step("refuse", lambda book, now: book.desk.refuse(said, now))
+            return lambda: step("refuse", lambda book, now: book.desk.refuse(report, now))
         if message.refused:
-            return lambda: step("refuse", lambda book, now: book.desk.refuse_resume(said, now))
-        return lambda: step("confirm", lambda book, now: book.desk.confirm(said, state, gpus, now))
+            return lambda: step("refuse", lambda book, now: book.desk.refuse_resume(report, now))
+        return lambda: step(
+            "confirm", lambda book, now: book.desk.confirm(report, state, gpus, now)
+        )
 
     def _read_release(self, message: Any, sender: Any) -> Callable[[], bool]:
         """The step of a release; it returns False for an unknown attempt. Raises Refused."""
-        said, finished = read_said(message, sender), message.finished
+        report, finished = read_work_report(message, sender), message.finished
         return lambda: self._shell.step(
-            "release", lambda book, now: book.desk.release(said, finished, now)
+            "release", lambda book, now: book.desk.release(report, finished, now)
         )
 
     def _ack(self, known: bool) -> Any:

@@ -9,7 +9,7 @@ enum sim_capture { SIM_RUN, SIM_CAPTURED, SIM_CAPTURE_ERROR };
 
 enum sim_capture sim_capture_or_run(struct CUstream_st *stream, const struct sim_node_params *node,
                                     CUresult *ret_error);
-/* Is there a capture that forbids calls which could wait for the captured work? */
+/* True if a capture forbids calls which could wait for the captured work. */
 bool sim_capture_forbids(void);
 /* The same at a query of an event, which also ends every capture in global mode. */
 bool sim_capture_violated(void);

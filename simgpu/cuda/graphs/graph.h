@@ -37,7 +37,7 @@ struct CUgraph_st *sim_graph_make(void);
 void sim_graph_free(struct CUgraph_st *graph);
 struct CUgraphNode_st *sim_graph_add(struct CUgraph_st *graph, const struct sim_node_params *params,
                                      struct CUgraphNode_st *const *dependencies, size_t count);
-/* Are all of `others` among `tips` and their dependencies? */
+/* True if all of `others` are among `tips` and their dependencies. */
 bool sim_graph_reaches(struct CUgraph_st *graph, struct CUgraphNode_st *const *tips, unsigned tip_count,
                        struct CUgraphNode_st *const *others, unsigned other_count);
 

@@ -6,7 +6,7 @@
 #include "simgpu/cuda/ranges/range.h"
 
 bool sim_block_at(uint64_t address, struct sim_block *ret);
-/* May a copy access all of these bytes? Marks the pages as written. */
+/* True if a copy may access all of these bytes. Marks the pages as written. */
 bool sim_range_covers(uint64_t address, uint64_t bytes);
 
 #endif

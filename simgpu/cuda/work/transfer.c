@@ -30,8 +30,7 @@ struct side {
 	const struct sim_gpu *gpu; /* GPU of device memory */
 };
 
-/* --- execution
- * ------------------------------------------------------------------------------------------------------ */
+/* --- execution ---------------------------------------------------------------------------------------------------- */
 
 static void fill_row(uint8_t *to, size_t bytes, uint32_t element, uint32_t value)
 {
@@ -199,7 +198,7 @@ CUresult sim_copy_plan(const struct CUctx_st *context, const struct sim_copy *r,
 	return CUDA_SUCCESS;
 }
 
-/* --- on a held stream (hold.h) --------------------------------------------------------------------------------------- */
+/* --- on a held stream (hold.h) ------------------------------------------------------------------------------------ */
 
 struct kept {
 	struct sim_transfer transfer;

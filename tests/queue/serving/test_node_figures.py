@@ -19,6 +19,7 @@ from nodeagent.ports.queue import (
     Fence,
     LinkLost,
     NotOffered,
+    PodUsage,
     QueueStatus,
     Usage,
     Welcome,
@@ -55,7 +56,7 @@ class Controller:
         fence: Fence,
         sequence: int,
         capacity: Capacity,
-        usage: Sequence[Usage],
+        usage: Sequence[Usage | PodUsage],
         detections: Sequence[Detection],
     ) -> Welcome:
         raise LinkLost("no report is due for an hour")
@@ -77,7 +78,7 @@ class Controller:
         raise NotOffered("not here")
         yield []
 
-    async def tell(self, fence: Fence, works: Sequence[Work]) -> list[bool]:
+    async def report_works(self, fence: Fence, works: Sequence[Work]) -> list[bool]:
         return [True] * len(works)
 
     async def close(self) -> None:
