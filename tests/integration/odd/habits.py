@@ -1,4 +1,4 @@
-"""What programs are seen to do with the driver, each as a function that returns the driver's answers.
+"""Habits of programs, each as a function that returns the driver's answers.
 
 Run straight on the driver and in a grant of the same machine: both print one JSON object by name.
 Only answers that do not depend on the size of a grant are compared.

@@ -93,7 +93,7 @@ def started(
 def in_grant(
     node: Node, code: str, *, flags: tuple[str, ...], env: dict[str, str] | None = None
 ) -> dict[str, Any]:
-    """What `code` answered in a grant, with its standard error as "stderr"."""
+    """The answer of `code` in a grant, with its standard error as "stderr"."""
     done = started(node, *python(code), flags=flags, env=env)
     assert done.returncode == 0, done.stderr
     told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

@@ -1,5 +1,4 @@
-"""What programs do with the driver gives the same answers in a grant as straight on the driver, and its charge returns
-to what it was."""
+"""Habits of programs get the same answers in a grant as straight on the driver, and leave the charge as it was."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a grant refuses to a program says why: no room for a context, another user, too many processes."""
+"""Refusals of a program in a grant say why: no room for a context, another user, too many processes."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ MARKER = "sluice_interposer_major"
 """Symbol by which a copy of the interposer tells another copy from the real library."""
 
 SANITIZER = "__asan_default_options"
-"""By which gcc's address sanitizer accepts a preloaded library: interpose/preload/sanitizer.c."""
+"""Symbol by which gcc's address sanitizer accepts a preloaded library."""
 
 GLIBC_FLOOR = (2, 17)
 """oldglibc.h promises 2.28; what is really needed is what the oldest manylinux images have."""
