@@ -51,7 +51,8 @@
 #define SLUICE_POLICY_MAGIC UINT64_C(0x3130594c4f504c53) /* "SLPOLY01" in memory */
 #define SLUICE_USAGE_MAGIC UINT64_C(0x3130474153554c53)  /* "SLUSAG01" in memory */
 #define SLUICE_REGION_MAJOR 1
-#define SLUICE_REGION_MINOR 2 /* 1: process and image of a usage slot; 2: its status, switch_ns of a plan */
+/* 1: process and image of a usage slot; 2: its status, switch_ns of a plan; 3: switch_ns of a GPU's shared words */
+#define SLUICE_REGION_MINOR 3
 
 #define SLUICE_LINE 64        /* one cache line: one writer */
 #define SLUICE_MAX_DEVICES 16 /* GPUs in a grant */
@@ -166,8 +167,9 @@ struct sluice_usage_header {
 
 /* Words that all processes of the grant share, per GPU. Atomics only. */
 struct sluice_usage_shared {
-	uint64_t tat_ns; /* theoretical arrival time of the virtual clock, CLOCK_MONOTONIC scale */
-	uint8_t reserved[56];
+	uint64_t tat_ns;    /* theoretical arrival time of the virtual clock, CLOCK_MONOTONIC scale */
+	uint32_t switch_ns; /* time that a change of contexts takes, as the grant's programs measured it; 0 = not yet */
+	uint8_t reserved[52];
 };
 
 /* One line per (process, GPU): one writer process, several threads, atomics only. */

@@ -18,7 +18,7 @@
 #include "interpose/compute/pipe.h"
 #include "interpose/compute/rules/gate.h"
 #include "interpose/compute/rules/words.h"
-#include "interpose/compute/siblings.h"
+#include "interpose/compute/timing/siblings.h"
 #include "interpose/tenant/capture.h"
 #include "interpose/tenant/guest.h"
 
@@ -72,6 +72,8 @@ struct attempt {
 	uint64_t tat_ns; /* the clock before it */
 	uint64_t price_ns;
 	struct stall stall;
+	uint32_t seen; /* outstanding records at the last look, and when they became as many */
+	uint64_t moved_ns;
 	/* of this round */
 	uint64_t now_ns;
 	struct sluice_policy_device policy;
@@ -81,6 +83,7 @@ struct attempt {
 	uint32_t contexts;    /* contexts of this process, likewise */
 	uint64_t queued_ns;
 	uint64_t expected_ns; /* its time still to come if no other process used the GPU */
+	bool turned;          /* it has waited for a window to begin (kept between rounds) */
 	bool punctual;        /* the wait ends with our window: a late start would waste it */
 };
 
@@ -135,6 +138,7 @@ static void look_around(struct pass_ask *ask, const struct sluice_policy_device 
 
 	ask->begins_ns = windows ? gate_window_begins_ns(&window, now_ns) : now_ns;
 	ask->window_left_ns = windows ? gate_window_left_ns(&window, now_ns) : UINT64_MAX;
+	ask->window_ns = windows ? window.quantum_ns : 0;
 	ask->contention = (uint32_t)policy->contention_epoch;
 	ask->sole = __atomic_load_n(&guest_self()->policy->control.live_slots, __ATOMIC_RELAXED) <= 1;
 	ask->placed = policy->active_grants <= 1 || (windows && ask->window_left_ns > 0);
@@ -245,7 +249,11 @@ static uint64_t turn_wait_ns(const struct pass_ask *ask, struct attempt *at)
 		return 0;
 	queued_ns = ask->pipe ? pipe_honest_ns(ask->pipe, at->now_ns, window.period_ns) : 0;
 	wait_ns = gate_turn_wait_ns(&window, at->now_ns, queued_ns, ask->cost_ns);
+	/* with a queue of unknown length it may be over while there is still room in this window */
+	if (wait_ns && ask->guessed && at->outstanding && !gate_turn_wait_ns(&window, at->now_ns, 0, ask->cost_ns))
+		return gate_guess_wait_ns(wait_ns, at->now_ns - at->moved_ns);
 	at->punctual = wait_ns > 0;
+	at->turned = at->turned || at->punctual;
 	return wait_ns;
 }
 
@@ -255,7 +263,9 @@ static uint64_t queue_wait_ns(const struct pass_ask *ask, struct attempt *at)
 
 	if (!gate_queue_full(at->queued_ns, ask->cost_ns, bound, at->outstanding) || stalled(ask, at))
 		return 0;
-	return gate_queue_wait_ns(at->queued_ns, ask->cost_ns, bound);
+	uint64_t wait_ns = gate_queue_wait_ns(at->queued_ns, ask->cost_ns, bound);
+
+	return ask->guessed ? gate_guess_wait_ns(wait_ns, at->now_ns - at->moved_ns) : wait_ns;
 }
 
 /* Other grants may be on the GPU at any time, in the hardware's slices. */
@@ -284,6 +294,9 @@ static void look_at_queue(const struct pass_ask *ask, struct attempt *at, bool t
 		at->processes = siblings_busy(ask->device, at->policy.chunk_ns);
 	at->contexts = pipe_contexts(ask->pipe);
 	at->outstanding = pipe_outstanding(ask->pipe);
+	if (!at->moved_ns || at->outstanding != at->seen)
+		at->moved_ns = at->now_ns;
+	at->seen = at->outstanding;
 	at->expected_ns = pipe_expected_ns(ask->pipe, at->now_ns);
 	at->queued_ns = at->processes * at->contexts > 1 || sliced(at) ? pipe_inflight_ns(ask->pipe) : at->expected_ns;
 }
@@ -370,6 +383,7 @@ CUresult pass_gate(struct pass_ask *ask, int64_t *credit_ns, uint64_t chance)
 	if (waits)
 		guest_waits(-1);
 	look_around(ask, &at.policy, at.planned, at.now_ns);
+	ask->arrived = at.turned && !at.outstanding && ask->window_left_ns > ask->window_ns - ask->window_ns / 4;
 	*credit_ns += (int64_t)ask->paid_ns - (int64_t)ask->cost_ns;
 	add64(&guest_usage(ask->device)->consumed_ns, ask->paid_ns);
 	guest_heartbeat(at.now_ns);

@@ -14,15 +14,18 @@ struct throttle_pipe;
 struct pass_ask {
 	struct throttle_pipe *pipe; /* of its context; NULL: the queued work is unknown */
 	int device;
-	bool proven; /* its price is good enough to queue by it */
+	bool proven;  /* its price is good enough to queue by it */
+	bool guessed; /* launches of this shape differ, so its price is no more than their mean */
 	uint64_t cost_ns;
 	uint64_t paid_ns;   /* out: drawn from the grant */
 	uint64_t waited_ns; /* out */
 	/* out: the situation at the launch, as in pipe_launch */
 	uint64_t window_left_ns;
+	uint64_t window_ns;
 	uint64_t begins_ns; /* CLOCK_MONOTONIC before which it cannot begin */
 	uint32_t contention;
 	bool placed, sole, alone;
+	bool arrived; /* it waited for the own window, which has just begun */
 };
 
 /* True: no other grant is at work on the GPU and no cap holds this one back, so a launch of unknown length delays

@@ -24,70 +24,22 @@
 #include <time.h>
 
 #include "nativecommon/clock.h"
+#include "interpose/compute/timing/homes.h"
+#include "interpose/compute/timing/records.h"
 #include "interpose/compute/rules/gate.h"
 #include "interpose/compute/rules/words.h"
-#include "interpose/compute/settle.h"
-#include "interpose/compute/siblings.h"
+#include "interpose/compute/timing/settle.h"
+#include "interpose/compute/timing/siblings.h"
 #include "interpose/driver/driver.h"
 #include "interpose/tenant/capture.h"
 #include "interpose/tenant/guest.h"
 
 #define PIPES 32                                 /* contexts of one process; more are charged but never timed */
-#define RECORDS 64                               /* outstanding records of one context */
 #define RECORD_EVERY_NS UINT64_C(250000)         /* of charged work, varied at random by half */
 #define RECORD_ALONE_NS UINT64_C(1000000)        /* the same while no other grant is active */
-#define FOREIGN_STREAMS 8                        /* remembered by context, as far as their hashes differ */
+#define EARLY_PART 4                             /* in that part of a window a neighbour's last launch may end */
 #define GAP_TRIES 3                              /* empty records that measure the cost of two event calls */
 #define UNKNOWN_PATIENCE_NS UINT64_C(2000000000) /* limit on delaying the second launch of a new shape */
-
-enum record_state { RECORD_FREE, RECORD_CLAIMED, RECORD_PENDING, RECORD_REAPING };
-
-struct throttle_record {
-	uint32_t state; /* compare-and-swap; PENDING is a release, pairs with the reaper's acquire */
-	uint32_t sequence;
-	CUevent before; /* created on first use, destroyed with the pipe */
-	CUevent after;
-	CUcontext home; /* of both events */
-	CUstream stream;
-	struct settle_work work;
-	uint64_t begins_ns; /* as in pipe_launch */
-	uint64_t due_ns;    /* when its work should be over if no other process uses the GPU */
-	bool empty;         /* two events and nothing between */
-	bool blind;         /* the driver refused its events: timed by the host */
-	bool alone;         /* as in pipe_launch */
-	int8_t previous;    /* index of the record at whose end this one begins, -1 = begins with its own event */
-	uint32_t previous_sequence;
-};
-
-/* A stream of another context than the one that is current when it is used. */
-struct throttle_foreign {
-	CUstream stream;
-	CUcontext home;
-};
-
-struct throttle_pipe {
-	CUcontext context; /* NULL = free */
-	int device;
-	uint32_t reaping;      /* a thread is reaping */
-	uint32_t outstanding;  /* PENDING records */
-	uint64_t inflight_ns;  /* Σ paid_ns of PENDING records */
-	uint64_t unmarked_ns;  /* charged since the last record, and not known to be done */
-	uint64_t untimed_ns;   /* charged since the last record */
-	uint64_t oldest_ns;    /* charge of the oldest PENDING record at the last reaping */
-	uint64_t idle_at_ns;   /* when all recorded work should be done if no other process uses the GPU */
-	uint64_t reap_at_ns;   /* when the oldest record should be over; at the latest then it is queried */
-	uint64_t record_at_ns; /* amount of unmarked work at which the next record is due */
-	uint64_t gap_ns;       /* host time between two event calls, as the GPU's clock shows it */
-	uint32_t gap_tries;
-	uint32_t random;
-	const void *marker; /* the thread that marked last */
-	uint32_t crowd;     /* several threads have marked since the last record */
-	uint64_t last;      /* where the next record may begin: sequence << 8 | index, 0 = nowhere */
-	uint32_t sequence;
-	uint32_t next_record;
-	struct throttle_foreign foreign[FOREIGN_STREAMS];
-	struct throttle_record record[RECORDS];
-};
 
 static struct throttle_pipe *pipes[PIPES]; /* published by compare-and-swap, never freed while the process lives */
 
@@ -129,16 +81,6 @@ struct throttle_pipe *pipe_of_current(int device)
 	return NULL;
 }
 
-static int device_of(const struct throttle_pipe *pipe)
-{
-	return __atomic_load_n(&pipe->device, __ATOMIC_RELAXED);
-}
-
-static CUcontext context_of(const struct throttle_pipe *pipe)
-{
-	return __atomic_load_n(&pipe->context, __ATOMIC_RELAXED);
-}
-
 /* While another context goes, its thread looks at the state and the home of every record. */
 static void record_clear(struct throttle_record *record)
 {
@@ -147,7 +89,9 @@ static void record_clear(struct throttle_record *record)
 	record->stream = NULL;
 	memset(&record->work, 0, sizeof(record->work));
 	__atomic_store_n(&record->sequence, 0, __ATOMIC_RELAXED);
-	record->begins_ns = record->due_ns = 0;
+	record->begins_ns = record->due_ns = record->starts_ns = 0;
+	__atomic_store_n(&record->ends_ns, 0, __ATOMIC_RELAXED);
+	record->window_ns = record->window_ends_ns = 0;
 	record->previous = 0;
 	record->previous_sequence = 0;
 	record->empty = record->blind = record->alone = false;
@@ -163,46 +107,12 @@ static uint64_t pipe_clear(struct throttle_pipe *pipe)
 	for (unsigned i = 0; i < RECORDS; i++)
 		record_clear(&pipe->record[i]);
 	memset(pipe->foreign, 0, sizeof(pipe->foreign));
+	__atomic_store_n(&pipe->probe, NULL, __ATOMIC_RELAXED);
 	__atomic_store_n(&pipe->last, 0, __ATOMIC_RELAXED);
 	__atomic_store_n(&pipe->outstanding, 0, __ATOMIC_RELAXED);
 	left_ns += __atomic_exchange_n(&pipe->unmarked_ns, 0, __ATOMIC_RELAXED);
 	__atomic_store_n(&pipe->context, NULL, __ATOMIC_RELEASE);
 	return left_ns;
-}
-
-/* True if the record's events are of that context, and that is another than the pipe's. */
-static bool is_at_home(const struct throttle_pipe *pipe, const struct throttle_record *record, uint32_t tag)
-{
-	CUcontext home = __atomic_load_n(&record->home, __ATOMIC_RELAXED);
-
-	return home && home != context_of(pipe) && guest_context_tag(home) == tag;
-}
-
-/* A context other than the pipe's has gone, and the events that records have in it. */
-static void home_gone(struct throttle_pipe *pipe, uint32_t tag)
-{
-	for (unsigned i = 0; i < RECORDS; i++) {
-		struct throttle_record *record = &pipe->record[i];
-		uint32_t state = __atomic_load_n(&record->state, __ATOMIC_ACQUIRE);
-
-		if ((state != RECORD_FREE && state != RECORD_PENDING) || !is_at_home(pipe, record, tag) ||
-		    !__atomic_compare_exchange_n(&record->state, &state, RECORD_REAPING, false, __ATOMIC_ACQUIRE,
-		                                 __ATOMIC_RELAXED))
-			continue;
-		if (!is_at_home(pipe, record, tag)) { /* another thread had it meanwhile */
-			__atomic_store_n(&record->state, state, __ATOMIC_RELEASE);
-			continue;
-		}
-		record->before = record->after = NULL;
-		__atomic_store_n(&record->home, NULL, __ATOMIC_RELAXED);
-		if (state == RECORD_PENDING) {
-			if (guest_self())
-				add64(&guest_usage(device_of(pipe))->completed_ns, record->work.paid_ns);
-			take64(&pipe->inflight_ns, record->work.paid_ns);
-			__atomic_fetch_sub(&pipe->outstanding, 1, __ATOMIC_RELAXED);
-		}
-		__atomic_store_n(&record->state, RECORD_FREE, __ATOMIC_RELEASE);
-	}
 }
 
 void pipe_home_gone(uint32_t tag)
@@ -211,7 +121,7 @@ void pipe_home_gone(uint32_t tag)
 
 	for (unsigned i = 0; i < PIPES && (pipe = __atomic_load_n(&pipes[i], __ATOMIC_ACQUIRE)); i++)
 		if (__atomic_load_n(&pipe->context, __ATOMIC_ACQUIRE))
-			home_gone(pipe, tag);
+			homes_gone(pipe, tag);
 }
 
 void pipe_context_gone(uint32_t tag)
@@ -241,64 +151,6 @@ void pipe_forget_parent(void)
 	}
 }
 
-static void discard(CUevent *event)
-{
-	if (*event && driver.cuEventDestroy_v2)
-		driver.cuEventDestroy_v2(*event);
-	*event = NULL;
-}
-
-/* Give a claimed record events of that context. Events of another one cannot be recorded on its streams. */
-static bool record_at_home(struct throttle_pipe *pipe, struct throttle_record *record, CUcontext home)
-{
-	bool foreign = home != context_of(pipe);
-
-	if (record->home != home) {
-		discard(&record->before);
-		discard(&record->after);
-		__atomic_store_n(&record->home, home, __ATOMIC_RELAXED);
-	}
-	if (record->before && record->after)
-		return true;
-	if (foreign && (!driver.cuCtxPushCurrent_v2 || driver.cuCtxPushCurrent_v2(home) != CUDA_SUCCESS))
-		return false;
-	bool made = (record->before || driver.cuEventCreate(&record->before, CU_EVENT_DEFAULT) == CUDA_SUCCESS) &&
-	            (record->after || driver.cuEventCreate(&record->after, CU_EVENT_DEFAULT) == CUDA_SUCCESS);
-
-	if (foreign)
-		driver.cuCtxPopCurrent_v2(&home);
-	return made;
-}
-
-/* The context that a stream's events have to be of: as far as is known the current one, which the pipe belongs to. */
-static CUcontext home_of(const struct throttle_pipe *pipe, CUstream stream)
-{
-	const struct throttle_foreign *f = &pipe->foreign[gate_mix((uintptr_t)stream) % FOREIGN_STREAMS];
-
-	return stream && __atomic_load_n(&f->stream, __ATOMIC_RELAXED) == stream
-	               ? __atomic_load_n(&f->home, __ATOMIC_RELAXED)
-	               : context_of(pipe);
-}
-
-/* The driver refused an event: ask it for the stream's context. Green and execution contexts have streams of their own,
- * which a thread may use while the primary context is current. */
-static CUcontext find_home(struct throttle_pipe *pipe, CUstream stream)
-{
-	struct throttle_foreign *f = &pipe->foreign[gate_mix((uintptr_t)stream) % FOREIGN_STREAMS];
-	CUcontext home = NULL;
-	CUgreenCtx green = NULL;
-
-	if (driver.cuStreamGetGreenCtx && driver.cuCtxFromGreenCtx &&
-	    driver.cuStreamGetGreenCtx(stream, &green) == CUDA_SUCCESS && green)
-		driver.cuCtxFromGreenCtx(&home, green);
-	if (!home && (!driver.cuStreamGetCtx || driver.cuStreamGetCtx(stream, &home) != CUDA_SUCCESS))
-		return NULL;
-	/* another thread may read one without the other: the driver then refuses its event, too */
-	__atomic_store_n(&f->home, home, __ATOMIC_RELAXED);
-	__atomic_store_n(&f->stream, stream, __ATOMIC_RELAXED);
-	return home;
-}
-
 static int8_t record_claim(struct throttle_pipe *pipe, CUcontext home)
 {
 	uint32_t start = __atomic_fetch_add(&pipe->next_record, 1, __ATOMIC_RELAXED);
@@ -311,7 +163,7 @@ static int8_t record_claim(struct throttle_pipe *pipe, CUcontext home)
 		if (!__atomic_compare_exchange_n(&record->state, &state, RECORD_CLAIMED, false, __ATOMIC_ACQUIRE,
 		                                 __ATOMIC_RELAXED))
 			continue;
-		if (record_at_home(pipe, record, home)) {
+		if (homes_settle_in(pipe, record, home)) {
 			/* other threads still read it, to learn that it is not the record they remember */
 			__atomic_store_n(&record->sequence, __atomic_add_fetch(&pipe->sequence, 1, __ATOMIC_RELAXED),
 			                 __ATOMIC_RELEASE);
@@ -338,8 +190,22 @@ static bool elapsed(CUevent from, CUevent to, uint64_t *ret_ns)
 	return true;
 }
 
+/* When the record began, and how much of its own window was left then. The estimate at the launch is wrong by as much as
+ * the lengths of the work before it; where that was timed the begin is known. The caller has checked that `previous` is
+ * still the record before this one. */
+static void record_place(struct throttle_record *record, const struct throttle_record *previous, uint64_t elapsed_ns)
+{
+	uint64_t before_ns = previous ? __atomic_load_n(&previous->ends_ns, __ATOMIC_RELAXED) : 0;
+	uint64_t starts_ns = before_ns ? before_ns : record->starts_ns;
+	uint64_t left_ns = gate_rest_ns(record->window_ends_ns, starts_ns);
+
+	__atomic_store_n(&record->ends_ns, starts_ns + elapsed_ns, __ATOMIC_RELAXED);
+	record->work.own_ns = record->window_ns ? left_ns : UINT64_MAX;
+	record->work.early = record->window_ns && left_ns > record->window_ns - record->window_ns / EARLY_PART;
+}
+
 /* The work of a record is done: measure its time and pass it to settle.c. */
-static void record_settle(struct throttle_pipe *pipe, const struct throttle_record *record)
+static void record_settle(struct throttle_pipe *pipe, struct throttle_record *record)
 {
 	const struct throttle_record *previous = record->previous >= 0 ? &pipe->record[record->previous] : NULL;
 	struct cost_entry *entry = cost_lookup(record->work.key);
@@ -351,6 +217,7 @@ static void record_settle(struct throttle_pipe *pipe, const struct throttle_reco
 	if (!elapsed(previous ? previous->after : record->before, record->after, &elapsed_ns) ||
 	    (previous && __atomic_load_n(&previous->sequence, __ATOMIC_ACQUIRE) != record->previous_sequence))
 		return;
+	record_place(record, previous, elapsed_ns);
 	if (!previous)
 		elapsed_ns = gate_less_gap_ns(elapsed_ns, __atomic_load_n(&pipe->gap_ns, __ATOMIC_RELAXED));
 	settle_work(device_of(pipe), &record->work, entry, elapsed_ns);
@@ -547,7 +414,7 @@ static void record_publish(struct throttle_pipe *pipe, struct throttle_record *r
 /* Two events with nothing between them, on an idle stream. */
 static void measure_gap(struct throttle_pipe *pipe, CUstream stream)
 {
-	int8_t index = record_claim(pipe, home_of(pipe, stream));
+	int8_t index = record_claim(pipe, homes_find(pipe, stream));
 
 	if (index < 0)
 		return;
@@ -599,8 +466,8 @@ static bool record_event(struct throttle_pipe *pipe, struct throttle_record *rec
 
 	if (r == CUDA_SUCCESS)
 		return true;
-	home = find_home(pipe, stream);
-	if (event == &record->before && home && record_at_home(pipe, record, home) &&
+	home = homes_ask(pipe, stream);
+	if (event == &record->before && home && homes_settle_in(pipe, record, home) &&
 	    driver.cuEventRecord(*event, stream) == CUDA_SUCCESS)
 		return true;
 	if (event == &record->after && home && home != record->home)
@@ -620,6 +487,7 @@ static uint64_t settle_blind(struct throttle_pipe *pipe, struct throttle_record 
 	work.paid_ns = __atomic_exchange_n(&pipe->unmarked_ns, 0, __ATOMIC_RELAXED);
 	__atomic_store_n(&pipe->untimed_ns, 0, __ATOMIC_RELAXED);
 	work.chained = false;
+	work.own_ns = record->window_ns ? gate_rest_ns(record->window_ends_ns, record->starts_ns) : UINT64_MAX;
 	while (driver.cuStreamQuery && (r = driver.cuStreamQuery(record->stream)) == CUDA_ERROR_NOT_READY &&
 	       (waited_ns = clock_ns() - began_ns) < UNKNOWN_PATIENCE_NS) {
 		/* the time is known as well as the wait is short */
@@ -652,7 +520,7 @@ int8_t pipe_record_open(struct throttle_pipe *pipe, struct cost_entry *entry, co
 		__atomic_fetch_add(&pipe->gap_tries, 1, __ATOMIC_RELAXED);
 		measure_gap(pipe, launch->stream);
 	}
-	int8_t index = record_claim(pipe, home_of(pipe, launch->stream));
+	int8_t index = record_claim(pipe, homes_find(pipe, launch->stream));
 
 	if (index < 0)
 		return index;
@@ -688,9 +556,10 @@ int8_t pipe_record_open(struct throttle_pipe *pipe, struct cost_entry *entry, co
 		}
 		record->blind = !record_event(pipe, record, &record->before, launch->stream);
 	}
-	record->work.own_ns = launch->window_left_ns == UINT64_MAX ? UINT64_MAX
-	                      : launch->window_left_ns > ahead_ns  ? launch->window_left_ns - ahead_ns
-	                                                           : 0;
+	record->starts_ns = now_ns + ahead_ns;
+	__atomic_store_n(&record->ends_ns, 0, __ATOMIC_RELAXED);
+	record->window_ns = launch->window_ns;
+	record->window_ends_ns = gate_add(now_ns, launch->window_left_ns);
 	record->work.host_ns = now_ns; /* until the duration of the call is known */
 	return index;
 }

@@ -22,6 +22,7 @@ struct pipe_launch {
 	struct kin kin;
 	uint64_t cost_ns;        /* charge of the launch */
 	uint64_t window_left_ns; /* rest of the grant's own window, UINT64_MAX = no windows */
+	uint64_t window_ns;      /* length of that window */
 	uint64_t begins_ns;      /* before that it cannot begin: the window starts with a change of contexts */
 	uint32_t contention;     /* low bits of the device's contention epoch */
 	bool placed;             /* no other grant should be on the GPU: this one is alone, or inside its own window */

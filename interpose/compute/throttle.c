@@ -9,8 +9,9 @@
 #include "interpose/compute/pass.h"
 #include "interpose/compute/pipe.h"
 #include "interpose/compute/rules/gate.h"
-#include "interpose/compute/settle.h"
-#include "interpose/compute/siblings.h"
+#include "interpose/compute/timing/settle.h"
+#include "interpose/compute/timing/siblings.h"
+#include "interpose/compute/timing/switches.h"
 #include "interpose/tenant/capture.h"
 #include "interpose/tenant/guest.h"
 #include "interpose/tenant/move.h"
@@ -49,6 +50,7 @@ void throttle_forget_parent(void)
 	capture_forget_parent();
 	pipe_forget_parent();
 	siblings_forget_parent();
+	switches_forget_parent();
 }
 
 void throttle_forget_all(void)
@@ -119,6 +121,7 @@ static int8_t open_record(struct throttle_lane *lane, struct cost_entry *entry, 
 		                      .kin = *kin,
 		                      .cost_ns = ask->cost_ns,
 		                      .window_left_ns = ask->window_left_ns,
+		                      .window_ns = ask->window_ns,
 		                      .begins_ns = ask->begins_ns,
 		                      .contention = ask->contention,
 		                      .placed = ask->placed,
@@ -163,11 +166,14 @@ static CUresult charge_launch(struct throttle_ticket *ticket, struct throttle_lo
 	struct pass_ask ask = { .pipe = pipe,
 		                .device = local->lane->device,
 		                .proven = known || free,
+		                .guessed = __atomic_load_n(&entry->wary, __ATOMIC_RELAXED) != 0,
 		                .cost_ns = cost_ns ? cost_ns : COST_DEFAULT_NS };
 
 	result = pay(local, &ask);
 	if (result != CUDA_SUCCESS)
 		return result;
+	if (ask.arrived)
+		switches_measure(pipe, stream);
 	ticket->waited_ns = ask.waited_ns;
 	ticket->counted = true;
 	if (pipe) {

@@ -52,6 +52,11 @@ static inline uint64_t *guest_shared_tat(int device)
 {
 	return &guest_self()->usage->shared[device].tat_ns;
 }
+/* The cost of a change of contexts on a device, as this grant's programs measured it. */
+static inline uint32_t *guest_shared_switch(int device)
+{
+	return &guest_self()->usage->shared[device].switch_ns;
+}
 /* Records that a slow path ran. */
 void guest_heartbeat(uint64_t now_ns);
 /* A thread begins (1) or ends (-1) to wait at the gate. The daemon sees the number. */

@@ -69,6 +69,7 @@ def _report(options: argparse.Namespace, environment: dict[str, str]) -> int:
         # missing may not.
         findings = _merge(findings, client_findings)
         findings += [found for gpu in info.gpus if (found := _sick(gpu)) is not None]
+        findings += [found for gpu in info.gpus if (found := _switch(gpu)) is not None]
         if info.nvml_error:
             findings.append(
                 Finding("gpus", "missing", info.nvml_error, "see driver and nvml above")
@@ -122,6 +123,14 @@ def _sick(gpu: GpuView) -> Finding | None:
     return Finding(
         f"GPU {gpu.index}", level, f"{health.value}: {gpu.health_reason or 'not known'}", remedy
     )
+
+
+def _switch(gpu: GpuView) -> Finding | None:
+    """The change of contexts that was learned, because it decides how long windows are."""
+    if gpu.context_switch_s is None:
+        return None
+    what = f"{gpu.context_switch_s * 1e6:.0f} us, as its grants measured it"
+    return Finding(f"context switch of GPU {gpu.index}", "ok", what)
 
 
 def _merge(ours: list[Finding], theirs: list[Finding]) -> list[Finding]:

@@ -130,6 +130,8 @@ class UsageImage:
     claim_high: int = 0
     """Self-claimed slots lie below; already limited to the slot count."""
     damage: UsageDamage | None = None
+    switches_ns: tuple[int, ...] = ()
+    """For each device: time of a change of contexts as the tenants say; 0 = not measured."""
 
 
 class RegionDamaged(Exception):

@@ -82,6 +82,9 @@ class GpuView(GpuFigures):
     health_reason: str = ""
     """The reason why it is not healthy."""
     health_changes_total: int = 0
+    context_switch_s: float | None = None
+    """Time of a change of contexts that turns are planned with; None: not learned yet, and the
+    setting is used."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,8 +95,9 @@ class PlannerSettings:
     smallest_quantum_ms: float = _number(2.0, 0.1, 1000.0)
     """Shortest turn."""
     switch_us: float = _number(200.0, 0.0, 5000.0)
-    """Time that a GPU needs to change from one process to another. Rounds are long enough that this
-    costs at most 0.75 % of the GPU. A value 2.5 times off costs one percent."""
+    """Time that a GPU needs to change from one process to another, used until two grants have
+    measured it. Rounds are long enough that this costs at most 0.75 % of the GPU. A value 2.5 times
+    off costs one percent."""
     contended_tick_ms: float = _number(5.0, 1.0, 1000.0)
     """Planning interval while two or more grants are active on one GPU."""
     bursty_tick_ms: float = _number(2.0, 1.0, 1000.0)

@@ -35,6 +35,7 @@ LAYERS: Final[tuple[dict[str, str], ...]] = (
         "interpose/memory": "memory cap: allocations, pools, reported sizes",
         "interpose/compute": "compute cap: launches, copies, the gate, work in flight",
     },
+    {"interpose/compute/timing": "what measured times show: prices, siblings, changes of contexts"},
     {
         "interpose/compute/rules": "arithmetic of the compute cap: prices, estimates, fairness between processes"
     },

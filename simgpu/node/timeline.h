@@ -4,8 +4,10 @@
  *
  * Every context has a ring of operations. timeline_advance() runs the device from its last state to `until_ns`:
  * contexts with work take turns in slices as the hardware's time-slicing does, a lone one keeps the device; inside a
- * context operations run in the order of submission. The result does not depend on when it is called: ten small steps
- * and one large one give the same, so the first reader computes it, and the host's scheduling jitter does not matter.
+ * context operations run in the order of submission. Copies between host and device have an engine of their own, which
+ * contexts use in turn: they run beside other contexts' kernels, and neither need nor cause a change of contexts. The
+ * result does not depend on when it is called: ten small steps and one large one give the same, so the first reader
+ * computes it, and the host's scheduling jitter does not matter.
  */
 #ifndef SIM_TIMELINE_H
 #define SIM_TIMELINE_H
@@ -21,6 +23,7 @@
 
 enum sim_op_kind {
 	SIM_OP_WORK,  /* takes duration_ns of the device */
+	SIM_OP_COPY,  /* takes duration_ns of the copy engine */
 	SIM_OP_STAMP, /* writes the device's time to a cell, takes no time */
 };
 
@@ -54,6 +57,10 @@ struct sim_schedule {
 	uint64_t switch_left_ns; /* time until `loaded` can run */
 	uint32_t current;        /* context that has the device */
 	uint32_t loaded;         /* context whose state is on it */
+	uint32_t copier;         /* context that has the copy engine */
+	uint32_t unused;
+	uint64_t copy_left_ns; /* of its slice */
+	uint64_t copied;       /* bit c: the last operation of context c was a copy, so what follows needs no device */
 	uint32_t bucket_ns[SIM_BUCKETS];
 	struct sim_lane lane[SIM_CONTEXTS];
 };

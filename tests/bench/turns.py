@@ -25,17 +25,28 @@ DRAIN_S = 1.5
 """Jobs go on for so long after what is counted; a trainer without us has queued a thousand kernels."""
 
 
+Lengths = int | tuple[int, ...]
+"""The length of a tenant's kernels; of several one is drawn at random for each launch."""
+
+
+def each(kernel: Lengths) -> tuple[int, ...]:
+    return (kernel,) if isinstance(kernel, int) else kernel
+
+
 @dataclass(frozen=True)
 class Row:
     """Grants that are never idle, on one GPU."""
 
     cores: tuple[int, ...]
-    kernels_ns: tuple[int, ...]
+    kernels_ns: tuple[Lengths, ...]
     policy: str = "elastic"
 
     @property
     def label(self) -> str:
-        kernels = "/".join(f"{ns / MS:g}" for ns in sorted(set(self.kernels_ns)))
+        kernels = "/".join(
+            "or".join(f"{ns / MS:g}" for ns in kernel)
+            for kernel in sorted({each(kernel) for kernel in self.kernels_ns})
+        )
         return f"{'/'.join(map(str, self.cores))} {kernels} ms {self.policy}"
 
     @property
@@ -76,12 +87,12 @@ def side_by_side(node: Node, row: Row, attempt: int = 0) -> list[float]:
     jobs = [
         node.run_tenant(
             f"{row.name}-{attempt}-{i}",
-            *worker(kernel_ns, start, DRAIN_S),
+            *worker(kernel, start, DRAIN_S),
             *("--report", "0.2"),
             flags=("--gpumem", "4Gi", "--cores", str(cores), "--policy", row.policy),
             measured=True,
         )
-        for i, (cores, kernel_ns) in enumerate(zip(row.cores, row.kernels_ns, strict=True))
+        for i, (cores, kernel) in enumerate(zip(row.cores, row.kernels_ns, strict=True))
     ]
     return [share_of(job, int(start)) for job in jobs]
 
@@ -99,9 +110,9 @@ def share_of(job: Tenant, start_ns: int) -> float:
     return used_ns / wall_ns
 
 
-def worker(kernel_ns: int, start: str, more_s: float = 0) -> tuple[str, ...]:
+def worker(kernel: Lengths, start: str, more_s: float = 0) -> tuple[str, ...]:
     return (
-        *("--kernel-ns", str(kernel_ns), "--warm", str(WARM_S)),
+        *("--kernel-ns", ",".join(map(str, each(kernel))), "--warm", str(WARM_S)),
         *("--seconds", str(SECONDS + more_s), "--start-ns", start),
     )
 
@@ -109,8 +120,8 @@ def worker(kernel_ns: int, start: str, more_s: float = 0) -> tuple[str, ...]:
 def bare_side_by_side(node: Node, row: Row) -> list[float]:
     start = soon_ns(1.0)
     jobs = [
-        node.run_bare(f"bare-{i}", *worker(kernel_ns, start))
-        for i, kernel_ns in enumerate(row.kernels_ns)
+        node.run_bare(f"bare-{i}", *worker(kernel, start))
+        for i, kernel in enumerate(row.kernels_ns)
     ]
     for job in jobs:
         ahead(job.process.pid)

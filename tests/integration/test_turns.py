@@ -55,6 +55,33 @@ def test_what_changes_of_contexts_cost_is_lost_in_proportion(
     once(lambda attempt: side_by_side(node, row, attempt), good)
 
 
+def test_what_a_change_of_contexts_costs_is_measured_by_the_grants_and_said(node: Node) -> None:
+    """The simulated GPU takes 200 us; the plan began with as much, so a wide margin shows that it was seen."""
+    row = Row((50, 50), (MS,) * 2)
+
+    def measure(attempt: int) -> object:
+        side_by_side(node, row, 100 + attempt)
+        return node.info()["gpus"][0]["context_switch_s"]
+
+    once(measure, lambda got: isinstance(got, float) and 150e-6 <= got <= 400e-6)
+    report = node.cli("doctor", check=False).stdout
+    assert "context switch of GPU 0" in report
+    assert "sluice_gpu_context_switch_seconds{" in node.metrics()
+
+
+def test_launches_of_random_length_in_one_shape_use_their_windows(node: Node) -> None:
+    """They slept half of a queue whose length was a guess, gave the rest of a window up behind it, and paid
+    for what the neighbour's last launch took of their window: 20 and 59 %, and 90 % alone."""
+    cores = (30, 70)
+    row = Row(cores, ((MS // 10, 10 * MS),) * 2)
+
+    def good(got: object) -> bool:
+        assert isinstance(got, list)
+        return got[0] >= 0.22 and got[1] >= 0.60 and sum(got) >= 0.86
+
+    once(lambda attempt: side_by_side(node, row, attempt), good)
+
+
 @pytest.mark.parametrize(
     ("priority", "least"), [(0, 0.80), (5, 0.65)], ids=["alike", "server first"]
 )

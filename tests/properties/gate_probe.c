@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The inline functions of gate.h and the cost table as a library, so that Python can test their properties. */
 #include "interpose/compute/rules/gate.h"
+#include "interpose/compute/rules/switch.h"
 
 #include "interpose/compute/rules/cost.c"
 #include "interpose/compute/rules/fair.c"
@@ -40,6 +41,27 @@ PROBE int probe_queue_full(uint64_t inflight_ns, uint64_t cost_ns, uint64_t boun
 PROBE uint64_t probe_queue_wait_ns(uint64_t inflight_ns, uint64_t cost_ns, uint64_t bound_ns)
 {
 	return gate_queue_wait_ns(inflight_ns, cost_ns, bound_ns);
+}
+
+PROBE uint64_t probe_guess_wait_ns(uint64_t wait_ns, uint64_t still_ns)
+{
+	return gate_guess_wait_ns(wait_ns, still_ns);
+}
+
+PROBE uint64_t probe_arrival_own_ns(struct gate_arrival *sums, uint64_t elapsed_ns, uint64_t paid_ns)
+{
+	*sums = gate_arrival_after(*sums, elapsed_ns, paid_ns);
+	return gate_arrival_own_ns(*sums, elapsed_ns);
+}
+
+PROBE uint32_t probe_switch_cost(const uint64_t *sample_ns, uint32_t count, uint32_t before)
+{
+	struct switch_samples s = { .count = before };
+	uint32_t cost_ns = 0;
+
+	for (uint32_t i = 0; i < count; i++)
+		cost_ns = switch_cost_after(&s, sample_ns[i]);
+	return cost_ns;
 }
 
 PROBE uint64_t probe_turn_wait_ns(const struct gate_window *w, uint64_t now_ns, uint64_t inflight_ns, uint64_t cost_ns)

@@ -32,6 +32,10 @@ class Estimate(Structure):
     _fields_ = [("cost_ns", c_uint64), ("samples", c_uint32), ("wary", c_uint32)]
 
 
+class Arrival(Structure):
+    _fields_ = [("elapsed_ns", c_uint64), ("paid_ns", c_uint64)]
+
+
 class Shape(Structure):
     _fields_ = [("grid", c_uint32 * 3), ("block", c_uint32 * 3), ("shared_bytes", c_uint32)]
 
@@ -43,6 +47,8 @@ def load() -> ctypes.CDLL:
         "tat_after_ns": [c_uint64] * 3,
         "cap_wait_ns": [c_uint64] * 3,
         "queue_wait_ns": [c_uint64] * 3,
+        "guess_wait_ns": [c_uint64] * 2,
+        "arrival_own_ns": [POINTER(Arrival), c_uint64, c_uint64],
         "turn_wait_ns": [POINTER(Window), c_uint64, c_uint64, c_uint64],
         "window_left_ns": [POINTER(Window), c_uint64],
         "window_begins_ns": [POINTER(Window), c_uint64],
@@ -56,6 +62,8 @@ def load() -> ctypes.CDLL:
     }.items():
         function = getattr(lib, f"probe_{name}")
         function.argtypes, function.restype = argtypes, c_uint64
+    lib.probe_switch_cost.argtypes = [POINTER(c_uint64), c_uint32, c_uint32]
+    lib.probe_switch_cost.restype = c_uint32
     lib.probe_effective_ppm.argtypes = [c_uint32, c_uint32]
     lib.probe_effective_ppm.restype = c_uint32
     lib.probe_queue_full.argtypes = [c_uint64, c_uint64, c_uint64, c_uint32]
@@ -117,6 +125,98 @@ def test_two_launches_are_always_allowed_and_a_third_only_inside_the_bound(
     full = bool(GATE.probe_queue_full(inflight, cost, bound, outstanding))
     assert full == (outstanding >= 2 and min(inflight + cost, U64) > bound)
     assert GATE.probe_queue_wait_ns(inflight, cost, bound) >= 20_000
+
+
+@given(wait=u64, still=u64)
+def test_a_queue_of_unknown_length_is_looked_at_again_before_much_of_it_can_be_lost(
+    wait: int, still: int
+) -> None:
+    step = GATE.probe_guess_wait_ns(wait, still)
+    assert step <= wait
+    assert step <= max(still // 4, 20_000)
+    assert step == wait or step >= 20_000, "no busy loop"
+
+
+@given(launch=st.integers(20_000, 20 * MS), guess=st.integers(20_000, 20 * MS))
+def test_launches_of_any_length_are_followed_by_the_next_within_a_quarter(
+    launch: int, guess: int
+) -> None:
+    """Half of a guessed queue was slept: 5 ms behind two launches of 0.1 ms each."""
+    at = looks = 0
+    while at < launch:
+        at += GATE.probe_guess_wait_ns(GATE.probe_queue_wait_ns(2 * guess, guess, 0), at)
+        looks += 1
+    assert at <= launch + max(launch // 4, 20_000)
+    assert looks <= 40 or guess < launch, "a low guess has always been looked at more often"
+
+
+@given(
+    lengths=st.lists(st.integers(10_000, 20 * MS), min_size=200, max_size=400),
+    overrun=st.integers(0, 10 * MS),
+    every=st.integers(1, 4),
+)
+def test_what_neighbours_take_at_the_start_of_windows_is_not_charged(
+    lengths: list[int], overrun: int, every: int
+) -> None:
+    """Each time may contain as much of a neighbour's as is ours; the price is the mean."""
+    mean = sum(lengths) // len(lengths)
+    sums = Arrival()
+    charged = elapsed = 0
+    for i, length in enumerate(lengths):
+        seen = length + (min(overrun, length) if i % every == 0 else 0)
+        own = GATE.probe_arrival_own_ns(byref(sums), seen, mean)
+        assert seen // 2 <= own <= seen, "never less than the half that slices leave us"
+        charged += own
+        elapsed += seen
+    assert charged <= elapsed
+    if every == 1 and overrun >= max(lengths):
+        assert charged <= 1.25 * sum(lengths), "half of each time was the neighbour's"
+
+
+def test_times_that_are_their_prices_on_average_are_charged_in_full() -> None:
+    rng = random.Random(3)
+    sums = Arrival()
+    lengths = [rng.choice((100_000, 10 * MS)) for _ in range(5000)]
+    charged = [GATE.probe_arrival_own_ns(byref(sums), length, 5_050_000) for length in lengths]
+    assert sum(charged) >= 0.85 * sum(lengths)
+
+
+def test_a_program_whose_first_launches_are_its_longest_pays_at_least_half_of_them() -> None:
+    sums = Arrival()
+    assert all(GATE.probe_arrival_own_ns(byref(sums), 10 * MS, MS) == 5 * MS for _ in range(100))
+
+
+def switch_cost(samples: list[int], before: int = 0) -> int:
+    return int(GATE.probe_switch_cost((c_uint64 * len(samples))(*samples), len(samples), before))
+
+
+@given(
+    cost=st.integers(60_000, 900_000),
+    overruns=st.lists(st.integers(0, 5 * MS), min_size=16, max_size=64),
+)
+def test_a_change_of_contexts_is_learned_where_a_quarter_of_the_windows_begin_in_time(
+    cost: int, overruns: list[int]
+) -> None:
+    samples = [cost + (0 if i % 4 == 0 else over) for i, over in enumerate(overruns)]
+    got = switch_cost(samples)
+    counted = [one for one in samples if one <= 2 * MS]
+    if len(counted) < 16:
+        assert got == 0, "too few times to say anything"
+    else:
+        last = sorted(counted[-16:])
+        assert got == last[3]
+
+
+@given(idle=st.integers(0, 3), cost=st.integers(60_000, 900_000))
+def test_windows_after_an_idle_neighbour_do_not_count(idle: int, cost: int) -> None:
+    """The GPU did not change, or had changed before."""
+    samples = [3_000] * 50 + [25_000] * idle + [cost] * (16 - idle)
+    assert switch_cost(samples) == cost
+
+
+def test_the_count_of_times_may_wrap() -> None:
+    samples = [100_000] * 16
+    assert switch_cost([*samples, *samples], before=2**32 - 20) == 100_000
 
 
 windows = st.builds(

@@ -35,7 +35,7 @@ def placed(name: str) -> Path:
         ("tenant/guest.c", "memory/pool.h", True),
         ("memory/memory.c", "compute/throttle.h", True),
         ("compute/rules/fair.c", "tenant/guest.h", False),
-        ("compute/rules/fair.c", "compute/siblings.h", True),
+        ("compute/rules/fair.c", "compute/timing/siblings.h", True),
         ("driver/driver.c", "resolve.c", True),
         ("memory/memory.c", "simgpu/node/state.h", True),
         ("simgpu/node/state.c", "nativecommon/cuda_abi.h", False),

@@ -104,6 +104,15 @@ static inline uint64_t gate_queue_wait_ns(uint64_t inflight_ns, uint64_t cost_ns
 	return half_ns > GATE_POLL_NS ? half_ns : GATE_POLL_NS;
 }
 
+/* The same where the queue's length is a guess, because launches of the shape take now one time, now a hundred: it may be
+ * over long before. `still_ns`: since a launch last ended. A late look then costs a quarter of what the launch took. */
+static inline uint64_t gate_guess_wait_ns(uint64_t wait_ns, uint64_t still_ns)
+{
+	uint64_t step_ns = still_ns / 4 > GATE_POLL_NS ? still_ns / 4 : GATE_POLL_NS;
+
+	return wait_ns < step_ns ? wait_ns : step_ns;
+}
+
 struct gate_window {
 	uint64_t origin_ns; /* a window of ours starts at origin + k * period */
 	uint64_t period_ns;
@@ -232,6 +241,34 @@ static inline uint64_t gate_own_ns(uint64_t elapsed_ns, uint64_t own_ns, uint32_
 	if (elapsed_ns <= own_ns || active <= 1)
 		return elapsed_ns;
 	return own_ns + (elapsed_ns - own_ns) / active;
+}
+
+/*
+ * Work that begins at the start of an own window may find a neighbour's last launch still there: its time contains the
+ * neighbour's slices. For a shape of constant cost the price shows that; where launches differ no single time does. What
+ * such times are longer than their prices on average is the neighbour's. Both contexts have equal slices, so it is at most
+ * half of each time: a program whose first launches in a window are its longest does not gain more by it.
+ */
+struct gate_arrival {
+	uint64_t elapsed_ns; /* fading sums */
+	uint64_t paid_ns;
+};
+
+#define GATE_ARRIVALS 32 /* about the number of times that the sums stand for */
+
+static inline struct gate_arrival gate_arrival_after(struct gate_arrival sums, uint64_t elapsed_ns, uint64_t paid_ns)
+{
+	return (struct gate_arrival){ gate_add(sums.elapsed_ns - sums.elapsed_ns / GATE_ARRIVALS, elapsed_ns),
+		                      gate_add(sums.paid_ns - sums.paid_ns / GATE_ARRIVALS, paid_ns) };
+}
+
+static inline uint64_t gate_arrival_own_ns(struct gate_arrival sums, uint64_t elapsed_ns)
+{
+	if (sums.paid_ns >= sums.elapsed_ns)
+		return elapsed_ns;
+	double part = (double)sums.paid_ns / (double)sums.elapsed_ns;
+
+	return (uint64_t)((double)elapsed_ns * (part > 0.5 ? part : 0.5));
 }
 
 /* The rest of a time after others took `taken_ns` of it. */

@@ -198,6 +198,7 @@ class Wire(Descriptors):
             memory_used_bytes=view.memory_used_bytes,
             memory_granted_bytes=view.memory_granted_bytes,
             share_granted_ratio=view.share_granted_ratio,
+            context_switch_seconds=view.context_switch_s,
             grants=view.grants,
             slots=view.slots,
             utilization_ratio=view.utilization_ratio,
@@ -456,4 +457,5 @@ def _read_gpu(message: Any) -> GpuView:
         numa_node=_maybe(message, "numa_node"),
         health=message.health,
         health_reason=message.health_reason,
+        context_switch_s=_maybe(message, "context_switch_seconds"),
     )

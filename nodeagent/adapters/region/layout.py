@@ -123,7 +123,7 @@ class UsageHeader(ctypes.Structure):
 
 
 class UsageShared(ctypes.Structure):
-    _fields_ = [("tat_ns", _u64), ("reserved", _u8 * 56)]
+    _fields_ = [("tat_ns", _u64), ("switch_ns", _u32), ("reserved", _u8 * 52)]
 
 
 class UsageDevice(ctypes.Structure):

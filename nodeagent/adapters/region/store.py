@@ -56,12 +56,15 @@ _SLOTS_AT: Final = c.Usage.slot.offset
 _CLAIM_AT: Final = c.UsageSlot.self_claim.offset
 _FAILED_AT: Final = c.UsageSlot.failed_records.offset
 _IMAGE_AT: Final = c.UsageSlot.image.offset
+_SHARED_AT: Final = c.Usage.shared.offset + c.UsageShared.switch_ns.offset
+_SHARED_BYTES: Final = ctypes.sizeof(c.UsageShared)
 _DEVICES_AT: Final = c.UsageSlot.dev.offset
 _HEAD: Final = struct.Struct("=QHHI")  # The fields of sluice_usage_header up to claim_high.
 _LINE0: Final = struct.Struct("=4QIIQ")
 _CLAIM: Final = struct.Struct("=QQ")
 _FAILED: Final = struct.Struct("=Q")
 _IMAGE: Final = struct.Struct("=Q")
+_SWITCH: Final = struct.Struct("=I")
 _DEVICE: Final = struct.Struct("=8Q")
 _GRANT_NAME: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -243,7 +246,11 @@ class TmpfsRegion:
             same = known is not None and known[0] == raw
             self._last[slot] = known if known is not None and same else (raw, self._slot(raw))
         found = {slot: one for slot, (_raw, one) in self._last.items()}
-        return UsageImage(found, min(claim_high, MAX_SLOTS))
+        switches = tuple(
+            _SWITCH.unpack_from(data, _SHARED_AT + i * _SHARED_BYTES)[0]
+            for i in range(self._devices)
+        )
+        return UsageImage(found, min(claim_high, MAX_SLOTS), switches_ns=switches)
 
     def _slot(self, raw: bytes) -> SlotUsage:
         devices = tuple(

@@ -48,6 +48,8 @@ class Activity:
     """A thread is at the gate, as its process said a moment ago."""
     counts_waiting: bool = False
     """All processes publish whether they wait, so that a grant that shows no work has none."""
+    switch_ns: int = 0
+    """Time of a change of contexts as its programs say; 0 = not measured, or no plausible value."""
 
 
 @dataclass(slots=True)
@@ -71,6 +73,7 @@ class GrantAccount:
     _slots: dict[SlotIndex, _Slot] = field(default_factory=dict)
     _heartbeats: dict[SlotIndex, int] = field(default_factory=dict)
     _looked_ns: int = 0
+    _switches_ns: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         self._retired = [DeviceCounters() for _ in self.physical_bytes]
@@ -89,6 +92,7 @@ class GrantAccount:
             return [image.damage.value]
         found: list[str] = []
         self._looked_ns = now_ns
+        self._switches_ns = image.switches_ns
         for slot, generation in generations.items():
             raw = image.slots.get(slot)
             if raw is None:
@@ -169,7 +173,10 @@ class GrantAccount:
             outstanding += max(0, line.consumed_ns - line.completed_ns)
             heartbeat = max(heartbeat, beat)
         outstanding = min(outstanding, LARGEST_WORD)
-        return Activity(consumed, outstanding, throttled, launches, heartbeat, waiting, counts)
+        switch = self._switches_ns[device] if device < len(self._switches_ns) else 0
+        return Activity(
+            consumed, outstanding, throttled, launches, heartbeat, waiting, counts, switch
+        )
 
 
 def believe(

@@ -334,6 +334,12 @@ GPU_HEALTH_CHANGES: Final = UNIT.counter(
     "Times the GPU's state of health changed.",
     lambda gpu: gpu.health_changes_total,
 )
+GPU_CONTEXT_SWITCH: Final = UNIT.gauge(
+    "sluice_gpu_context_switch_seconds",
+    "Time of a change from one process to another on the GPU, as its grants measured it; absent"
+    " until two of them have.",
+    lambda gpu: gpu.context_switch_s,
+)
 GPU_MEMORY: Final = UNIT.gauge(
     "sluice_gpu_memory_bytes",
     "Memory of the GPU.",

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from nodeagent.core.grants.usage import Activity
+from nodeagent.core.turns.switches import Learned, SwitchCosts
 from nodeagent.core.turns.windows import (
     PlanRules,
     Tenant,
@@ -45,8 +46,11 @@ WORSE_FIT = 0.005
 """Windows are planned again if they lose this part of the GPU more than planned."""
 
 
-STEADY_NS = NS_PER_S
-"""A grant without a rest for so long takes turns in windows with others like it."""
+STEADY_NS = NS_PER_S // 4
+"""A grant without a rest for so long takes turns in windows with others like it. Until then slices
+cost a tenth of the GPU, so this long is at most 1.5 points of any two seconds."""
+RECENT_NS = NS_PER_S
+"""A grant that worked or rested so lately is looked at often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +125,7 @@ class TurnPlanner:
         """The usual launches for which each GPU's windows were made, ns."""
         self._recent: dict[GpuUuid, int] = {}
         self._bursty = False
+        self._switches = SwitchCosts(rules.switch_ns)
 
     def busiest(self) -> int:
         """Grants at work within the last second on the GPU that has most of them; sets the planning
@@ -131,6 +136,10 @@ class TurnPlanner:
         """True if grants share a GPU and one of them rested within the last second: what it leaves,
         and what it needs when it returns, are to be seen early."""
         return self._bursty
+
+    def switch_learned(self, gpu: GpuUuid) -> Learned | None:
+        """The GPU's change of contexts; None: not learned yet, the rules' value is used."""
+        return self._switches.learned(gpu)
 
     def turn(self, grant: GrantId, gpu: GpuUuid) -> DeviceTurn | None:
         return self._turns.get((grant, gpu))
@@ -159,6 +168,10 @@ class TurnPlanner:
             for gpu, here in gpus.items()
         }
         self._note_recent(gpus, now_ns)
+        for gpu, here in gpus.items():
+            if len(here) > 1:
+                said = {t.grant: looks.get((t.grant, gpu), Activity()).switch_ns for t in here}
+                self._switches.learn(gpu, said, now_ns)
         out: list[SetTurn] = []
         for gpu, here in gpus.items():
             tied = _tied(gpu, active)
@@ -168,6 +181,7 @@ class TurnPlanner:
                 tuple(here),
                 tuple((tuple(active[g]), tuple(layout[g])) for g in tied),
                 lengths,
+                self._rules_on(tied),
             )
             if self._planned.get(gpu) == known:
                 continue
@@ -278,10 +292,10 @@ class TurnPlanner:
             recent = [
                 track
                 for track in tracks
-                if track.worked_ns >= 0 and track.worked_ns + STEADY_NS > now_ns
+                if track.worked_ns >= 0 and track.worked_ns + RECENT_NS > now_ns
             ]
             self._recent[gpu] = len(recent)
-            rested = any(track.rested_ns + STEADY_NS > now_ns for track in recent)
+            rested = any(track.rested_ns + RECENT_NS > now_ns for track in recent)
             self._bursty = self._bursty or (len(recent) > 1 and rested)
 
     # --- layout ---
@@ -337,16 +351,30 @@ class TurnPlanner:
         shares = divide_by_priority(steady, self._rules.floor_ppm)
         lengths = self._lengths[gpu]  # These lengths are fixed by this plan.
         launches_ns = [lengths[tenant.grant] for tenant in steady]
-        period, quanta = windows(shares, self._rules, launches_ns)
+        rules = self._rules_on((gpu,))
+        period, quanta = windows(shares, rules, launches_ns)
         start = now_ns // period * period
         out = {}
         for tenant, quantum in zip(steady, quanta, strict=True):
-            out[tenant.grant] = self._lease(start, period, quantum, len(steady), epoch)
+            out[tenant.grant] = self._lease(rules, start, period, quantum, len(steady), epoch)
             start += quantum
         return out
 
+    def _rules_on(self, gpus: Sequence[GpuUuid]) -> PlanRules:
+        """The rules with the change of contexts of the slowest of these GPUs."""
+        switch_ns = max(self._switches.cost_ns(gpu) for gpu in gpus)
+        if switch_ns == self._rules.switch_ns:
+            return self._rules
+        return replace(self._rules, switch_ns=switch_ns)
+
     def _lease(
-        self, origin_ns: int, period_ns: int, quantum_ns: int, count: int, epoch: int
+        self,
+        rules: PlanRules,
+        origin_ns: int,
+        period_ns: int,
+        quantum_ns: int,
+        count: int,
+        epoch: int,
     ) -> DeviceTurn:
         return DeviceTurn(
             TurnMode.LEASE,
@@ -356,7 +384,7 @@ class TurnPlanner:
             Nanoseconds(period_ns),
             Nanoseconds(quantum_ns),
             epoch,
-            Nanoseconds(self._rules.planned_switch_ns(period_ns, count)),
+            Nanoseconds(rules.planned_switch_ns(period_ns, count)),
         )
 
     def _aligned(
@@ -364,7 +392,8 @@ class TurnPlanner:
     ) -> dict[GrantId, DeviceTurn]:
         """Windows at multiples of the period since the clock's start, so that GPUs planned at
         different times still agree."""
-        period, layout = aligned_windows({g: on for g, on in tied.items() if on}, self._rules)
+        rules = self._rules_on(tuple(tied))
+        period, layout = aligned_windows({g: on for g, on in tied.items() if on}, rules)
         if min(quantum for _, quantum in layout.values()) * 4 < self._rules.smallest_quantum_ns:
             # There are too many grants to give each a window: each keeps its own clock, and the
             # hardware slices.
@@ -372,7 +401,7 @@ class TurnPlanner:
         out = {}
         for tenant in tied[gpu]:
             offset, quantum = layout[tenant.grant, gpu]
-            out[tenant.grant] = self._lease(offset, period, quantum, len(tied[gpu]), epoch)
+            out[tenant.grant] = self._lease(rules, offset, period, quantum, len(tied[gpu]), epoch)
         return out
 
 

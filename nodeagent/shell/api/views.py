@@ -164,6 +164,7 @@ class Views:
         views = []
         for gpu in self._gpus.units():
             load = loads.get(gpu.uuid, Load())
+            switch = self._turns.planner.switch_learned(gpu.uuid)
             views.append(
                 GpuView(
                     **gpu.figures(),
@@ -174,6 +175,7 @@ class Views:
                     health=self._gpus.health(gpu.uuid).value,
                     health_reason=self._gpus.patient(gpu.uuid).reason,
                     health_changes_total=self._gpus.health_changes[gpu.uuid],
+                    context_switch_s=switch.switch_ns / NS_PER_S if switch is not None else None,
                 )
             )
         return views

@@ -59,7 +59,7 @@ static CUresult prefetch(struct CUctx_st *context, CUdeviceptr address, size_t b
 		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 	if (sim_held(stream))
 		return sim_hold_work(stream, bytes / SIM_LINK_BYTES_PER_NS);
-	stream->last = sim_submit(stream->context, SIM_OP_WORK, bytes / SIM_LINK_BYTES_PER_NS, 0);
+	stream->last = sim_submit(stream->context, SIM_OP_COPY, bytes / SIM_LINK_BYTES_PER_NS, 0);
 	return CUDA_SUCCESS;
 }
 

@@ -198,11 +198,18 @@ CUresult sim_copy_plan(const struct CUctx_st *context, const struct sim_copy *r,
 	return CUDA_SUCCESS;
 }
 
+/* Kernels fill and copy within the device; between host and device the copy engine does. */
+static enum sim_op_kind engine_of(const struct sim_copy_plan *p)
+{
+	return p->host ? SIM_OP_COPY : SIM_OP_WORK;
+}
+
 /* --- on a held stream (hold.h) ------------------------------------------------------------------------------------ */
 
 struct kept {
 	struct sim_transfer transfer;
 	uint64_t duration_ns;
+	enum sim_op_kind kind;
 	void *staged; /* a copy of the source's bytes made at the call; NULL = they stay at the source */
 };
 
@@ -210,7 +217,7 @@ static void run_kept(struct CUstream_st *stream, void *argument)
 {
 	struct kept *k = argument;
 
-	stream->last = sim_submit(stream->context, SIM_OP_WORK, k->duration_ns, 0);
+	stream->last = sim_submit(stream->context, k->kind, k->duration_ns, 0);
 	move(&k->transfer);
 	free(k->staged);
 }
@@ -218,7 +225,7 @@ static void run_kept(struct CUstream_st *stream, void *argument)
 /* Pageable source memory is read at the call, as drivers do, because the caller may reuse it afterwards. */
 static CUresult keep(struct CUstream_st *stream, const struct sim_copy_plan *p)
 {
-	struct kept k = { .transfer = p->transfer, .duration_ns = p->node.duration_ns };
+	struct kept k = { .transfer = p->transfer, .duration_ns = p->node.duration_ns, .kind = engine_of(p) };
 
 	if (p->from_pageable) {
 		struct sim_transfer in = p->transfer;
@@ -265,7 +272,7 @@ CUresult sim_copy_run(struct CUctx_st *context, const struct sim_copy *r, CUstre
 			return result;
 		wait = true;
 	}
-	stream->last = sim_submit(stream->context, SIM_OP_WORK, p.node.duration_ns, 0);
+	stream->last = sim_submit(stream->context, engine_of(&p), p.node.duration_ns, 0);
 	/* A copy within the device does not block the caller, synchronous or not. */
 	if (wait && p.host)
 		result = sim_wait(stream->context, stream->last);

@@ -78,6 +78,69 @@ def test_changing_contexts_takes_what_the_knob_says(
     assert least <= got[-1] <= most, got
 
 
+COPIES = 10
+COPY_BYTES = 100_000_000
+COPY_MS = 4.0
+"""At the 25 GB/s of the link."""
+
+
+def copied(cuda: Cuda, stream: c.c_void_p) -> tuple[c.c_void_p, c.c_void_p]:
+    """Queue copies to the host; events around them. The pages are managed, so that no byte is really moved."""
+    at = c.c_uint64()
+    cuda.cuMemAllocManaged(c.byref(at), c.c_size_t(COPY_BYTES), 1)
+    begin, end = cuda.event(), cuda.event()
+    cuda.cuEventRecord(begin, stream)
+    for _ in range(COPIES):
+        cuda.cuMemPrefetchAsync(at, c.c_size_t(COPY_BYTES), -1, stream)
+    cuda.cuEventRecord(end, stream)
+    return begin, end
+
+
+def kernels_beside_copies(cuda: Cuda) -> tuple[float, float]:
+    """Milliseconds of 40 ms of kernels of one context, and of 40 ms of another's copies queued at once."""
+    cuda.context()
+    kernel, works = cuda.kernel(), cuda.stream()
+    begin, end = cuda.event(), cuda.event()
+    cuda.cuEventRecord(begin, works)
+    for _ in range(40):
+        cuda.launch(kernel, works, MS)
+    cuda.cuEventRecord(end, works)
+    cuda.context()
+    stream = cuda.stream()
+    around = copied(cuda, stream)
+    cuda.cuStreamSynchronize(stream)
+    copies_ms = cuda.elapsed_ms(*around)
+    cuda.cuStreamSynchronize(works)
+    return cuda.elapsed_ms(begin, end), copies_ms
+
+
+def kernels_and_copies(cuda: Cuda) -> float:
+    """Milliseconds of 40 ms of kernels followed by as much of copies, in one context."""
+    cuda.context()
+    kernel, stream = cuda.kernel(), cuda.stream()
+    begin = cuda.event()
+    cuda.cuEventRecord(begin, stream)
+    for _ in range(40):
+        cuda.launch(kernel, stream, MS)
+    _, end = copied(cuda, stream)
+    cuda.cuStreamSynchronize(stream)
+    return cuda.elapsed_ms(begin, end)
+
+
+def test_copies_run_beside_the_kernels_of_another_context(gpu: Card) -> None:
+    """They took turns in slices, and each took twice as long."""
+    got = [punctual(gpu).call(kernels_beside_copies)]
+    while max(got[-1]) >= 50 and len(got) < TRIES:
+        got.append(punctual(gpu).call(kernels_beside_copies))
+    kernels_ms, copies_ms = got[-1]
+    assert 40 <= kernels_ms < 50, got
+    assert COPIES * COPY_MS - 0.01 <= copies_ms < 50, got
+
+
+def test_a_context_copies_when_its_kernels_are_over(gpu: Card) -> None:
+    assert punctual(gpu).call(kernels_and_copies) >= 40 + COPIES * COPY_MS - 0.01
+
+
 def test_a_lone_context_has_the_gpu_to_itself(gpu: Card) -> None:
     client = punctual(gpu)
     # The first waits until the host has submitted it, and holds the others back until they are.

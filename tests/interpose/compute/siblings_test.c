@@ -18,7 +18,7 @@
 
 #include "nativecommon/clock.h"
 #include "interpose/compute/rules/fair.h"
-#include "interpose/compute/siblings.h"
+#include "interpose/compute/timing/siblings.h"
 #include "interpose/driver/driver.h"
 #include "interpose/tenant/guest.h"
 #include "tests/interpose/check.h"

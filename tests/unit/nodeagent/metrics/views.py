@@ -119,6 +119,7 @@ def gpu_view(gpu: GpuReading, grants: int) -> GpuView:
         grants=grants,
         slots=10,
         health="healthy",
+        context_switch_s=0.0002,
     )
 
 

@@ -3,7 +3,7 @@
  * Reads the counters of the grant's other processes. They are atomics of one writer each, read one by one: a sum of
  * them belongs to no single moment, and its users allow for that.
  */
-#include "interpose/compute/siblings.h"
+#include "interpose/compute/timing/siblings.h"
 
 #include <stdlib.h>
 #include <string.h>

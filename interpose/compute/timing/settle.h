@@ -22,6 +22,7 @@ struct settle_work {
 	uint32_t contention;     /* as in pipe_launch, like the three below */
 	uint32_t busy;           /* processes of the grant at work when it began */
 	bool placed, sole, mixed;
+	bool early;   /* begins where a neighbour's launch may still be in the own window */
 	bool lent;    /* charged at a price that is no time of this shape */
 	bool chained; /* the time covers all that was paid, else that launch alone */
 };

@@ -5,11 +5,11 @@
  * Alone on the GPU the time is the cost. Beside other processes it exceeds the cost by their part; see section 2 of
  * docs/node/throttle.md.
  */
-#include "interpose/compute/settle.h"
+#include "interpose/compute/timing/settle.h"
 
 #include "interpose/compute/rules/gate.h"
 #include "interpose/compute/rules/words.h"
-#include "interpose/compute/siblings.h"
+#include "interpose/compute/timing/siblings.h"
 #include "interpose/tenant/guest.h"
 
 #define SLICE_NS UINT64_C(2000000) /* how long a context runs while another one waits */
@@ -96,6 +96,21 @@ static void settle_shared(int device, const struct settle_work *work, const stru
 		correct(device, policy, own_ns, paid_ns);
 }
 
+static struct gate_arrival arrivals[SLUICE_MAX_DEVICES]; /* a lost update costs one sample */
+
+/* The part of the time that was ours where a neighbour's last launch may have run on into our window. */
+static uint64_t arrived_ns(int device, uint64_t elapsed_ns, uint64_t paid_ns)
+{
+	struct gate_arrival *sums = &arrivals[device];
+	struct gate_arrival now = { __atomic_load_n(&sums->elapsed_ns, __ATOMIC_RELAXED),
+		                    __atomic_load_n(&sums->paid_ns, __ATOMIC_RELAXED) };
+
+	now = gate_arrival_after(now, elapsed_ns, paid_ns);
+	__atomic_store_n(&sums->elapsed_ns, now.elapsed_ns, __ATOMIC_RELAXED);
+	__atomic_store_n(&sums->paid_ns, now.paid_ns, __ATOMIC_RELAXED);
+	return gate_arrival_own_ns(now, elapsed_ns);
+}
+
 /* Did the launch call load something? Its time is discarded, but not for ever: some shapes always take so long. */
 static bool polluted(const struct settle_work *work, const struct cost_entry *entry, uint64_t elapsed_ns)
 {
@@ -121,6 +136,14 @@ void settle_work(int device, const struct settle_work *work, struct cost_entry *
 	uint32_t busy = work->busy > now_busy ? work->busy : now_busy;
 	uint32_t strangers = policy.active_grants > 1 ? policy.active_grants - 1 : 0;
 	uint64_t free_ns = alone ? work->own_ns : 0;
+
+	/* Nothing is learned from such a time: the price is what it is compared with. */
+	if (strangers && busy <= 1 && work->early && entry && __atomic_load_n(&entry->wary, __ATOMIC_RELAXED)) {
+		uint64_t own_ns = gate_own_ns(elapsed_ns, free_ns, 1 + strangers);
+
+		correct(device, &policy, arrived_ns(device, own_ns, paid_ns), paid_ns);
+		return;
+	}
 
 	/* A neighbour's last launch may run on into our window: then the time counts as ours only as far as that is
 	 * likely. */

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The cost of a change of contexts from times that contain it: pure, see switches.c. */
+#ifndef SLUICE_SWITCH_H
+#define SLUICE_SWITCH_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define SWITCH_SAMPLES 16
+#define SWITCH_RANK 4                   /* the fourth lowest of them counts */
+#define SWITCH_LEAST_NS UINT32_C(20000) /* shorter: the GPU did not change, the neighbour had nothing to do */
+#define SWITCH_MOST_NS UINT32_C(2000000)
+
+/* The last times, oldest first overwritten. A neighbour's last launch makes a time too long, often in half of the
+ * windows; an idle neighbour may leave a part of a change, rarely. So a low one counts, but not the lowest. */
+struct switch_samples {
+	uint32_t count; /* ever */
+	uint32_t ns[SWITCH_SAMPLES];
+};
+
+/* Take one more time; returns the cost, 0 = not known yet. */
+static inline uint32_t switch_cost_after(struct switch_samples *s, uint64_t sample_ns)
+{
+	uint32_t sorted[SWITCH_SAMPLES];
+
+	if (sample_ns >= SWITCH_LEAST_NS && sample_ns <= SWITCH_MOST_NS)
+		s->ns[s->count++ % SWITCH_SAMPLES] = (uint32_t)sample_ns;
+	if (s->count < SWITCH_SAMPLES)
+		return 0;
+	if (s->count > UINT32_MAX - SWITCH_SAMPLES)
+		s->count = SWITCH_SAMPLES + s->count % SWITCH_SAMPLES;
+	for (unsigned i = 0; i < SWITCH_SAMPLES; i++) {
+		unsigned at = i;
+
+		for (; at > 0 && sorted[at - 1] > s->ns[i]; at--)
+			sorted[at] = sorted[at - 1];
+		sorted[at] = s->ns[i];
+	}
+	return sorted[SWITCH_RANK - 1];
+}
+
+#endif
