@@ -51,8 +51,10 @@ static CUresult creation_end(const struct creation *c, enum ptrmap_kind kind, ui
 	if (c->measured && overhead_used(c->device, &used) && used > c->used_before &&
 	    used - c->used_before < OVERHEAD_MAX)
 		entry.bytes = used - c->used_before;
-	if (charge_take(c->device, entry.bytes) != CUDA_SUCCESS)
+	if (charge_take(c->device, entry.bytes) != CUDA_SUCCESS) {
+		guest_note_no_room(entry.bytes, charge_room(c->device, 0));
 		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
 	entry.device = (int8_t)c->device;
 	if (!ptrmap_add(&entry, &is_new)) {
 		charge_return(c->device, entry.bytes);
@@ -113,9 +115,12 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice dev)
 	} else if ((r = creation_begin(&c, dev)) == CUDA_SUCCESS) {
 		r = driver.cuDevicePrimaryCtxRetain(context, dev);
 		if (r == CUDA_SUCCESS) {
-			r = creation_end(&c, PTRMAP_PRIMARY, (uint64_t)dev + 1, context ? *context : NULL);
-			if (r != CUDA_SUCCESS && driver.cuDevicePrimaryCtxRelease_v2)
-				driver.cuDevicePrimaryCtxRelease_v2(dev);
+			r = creation_end(&c, PTRMAP_PRIMARY, (uint64_t)dev + 1, *context);
+			if (r != CUDA_SUCCESS) {
+				*context = NULL; /* a handle that works for no call must not be made current */
+				if (driver.cuDevicePrimaryCtxRelease_v2)
+					driver.cuDevicePrimaryCtxRelease_v2(dev);
+			}
 		}
 	}
 	guest_leave();
@@ -204,8 +209,11 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t value)
 				r_ = CALL;                                                                             \
 			if (r_ == CUDA_SUCCESS && (CONTEXT)) {                                                         \
 				r_ = creation_end(&c_, PTRMAP_CONTEXT, (uintptr_t) * (CONTEXT), *(CONTEXT));           \
-				if (r_ != CUDA_SUCCESS && driver.cuCtxDestroy_v2)                                      \
-					driver.cuCtxDestroy_v2(*(CONTEXT));                                            \
+				if (r_ != CUDA_SUCCESS) {                                                              \
+					if (driver.cuCtxDestroy_v2)                                                    \
+						driver.cuCtxDestroy_v2(*(CONTEXT));                                    \
+					*(CONTEXT) = NULL;                                                             \
+				}                                                                                      \
 			}                                                                                              \
 			current_changed();                                                                             \
 			guest_leave();                                                                                 \

@@ -19,6 +19,7 @@
 #include "interpose/memory/pool.h"
 #include "interpose/memory/ptrmap.h"
 #include "interpose/tenant/guest.h"
+#include "interpose/tenant/visible.h"
 
 /* Every interposed symbol with its wrapper. */
 static const struct wrapper {
@@ -49,6 +50,7 @@ static bool prepare(void)
 	throttle_forget_parent();
 	throttle_on_launch(launched);
 	overhead_prepare();
+	visible_prepare();
 	return ptrmap_prepare() && pool_prepare();
 }
 

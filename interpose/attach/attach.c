@@ -11,6 +11,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -392,13 +393,31 @@ int attach_register(const struct attach_region *region, const struct attach_iden
 	return 0;
 }
 
+/* Files of a grant belong to the user that made it. A program that changes its user after `sluice run` (setpriv, gosu,
+ * su) loses them. */
+static const char *denied(void)
+{
+	static char text[160]; /* racing threads write the same */
+	const char *dir = settings_grant_dir();
+	char path[PATH_MAX];
+	struct stat st;
+
+	if (!dir || snprintf(path, sizeof(path), "%s/" SLUICE_USAGE_FILE, dir) >= (int)sizeof(path) ||
+	    old_stat(path, &st) != 0 || st.st_uid == geteuid())
+		return "the grant's region is not readable";
+	snprintf(text, sizeof(text),
+	         "the grant belongs to user %u and this process runs as user %u; start `sluice run` as that user",
+	         (unsigned int)st.st_uid, (unsigned int)geteuid());
+	return text;
+}
+
 const char *attach_strerror(int error)
 {
 	switch (-error) {
 	case ENOENT:
 		return "this process has no grant (no " SLUICE_POLICY_FILE " found); start it with `sluice run`";
 	case EACCES:
-		return "the grant's region is not readable";
+		return denied();
 	case EAGAIN:
 		return "the grant's region is not published yet";
 	case EPROTO:

@@ -104,3 +104,14 @@ void *reallib_open(const char *path, const char *soname)
 	}
 	return found;
 }
+
+void *reallib_open_other(const char *path, const char *soname)
+{
+	/* The loader answers a name with the first loaded library that has it as its soname. A program that requests the
+	 * name later must get ours, so ours is loaded first. */
+	void *ours = dlopen(soname, RTLD_NOW | RTLD_LOCAL);
+
+	if (ours && !dlsym(ours, "sluice_interposer_major"))
+		dlclose(ours); /* the program was not given ours: nothing to keep */
+	return reallib_open(path, soname);
+}

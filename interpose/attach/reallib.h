@@ -5,5 +5,7 @@
 /* dlopen the real library behind this one: only `path` if it is given, otherwise `soname` wherever the loader would
  * search, skipping our own copies. NULL: not found. */
 void *reallib_open(const char *path, const char *soname);
+/* The same for a library in whose place another of ours stands, not the one that calls. */
+void *reallib_open_other(const char *path, const char *soname);
 
 #endif

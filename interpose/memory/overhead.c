@@ -32,6 +32,7 @@
 #include "interpose/tenant/away.h"
 #include "interpose/tenant/guest.h"
 #include "interpose/tenant/tally.h"
+#include "interpose/tenant/visible.h"
 
 /* nvmlProcessInfo_v2_t, which _v3 of the call kept */
 struct process_info {
@@ -64,7 +65,7 @@ static bool load(void)
 	if (now != UNTRIED)
 		return now == READY;
 	/* the real one: our own NVML shows the grant, not the card */
-	handle = reallib_open(path[0] == '/' ? path : NULL, "libnvidia-ml.so.1");
+	handle = reallib_open_other(path[0] == '/' ? path : NULL, "libnvidia-ml.so.1");
 	init = handle ? dlsym(handle, "nvmlInitWithFlags") : NULL;
 	by_uuid = handle ? dlsym(handle, "nvmlDeviceGetHandleByUUID") : NULL;
 	processes = handle ? dlsym(handle, "nvmlDeviceGetComputeRunningProcesses_v3") : NULL;
@@ -84,15 +85,13 @@ static bool load(void)
 
 static void *device_handle(const struct sluice_guest *guest, int device)
 {
-	const uint8_t *u = guest->policy->dev[device].gpu_uuid;
 	static const char *const prefix[] = { "GPU-", "MIG-" };
-	char text[48];
+	char uuid[VISIBLE_UUID_TEXT], text[VISIBLE_UUID_TEXT + 4];
 	void *handle;
 
+	visible_uuid_text(guest->policy->dev[device].gpu_uuid, uuid);
 	for (int i = 0; i < 2; i++) {
-		snprintf(text, sizeof(text), "%s%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
-		         prefix[i], u[0], u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12],
-		         u[13], u[14], u[15]);
+		snprintf(text, sizeof(text), "%s%s", prefix[i], uuid);
 		if (nvml.by_uuid(text, &handle) == 0)
 			return handle;
 	}

@@ -58,6 +58,16 @@ void guest_refuse(const char *why)
 	say_once(&said, "no GPU for process", why);
 }
 
+void guest_note_no_room(uint64_t bytes, uint64_t left_bytes)
+{
+	static bool said;
+	char why[128];
+
+	snprintf(why, sizeof(why), "it takes %llu MiB of GPU memory, and %llu MiB of the grant are free",
+	         (unsigned long long)((bytes + (1 << 20) - 1) >> 20), (unsigned long long)(left_bytes >> 20));
+	say_once(&said, "no CUDA context for process", why);
+}
+
 void guest_introduce(const struct attach_slot *slot)
 {
 	struct sluice_usage_slot *s = &guest_page->guest.usage->slot[slot->slot];

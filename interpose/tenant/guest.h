@@ -25,6 +25,8 @@ int guest_attach(bool (*prepare)(void));
 void guest_find_devices(void);
 /* Print once on stderr why this process gets no GPU. */
 void guest_refuse(const char *why);
+/* One line on stderr, once, when the grant has no room for a context. */
+void guest_note_no_room(uint64_t bytes, uint64_t left_bytes);
 
 /* True when the call must be charged: the process is attached, and the call does not come from the driver or from
  * inside a hook. If it returned true, guest_leave() must follow. */

@@ -28,6 +28,10 @@ class Registrar(Protocol):
     def register(
         self, grant: GrantId, handle: ProcessHandle, claimed_slot: SlotIndex | None
     ) -> RegisterAnswer: ...
+    def reply_unread(self, grant: GrantId, slot: SlotIndex, generation: int) -> None:
+        """The tenant closed its end of the socket before it had read the reply, so it does not know
+        the slot: a process that waited too long has taken one by itself."""
+
     def hung_up(self, grant: GrantId, slot: SlotIndex, generation: int) -> None:
         """The tenant's end of the socket closed: a hint, not a proof, that the process is gone."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -155,8 +156,8 @@ class DriverLog(Protocol):
     LedgerLost."""
 
     def driver_files(self) -> list[LibraryIdentity]: ...
-    def store_driver_file(self, identity: LibraryIdentity) -> None:
-        """Idempotent. Raises LedgerFull."""
+    def store_driver_files(self, identities: Sequence[LibraryIdentity]) -> None:
+        """All of them or none, idempotent. Raises LedgerFull."""
 
 
 class WatchLedger(AuditLog, HoldLog, Protocol):

@@ -47,7 +47,7 @@ def daemon_on(disk: Callable[[Path], contextlib.AbstractContextManager[Any]]) ->
 @pytest.mark.root
 def test_d2_on_a_full_disk_grants_live_in_their_regions_until_there_is_room() -> None:
     """The regions are on another disk and hold a copy of each grant: what is granted meanwhile is not lost either."""
-    with daemon_on(lambda root: small_tmpfs(root, 1280)) as (node, state):
+    with daemon_on(lambda root: small_tmpfs(root, 768)) as (node, state):
         node.start()
         job = registered(node, "before")
         filler = fill(state)

@@ -88,8 +88,7 @@ class LocalApi:
         """Raises OSError if a socket cannot be created."""
         self._private_dir.mkdir(mode=0o700, exist_ok=True)
         os.chmod(self._private_dir, 0o700)
-        for old in self._private_dir.iterdir():
-            old.unlink()
+        self._private.unlink(missing_ok=True)
         self._grpc = grpc.aio.server(
             options=[
                 ("grpc.max_receive_message_length", LARGEST_REQUEST_BYTES),

@@ -25,6 +25,8 @@ from nodeagent.native import NativeFiles, version
 _ENTRY_POINT: Final = {DRIVER: "cuInit", NVML: "nvmlInit_v2"}
 """A symbol that each library has: a file without it is another library, and its exports are
 not the driver's."""
+_OURS: Final = frozenset({MARKER, "__asan_default_options"})
+"""Names of our own, which no driver has: interpose/attach/reallib.c, preload/sanitizer.c."""
 _NOTE: Final = "last-boot"
 _UNFIT: Final = " :;"
 """Characters that end a path in LD_PRELOAD and LD_LIBRARY_PATH."""
@@ -59,7 +61,7 @@ def fitted(ours: bytes, soname: str, driver: str) -> bytes:
         theirs = elf.exports(Path(driver)) if driver else frozenset()
         if _ENTRY_POINT[soname] not in theirs:
             return ours
-        return elf.without(ours, lambda name: name != MARKER and name not in theirs)
+        return elf.without(ours, lambda name: name not in theirs | _OURS)
     except (OSError, elf.NotElf, ValueError):
         return ours
 

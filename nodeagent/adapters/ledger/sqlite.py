@@ -10,6 +10,7 @@ import contextlib
 import json
 import sqlite3
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -187,14 +188,19 @@ class SqliteLedger:
             "driver_files", LibraryIdentity, "WHERE boot_id = ? ORDER BY id", self._boot_id
         )
 
-    def store_driver_file(self, identity: LibraryIdentity) -> None:
-        self._run(
-            "INSERT OR IGNORE INTO driver_files (boot_id, body) VALUES (?, ?)",
-            (self._boot_id, to_json(identity)),
-        )
-        self._run(
-            "DELETE FROM driver_files WHERE id <= (SELECT max(id) FROM driver_files) - ?",
-            (KEEP_DRIVER_FILES,),
+    def store_driver_files(self, identities: Sequence[LibraryIdentity]) -> None:
+        # One transaction: each has its pages in the write-ahead log, and a sync.
+        self._file.run_each(
+            [
+                (
+                    "INSERT OR IGNORE INTO driver_files (boot_id, body) VALUES (?, ?)",
+                    [(self._boot_id, to_json(one)) for one in identities],
+                ),
+                (
+                    "DELETE FROM driver_files WHERE id <= (SELECT max(id) FROM driver_files) - ?",
+                    [(KEEP_DRIVER_FILES,)],
+                ),
+            ]
         )
 
     # --- the queue ---

@@ -171,9 +171,14 @@ class SeqpacketListener:
             slot=answer.slot,
             generation=answer.generation,
         )
-        with contextlib.suppress(OSError):  # It ended, which the pidfd reports.
-            connection.send(bytes(reply), socket.MSG_NOSIGNAL)
         listening.silent.discard(connection)
+        try:
+            connection.send(bytes(reply), socket.MSG_NOSIGNAL)
+        except OSError:  # It ended, or waited too long.
+            connection.close()
+            if handle is not None and not answer.error:
+                self._registrar.reply_unread(listening.grant, answer.slot, answer.generation)
+            return
         if answer.error or handle is None:
             connection.close()
             return
@@ -183,12 +188,17 @@ class SeqpacketListener:
             # Only one message is read, so that a tenant which sends many does not keep the
             # daemon busy.
             asyncio.get_running_loop().remove_reader(connection)
-            with contextlib.suppress(OSError):
+            gone = self._registrar.hung_up
+            try:
                 if connection.recv(1):
                     return
+            except ConnectionResetError:  # The kernel's word for a reply that was not read.
+                gone = self._registrar.reply_unread
+            except OSError:
+                pass
             listening.registered.discard(connection)
             connection.close()
-            self._registrar.hung_up(listening.grant, answer.slot, answer.generation)
+            gone(listening.grant, answer.slot, answer.generation)
 
         asyncio.get_running_loop().add_reader(connection, closed)
 

@@ -16,6 +16,7 @@ import json
 import mmap
 import os
 import re
+import shutil
 import struct
 import uuid
 from collections.abc import Mapping, Sequence
@@ -371,9 +372,7 @@ class TmpfsRegions:
         while unmounts.unmount(directory):
             pass
         with contextlib.suppress(FileNotFoundError):
-            for entry in os.scandir(directory):
-                os.unlink(entry.path)
-            directory.rmdir()
+            shutil.rmtree(directory)
 
     def present(self) -> list[GrantId]:
         return [

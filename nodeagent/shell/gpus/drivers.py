@@ -31,9 +31,15 @@ class Drivers:
 
     def remember(self, found: Iterable[LibraryIdentity]) -> None:
         """Raises LedgerLost."""
-        for one in sorted(set(found) - self._seen, key=lambda one: (one.device, one.inode)):
-            self._seen.add(one)
-            try:
-                self._ledger.store_driver_file(one)
-            except LedgerFull as error:
-                log.error("driver library not recorded, it is forgotten at a restart: %s", error)
+        new = sorted(set(found) - self._seen, key=lambda one: (one.device, one.inode))
+        if not new:
+            return
+        self._seen.update(new)
+        try:
+            self._ledger.store_driver_files(new)
+        except LedgerFull as error:
+            log.error(
+                "%d driver libraries not recorded, they are forgotten at a restart: %s",
+                len(new),
+                error,
+            )

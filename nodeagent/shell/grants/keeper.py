@@ -361,6 +361,13 @@ class Keeper:
         self.apply(event)
         return self._owned
 
+    def reply_unread(self, grant: GrantId, slot: SlotIndex, generation: int) -> None:
+        """Free a slot of which its process does not know."""
+        opened = self._open.get(grant)
+        tenant = opened.tenants.get(slot) if opened else None
+        if tenant is not None and tenant.generation == generation:
+            self._slot_gone(grant, slot, generation)
+
     def hung_up(self, grant: GrantId, slot: SlotIndex, generation: int) -> None:
         """Free a slot whose process closed its socket, if the process is gone or runs another
         program. The closed socket alone proves nothing: programs close descriptors they do not

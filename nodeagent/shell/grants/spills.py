@@ -256,19 +256,36 @@ class SpillManager:
                 log.warning("grant %s: %s", grant, refused)
 
     async def _look_at_spilled(self, grant: GrantId) -> None:
-        """Detects a restore by another tool. The grant then counts on its GPUs again, even where
-        its room was promised to others."""
+        """Detects a restore by another tool. The grant counts on its GPUs again if its room there
+        is free; where it was promised to other grants, its memory goes to the host once more.
+        Raises Refused if it then stays on its GPUs."""
         try:
             async with asyncio.timeout(self._settings.total_timeout_s):
                 states = await self._states(self._processes(grant))
         except (CheckpointFailed, TimeoutError) as error:
             log.warning("grant %s: %s", grant, error)
             return
-        if _in(states, CheckpointState.RUNNING) or _in(states, CheckpointState.LOCKED):
-            self._apply(ev.SpillMoved(grant, SpillSignal.FOUND))
-            lost = await self._undo(self._processes(grant))  # those that were not brought back
-            text = f"its memory is on its GPUs, and was not brought back by this daemon{lost}"
-            self._say(grant, "found", text)
+        if not _in(states, CheckpointState.RUNNING) and not _in(states, CheckpointState.LOCKED):
+            return
+        bytes_ = self._held(grant).record.spilled_bytes
+        self._apply(ev.SpillMoved(grant, SpillSignal.FOUND))
+        text = "its memory is on its GPUs, and was not brought back by this daemon"
+        if self._is_overcommitted(grant):
+            self._say(grant, "found", f"{text}: its room is another grant's, it goes to the host")
+            self._apply(ev.SpillMoved(grant, SpillSignal.BEGIN, bytes=bytes_))
+            await self._put_out(grant, was_paused=True)
+            return
+        lost = await self._undo(self._processes(grant))  # those that were not brought back
+        self._say(grant, "found", f"{text}{lost}")
+
+    def _is_overcommitted(self, grant: GrantId) -> bool:
+        """True if a GPU of the grant has less memory than its grants were promised."""
+        loads = self._keeper.loads()
+        return any(
+            loads[device.gpu].memory_bytes > device.physical_bytes
+            for device in self._held(grant).record.devices
+            if device.gpu in loads
+        )
 
     # --- time ---------------------------------------------------------------------------------
 

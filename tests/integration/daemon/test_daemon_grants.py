@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -180,6 +182,35 @@ def test_the_257th_process_is_told_that_there_is_no_space(node: Daemon) -> None:
         slots.append(reply["slot"])
     assert sorted(slots) == list(range(256))
     assert tenant.do("register")["error"] == 28
+    tenant.kill()
+
+
+def test_a_process_that_did_not_read_the_reply_holds_no_slot(node: Daemon) -> None:
+    """It waited too long and has taken a slot by itself: two slots for each would fill the grant."""
+    tenant = node.run("--gpumem", "1Gi", "--cores", "5", "--name", "hasty")
+    (grant,) = [g for g in node.grants() if g.name == "hasty"]
+    request = c.RegisterRequest(
+        magic=c.REGISTER_MAGIC,
+        version=c.REGISTER_VERSION,
+        region_major=c.REGION_MAJOR,
+        ns_pid=os.getpid(),
+    )
+
+    def used() -> int:
+        return next(g.processes for g in node.grants() if g.name == "hasty")
+
+    with (
+        open(f"{grant.directory}/{c.USAGE_FILE}", "r+b") as usage,
+        mmap.mmap(usage.fileno(), 0),  # as every process of the grant
+    ):
+        for waits in (False, True):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+                connection.connect(f"{grant.directory}/{c.SOCKET_FILE}")
+                connection.send(bytes(request))
+                if waits:
+                    select.select([connection], [], [], 30)
+        assert tenant.do("register")["error"] == 0
+        until("only the tenant has a slot", lambda: used() == 1)
     tenant.kill()
 
 

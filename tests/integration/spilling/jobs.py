@@ -56,6 +56,10 @@ for line in sys.stdin:
     elif word == "child":
         script = "import ctypes, sys; sys.exit(ctypes.CDLL('libcuda.so.1').cuInit(0) != 0)"
         answer = subprocess.run([sys.executable, "-c", script]).returncode
+    elif word == "restore":
+        script = "import ctypes, os, sys; sys.exit(ctypes.CDLL('libcuda.so.1')"
+        script += ".cuCheckpointProcessRestore(os.getppid(), None) != 800)"
+        answer = subprocess.run([sys.executable, "-c", script]).returncode
     print(json.dumps(answer), flush=True)
 """
 

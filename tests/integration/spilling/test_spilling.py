@@ -259,14 +259,38 @@ def test_one_that_is_brought_back_around_sluice_has_its_room_again(
     assert first.do("content") is True
 
 
+def test_one_that_is_brought_back_into_room_of_another_grant_goes_out_again(
+    node: Node, ends: ExitStack
+) -> None:
+    first = job(node, ends, "first").ready()
+    assert first.do("hold", HELD_GIB) == 0
+    spill(node, "first")
+    second = job(node, ends, "second").ready()
+    assert second.do("hold", HELD_GIB) == 0
+    for _ in range(2):  # as often as its owner does it
+        checkpointing(node, first.pid(), "Restore", "Unlock")
+        until("NVML shows both", lambda: used_gib(node) >= 2 * HELD_GIB)
+        until("the first is on the host again", lambda: used_gib(node) < 2 * HELD_GIB)
+        first.becomes("spilled")
+    assert "its room is another grant's" in node.cli("events").stdout
+    assert second.do("content") is True
+    assert second.state() == "active"
+    second.end()
+    until("the second is gone", lambda: node.grant("second") is None)
+    node.cli("resume", "first")
+    assert first.do("content") is True
+
+
 def test_nobody_new_comes_into_a_grant_that_is_spilled_and_it_is_not_released(
     node: Node, ends: ExitStack
 ) -> None:
     first = job(node, ends, "first").ready()
     assert first.do("hold", 1) == 0
     assert first.do("child") == 0
+    assert first.do("restore") != 0, "the driver's answer to a process that runs"
     spill(node, "first")
     assert first.do("child") != 0
+    assert first.do("restore") == 0, "not permitted to its own processes"
     assert "spilled" in refused(node, "release", "first")
 
 

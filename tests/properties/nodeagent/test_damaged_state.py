@@ -115,7 +115,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
         for number in range(40):
             ledger.store_hold(replace(HOLD, pid=number))
             ledger.audit(AuditRow(1.0, "rule", "step", False, "observe", "s", number, 1, "g", "{}"))
-            ledger.store_driver_file(LibraryIdentity(1, number, 3, 4, 5, 0))
+            ledger.store_driver_files([LibraryIdentity(1, number, 3, 4, 5, 0)])
         ledger.store_fence(Fence("c", 1, 2, 3))
         allocations = SqliteAllocations(live / "allocations.sqlite")
         await allocations.commit(ALLOCATIONS)

@@ -67,8 +67,10 @@ def test_a_copy_exports_what_the_driver_does_and_the_marker(
         (given.shim_dir / host.NVML, host.NVML),
     ):
         want = (exported(older[soname]) & exported(SHIM / soname)) | {host.MARKER}
+        if path == given.preload_library:
+            want |= {"__asan_default_options"}  # interpose/preload/sanitizer.c
         assert exported(path) == want
-        assert len(want) < len(exported(SHIM / soname)), "nothing was there to take out"
+        assert exported(SHIM / soname) - want, "nothing was there to take out"
 
 
 def test_the_loader_finds_nothing_under_a_name_the_driver_lacks(

@@ -11,7 +11,7 @@ from typing import Any
 
 from nodeagent.core.grants import events as ev
 from nodeagent.core.grants.book import GrantBook
-from nodeagent.core.grants.placement import GpuCapacity
+from nodeagent.core.grants.placement import GpuCapacity, Load
 from nodeagent.core.grants.states import Held, Rules
 from nodeagent.ports.driver.checkpoint import CheckpointFailed, CheckpointState, CheckpointStep
 from nodeagent.ports.gpus import GpuReading, ProcessReading
@@ -167,6 +167,9 @@ class World:
 
     def grant(self, grant: GrantId | None) -> Held | None:
         return self.book.grants.get(grant) if grant is not None else None
+
+    def loads(self) -> Mapping[GpuUuid, Load]:
+        return self.book.loads()
 
     def live(self) -> Mapping[GrantId, Held]:
         return self.book.grants

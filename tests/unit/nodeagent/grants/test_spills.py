@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Coroutine
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,9 +15,11 @@ from nodeagent.ports.clients import RefusalKind, Refused
 from nodeagent.ports.driver.checkpoint import CheckpointFailed, CheckpointState, CheckpointStep
 from nodeagent.ports.ledger import Spill
 from nodeagent.shell.grants import spills
+from nodeagent.units import GrantId
 from tests.unit.nodeagent.grants.spills_world import GIB, G, Killed, World, paused
 
 RUNNING, CHECKPOINTED = CheckpointState.RUNNING, CheckpointState.CHECKPOINTED
+LOCKED = CheckpointState.LOCKED
 
 
 def run(act: Coroutine[Any, Any, None]) -> None:
@@ -172,6 +175,22 @@ def test_one_that_somebody_else_brought_back_has_its_room_again() -> None:
     assert world.record.spill is Spill.RESIDENT
     assert set(world.states.values()) == {RUNNING}, "the rest of it, too"
     assert "was not brought back by this daemon" in world.texts()[-1]
+
+
+@pytest.mark.parametrize("state", [RUNNING, LOCKED])
+def test_one_that_somebody_else_brought_back_goes_out_again_where_its_room_is_another_grants(
+    state: CheckpointState,
+) -> None:
+    world = spilled()
+    other = GrantId("22222222-grant")
+    world.ledger[other] = replace(world.record, grant=other, spill=Spill.RESIDENT, paused=False)
+    world.states[1] = state
+    after_restart(world)
+    assert world.record.spill is Spill.SPILLED
+    assert world.record.paused
+    assert set(world.states.values()) == {CHECKPOINTED}
+    assert world.record.spilled_bytes == (30 * GIB,)
+    assert "was not brought back by this daemon" in world.texts()[-2]
 
 
 def after_restart(world: World) -> None:

@@ -12,6 +12,7 @@ from nodeagent.adapters.ledger.sqlite import KEEP_DRIVER_FILES, SqliteLedger, re
 from nodeagent.ports.ledger import LedgerLost
 from nodeagent.ports.processes import LibraryIdentity
 from nodeagent.ports.watch import Hold
+from nodeagent.shell.gpus.drivers import Drivers
 
 HOLD = Hold(
     0, 5.0, "freeze", "7:70", "unregistered_gpu_user", "", "contain", "{}", "g1", 7, 70, 1000, "/x",
@@ -39,7 +40,7 @@ def test_another_boot_has_none_of_them(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     ledger = SqliteLedger(path, "boot")
     ledger.store_hold(HOLD)
-    ledger.store_driver_file(DRIVER)
+    ledger.store_driver_files([DRIVER])
     ledger.close()
     assert read_holds(path, "later") == []
     ledger = SqliteLedger(path, "later")
@@ -60,15 +61,31 @@ def test_a_row_of_a_later_version_is_left_where_it_is(tmp_path: Path) -> None:
 
 def test_a_driver_is_remembered_once_and_the_oldest_make_room(tmp_path: Path) -> None:
     ledger = SqliteLedger(tmp_path / "ledger.sqlite", "boot")
-    ledger.store_driver_file(DRIVER)
-    ledger.store_driver_file(DRIVER)
+    ledger.store_driver_files([DRIVER])
+    ledger.store_driver_files([DRIVER])
     assert ledger.driver_files() == [DRIVER]
     ledger._file.run_all(
         "INSERT INTO driver_files (boot_id, body) VALUES ('boot', ?)",
         [(str(number),) for number in range(KEEP_DRIVER_FILES)],
     )
-    ledger.store_driver_file(replace(DRIVER, inode=9))
+    ledger.store_driver_files([replace(DRIVER, inode=9)])
     assert ledger.driver_files() == [replace(DRIVER, inode=9)]
+    ledger.close()
+
+
+def test_all_libraries_of_a_node_are_recorded_in_one_transaction(tmp_path: Path) -> None:
+    """A transaction for each would write some ten KiB and a sync each at the daemon's first start."""
+    path = tmp_path / "ledger.sqlite"
+    ledger = SqliteLedger(path, "boot")
+    log = path.with_name("ledger.sqlite-wal")
+    before = log.stat().st_size
+    libraries = {replace(DRIVER, inode=number) for number in range(200)}
+    Drivers(ledger, lambda _path: None).remember(libraries)
+    assert set(ledger.driver_files()) == libraries
+    assert log.stat().st_size - before < 128 * 1024
+    again = log.stat().st_size
+    Drivers(ledger, lambda _path: None).remember(libraries)
+    assert log.stat().st_size == again, "nothing new is nothing written"
     ledger.close()
 
 
