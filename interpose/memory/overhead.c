@@ -17,7 +17,7 @@
  * missing, or does not list this process (self-claimed inside a pid namespace), contexts are not charged and the
  * daemon's audit has to find them.
  */
-#include "interpose/memory/overhead.h"
+#include "interpose/memory/charge.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -28,7 +28,6 @@
 #include "nativecommon/clock.h"
 #include "interpose/attach/reallib.h"
 #include "nativecommon/footprint.h"
-#include "interpose/memory/charge.h"
 #include "interpose/tenant/away.h"
 #include "interpose/tenant/guest.h"
 #include "interpose/tenant/tally.h"

@@ -1,4 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#ifndef SIM_STREAMS_H
+#define SIM_STREAMS_H
+
+#include "simgpu/cuda/base/call.h"
+#include "simgpu/cuda/base/object.h"
+
+/* Streams: the meaning of a handle, and a context's list. */
+
+/* The stream of a handle: NULL and the special values become the context's own. NULL: an invalid handle. */
+struct CUstream_st *sim_stream(struct CUctx_st *context, CUstream handle);
+/* Locks the lists of all contexts: `streams` of one may be iterated in between. */
+void sim_streams_lock(void);
+void sim_streams_unlock(void);
+void sim_context_streams_gone(struct CUctx_st *context);
+
+/* Like SIM_CALL_CONTEXT, for a call on a stream. */
+#define SIM_STREAM(s, handle)                                                                                          \
+	SIM_CALL_CONTEXT(context_);                                                                                    \
+	struct CUstream_st *s = sim_stream(context_, handle);                                                          \
+	SIM_PASS(s ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE)
+
 /*
  * Streams that cannot continue: later work on them is queued here, and submitted when they get there.
  *
@@ -8,10 +29,6 @@
  * the memory they wait for, as a GPU does, and submits the work that is due. A stream that waits for an event of a held
  * one is held, too; the legacy stream and the blocking ones hold each other.
  */
-#ifndef SIM_HOLD_H
-#define SIM_HOLD_H
-
-#include "simgpu/cuda/base/object.h"
 
 /* `argument`: the entry's own copy. Called often, with the queues locked: it may not call the driver or wait. */
 typedef bool sim_ready(struct CUstream_st *stream, const void *argument);

@@ -1,10 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Internals of memory pools: chunks of device memory and the blocks in them. All under the memory lock. */
-#ifndef SIM_POOL_H
-#define SIM_POOL_H
+#ifndef SIM_POOLS_H
+#define SIM_POOLS_H
 
+#include "simgpu/cuda/base/object.h"
 #include "simgpu/cuda/base/process.h"
-#include "simgpu/cuda/pools/file.h"
+#include "simgpu/cuda/graphs/graphs.h"
+#include "simgpu/cuda/ranges/ranges.h"
+
+/* The file that holds the bytes of a shareable pool. Under the memory lock. */
+
+struct sim_pool_file {
+	int fd;         /* own descriptor or the exporter's; -1: none */
+	uint64_t ino;   /* inode of that file */
+	uint64_t bytes; /* bytes in use: chunks are added at its end */
+};
+
+/* Creates the file for a pool of that GPU; false: errno has the reason. */
+bool sim_pool_file_open(struct sim_pool_file *file, unsigned gpu_index);
+void sim_pool_file_close(struct sim_pool_file *file);
+/* Moves a chunk's bytes into its pool's file, at *ret_offset, and back out of it. */
+bool sim_pool_file_add(struct sim_pool_file *file, const struct sim_range *chunk, uint64_t *ret_offset);
+void sim_pool_file_remove(const struct sim_pool_file *file, struct sim_range *chunk);
+
+#define SIM_POOL_MEMFD "sim-pool-" /* followed by the GPU's number, which an importer cannot find out otherwise */
+
+/* Internals of memory pools: chunks of device memory and the blocks in them. All under the memory lock. */
 
 /* In the order of addresses; adjacent free blocks are merged. */
 struct pool_block {
@@ -69,5 +89,28 @@ void sim_pools_settle(int device);
 void sim_pools_context_gone(struct CUctx_st *context);
 /* Takes the lock. After a synchronisation of the context: pools release memory above their threshold. */
 void sim_pools_trim(struct CUctx_st *context);
+
+/* Imported memory of other processes' pools. Under the memory lock. */
+
+/* Release it; false: not imported memory. */
+bool sim_pool_import_free(uint64_t address);
+
+/* Stream-ordered allocation. */
+
+/* Takes the lock: a pointer from a pool or a graph may be freed by cuMemFree too. false: not such a pointer. */
+bool sim_pool_free(uint64_t address);
+
+/* Memory of graph nodes; see graph_memory.c. */
+
+/* An address for a new node; memory freed within a graph keeps its address. All of these take the memory lock. */
+CUresult sim_graph_memory_make(struct CUctx_st *context, uint64_t bytes, CUdeviceptr *ret_address);
+CUresult sim_graph_memory_alloc(CUdeviceptr address);
+CUresult sim_graph_memory_free(CUdeviceptr address);
+
+/*
+ * Make sure that the device has reserved as much as the graph's nodes need at one time. `launching`: memory left
+ * allocated by the last launch is freed (AUTO_FREE_ON_LAUNCH) or an error. Takes the memory lock.
+ */
+CUresult sim_graph_memory_map(const struct CUgraph_st *graph, unsigned long long flags, bool launching);
 
 #endif

@@ -1,4 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#ifndef SIM_RANGES_H
+#define SIM_RANGES_H
+
+#include <pthread.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "simgpu/cuda/base/object.h"
+#include "simgpu/cuda/base/process.h"
+
 /*
  * Device addresses of this process, and the bytes behind them.
  *
@@ -6,14 +16,6 @@
  * can map the same bytes for IPC. Space is allocated in 2 MiB pages; allocations up to 1 MiB share pages by size class,
  * as in the real driver's sub-allocator. A page that was never written takes no memory.
  */
-#ifndef SIM_ARENA_H
-#define SIM_ARENA_H
-
-#include <pthread.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include "simgpu/cuda/base/object.h"
 
 #define SIM_PAGE (UINT64_C(2) << 20)
 
@@ -77,5 +79,44 @@ static inline void sim_memory_unlock(void)
 {
 	pthread_mutex_unlock(&sim_memory_mutex);
 }
+
+/* This process's use of a device's memory, as the node counts it. */
+
+/* false = the device is full, or the cgroup's limit is reached. */
+bool sim_charge(struct sim_device *device, uint64_t bytes);
+void sim_uncharge(struct sim_device *device, uint64_t bytes);
+/* The same for memory charged as managed memory. */
+void sim_uncharge_managed(struct sim_device *device, uint64_t bytes);
+/* Charge; if that fails, have unused memory released and try again. With the memory lock held. */
+bool sim_charge_hard(struct sim_device *device, uint64_t bytes);
+/* The same for managed memory, which no cgroup limit counts. */
+bool sim_charge_managed(struct sim_device *device, uint64_t bytes);
+/* Register the callback that releases unused memory when a device is full. With the memory lock held. */
+void sim_charge_on_full(void (*give_back)(struct sim_device *device));
+
+/* Ranges that are charged to a device, and the allocation at an address. With the memory lock held. */
+
+/* The allocation that contains an address: the unit that a caller sees, not a page. */
+struct sim_block {
+	struct sim_range *range;
+	uint64_t base;
+	uint64_t bytes;
+	int device;
+	bool accessible; /* device code and copies may access it */
+};
+
+/* A charged range; NULL = out of memory. `context` NULL = it belongs to the process. */
+struct sim_range *sim_range_charged(int device, struct CUctx_st *context, enum sim_range_kind kind, uint64_t bytes,
+                                    uint64_t charged);
+/* The same for `taken` bytes in whole pages, or in pages shared with other small ranges of the context. */
+struct sim_range *sim_range_packed(struct CUctx_st *context, enum sim_range_kind kind, uint64_t bytes, uint64_t taken);
+void sim_range_drop(struct sim_range *range);
+/* Small memory is allocated in sizes of 512 bytes times a power of two: the index of that power. */
+unsigned sim_size_class(uint64_t bytes);
+
+/* Memory in a file of its own, whose descriptor is passed to other processes. */
+
+/* This process's ordinal of the GPU to which a shared file of this kind (the first part of its name) belongs. */
+CUresult sim_memfd_device(int fd, const char *kind, int *ret_device);
 
 #endif

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Loaded code: modules and functions, and their lock. A kernel of a library is a function that is valid in every
- * context. */
-#ifndef SIM_CODE_H
-#define SIM_CODE_H
+#ifndef SIM_MODULES_H
+#define SIM_MODULES_H
+
+#include <stddef.h>
 
 #include "simgpu/cuda/base/object.h"
-#include "simgpu/cuda/images/facts.h"
+#include "simgpu/cuda/images/images.h"
+
+/* Loaded code: modules and functions, and their lock. A kernel of a library is a function that is valid in every
+ * context. */
 
 struct CUmod_st {
 	uint32_t tag;
@@ -37,5 +40,23 @@ static inline uint32_t sim_architecture(const struct sim_model *model)
 {
 	return model->cc_major * 10 + model->cc_minor;
 }
+
+/* Functions: their attributes and their duration. */
+
+/* The attributes of a new function. */
+void sim_function_attributes(struct CUfunc_st *function);
+/* The device time of a launch of so many blocks with so many threads each. */
+uint64_t sim_kernel_ns(const struct CUfunc_st *function, const struct sim_model *model, uint64_t blocks,
+                       uint64_t threads, void **params);
+
+/* Variables of modules and libraries. */
+
+/* Free the memory of its variables. */
+void sim_module_variables_gone(struct CUmod_st *module);
+
+/* Files that a program names: modules, and inputs of the linker. */
+
+/* A whole file, followed by a 0 byte, to be freed. NULL = unreadable. */
+void *sim_file_bytes(const char *path, size_t *ret_bytes);
 
 #endif

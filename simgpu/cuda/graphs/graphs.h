@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Graphs of the simulated driver: a list of nodes in an order that respects their dependencies. */
-#ifndef SIM_GRAPH_H
-#define SIM_GRAPH_H
+#ifndef SIM_GRAPHS_H
+#define SIM_GRAPHS_H
 
 #include "simgpu/cuda/base/object.h"
+
+/* Graphs of the simulated driver: a list of nodes in an order that respects their dependencies. */
 
 struct sim_node_params {
 	CUgraphNodeType type;
@@ -40,5 +41,25 @@ struct CUgraphNode_st *sim_graph_add(struct CUgraph_st *graph, const struct sim_
 /* Are all of `others` among `tips` and their dependencies? */
 bool sim_graph_reaches(struct CUgraph_st *graph, struct CUgraphNode_st *const *tips, unsigned tip_count,
                        struct CUgraphNode_st *const *others, unsigned other_count);
+
+/* Stream capture: every call that puts work on a stream first checks whether that stream is being captured. */
+
+enum sim_capture { SIM_RUN, SIM_CAPTURED, SIM_CAPTURE_ERROR };
+
+enum sim_capture sim_capture_or_run(struct CUstream_st *stream, const struct sim_node_params *node,
+                                    CUresult *ret_error);
+/* Is there a capture that forbids calls which could wait for the captured work? */
+bool sim_capture_forbids(void);
+/* The same at a query of an event, which also ends every capture in global mode. */
+bool sim_capture_violated(void);
+/* The session to which a captured event belongs, while it lasts. */
+struct sim_session *sim_session_of(struct CUctx_st *context, unsigned long long id);
+/* The stream's next node depends on these nodes, too. false: too many dependencies. */
+bool sim_tips_add(struct CUstream_st *stream, struct CUgraphNode_st *const *tips, unsigned count);
+
+/* References of graphs to user objects: copies of a graph hold them as well, and drop them when they end. */
+
+void sim_graph_objects_copied(const struct CUgraph_st *from, const struct CUgraph_st *to);
+void sim_graph_objects_gone(const struct CUgraph_st *graph);
 
 #endif
