@@ -339,24 +339,7 @@ enum CUdevice_attribute_enum {
 };
 
 typedef enum CUdevice_attribute_enum CUdevice_attribute;
-enum CUatomicOperation_enum {
-	CU_ATOMIC_OPERATION_INTEGER_ADD = 0,
-	CU_ATOMIC_OPERATION_INTEGER_MIN = 1,
-	CU_ATOMIC_OPERATION_INTEGER_MAX = 2,
-	CU_ATOMIC_OPERATION_INTEGER_INCREMENT = 3,
-	CU_ATOMIC_OPERATION_INTEGER_DECREMENT = 4,
-	CU_ATOMIC_OPERATION_AND = 5,
-	CU_ATOMIC_OPERATION_OR = 6,
-	CU_ATOMIC_OPERATION_XOR = 7,
-	CU_ATOMIC_OPERATION_EXCHANGE = 8,
-	CU_ATOMIC_OPERATION_CAS = 9,
-	CU_ATOMIC_OPERATION_FLOAT_ADD = 10,
-	CU_ATOMIC_OPERATION_FLOAT_MIN = 11,
-	CU_ATOMIC_OPERATION_FLOAT_MAX = 12,
-	CU_ATOMIC_OPERATION_MAX = 13,
-};
 
-typedef enum CUatomicOperation_enum CUatomicOperation;
 typedef struct CUmemPoolHandle_st *CUmemoryPool;
 enum CUexecAffinityType_enum {
 	CU_EXEC_AFFINITY_TYPE_SM_COUNT = 0,
@@ -364,32 +347,7 @@ enum CUexecAffinityType_enum {
 };
 
 typedef enum CUexecAffinityType_enum CUexecAffinityType;
-enum CUflushGPUDirectRDMAWritesTarget_enum {
-	CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX = 0,
-};
 
-typedef enum CUflushGPUDirectRDMAWritesTarget_enum CUflushGPUDirectRDMAWritesTarget;
-enum CUflushGPUDirectRDMAWritesScope_enum {
-	CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER = 100,
-	CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES = 200,
-};
-
-typedef enum CUflushGPUDirectRDMAWritesScope_enum CUflushGPUDirectRDMAWritesScope;
-struct CUdevprop_st {
-	int maxThreadsPerBlock;
-	int maxThreadsDim[3];
-	int maxGridSize[3];
-	int sharedMemPerBlock;
-	int totalConstantMemory;
-	int SIMDWidth;
-	int memPitch;
-	int regsPerBlock;
-	int clockRate;
-	int textureAlign;
-};
-
-typedef struct CUdevprop_st CUdevprop_v1;
-typedef CUdevprop_v1 CUdevprop;
 typedef struct CUctx_st *CUcontext;
 struct CUexecAffinitySmCount_st {
 	unsigned int val;
@@ -518,8 +476,6 @@ enum CUjitInputType_enum {
 };
 
 typedef enum CUjitInputType_enum CUjitInputType;
-typedef struct CUtexref_st *CUtexref;
-typedef struct CUsurfref_st *CUsurfref;
 typedef struct CUlib_st *CUlibrary;
 enum CUlibraryOption_enum {
 	CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE = 0,
@@ -550,23 +506,7 @@ enum CUfunction_attribute_enum {
 };
 
 typedef enum CUfunction_attribute_enum CUfunction_attribute;
-enum CUasyncNotificationType_enum {
-	CU_ASYNC_NOTIFICATION_TYPE_OVER_BUDGET = 1,
-};
 
-typedef enum CUasyncNotificationType_enum CUasyncNotificationType;
-struct CUasyncNotificationInfo_st {
-	CUasyncNotificationType type;
-	union {
-		struct {
-			unsigned long long bytesOverBudget;
-		} overBudget;
-	} info;
-};
-
-typedef struct CUasyncNotificationInfo_st CUasyncNotificationInfo;
-typedef struct CUasyncCallbackEntry_st *CUasyncCallbackHandle;
-typedef void (*CUasyncCallback)(CUasyncNotificationInfo *, void *, CUasyncCallbackHandle);
 struct CUipcEventHandle_st {
 	char reserved[64];
 };
@@ -791,20 +731,7 @@ struct CUDA_ARRAY_DESCRIPTOR_st {
 
 typedef struct CUDA_ARRAY_DESCRIPTOR_st CUDA_ARRAY_DESCRIPTOR_v2;
 typedef CUDA_ARRAY_DESCRIPTOR_v2 CUDA_ARRAY_DESCRIPTOR;
-struct CUDA_ARRAY_SPARSE_PROPERTIES_st {
-	struct {
-		unsigned int width;
-		unsigned int height;
-		unsigned int depth;
-	} tileExtent;
-	unsigned int miptailFirstLevel;
-	unsigned long long miptailSize;
-	unsigned int flags;
-	unsigned int reserved[4];
-};
 
-typedef struct CUDA_ARRAY_SPARSE_PROPERTIES_st CUDA_ARRAY_SPARSE_PROPERTIES_v1;
-typedef CUDA_ARRAY_SPARSE_PROPERTIES_v1 CUDA_ARRAY_SPARSE_PROPERTIES;
 typedef struct CUmipmappedArray_st *CUmipmappedArray;
 struct CUDA_ARRAY_MEMORY_REQUIREMENTS_st {
 	size_t size;
@@ -825,32 +752,9 @@ struct CUDA_ARRAY3D_DESCRIPTOR_st {
 
 typedef struct CUDA_ARRAY3D_DESCRIPTOR_st CUDA_ARRAY3D_DESCRIPTOR_v2;
 typedef CUDA_ARRAY3D_DESCRIPTOR_v2 CUDA_ARRAY3D_DESCRIPTOR;
-enum CUmemRangeHandleType_enum {
-	CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD = 1,
-	CU_MEM_RANGE_HANDLE_TYPE_MAX = 0x7fffffff,
-};
 
-typedef enum CUmemRangeHandleType_enum CUmemRangeHandleType;
 typedef uint32_t cuuint32_t;
-enum CUmemDecompressAlgorithm_enum {
-	CU_MEM_DECOMPRESS_UNSUPPORTED = 0,
-	CU_MEM_DECOMPRESS_ALGORITHM_DEFLATE = 1,
-	CU_MEM_DECOMPRESS_ALGORITHM_SNAPPY = 2,
-	CU_MEM_DECOMPRESS_ALGORITHM_LZ4 = 4,
-};
 
-typedef enum CUmemDecompressAlgorithm_enum CUmemDecompressAlgorithm;
-struct CUmemDecompressParams_st {
-	size_t srcNumBytes;
-	size_t dstNumBytes;
-	cuuint32_t *dstActBytes;
-	const void *src;
-	void *dst;
-	CUmemDecompressAlgorithm algo;
-	unsigned char padding[20];
-};
-
-typedef struct CUmemDecompressParams_st CUmemDecompressParams;
 typedef unsigned long long CUmemGenericAllocationHandle_v1;
 typedef CUmemGenericAllocationHandle_v1 CUmemGenericAllocationHandle;
 enum CUmemAllocationType_enum {
@@ -886,68 +790,7 @@ struct CUmemAllocationProp_st {
 
 typedef struct CUmemAllocationProp_st CUmemAllocationProp_v1;
 typedef CUmemAllocationProp_v1 CUmemAllocationProp;
-enum CUresourcetype_enum {
-	CU_RESOURCE_TYPE_ARRAY = 0,
-	CU_RESOURCE_TYPE_MIPMAPPED_ARRAY = 1,
-	CU_RESOURCE_TYPE_LINEAR = 2,
-	CU_RESOURCE_TYPE_PITCH2D = 3,
-};
 
-typedef enum CUresourcetype_enum CUresourcetype;
-enum CUarraySparseSubresourceType_enum {
-	CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_SPARSE_LEVEL = 0,
-	CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_MIPTAIL = 1,
-};
-
-typedef enum CUarraySparseSubresourceType_enum CUarraySparseSubresourceType;
-enum CUmemOperationType_enum {
-	CU_MEM_OPERATION_TYPE_MAP = 1,
-	CU_MEM_OPERATION_TYPE_UNMAP = 2,
-};
-
-typedef enum CUmemOperationType_enum CUmemOperationType;
-enum CUmemHandleType_enum {
-	CU_MEM_HANDLE_TYPE_GENERIC = 0,
-};
-
-typedef enum CUmemHandleType_enum CUmemHandleType;
-struct CUarrayMapInfo_st {
-	CUresourcetype resourceType;
-	union {
-		CUmipmappedArray mipmap;
-		CUarray array;
-	} resource;
-	CUarraySparseSubresourceType subresourceType;
-	union {
-		struct {
-			unsigned int level;
-			unsigned int layer;
-			unsigned int offsetX;
-			unsigned int offsetY;
-			unsigned int offsetZ;
-			unsigned int extentWidth;
-			unsigned int extentHeight;
-			unsigned int extentDepth;
-		} sparseLevel;
-		struct {
-			unsigned int layer;
-			unsigned long long offset;
-			unsigned long long size;
-		} miptail;
-	} subresource;
-	CUmemOperationType memOperationType;
-	CUmemHandleType memHandleType;
-	union {
-		CUmemGenericAllocationHandle memHandle;
-	} memHandle;
-	unsigned long long offset;
-	unsigned int deviceBitMask;
-	unsigned int flags;
-	unsigned int reserved[2];
-};
-
-typedef struct CUarrayMapInfo_st CUarrayMapInfo_v1;
-typedef CUarrayMapInfo_v1 CUarrayMapInfo;
 enum CUmemAccess_flags_enum {
 	CU_MEM_ACCESS_FLAGS_PROT_NONE = 0,
 	CU_MEM_ACCESS_FLAGS_PROT_READ = 1,
@@ -999,21 +842,7 @@ struct CUmemPoolPtrExportData_st {
 
 typedef struct CUmemPoolPtrExportData_st CUmemPoolPtrExportData_v1;
 typedef CUmemPoolPtrExportData_v1 CUmemPoolPtrExportData;
-struct CUmulticastObjectProp_st {
-	unsigned int numDevices;
-	size_t size;
-	unsigned long long handleTypes;
-	unsigned long long flags;
-};
 
-typedef struct CUmulticastObjectProp_st CUmulticastObjectProp_v1;
-typedef CUmulticastObjectProp_v1 CUmulticastObjectProp;
-enum CUmulticastGranularity_flags_enum {
-	CU_MULTICAST_GRANULARITY_MINIMUM = 0,
-	CU_MULTICAST_GRANULARITY_RECOMMENDED = 1,
-};
-
-typedef enum CUmulticastGranularity_flags_enum CUmulticastGranularity_flags;
 enum CUpointer_attribute_enum {
 	CU_POINTER_ATTRIBUTE_CONTEXT = 1,
 	CU_POINTER_ATTRIBUTE_MEMORY_TYPE = 2,
@@ -1195,86 +1024,9 @@ union CUlaunchAttributeValue_union {
 typedef union CUlaunchAttributeValue_union CUlaunchAttributeValue;
 typedef CUlaunchAttributeValue CUstreamAttrValue_v1;
 typedef CUstreamAttrValue_v1 CUstreamAttrValue;
-typedef struct CUextMemory_st *CUexternalMemory;
-enum CUexternalMemoryHandleType_enum {
-	CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD = 1,
-	CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_WIN32 = 2,
-	CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_WIN32_KMT = 3,
-	CU_EXTERNAL_MEMORY_HANDLE_TYPE_D3D12_HEAP = 4,
-	CU_EXTERNAL_MEMORY_HANDLE_TYPE_D3D12_RESOURCE = 5,
-	CU_EXTERNAL_MEMORY_HANDLE_TYPE_D3D11_RESOURCE = 6,
-	CU_EXTERNAL_MEMORY_HANDLE_TYPE_D3D11_RESOURCE_KMT = 7,
-	CU_EXTERNAL_MEMORY_HANDLE_TYPE_NVSCIBUF = 8,
-	CU_EXTERNAL_MEMORY_HANDLE_TYPE_DMABUF_FD = 9,
-};
 
-typedef enum CUexternalMemoryHandleType_enum CUexternalMemoryHandleType;
-struct CUDA_EXTERNAL_MEMORY_HANDLE_DESC_st {
-	CUexternalMemoryHandleType type;
-	union {
-		int fd;
-		struct {
-			void *handle;
-			const void *name;
-		} win32;
-		const void *nvSciBufObject;
-	} handle;
-	unsigned long long size;
-	unsigned int flags;
-	unsigned int reserved[16];
-};
-
-typedef struct CUDA_EXTERNAL_MEMORY_HANDLE_DESC_st CUDA_EXTERNAL_MEMORY_HANDLE_DESC_v1;
-typedef CUDA_EXTERNAL_MEMORY_HANDLE_DESC_v1 CUDA_EXTERNAL_MEMORY_HANDLE_DESC;
-struct CUDA_EXTERNAL_MEMORY_BUFFER_DESC_st {
-	unsigned long long offset;
-	unsigned long long size;
-	unsigned int flags;
-	unsigned int reserved[16];
-};
-
-typedef struct CUDA_EXTERNAL_MEMORY_BUFFER_DESC_st CUDA_EXTERNAL_MEMORY_BUFFER_DESC_v1;
-typedef CUDA_EXTERNAL_MEMORY_BUFFER_DESC_v1 CUDA_EXTERNAL_MEMORY_BUFFER_DESC;
-struct CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC_st {
-	unsigned long long offset;
-	CUDA_ARRAY3D_DESCRIPTOR arrayDesc;
-	unsigned int numLevels;
-	unsigned int reserved[16];
-};
-
-typedef struct CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC_st CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC_v1;
-typedef CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC_v1 CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC;
 typedef struct CUextSemaphore_st *CUexternalSemaphore;
-enum CUexternalSemaphoreHandleType_enum {
-	CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_FD = 1,
-	CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_WIN32 = 2,
-	CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_WIN32_KMT = 3,
-	CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_D3D12_FENCE = 4,
-	CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_D3D11_FENCE = 5,
-	CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_NVSCISYNC = 6,
-	CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_D3D11_KEYED_MUTEX = 7,
-	CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_D3D11_KEYED_MUTEX_KMT = 8,
-	CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_TIMELINE_SEMAPHORE_FD = 9,
-	CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_TIMELINE_SEMAPHORE_WIN32 = 10,
-};
 
-typedef enum CUexternalSemaphoreHandleType_enum CUexternalSemaphoreHandleType;
-struct CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC_st {
-	CUexternalSemaphoreHandleType type;
-	union {
-		int fd;
-		struct {
-			void *handle;
-			const void *name;
-		} win32;
-		const void *nvSciSyncObj;
-	} handle;
-	unsigned int flags;
-	unsigned int reserved[16];
-};
-
-typedef struct CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC_st CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC_v1;
-typedef CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC_v1 CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC;
 struct CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_st {
 	struct {
 		struct {
@@ -1440,22 +1192,7 @@ struct CUDA_HOST_NODE_PARAMS_st {
 
 typedef struct CUDA_HOST_NODE_PARAMS_st CUDA_HOST_NODE_PARAMS_v1;
 typedef CUDA_HOST_NODE_PARAMS_v1 CUDA_HOST_NODE_PARAMS;
-struct CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_st {
-	CUexternalSemaphore *extSemArray;
-	const CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS *paramsArray;
-	unsigned int numExtSems;
-};
 
-typedef struct CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_st CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_v1;
-typedef CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_v1 CUDA_EXT_SEM_SIGNAL_NODE_PARAMS;
-struct CUDA_EXT_SEM_WAIT_NODE_PARAMS_st {
-	CUexternalSemaphore *extSemArray;
-	const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS *paramsArray;
-	unsigned int numExtSems;
-};
-
-typedef struct CUDA_EXT_SEM_WAIT_NODE_PARAMS_st CUDA_EXT_SEM_WAIT_NODE_PARAMS_v1;
-typedef CUDA_EXT_SEM_WAIT_NODE_PARAMS_v1 CUDA_EXT_SEM_WAIT_NODE_PARAMS;
 struct CUDA_BATCH_MEM_OP_NODE_PARAMS_v1_st {
 	CUcontext ctx;
 	unsigned int count;
@@ -1541,9 +1278,6 @@ struct CUgraphExecUpdateResultInfo_st {
 
 typedef struct CUgraphExecUpdateResultInfo_st CUgraphExecUpdateResultInfo_v1;
 typedef CUgraphExecUpdateResultInfo_v1 CUgraphExecUpdateResultInfo;
-typedef CUlaunchAttributeID CUkernelNodeAttrID;
-typedef CUlaunchAttributeValue CUkernelNodeAttrValue_v1;
-typedef CUkernelNodeAttrValue_v1 CUkernelNodeAttrValue;
 typedef struct CUuserObject_st *CUuserObject;
 struct CUDA_KERNEL_NODE_PARAMS_v3_st {
 	CUfunction func;
@@ -1684,124 +1418,7 @@ struct CUgraphNodeParams_st {
 
 typedef struct CUgraphNodeParams_st CUgraphNodeParams;
 typedef size_t (*CUoccupancyB2DSize)(int);
-enum CUaddress_mode_enum {
-	CU_TR_ADDRESS_MODE_WRAP = 0,
-	CU_TR_ADDRESS_MODE_CLAMP = 1,
-	CU_TR_ADDRESS_MODE_MIRROR = 2,
-	CU_TR_ADDRESS_MODE_BORDER = 3,
-};
 
-typedef enum CUaddress_mode_enum CUaddress_mode;
-enum CUfilter_mode_enum {
-	CU_TR_FILTER_MODE_POINT = 0,
-	CU_TR_FILTER_MODE_LINEAR = 1,
-};
-
-typedef enum CUfilter_mode_enum CUfilter_mode;
-typedef unsigned long long CUtexObject_v1;
-typedef CUtexObject_v1 CUtexObject;
-struct CUDA_RESOURCE_DESC_st {
-	CUresourcetype resType;
-	union {
-		struct {
-			CUarray hArray;
-		} array;
-		struct {
-			CUmipmappedArray hMipmappedArray;
-		} mipmap;
-		struct {
-			CUdeviceptr devPtr;
-			CUarray_format format;
-			unsigned int numChannels;
-			size_t sizeInBytes;
-		} linear;
-		struct {
-			CUdeviceptr devPtr;
-			CUarray_format format;
-			unsigned int numChannels;
-			size_t width;
-			size_t height;
-			size_t pitchInBytes;
-		} pitch2D;
-		struct {
-			int reserved[32];
-		} reserved;
-	} res;
-	unsigned int flags;
-};
-
-typedef struct CUDA_RESOURCE_DESC_st CUDA_RESOURCE_DESC_v1;
-typedef CUDA_RESOURCE_DESC_v1 CUDA_RESOURCE_DESC;
-struct CUDA_TEXTURE_DESC_st {
-	CUaddress_mode addressMode[3];
-	CUfilter_mode filterMode;
-	unsigned int flags;
-	unsigned int maxAnisotropy;
-	CUfilter_mode mipmapFilterMode;
-	float mipmapLevelBias;
-	float minMipmapLevelClamp;
-	float maxMipmapLevelClamp;
-	float borderColor[4];
-	int reserved[12];
-};
-
-typedef struct CUDA_TEXTURE_DESC_st CUDA_TEXTURE_DESC_v1;
-typedef CUDA_TEXTURE_DESC_v1 CUDA_TEXTURE_DESC;
-enum CUresourceViewFormat_enum {
-	CU_RES_VIEW_FORMAT_NONE = 0,
-	CU_RES_VIEW_FORMAT_UINT_1X8 = 1,
-	CU_RES_VIEW_FORMAT_UINT_2X8 = 2,
-	CU_RES_VIEW_FORMAT_UINT_4X8 = 3,
-	CU_RES_VIEW_FORMAT_SINT_1X8 = 4,
-	CU_RES_VIEW_FORMAT_SINT_2X8 = 5,
-	CU_RES_VIEW_FORMAT_SINT_4X8 = 6,
-	CU_RES_VIEW_FORMAT_UINT_1X16 = 7,
-	CU_RES_VIEW_FORMAT_UINT_2X16 = 8,
-	CU_RES_VIEW_FORMAT_UINT_4X16 = 9,
-	CU_RES_VIEW_FORMAT_SINT_1X16 = 10,
-	CU_RES_VIEW_FORMAT_SINT_2X16 = 11,
-	CU_RES_VIEW_FORMAT_SINT_4X16 = 12,
-	CU_RES_VIEW_FORMAT_UINT_1X32 = 13,
-	CU_RES_VIEW_FORMAT_UINT_2X32 = 14,
-	CU_RES_VIEW_FORMAT_UINT_4X32 = 15,
-	CU_RES_VIEW_FORMAT_SINT_1X32 = 16,
-	CU_RES_VIEW_FORMAT_SINT_2X32 = 17,
-	CU_RES_VIEW_FORMAT_SINT_4X32 = 18,
-	CU_RES_VIEW_FORMAT_FLOAT_1X16 = 19,
-	CU_RES_VIEW_FORMAT_FLOAT_2X16 = 20,
-	CU_RES_VIEW_FORMAT_FLOAT_4X16 = 21,
-	CU_RES_VIEW_FORMAT_FLOAT_1X32 = 22,
-	CU_RES_VIEW_FORMAT_FLOAT_2X32 = 23,
-	CU_RES_VIEW_FORMAT_FLOAT_4X32 = 24,
-	CU_RES_VIEW_FORMAT_UNSIGNED_BC1 = 25,
-	CU_RES_VIEW_FORMAT_UNSIGNED_BC2 = 26,
-	CU_RES_VIEW_FORMAT_UNSIGNED_BC3 = 27,
-	CU_RES_VIEW_FORMAT_UNSIGNED_BC4 = 28,
-	CU_RES_VIEW_FORMAT_SIGNED_BC4 = 29,
-	CU_RES_VIEW_FORMAT_UNSIGNED_BC5 = 30,
-	CU_RES_VIEW_FORMAT_SIGNED_BC5 = 31,
-	CU_RES_VIEW_FORMAT_UNSIGNED_BC6H = 32,
-	CU_RES_VIEW_FORMAT_SIGNED_BC6H = 33,
-	CU_RES_VIEW_FORMAT_UNSIGNED_BC7 = 34,
-};
-
-typedef enum CUresourceViewFormat_enum CUresourceViewFormat;
-struct CUDA_RESOURCE_VIEW_DESC_st {
-	CUresourceViewFormat format;
-	size_t width;
-	size_t height;
-	size_t depth;
-	unsigned int firstMipmapLevel;
-	unsigned int lastMipmapLevel;
-	unsigned int firstLayer;
-	unsigned int lastLayer;
-	unsigned int reserved[16];
-};
-
-typedef struct CUDA_RESOURCE_VIEW_DESC_st CUDA_RESOURCE_VIEW_DESC_v1;
-typedef CUDA_RESOURCE_VIEW_DESC_v1 CUDA_RESOURCE_VIEW_DESC;
-typedef unsigned long long CUsurfObject_v1;
-typedef CUsurfObject_v1 CUsurfObject;
 struct CUtensorMap_st {
 	cuuint64_t opaque[16];
 };
@@ -1859,12 +1476,7 @@ enum CUtensorMapFloatOOBfill_enum {
 };
 
 typedef enum CUtensorMapFloatOOBfill_enum CUtensorMapFloatOOBfill;
-enum CUtensorMapIm2ColWideMode_enum {
-	CU_TENSOR_MAP_IM2COL_WIDE_MODE_W = 0,
-	CU_TENSOR_MAP_IM2COL_WIDE_MODE_W128 = 1,
-};
 
-typedef enum CUtensorMapIm2ColWideMode_enum CUtensorMapIm2ColWideMode;
 enum CUdevice_P2PAttribute_enum {
 	CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK = 1,
 	CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED = 2,
@@ -1875,7 +1487,6 @@ enum CUdevice_P2PAttribute_enum {
 };
 
 typedef enum CUdevice_P2PAttribute_enum CUdevice_P2PAttribute;
-typedef struct CUgraphicsResource_st *CUgraphicsResource;
 enum CUdriverProcAddressQueryResult_enum {
 	CU_GET_PROC_ADDRESS_SUCCESS = 0,
 	CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND = 1,
@@ -1883,18 +1494,7 @@ enum CUdriverProcAddressQueryResult_enum {
 };
 
 typedef enum CUdriverProcAddressQueryResult_enum CUdriverProcAddressQueryResult;
-enum CUcoredumpSettings_enum {
-	CU_COREDUMP_ENABLE_ON_EXCEPTION = 1,
-	CU_COREDUMP_TRIGGER_HOST = 2,
-	CU_COREDUMP_LIGHTWEIGHT = 3,
-	CU_COREDUMP_ENABLE_USER_TRIGGER = 4,
-	CU_COREDUMP_FILE = 5,
-	CU_COREDUMP_PIPE = 6,
-	CU_COREDUMP_GENERATION_FLAGS = 7,
-	CU_COREDUMP_MAX = 8,
-};
 
-typedef enum CUcoredumpSettings_enum CUcoredumpSettings;
 typedef struct CUdevResourceDesc_st *CUdevResourceDesc;
 typedef enum {
 	CU_DEV_RESOURCE_TYPE_INVALID = 0,
@@ -1920,15 +1520,7 @@ struct CUdevResource_st {
 
 typedef struct CUdevResource_st CUdevResource_v1;
 typedef CUdevResource_v1 CUdevResource;
-enum CUlogLevel_enum {
-	CU_LOG_LEVEL_ERROR = 0,
-	CU_LOG_LEVEL_WARNING = 1,
-};
 
-typedef enum CUlogLevel_enum CUlogLevel;
-typedef void (*CUlogsCallback)(void *, CUlogLevel, char *, size_t);
-typedef struct CUlogsCallbackEntry_st *CUlogsCallbackHandle;
-typedef unsigned int CUlogIterator;
 typedef unsigned int CUdeviceptr_v1;
 struct CUDA_MEMCPY2D_v1_st {
 	unsigned int srcXInBytes;
@@ -2054,60 +1646,17 @@ enum CUipcMem_flags_enum {
 	CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS = 1,
 };
 
-typedef enum CUipcMem_flags_enum CUipcMem_flags;
 enum CUmemAttach_flags_enum {
 	CU_MEM_ATTACH_GLOBAL = 1,
 	CU_MEM_ATTACH_HOST = 2,
 	CU_MEM_ATTACH_SINGLE = 4,
 };
 
-typedef enum CUmemAttach_flags_enum CUmemAttach_flags;
-enum CUctx_flags_enum {
-	CU_CTX_SCHED_AUTO = 0,
-	CU_CTX_SCHED_SPIN = 1,
-	CU_CTX_SCHED_YIELD = 2,
-	CU_CTX_SCHED_BLOCKING_SYNC = 4,
-	CU_CTX_BLOCKING_SYNC = 4,
-	CU_CTX_SCHED_MASK = 7,
-	CU_CTX_MAP_HOST = 8,
-	CU_CTX_LMEM_RESIZE_TO_MAX = 16,
-	CU_CTX_COREDUMP_ENABLE = 32,
-	CU_CTX_USER_COREDUMP_ENABLE = 64,
-	CU_CTX_SYNC_MEMOPS = 128,
-	CU_CTX_FLAGS_MASK = 255,
-};
-
-typedef enum CUctx_flags_enum CUctx_flags;
-enum CUevent_sched_flags_enum {
-	CU_EVENT_SCHED_AUTO = 0,
-	CU_EVENT_SCHED_SPIN = 1,
-	CU_EVENT_SCHED_YIELD = 2,
-	CU_EVENT_SCHED_BLOCKING_SYNC = 4,
-};
-
-typedef enum CUevent_sched_flags_enum CUevent_sched_flags;
-enum cl_event_flags_enum {
-	NVCL_EVENT_SCHED_AUTO = 0,
-	NVCL_EVENT_SCHED_SPIN = 1,
-	NVCL_EVENT_SCHED_YIELD = 2,
-	NVCL_EVENT_SCHED_BLOCKING_SYNC = 4,
-};
-
-typedef enum cl_event_flags_enum cl_event_flags;
-enum cl_context_flags_enum {
-	NVCL_CTX_SCHED_AUTO = 0,
-	NVCL_CTX_SCHED_SPIN = 1,
-	NVCL_CTX_SCHED_YIELD = 2,
-	NVCL_CTX_SCHED_BLOCKING_SYNC = 4,
-};
-
-typedef enum cl_context_flags_enum cl_context_flags;
 enum CUstream_flags_enum {
 	CU_STREAM_DEFAULT = 0,
 	CU_STREAM_NON_BLOCKING = 1,
 };
 
-typedef enum CUstream_flags_enum CUstream_flags;
 enum CUevent_flags_enum {
 	CU_EVENT_DEFAULT = 0,
 	CU_EVENT_BLOCKING_SYNC = 1,
@@ -2115,19 +1664,11 @@ enum CUevent_flags_enum {
 	CU_EVENT_INTERPROCESS = 4,
 };
 
-typedef enum CUevent_flags_enum CUevent_flags;
-enum CUevent_record_flags_enum {
-	CU_EVENT_RECORD_DEFAULT = 0,
-	CU_EVENT_RECORD_EXTERNAL = 1,
-};
-
-typedef enum CUevent_record_flags_enum CUevent_record_flags;
 enum CUevent_wait_flags_enum {
 	CU_EVENT_WAIT_DEFAULT = 0,
 	CU_EVENT_WAIT_EXTERNAL = 1,
 };
 
-typedef enum CUevent_wait_flags_enum CUevent_wait_flags;
 enum CUstreamWaitValue_flags_enum {
 	CU_STREAM_WAIT_VALUE_GEQ = 0,
 	CU_STREAM_WAIT_VALUE_EQ = 1,
@@ -2136,237 +1677,46 @@ enum CUstreamWaitValue_flags_enum {
 	CU_STREAM_WAIT_VALUE_FLUSH = 0x40000000,
 };
 
-typedef enum CUstreamWaitValue_flags_enum CUstreamWaitValue_flags;
 enum CUstreamWriteValue_flags_enum {
 	CU_STREAM_WRITE_VALUE_DEFAULT = 0,
 	CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER = 1,
 };
 
-typedef enum CUstreamWriteValue_flags_enum CUstreamWriteValue_flags;
-enum CUstreamMemoryBarrier_flags_enum {
-	CU_STREAM_MEMORY_BARRIER_TYPE_SYS = 0,
-	CU_STREAM_MEMORY_BARRIER_TYPE_GPU = 1,
-};
-
-typedef enum CUstreamMemoryBarrier_flags_enum CUstreamMemoryBarrier_flags;
 enum CUoccupancy_flags_enum {
 	CU_OCCUPANCY_DEFAULT = 0,
 	CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE = 1,
 };
 
-typedef enum CUoccupancy_flags_enum CUoccupancy_flags;
 enum CUstreamUpdateCaptureDependencies_flags_enum {
 	CU_STREAM_ADD_CAPTURE_DEPENDENCIES = 0,
 	CU_STREAM_SET_CAPTURE_DEPENDENCIES = 1,
 };
 
-typedef enum CUstreamUpdateCaptureDependencies_flags_enum CUstreamUpdateCaptureDependencies_flags;
-enum CUshared_carveout_enum {
-	CU_SHAREDMEM_CARVEOUT_DEFAULT = -1,
-	CU_SHAREDMEM_CARVEOUT_MAX_SHARED = 100,
-	CU_SHAREDMEM_CARVEOUT_MAX_L1 = 0,
-};
-
-typedef enum CUshared_carveout_enum CUshared_carveout;
-enum CUcomputemode_enum {
-	CU_COMPUTEMODE_DEFAULT = 0,
-	CU_COMPUTEMODE_PROHIBITED = 2,
-	CU_COMPUTEMODE_EXCLUSIVE_PROCESS = 3,
-};
-
-typedef enum CUcomputemode_enum CUcomputemode;
-enum CUjit_target_enum {
-	CU_TARGET_COMPUTE_30 = 30,
-	CU_TARGET_COMPUTE_32 = 32,
-	CU_TARGET_COMPUTE_35 = 35,
-	CU_TARGET_COMPUTE_37 = 37,
-	CU_TARGET_COMPUTE_50 = 50,
-	CU_TARGET_COMPUTE_52 = 52,
-	CU_TARGET_COMPUTE_53 = 53,
-	CU_TARGET_COMPUTE_60 = 60,
-	CU_TARGET_COMPUTE_61 = 61,
-	CU_TARGET_COMPUTE_62 = 62,
-	CU_TARGET_COMPUTE_70 = 70,
-	CU_TARGET_COMPUTE_72 = 72,
-	CU_TARGET_COMPUTE_75 = 75,
-	CU_TARGET_COMPUTE_80 = 80,
-	CU_TARGET_COMPUTE_86 = 86,
-	CU_TARGET_COMPUTE_87 = 87,
-	CU_TARGET_COMPUTE_89 = 89,
-	CU_TARGET_COMPUTE_90 = 90,
-	CU_TARGET_COMPUTE_100 = 100,
-	CU_TARGET_COMPUTE_110 = 110,
-	CU_TARGET_COMPUTE_103 = 103,
-	CU_TARGET_COMPUTE_120 = 120,
-	CU_TARGET_COMPUTE_121 = 121,
-	CU_TARGET_COMPUTE_90A = 0x1005a,
-	CU_TARGET_COMPUTE_100A = 0x10064,
-	CU_TARGET_COMPUTE_110A = 0x1006e,
-	CU_TARGET_COMPUTE_103A = 0x10067,
-	CU_TARGET_COMPUTE_120A = 0x10078,
-	CU_TARGET_COMPUTE_121A = 0x10079,
-	CU_TARGET_COMPUTE_100F = 0x20064,
-	CU_TARGET_COMPUTE_110F = 0x2006e,
-	CU_TARGET_COMPUTE_103F = 0x20067,
-	CU_TARGET_COMPUTE_120F = 0x20078,
-	CU_TARGET_COMPUTE_121F = 0x20079,
-};
-
-typedef enum CUjit_target_enum CUjit_target;
-enum CUjit_fallback_enum {
-	CU_PREFER_PTX = 0,
-	CU_PREFER_BINARY = 1,
-};
-
-typedef enum CUjit_fallback_enum CUjit_fallback;
-enum CUjit_cacheMode_enum {
-	CU_JIT_CACHE_OPTION_NONE = 0,
-	CU_JIT_CACHE_OPTION_CG = 1,
-	CU_JIT_CACHE_OPTION_CA = 2,
-};
-
-typedef enum CUjit_cacheMode_enum CUjit_cacheMode;
-enum CUgraphicsRegisterFlags_enum {
-	CU_GRAPHICS_REGISTER_FLAGS_NONE = 0,
-	CU_GRAPHICS_REGISTER_FLAGS_READ_ONLY = 1,
-	CU_GRAPHICS_REGISTER_FLAGS_WRITE_DISCARD = 2,
-	CU_GRAPHICS_REGISTER_FLAGS_SURFACE_LDST = 4,
-	CU_GRAPHICS_REGISTER_FLAGS_TEXTURE_GATHER = 8,
-};
-
-typedef enum CUgraphicsRegisterFlags_enum CUgraphicsRegisterFlags;
-enum CUgraphicsMapResourceFlags_enum {
-	CU_GRAPHICS_MAP_RESOURCE_FLAGS_NONE = 0,
-	CU_GRAPHICS_MAP_RESOURCE_FLAGS_READ_ONLY = 1,
-	CU_GRAPHICS_MAP_RESOURCE_FLAGS_WRITE_DISCARD = 2,
-};
-
-typedef enum CUgraphicsMapResourceFlags_enum CUgraphicsMapResourceFlags;
-enum CUarray_cubemap_face_enum {
-	CU_CUBEMAP_FACE_POSITIVE_X = 0,
-	CU_CUBEMAP_FACE_NEGATIVE_X = 1,
-	CU_CUBEMAP_FACE_POSITIVE_Y = 2,
-	CU_CUBEMAP_FACE_NEGATIVE_Y = 3,
-	CU_CUBEMAP_FACE_POSITIVE_Z = 4,
-	CU_CUBEMAP_FACE_NEGATIVE_Z = 5,
-};
-
-typedef enum CUarray_cubemap_face_enum CUarray_cubemap_face;
-enum CUgraphDependencyType_enum {
-	CU_GRAPH_DEPENDENCY_TYPE_DEFAULT = 0,
-	CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC = 1,
-};
-
-typedef enum CUgraphDependencyType_enum CUgraphDependencyType;
 enum CUdriverProcAddress_flags_enum {
 	CU_GET_PROC_ADDRESS_DEFAULT = 0,
 	CU_GET_PROC_ADDRESS_LEGACY_STREAM = 1,
 	CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM = 2,
 };
 
-typedef enum CUdriverProcAddress_flags_enum CUdriverProcAddress_flags;
-enum CUatomicOperationCapability_enum {
-	CU_ATOMIC_CAPABILITY_SIGNED = 1,
-	CU_ATOMIC_CAPABILITY_UNSIGNED = 2,
-	CU_ATOMIC_CAPABILITY_REDUCTION = 4,
-	CU_ATOMIC_CAPABILITY_SCALAR_32 = 8,
-	CU_ATOMIC_CAPABILITY_SCALAR_64 = 16,
-	CU_ATOMIC_CAPABILITY_SCALAR_128 = 32,
-	CU_ATOMIC_CAPABILITY_VECTOR_32x4 = 64,
-};
-
-typedef enum CUatomicOperationCapability_enum CUatomicOperationCapability;
-enum CUDA_POINTER_ATTRIBUTE_ACCESS_FLAGS_enum {
-	CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE = 0,
-	CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READ = 1,
-	CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE = 3,
-};
-
-typedef enum CUDA_POINTER_ATTRIBUTE_ACCESS_FLAGS_enum CUDA_POINTER_ATTRIBUTE_ACCESS_FLAGS;
-enum CUmemRangeFlags_enum {
-	CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE = 1,
-};
-
-typedef enum CUmemRangeFlags_enum CUmemRangeFlags;
-enum CUmemAllocationCompType_enum {
-	CU_MEM_ALLOCATION_COMP_NONE = 0,
-	CU_MEM_ALLOCATION_COMP_GENERIC = 1,
-};
-
-typedef enum CUmemAllocationCompType_enum CUmemAllocationCompType;
 enum CUmemcpyFlags_enum {
 	CU_MEMCPY_FLAG_DEFAULT = 0,
 	CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE = 1,
 };
 
-typedef enum CUmemcpyFlags_enum CUmemcpyFlags;
-enum CUflushGPUDirectRDMAWritesOptions_enum {
-	CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST = 1,
-	CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_MEMOPS = 2,
-};
-
-typedef enum CUflushGPUDirectRDMAWritesOptions_enum CUflushGPUDirectRDMAWritesOptions;
-enum CUGPUDirectRDMAWritesOrdering_enum {
-	CU_GPU_DIRECT_RDMA_WRITES_ORDERING_NONE = 0,
-	CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER = 100,
-	CU_GPU_DIRECT_RDMA_WRITES_ORDERING_ALL_DEVICES = 200,
-};
-
-typedef enum CUGPUDirectRDMAWritesOrdering_enum CUGPUDirectRDMAWritesOrdering;
-enum CUgraphDebugDot_flags_enum {
-	CU_GRAPH_DEBUG_DOT_FLAGS_VERBOSE = 1,
-	CU_GRAPH_DEBUG_DOT_FLAGS_RUNTIME_TYPES = 2,
-	CU_GRAPH_DEBUG_DOT_FLAGS_KERNEL_NODE_PARAMS = 4,
-	CU_GRAPH_DEBUG_DOT_FLAGS_MEMCPY_NODE_PARAMS = 8,
-	CU_GRAPH_DEBUG_DOT_FLAGS_MEMSET_NODE_PARAMS = 16,
-	CU_GRAPH_DEBUG_DOT_FLAGS_HOST_NODE_PARAMS = 32,
-	CU_GRAPH_DEBUG_DOT_FLAGS_EVENT_NODE_PARAMS = 64,
-	CU_GRAPH_DEBUG_DOT_FLAGS_EXT_SEMAS_SIGNAL_NODE_PARAMS = 128,
-	CU_GRAPH_DEBUG_DOT_FLAGS_EXT_SEMAS_WAIT_NODE_PARAMS = 256,
-	CU_GRAPH_DEBUG_DOT_FLAGS_KERNEL_NODE_ATTRIBUTES = 512,
-	CU_GRAPH_DEBUG_DOT_FLAGS_HANDLES = 1024,
-	CU_GRAPH_DEBUG_DOT_FLAGS_MEM_ALLOC_NODE_PARAMS = 2048,
-	CU_GRAPH_DEBUG_DOT_FLAGS_MEM_FREE_NODE_PARAMS = 4096,
-	CU_GRAPH_DEBUG_DOT_FLAGS_BATCH_MEM_OP_NODE_PARAMS = 8192,
-	CU_GRAPH_DEBUG_DOT_FLAGS_EXTRA_TOPO_INFO = 16384,
-	CU_GRAPH_DEBUG_DOT_FLAGS_CONDITIONAL_NODE_PARAMS = 32768,
-};
-
-typedef enum CUgraphDebugDot_flags_enum CUgraphDebugDot_flags;
 enum CUuserObject_flags_enum {
 	CU_USER_OBJECT_NO_DESTRUCTOR_SYNC = 1,
 };
 
-typedef enum CUuserObject_flags_enum CUuserObject_flags;
 enum CUuserObjectRetain_flags_enum {
 	CU_GRAPH_USER_OBJECT_MOVE = 1,
 };
 
-typedef enum CUuserObjectRetain_flags_enum CUuserObjectRetain_flags;
 enum CUgraphInstantiate_flags_enum {
 	CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH = 1,
 	CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD = 2,
 	CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH = 4,
 	CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY = 8,
 };
-
-typedef enum CUgraphInstantiate_flags_enum CUgraphInstantiate_flags;
-enum CUdeviceNumaConfig_enum {
-	CU_DEVICE_NUMA_CONFIG_NONE = 0,
-	CU_DEVICE_NUMA_CONFIG_NUMA_NODE = 1,
-};
-
-typedef enum CUdeviceNumaConfig_enum CUdeviceNumaConfig;
-typedef enum {
-	CU_COREDUMP_DEFAULT_FLAGS = 0,
-	CU_COREDUMP_SKIP_NONRELOCATED_ELF_IMAGES = 1,
-	CU_COREDUMP_SKIP_GLOBAL_MEMORY = 2,
-	CU_COREDUMP_SKIP_SHARED_MEMORY = 4,
-	CU_COREDUMP_SKIP_LOCAL_MEMORY = 8,
-	CU_COREDUMP_SKIP_ABORT = 16,
-	CU_COREDUMP_SKIP_CONSTBANK_MEMORY = 32,
-	CU_COREDUMP_LIGHTWEIGHT_FLAGS = 47,
-} CUCoredumpGenerationFlags;
 
 typedef enum {
 	CU_GREEN_CTX_DEFAULT_STREAM = 1,
