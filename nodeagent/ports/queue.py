@@ -199,6 +199,15 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class PodUsage:
+    """Measured use of the GPUs of one pod that the kubelet started."""
+
+    uid: str
+    memory_bytes: int
+    used_ratio: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Detection:
     """An event of this node that the queue's page shows."""
 
@@ -278,7 +287,7 @@ class QueueLink(Protocol):
         fence: Fence,
         sequence: int,
         capacity: Capacity,
-        usage: Sequence[Usage],
+        usage: Sequence[Usage | PodUsage],
         detections: Sequence[Detection],
     ) -> Welcome:
         """Report the node's state; the answer's decisions are empty."""

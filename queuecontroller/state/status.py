@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from queuecontroller.gpushares.extender.pods import nodes_of
 from queuecontroller.scheduler.model.assignment import HOPELESS
 from queuecontroller.scheduler.model.objects import Workload, WorkloadKey
 from queuecontroller.scheduler.pending.fair import FairPendingQueue
@@ -18,6 +19,7 @@ from queuecontroller.scheduler.quota.decay import FRACTION_BITS
 from queuecontroller.scheduler.quota.shares import dominant_share
 from queuecontroller.scheduler.quota.usage_history import usage_of
 from queuecontroller.state.book import Book
+from queuecontroller.state.nodes.nodes_room import without_pods
 from queuecontroller.state.nodes.sessions import SECOND_NS, Node
 from queuecontroller.state.objects.asks import describe
 from queuecontroller.state.objects.submission import Refused
@@ -54,6 +56,13 @@ class Status:
         return self.phase in ("Finished", "Deleted")
 
 
+def _before(queue: str, position: int) -> str:
+    """Message of a pending workload that the scheduler has not evaluated yet."""
+    if position > 1:
+        return f"number {position} of the pending workloads in ClusterQueue {queue}"
+    return "not evaluated yet"
+
+
 class Views:
     """Read-only views of a book."""
 
@@ -83,13 +92,16 @@ class Views:
             reason = waiting.reason if waiting else "Pending"
             if unqueued:
                 reason = workload.unqueued_reason
-            message = unqueued or (waiting.message if waiting else "not evaluated yet")
+            message = unqueued or (waiting.message if waiting else _before(queue, position))
             if unqueued is None and reason not in HOPELESS:
                 estimate_s = self._estimate_s(workload, queue, position, now_ns)
         elif waiting is not None:
             reason, message = waiting.reason, waiting.message
         else:
             reason, message = self._telling(workload)
+        nodes = {one.node for one in pods.values()}
+        if not nodes and workload.admission is not None:
+            nodes = nodes_of(workload.admission)
         return Status(
             workload=key,
             uid=workload.uid,
@@ -100,7 +112,7 @@ class Views:
             reason=reason,
             message=message,
             estimate_s=estimate_s,
-            node=", ".join(sorted({one.node for one in pods.values()})) or record.node,
+            node=", ".join(sorted(nodes)) or record.node,
             attempt=record.attempt,
             revision=record.revision,
         )
@@ -323,13 +335,9 @@ class Views:
         ready = book.nodes.ready(node, now_ns)
         state = "Ready" if ready else "Lost" if node.record.lost else "Away"
         gpus = []
-        for gpu in node.capacity.gpus:
-            mine = [
-                share
-                for one in book.nodes.of_node(node.name)
-                for share in one.gpus
-                if share.uuid == gpu.uuid
-            ]
+        given = [share for each in book.nodes_room.given_on(node.name) for share in each]
+        for gpu in without_pods(node.capacity).gpus:
+            mine = [share for share in given if share.uuid == gpu.uuid]
             gpus.append(
                 {
                     "uuid": gpu.uuid,
@@ -358,6 +366,19 @@ class Views:
                 "leaseSeconds": round(max(0, node.lease_until_ns - now_ns) / SECOND_NS, 1),
                 "gpus": gpus,
                 "work": [_placement(one) for one in book.nodes.of_node(node.name)],
+                "pods": [
+                    {
+                        "namespace": one.namespace,
+                        "pod": one.pod,
+                        "workload": one.workload,
+                        "state": one.state,
+                        "gpus": [
+                            {"uuid": s.uuid, "memoryBytes": s.memory_bytes, "sharePpm": s.share_ppm}
+                            for s in one.shares
+                        ],
+                    }
+                    for one in book.nodes_room.pods.holders(node.name)
+                ],
             },
         }
 

@@ -17,6 +17,8 @@ from tests.queue.server.certificates import Authority
 WIRE = Wire(find_descriptors())
 GIB = 1 << 30
 HELD_RUNNING, DESIRED_STOP = 2, 3
+NOTEBOOK_BYTES, NOTEBOOK_PPM = 10 * GIB, 200_000
+"""Of one pod on each node's last GPU that the queue did not start."""
 
 
 Channels = Callable[[str], grpc.aio.Channel]
@@ -101,6 +103,13 @@ class Fleet:
                         term=welcome.term,
                         sequence=sequence,
                         capacity=self._capacity(number, name, sequence),
+                        pod_usage=[
+                            WIRE.PodUsage(
+                                uid=f"uid-{name}",
+                                memory_bytes=GIB * (1 + number % 9),
+                                used_ratio=number % 5 / 25,
+                            )
+                        ],
                     )
                     await self._call(channel, "Report")(report, timeout=60)
                     await asyncio.sleep(self._report_s)
@@ -159,7 +168,16 @@ class Fleet:
                 health="lost" if uuid in self.sick else "healthy",
                 used_memory_bytes=int(load * 60 * GIB),
                 utilization_ratio=round(load, 3),
+                outside_memory_bytes=NOTEBOOK_BYTES if index == self._gpus - 1 else 0,
+                outside_share_ppm=NOTEBOOK_PPM if index == self._gpus - 1 else 0,
+                outside_slots=int(index == self._gpus - 1),
             )
+
+        notebook = WIRE.PodShare(
+            uuid=f"GPU-{name}-{self._gpus - 1}",
+            memory_bytes=NOTEBOOK_BYTES,
+            share_ppm=NOTEBOOK_PPM,
+        )
 
         return WIRE.NodeCapacity(
             gpus=[gpu(index) for index in range(self._gpus)],
@@ -168,4 +186,12 @@ class Fleet:
                 "topology/block": f"block-{number // 10}",
                 "topology/rack": f"rack-{number // 5}",
             },
+            pods=[
+                WIRE.PodGpus(
+                    namespace="notebooks",
+                    pod=f"jupyter-{number}",
+                    uid=f"uid-{name}",
+                    shares=[notebook],
+                )
+            ],
         )

@@ -21,7 +21,7 @@ from tests.page.conftest import SCREENS, Stage
 pytestmark = pytest.mark.page
 NEW = itertools.count(1)
 PAGES = {
-    "overview": ("", ["400 / 400", "GPU memory by grant", "Queue lengths", "Fragmentation"]),
+    "overview": ("", ["400 / 400", "Longest pending", "Grants in little use", "GPU memory by grant", "Queue lengths", "Fragmentation"]),
     "workloads": ("workloads", ["Workloads", "Pending", "Running"]),
     "workload": ("workloads/vision/train-0", ["Running", "Placement", "24 GiB", "30 %"]),
     "waiting": ("workloads/search/train-219", ["Why it is pending", "It would start if", "position"]),

@@ -24,6 +24,7 @@ from nodeagent.adapters.queue.wire import (
     write_detection,
     write_held,
     write_outcome,
+    write_pod_usage,
     write_submission,
     write_usage,
 )
@@ -35,6 +36,7 @@ from nodeagent.ports.queue import (
     Fence,
     LinkLost,
     NotOffered,
+    PodUsage,
     QueueRefused,
     QueueStatus,
     Submission,
@@ -141,7 +143,7 @@ class GrpcQueueLink:
         fence: Fence,
         sequence: int,
         capacity: Capacity,
-        usage: Sequence[Usage],
+        usage: Sequence[Usage | PodUsage],
         detections: Sequence[Detection],
     ) -> Welcome:
         message = self._wire.message("NodeReport")(
@@ -150,7 +152,10 @@ class GrpcQueueLink:
             term=fence.term,
             sequence=sequence,
             capacity=write_capacity(self._wire, capacity),
-            usage=[write_usage(self._wire, one) for one in usage],
+            usage=[write_usage(self._wire, one) for one in usage if isinstance(one, Usage)],
+            pod_usage=[
+                write_pod_usage(self._wire, one) for one in usage if isinstance(one, PodUsage)
+            ],
             detections=[write_detection(self._wire, one) for one in detections],
         )
         ack = await self._call(f"/{NODES}/Report", message)

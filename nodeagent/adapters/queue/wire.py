@@ -12,6 +12,7 @@ from nodeagent.ports.queue import (
     Desired,
     Detection,
     GivenShare,
+    PodUsage,
     QueueStatus,
     ReportedGpu,
     Submission,
@@ -208,6 +209,13 @@ def write_usage(wire: Wire, one: Usage) -> Any:
     message = wire.message("WorkUsage")(
         workload=one.workload, attempt=one.attempt, memory_bytes=one.memory_bytes
     )
+    if one.used_ratio is not None:
+        message.used_ratio = one.used_ratio
+    return message
+
+
+def write_pod_usage(wire: Wire, one: PodUsage) -> Any:
+    message = wire.message("PodUsage")(uid=one.uid, memory_bytes=one.memory_bytes)
     if one.used_ratio is not None:
         message.used_ratio = one.used_ratio
     return message

@@ -8,7 +8,7 @@ from nodeagent.core.gpus.health import Health
 from nodeagent.core.gpus.links import linked
 from nodeagent.core.grants.placement import load_of
 from nodeagent.ports.ledger import GrantRecord
-from nodeagent.ports.queue import Capacity, PodGpus, ReportedGpu, Usage, Work
+from nodeagent.ports.queue import Capacity, PodGpus, PodUsage, ReportedGpu, Usage, Work
 from nodeagent.settings.daemon import QueueSettings
 from nodeagent.shell.gpus.readings import Gpus
 from nodeagent.shell.grants.reading import Grants
@@ -126,22 +126,47 @@ class CapacityReader:
             for gpu in self._gpus.units()
         }
 
-    def usage(self, works: Iterable[Work]) -> list[Usage]:
-        """Measured use of what the queue started."""
-        now_ns = self._monotonic_ns()
-        found, seen = [], {}
+    def usage(self, works: Iterable[Work]) -> list[Usage | PodUsage]:
+        """Measured use by the queue's workloads and by the pods that the kubelet started."""
+        seen: dict[GrantId, tuple[int, int]] = {}
+        found: list[Usage | PodUsage] = []
         for work in works:
-            opened = self._grants.opened(work.grant)
-            if opened is None or work.grant is None:
+            measured = self._measure(work.grant, seen)
+            if measured is not None:
+                found.append(Usage(work.decision.workload, work.decision.attempt, *measured))
+        pods: dict[str, PodUsage] = {}
+        for grant, held in self._grants.live().items():
+            ref = held.record.container
+            measured = self._measure(grant, seen) if ref is not None else None
+            if ref is None or measured is None:
                 continue
-            totals = [opened.account.total(i) for i in range(len(opened.account.physical_bytes))]
-            consumed_ns = sum(one.consumed_ns for one in totals)
-            before = self._last.get(work.grant)
-            ratio = None
-            if before is not None and now_ns - before[0] > NS_PER_S // 10:
-                ratio = max(0, consumed_ns - before[1]) / (now_ns - before[0])
-            seen[work.grant] = (now_ns, consumed_ns)
-            memory = sum(one.charged_bytes for one in totals)
-            found.append(Usage(work.decision.workload, work.decision.attempt, memory, ratio))
+            memory, ratio = measured
+            before = pods.get(ref.pod_uid)
+            if before is not None:
+                memory += before.memory_bytes
+                ratio = _sum_of(ratio, before.used_ratio)
+            pods[ref.pod_uid] = PodUsage(ref.pod_uid, memory, ratio)
         self._last = seen
-        return found
+        return [*found, *pods.values()]
+
+    def _measure(
+        self, grant: GrantId | None, seen: dict[GrantId, tuple[int, int]]
+    ) -> tuple[int, float | None] | None:
+        """Memory bytes of a grant, and its GPU time over wall time since the last report; None if
+        it cannot be read. Its consumed time is added to `seen`."""
+        opened = self._grants.opened(grant)
+        if opened is None or grant is None:
+            return None
+        now_ns = self._monotonic_ns()
+        totals = [opened.account.total(i) for i in range(len(opened.account.physical_bytes))]
+        consumed_ns = sum(one.consumed_ns for one in totals)
+        before = self._last.get(grant)
+        ratio = None
+        if before is not None and now_ns - before[0] > NS_PER_S // 10:
+            ratio = max(0, consumed_ns - before[1]) / (now_ns - before[0])
+        seen[grant] = (now_ns, consumed_ns)
+        return sum(one.charged_bytes for one in totals), ratio
+
+
+def _sum_of(one: float | None, other: float | None) -> float | None:
+    return one if other is None else other if one is None else one + other

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Mapping
 
 from queuecontroller.scheduler.model.objects import ResourceFlavor, Workload, WorkloadKey
+from queuecontroller.scheduler.placement.consolidation import Movable
 from queuecontroller.scheduler.placement.request import AskError
 from queuecontroller.scheduler.placement.stock import Stock
 from queuecontroller.scheduler.placement.stock_room import GivenPods, RoomRequest, StockRoom
@@ -50,6 +51,9 @@ class PlayedRoom(StockRoom):
 
     def yields(self, key: WorkloadKey, priority: int) -> bool:
         return False
+
+    def movable(self, owner: Hashable) -> Movable | None:
+        return None
 
     def resting(self, priority: int) -> Collection[WorkloadKey]:
         return ()

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from queuecontroller.gpushares.extender.pods import PodPlace, is_over, place_of
-from queuecontroller.gpushares.extender.reservations import NONE, Places, Reservations
+from queuecontroller.gpushares.extender.reservations import NONE, Places, Reservations, Reserved
 from queuecontroller.scheduler.model.objects import WorkloadKey
 from queuecontroller.scheduler.placement.stock import Share, Stock, Undo
 
@@ -79,6 +79,21 @@ class Running:
     shares: tuple[Share, ...]
 
 
+class PodHolder(NamedTuple):
+    """Shares on one node that a pod holds, or that are reserved for one."""
+
+    key: str
+    """The pod's UID; for a reserved place without a pod, its workload and number."""
+    namespace: str
+    pod: str
+    """Name; empty while the place is only reserved."""
+    workload: str
+    """Workload of the queue that the place belongs to; empty for a plain pod."""
+    shares: tuple[Share, ...]
+    state: str
+    """reserved, starting, running or terminating."""
+
+
 def _nothing() -> None:
     """Undo of nothing."""
 
@@ -128,6 +143,41 @@ class PodLedger:
     def on_node(self, node: str) -> list[tuple[str, HeldPod]]:
         """Pods of the API server that hold GPUs on a node, with their UIDs."""
         return [(uid, self.pods[uid]) for uid in self._on_node.get(node, ())]
+
+    def holders(self, node: str) -> list[PodHolder]:
+        """Everything on a node that pods hold or that is reserved for them."""
+        found = []
+        for key, held in self._stock.held_at(node):
+            if isinstance(key, PlainPod):
+                place = self.place(key.pod)
+                workload = place.workload if place is not None else ""
+                found.append(self._holder(key.pod, workload, held.shares))
+            elif isinstance(key, Reserved):
+                slot = self.reserved.slots(key.workload)[key.number]
+                if slot.pod and slot.firm:
+                    found.append(self._holder(slot.pod, key.workload, held.shares))
+                else:
+                    namespace, _, name = key.workload.partition("/")
+                    number = f"{name}/{key.number}"
+                    found.append(
+                        PodHolder(number, namespace, "", key.workload, held.shares, "reserved")
+                    )
+            elif isinstance(key, KeptFor):
+                found.append(PodHolder(key.pod, "", "", "", held.shares, "reserved"))
+        return found
+
+    def _holder(self, uid: str, workload: str, shares: tuple[Share, ...]) -> PodHolder:
+        """A pod that is bound, being bound, or reported by its node."""
+        node = self._node_of.get(uid)
+        running = self._running[node].get(uid) if node is not None else None
+        known = self.pods.get(uid)
+        if known is not None and known.leaving:
+            state = "terminating"
+        else:
+            state = "starting" if running is None else "running"
+        named = known or running
+        namespace, name = (named.namespace, named.name) if named is not None else ("", uid)
+        return PodHolder(uid, namespace, name, workload, shares, state)
 
     def assumed_place(self, uid: str) -> PodPlace | None:
         """Place where the pod is being bound, or may have been bound."""

@@ -11,6 +11,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from queuecontroller.scheduler.model.objects import Admission
 from queuecontroller.scheduler.placement.request import WHOLE_PPM, AskError, GpuRequest, annotated
 from queuecontroller.scheduler.placement.stock import Share
 from sluicecommon.hami.names import NODE_POLICY, ResourceNames
@@ -149,6 +150,12 @@ def place_of(document: Mapping[str, Any]) -> PodPlace | None:
     """The place in the pod's annotation; None if there is none."""
     text = (document["metadata"].get("annotations") or {}).get(PLACEMENT)
     return read_place(text) if isinstance(text, str) else None
+
+
+def nodes_of(admission: Admission) -> set[str]:
+    """Nodes on which an admission reserved places for pods with GPU shares."""
+    places = (read_place(one.place) for each in admission.pod_sets for one in each.places)
+    return {place.node for place in places if place is not None}
 
 
 def is_over(document: Mapping[str, Any]) -> bool:

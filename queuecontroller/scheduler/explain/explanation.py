@@ -17,6 +17,7 @@ from queuecontroller.scheduler.model.flavor_resources import Fr
 from queuecontroller.scheduler.model.objects import Workload
 from queuecontroller.scheduler.model.reasons import PendingReason
 from queuecontroller.scheduler.model.workload_info import WorkloadInfo
+from queuecontroller.scheduler.preemption.room import RoomMove
 from queuecontroller.scheduler.scheduler import Scheduler
 
 _QUOTA: Final = frozenset({*HOPELESS, PendingReason.WAITING_FOR_QUOTA})
@@ -105,6 +106,9 @@ def _explain(
         way = wording.backing_off((back_ns - now_ns) / SECOND_NS, workload.requeue_state.count)
     elif reason in NO_ROOM:
         way = wording.no_room(message)
+        moves = _moves(scheduler, info, found)
+        if moves:
+            return Explanation((wording.moved(moves), way), waiting_helps=True)
     elif ahead:
         way = wording.its_turn(ahead, cluster_queue, turn)
     elif reason in _QUOTA and state.spec.cohort is not None:
@@ -112,6 +116,15 @@ def _explain(
     else:
         return Explanation((), waiting_helps=True)
     return Explanation((way,), waiting_helps=True)
+
+
+def _moves(scheduler: Scheduler, info: WorkloadInfo, found: Needs) -> tuple[RoomMove, ...]:
+    """Moves of running workloads that would make room for a workload that there is quota for."""
+    if scheduler.room is None:
+        return ()
+    scratch = Scratch(scheduler.cache.queues[info.cluster_queue], scheduler.settings)
+    assignment = scratch.assign(info, found.counts)
+    return scheduler.room.moves(info, assignment) if assignment.mode is Mode.FIT else ()
 
 
 def _stuck(way: str, found: Needs | None = None) -> Explanation:

@@ -12,6 +12,7 @@ from queuecontroller.scheduler.model.flavor_resources import Fr
 from queuecontroller.scheduler.model.objects import ClusterQueue, LocalQueue, StopPolicy, Workload
 from queuecontroller.scheduler.model.selectors import Requirement, holds
 from queuecontroller.scheduler.model.workload_info import WorkloadInfo
+from queuecontroller.scheduler.preemption.room import RoomMove
 from queuecontroller.scheduler.quota.cluster_queue import ClusterQueueState
 from sluicecommon.kubernetes.quantity import format_amount
 
@@ -164,6 +165,11 @@ def refused(cluster_queue: str, pod_set: str, candidates: Sequence[Candidate]) -
 def no_room(message: str) -> str:
     why = message.rpartition(COULD_NOT_PLACE)[2]
     return f"a node had room for it ({why}); there is quota for it"
+
+
+def moved(moves: Sequence[RoomMove]) -> str:
+    texts = [f"{one.workload} moved from {one.source} to {one.target}" for one in moves]
+    return " and ".join(texts)
 
 
 def backing_off(seconds: float, count: int) -> str:

@@ -229,6 +229,10 @@ class Stock:
     def holdings(self, owner: Hashable) -> list[Holding]:
         return [self._held[key] for key in self._of_owner.get(owner, ())]
 
+    def held_at(self, node: str) -> list[tuple[Hashable, Holding]]:
+        """Holdings on the node, with their keys."""
+        return [(key, self._held[key]) for key in self._of_node.get(node, ())]
+
     def shares_at(self, node: str) -> dict[Hashable, tuple[Share, ...]]:
         """Shares held on the node, by owner."""
         found: dict[Hashable, tuple[Share, ...]] = {}

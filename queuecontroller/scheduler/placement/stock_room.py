@@ -14,12 +14,13 @@ from queuecontroller.scheduler.model.assignment import Assignment
 from queuecontroller.scheduler.model.objects import Workload, WorkloadKey
 from queuecontroller.scheduler.model.workload_info import WorkloadInfo
 from queuecontroller.scheduler.placement.choose import Chosen, NoPlace, PodToPlace, Topology, place
+from queuecontroller.scheduler.placement.consolidation import Movable, consolidate
 from queuecontroller.scheduler.placement.preemption.fill_back import FillBack
 from queuecontroller.scheduler.placement.preemption.holders import HoldersByNode
 from queuecontroller.scheduler.placement.preemption.search import Search
 from queuecontroller.scheduler.placement.stock import Share, Stock
 from queuecontroller.scheduler.preemption.candidates import Candidates
-from queuecontroller.scheduler.preemption.room import Opening, SearchBudget, Verdict
+from queuecontroller.scheduler.preemption.room import Opening, RoomMove, SearchBudget, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,9 @@ class WorkloadFacts(Protocol):
 
     def yields(self, key: WorkloadKey, priority: int) -> bool:
         """True if a workload of this priority may have the memory it keeps while it is paused."""
+
+    def movable(self, owner: Hashable) -> Movable | None:
+        """A running workload's only pod, if it may be moved."""
 
     def resting(self, priority: int) -> Collection[WorkloadKey]:
         """Paused workloads without quota that yield to this priority."""
@@ -109,6 +113,28 @@ class StockRoom:
         found = self._find(info.workload, given, gone)
         self._last_look = _Look(info.workload, given, set(gone), self.stock.changes, found)
         return found[1]
+
+    def moves(self, info: WorkloadInfo, assignment: Assignment) -> tuple[RoomMove, ...]:
+        request = self._facts.room_request(info.workload, _given(assignment))
+        if request.wrong or not request.pods:
+            return ()
+        plan = consolidate(self.stock, request.pods, self._facts.movable, request.topology)
+        if plan is None:
+            return ()
+        return tuple(
+            RoomMove(
+                WorkloadKey(str(one.owner)),
+                self._named(one.node, one.shares),
+                self._named(one.to.node, one.to.shares),
+            )
+            for one in plan.moves
+        )
+
+    def _named(self, node: str, shares: Iterable[Share]) -> str:
+        """Name of a place for users."""
+        gpus = self.stock.nodes[node].gpus
+        indexes = sorted(gpus[share.uuid].gpu.index for share in shares if share.uuid in gpus)
+        return f"GPU {', '.join(map(str, indexes))} of {node}"
 
     def openings(
         self,

@@ -42,6 +42,16 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
+class RoomMove:
+    """Move of a running workload to other GPUs, which would make room for another one."""
+
+    workload: WorkloadKey
+    source: str
+    """Node and GPUs where it is, as text for users."""
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
 class Opening:
     """There may be room once all candidates up to `turn` have left."""
 
@@ -115,6 +125,10 @@ class Room(Protocol):
     ) -> Verdict:
         """Check for room for all its pods, with `gone` removed. What the workload itself holds
         counts as free. Changes nothing."""
+
+    def moves(self, info: WorkloadInfo, assignment: Assignment) -> tuple[RoomMove, ...]:
+        """The cheapest moves after which there would be room; empty if none are known. Changes
+        nothing."""
 
     def openings(
         self,

@@ -285,6 +285,17 @@ def read_usage(messages: Any) -> dict[tuple[WorkloadKey, int], tuple[int, float 
     }
 
 
+def read_pod_usage(messages: Any) -> dict[str, tuple[int, float | None]]:
+    """Measured memory and GPU time ratio, by the pod's UID."""
+    return {
+        _word(one.uid, "pod_usage.uid"): (
+            _within(one.memory_bytes, 0, MAX_BYTES, "pod_usage.memory_bytes"),
+            _ratio(one.used_ratio if one.HasField("used_ratio") else None, "pod_usage.used_ratio"),
+        )
+        for one in few(messages, "pod_usage", MAX_PODS)
+    }
+
+
 def _read_spans(messages: Any, what: str) -> tuple[Span, ...]:
     return tuple(
         Span(

@@ -15,6 +15,7 @@ from queuecontroller.server.api.messages import (
     read_detections,
     read_hello,
     read_key,
+    read_pod_usage,
     read_said,
     read_shares,
     read_state,
@@ -88,7 +89,10 @@ class NodesApi:
     def _report(self, request: Any, caller: Caller) -> Any:
         self._identify(request, caller)
         capacity, usage = read_capacity(request.capacity), read_usage(request.usage)
-        detections = read_detections(request.detections)
+        pod_usage, detections = (
+            read_pod_usage(request.pod_usage),
+            read_detections(request.detections),
+        )
         node = self._shell.step(
             "report",
             lambda book, now_ns: book.desk.report(
@@ -97,6 +101,7 @@ class NodesApi:
         )
         mine = {one.workload for one in self._shell.book.nodes.of_node(node.name)}
         node.usage = {key: found for key, found in usage.items() if key[0] in mine}
+        node.pod_usage = pod_usage
         # A node may attribute detections only to its own workloads.
         node.record_detections(
             one if one.workload in mine else replace(one, workload=None) for one in detections

@@ -39,7 +39,11 @@ NODES: Final = Metric(
     "sluice_queue_nodes", _G, ("state",), "Nodes: ready, away (lease over) or lost."
 )
 PODS: Final = Metric(
-    "sluice_queue_pods", _G, ("state",), "Pods assigned to nodes: decided, running, paused."
+    "sluice_queue_pods",
+    _G,
+    ("state",),
+    "Pods with GPUs on nodes: decided, running, paused; in mode kubernetes also reserved (no pod"
+    " yet), starting and terminating.",
 )
 UNPLACED: Final = Metric(
     "sluice_queue_unplaced_workloads",
@@ -88,7 +92,8 @@ GPU_MEMORY: Final = Metric(
     "sluice_queue_gpu_memory_bytes",
     _G,
     ("node", "state"),
-    "GPU memory of connected nodes: capacity, given to pods, and outside (used by unqueued work).",
+    "GPU memory of connected nodes: capacity, given to workloads and pods, and outside (used by"
+    " programs without either).",
 )
 FRAGMENTATION: Final = Metric(
     "sluice_queue_gpu_fragmentation_ratio",

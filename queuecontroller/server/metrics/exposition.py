@@ -15,6 +15,7 @@ from queuecontroller.server.metrics import catalogue as m
 from queuecontroller.server.metrics.kueue import ALONE, MAX_QUEUES, Around, kueue_samples
 from queuecontroller.server.metrics.samples import Samples
 from queuecontroller.state.figures import DEFECTS
+from queuecontroller.state.nodes.nodes_room import without_pods
 from queuecontroller.state.shell import Shell
 from sluicecommon.hami import metrics as hami
 
@@ -64,8 +65,9 @@ class _Scrape:
         if len(nodes) > MAX_NODES:
             nodes.sort(key=lambda one: not book.nodes.ready(one, now_ns))
         for node in nodes[:MAX_NODES]:
-            gpus = node.capacity.gpus
-            given = sum(s.memory_bytes for a in book.nodes.of_node(node.name) for s in a.gpus)
+            gpus = without_pods(node.capacity).gpus
+            held = book.nodes_room.given_on(node.name)
+            given = sum(share.memory_bytes for shares in held for share in shares)
             outside = sum(gpu.outside_memory_bytes for gpu in gpus)
             samples.add(
                 m.GPU_MEMORY, (node.name, "capacity"), sum(gpu.memory_bytes for gpu in gpus)
@@ -76,6 +78,8 @@ class _Scrape:
             samples.add(m.NODES, (state,), count)
         pods = Counter({"decided": 0, "running": 0, "paused": 0})
         pods.update(str(one.state) for one in book.nodes.assignments.values())
+        for node in nodes:
+            pods.update(one.state for one in book.nodes_room.pods.holders(node.name))
         for state, count in pods.items():
             samples.add(m.PODS, (state,), count)
         samples.add(m.UNPLACED, (), book.workloads.unplaced)

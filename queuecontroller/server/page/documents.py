@@ -10,13 +10,16 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from queuecontroller.gpushares.extender.ledger import PodHolder
 from queuecontroller.scheduler.model.objects import ResourceQuota, Workload
 from queuecontroller.scheduler.placement.capacity import GpuCapacity, NodeCapacity
+from queuecontroller.scheduler.placement.stock import Share
 from queuecontroller.scheduler.quota.tree import QuotaNode
 from queuecontroller.state.book import Book
+from queuecontroller.state.nodes.nodes_room import without_pods
 from queuecontroller.state.nodes.sessions import SECOND_NS, Detection, Node
 from queuecontroller.state.objects.asks import describe
-from queuecontroller.state.records import Assignment, Event, WorkloadRecord
+from queuecontroller.state.records import Assignment, Event, GpuShare, SharePolicy, WorkloadRecord
 from queuecontroller.state.status import Status, amounts
 from sluicecommon.page.board import Key
 
@@ -172,21 +175,23 @@ def node_document(node: Node, is_ready: bool) -> dict[str, Any]:
 
 
 def gpu_documents(
-    node: str, capacity: NodeCapacity, work: Iterable[Assignment]
+    node: str, capacity: NodeCapacity, held: Iterable[Iterable[GpuShare | Share]]
 ) -> Iterable[tuple[Key, dict[str, Any]]]:
+    """`held` are the shares of each holder on the node. Pods that the node reports are among them
+    and do not count as use outside the queue."""
     given: dict[str, list[int]] = {}
-    for one in work:
-        for share in one.gpus:
+    for shares in held:
+        for share in shares:
             sums = given.setdefault(share.uuid, [0, 0, 0])
             sums[0] += share.memory_bytes
             sums[1] += share.share_ppm
             sums[2] += 1
-    for gpu in capacity.gpus:
+    for gpu in without_pods(capacity).gpus:
         yield ("Gpu", "", gpu.uuid), gpu_document(node, gpu, given.get(gpu.uuid, [0, 0, 0]))
 
 
 def gpu_document(node: str, gpu: GpuCapacity, given: list[int]) -> dict[str, Any]:
-    """`given` are memory bytes, share ppm and number of the queue's grants on the GPU."""
+    """`given` are memory bytes, share ppm and number of the shares given of the GPU."""
     return {
         "node": node,
         "index": gpu.index,
@@ -224,6 +229,30 @@ def work_document(one: Assignment, usage: tuple[int, float | None] | None) -> di
         "used": to_mib(used),
         "achieved": ratio(achieved),
         "since": one.changed_ns // SECOND_NS or None,
+    }
+
+
+def pod_document(
+    node: str, one: PodHolder, queue: str, usage: tuple[int, float | None] | None
+) -> dict[str, Any]:
+    """Document of a pod that Kubernetes runs, or of a place reserved for one; `queue` is the
+    ClusterQueue whose quota it uses, empty for a plain pod."""
+    used, achieved = usage if usage is not None else (None, None)
+    if any(share.alone for share in one.shares):
+        policy = SharePolicy.EXCLUSIVE
+    else:
+        hard = any(share.share_ppm for share in one.shares)
+        policy = SharePolicy.HARD if hard else SharePolicy.ELASTIC
+    return {
+        "workload": one.workload or None,
+        "pod": one.pod or None,
+        "node": node,
+        "state": one.state,
+        "policy": str(policy),
+        "cq": queue or None,
+        "gpus": [[s.uuid, s.memory_bytes, ratio(s.share_ppm / 1e6), s.mig] for s in one.shares],
+        "used": to_mib(used),
+        "achieved": ratio(achieved),
     }
 
 

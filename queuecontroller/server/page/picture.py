@@ -52,6 +52,8 @@ class Picture:
         """Keys of GPU documents, by node."""
         self._detections: dict[str, set[Key]] = {}
         """Keys of detection documents, by node."""
+        self._pods: dict[str, set[Key]] = {}
+        """Keys of the documents of pods and of reserved places, by node."""
         self._event_keys: deque[Key] = deque()
         self._events = 0
         self._next_second = 0.0
@@ -83,8 +85,8 @@ class Picture:
         known: set[str] = set()
         for node in self._shell.book.nodes.nodes.values():
             given: Counter[str] = Counter()
-            for one in self._shell.book.nodes.of_node(node.name):
-                for share in one.gpus:
+            for shares in self._shell.book.nodes_room.given_on(node.name):
+                for share in shares:
                     given[share.uuid] += share.memory_bytes
             for gpu in node.capacity.gpus:
                 known.add(gpu.uuid)
@@ -249,11 +251,21 @@ class Picture:
 
     def _look_at_nodes(self) -> None:
         """Mark nodes as changed that reported, or whose lease may have ended."""
-        nodes = self._shell.book.nodes
+        nodes, stock = self._shell.book.nodes, self._shell.book.nodes_room.stock
         now_ns = self._shell.now_ns()
         for name, node in nodes.nodes.items():
             newest = next(reversed(node.detections), None)
-            state = (id(node.capacity), newest, nodes.ready(node, now_ns), node.record.lost)
+            is_ready = nodes.ready(node, now_ns)
+            room = stock.nodes.get(name)
+            held = room.version if room is not None else 0
+            state = (
+                id(node.capacity),
+                newest,
+                is_ready,
+                node.record.lost,
+                held,
+                id(node.pod_usage),
+            )
             if self._capacities.get(name) != state:
                 self._capacities[name] = state
                 self._dirty[("Node", "", name)] = None
@@ -265,13 +277,13 @@ class Picture:
         if node is None:
             self.board.drop(("Node", "", name))
             self._capacities.pop(name, None)
-            for key in before | self._detections.pop(name, set()):
+            for key in before | self._detections.pop(name, set()) | self._pods.pop(name, set()):
                 self.board.drop(key)
             return
         is_ready = nodes.ready(node, self._shell.now_ns())
         self.board.put(("Node", "", name), d.node_document(node, is_ready))
         work = list(nodes.of_node(name))
-        now = dict(d.gpu_documents(name, node.capacity, work))
+        now = dict(d.gpu_documents(name, node.capacity, self._shell.book.nodes_room.given_on(name)))
         for key, found in now.items():
             self.board.put(key, found)
         for key in before - now.keys():
@@ -281,6 +293,24 @@ class Picture:
         self._look_at_detections(node)
         for workload in {one.workload for one in work}:
             self._look_at_work(workload)
+        self._look_at_pods(node)
+
+    def _look_at_pods(self, node: Node) -> None:
+        """Refresh the documents of the node's pods and reserved places."""
+        book = self._shell.book
+        now: set[Key] = set()
+        for one in book.nodes_room.pods.holders(node.name):
+            key = ("Work", one.namespace, f"/{one.key}")
+            now.add(key)
+            record = book.workloads.records.get(WorkloadKey(one.workload))
+            admission = record.workload.admission if record is not None else None
+            queue = admission.cluster_queue if admission is not None else ""
+            usage = node.pod_usage.get(one.key)
+            self.board.put(key, d.pod_document(node.name, one, queue, usage))
+        for gone in self._pods.pop(node.name, set()) - now:
+            self.board.drop(gone)
+        if now:
+            self._pods[node.name] = now
 
     def _look_at_detections(self, node: Node) -> None:
         found = dict(d.detection_document(node.name, one) for one in node.detections.values())

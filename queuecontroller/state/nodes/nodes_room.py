@@ -3,7 +3,7 @@ scheduler and the rest of the service."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -11,6 +11,7 @@ from queuecontroller.gpushares.extender.ledger import PodLedger, Running
 from queuecontroller.scheduler.model.objects import Workload, WorkloadKey
 from queuecontroller.scheduler.placement.capacity import GpuCapacity, NodeCapacity, PodGpus
 from queuecontroller.scheduler.placement.choose import Chosen
+from queuecontroller.scheduler.placement.consolidation import Movable
 from queuecontroller.scheduler.placement.fragmentation import Fragmentation, Gauge
 from queuecontroller.scheduler.placement.mig import Span
 from queuecontroller.scheduler.placement.request import AskError
@@ -31,6 +32,8 @@ from queuecontroller.state.records import (
 )
 
 NEVER_NS: Final = 1 << 62
+MOVE_COST_MIB: Final = 1 << 10
+"""Cost of a move besides its memory, in MiB, so that few moves are preferred to many small ones."""
 AVOID_NS: Final = 30_000_000_000
 """Nanoseconds for which a node that refused a workload is avoided for it: longer than it takes a
 report to show the reason."""
@@ -194,6 +197,32 @@ class NodesRoom(StockRoom):
         record = self._find_record(key)
         return record is not None and record.workload.priority < priority
 
+    def movable(self, owner: Hashable) -> Movable | None:
+        """A workload that runs with one pod; its GPU memory is what a move has to copy or lose."""
+        if not isinstance(owner, str):
+            return None
+        key = WorkloadKey(owner)
+        record = self._find_record(key)
+        pods = self._nodes.of_workload(key)
+        if record is None or record.workload.admission is None or len(pods) != 1:
+            return None
+        [assignment] = pods.values()
+        given = record.workload.admission.pod_sets
+        if assignment.state is not PodState.RUNNING or len(given) != 1 or assignment.ask.mig:
+            return None
+        flavors = [
+            flavor
+            for name in dict.fromkeys(given[0].flavors.values())
+            if (flavor := self._catalogue.flavor(name)) is not None
+        ]
+        pod_set = next(one for one in record.workload.pod_sets if one.name == given[0].name)
+        try:
+            pod = pod_of(assignment.pod, assignment.ask, pod_set, flavors, record.node)
+        except AskError:
+            return None
+        memory_mib = sum(share.memory_bytes for share in assignment.gpus) >> 20
+        return Movable(owner, pod, MOVE_COST_MIB + memory_mib)
+
     def resting(self, priority: int) -> Collection[WorkloadKey]:
         return [key for key, mine in self._resting.items() if mine < priority]
 
@@ -244,6 +273,11 @@ class NodesRoom(StockRoom):
         for key in sorted(verdict.frees):
             self.oust(key, record.key, now_ns)
         return verdict.refusal or self.kept(record.key) or []
+
+    def given_on(self, name: str) -> Iterator[Sequence[GpuShare | Share]]:
+        """Shares on a node by holder: assignments of the queue, pods, and reserved places."""
+        yield from (one.gpus for one in self._nodes.of_node(name))
+        yield from (one.shares for one in self.pods.holders(name))
 
     def fragmentation(self) -> dict[str, Fragmentation]:
         """Fragmentation by size of request as of the last decision; see

@@ -114,6 +114,8 @@ class Node:
     lease_until_ns: int = 0
     usage: dict[tuple[WorkloadKey, int], tuple[int, float | None]] = field(default_factory=dict)
     """Measured memory and GPU time ratio, by workload and attempt."""
+    pod_usage: dict[str, tuple[int, float | None]] = field(default_factory=dict)
+    """Measured memory and GPU time ratio of pods that the kubelet started, by UID."""
     detections: dict[int, Detection] = field(default_factory=dict)
     """Detections by number, the newest last."""
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any, Final
 
+from queuecontroller.gpushares.extender.pods import nodes_of
 from queuecontroller.scheduler.lifecycle import (
     Eviction,
     PodsReadySettings,
@@ -350,8 +351,9 @@ class Workloads:
         queue = workload.admission.cluster_queue
         self._save(record, now_ns, workload=conditions.admitted(workload, now_ns))
         self.engine.admitted(key, now_ns)
-        where = ", ".join(sorted({one.node for one in placed})) or "no GPU requested"
-        self._journal.note("Admitted", _subject(key), f"by {queue}; {where}", now_ns)
+        nodes = {one.node for one in placed} | nodes_of(workload.admission)
+        where = f"; {', '.join(sorted(nodes))}" if nodes else ""
+        self._journal.note("Admitted", _subject(key), f"by {queue}{where}", now_ns)
         for one in placed:
             self._decide_run(self.records[key], one, now_ns)
         state = self.engine.cache.queues.get(queue)

@@ -19,6 +19,7 @@ from nodeagent.ports.queue import (
     Fence,
     LinkLost,
     NotOffered,
+    PodUsage,
     QueueStatus,
     Usage,
     Welcome,
@@ -55,7 +56,7 @@ class Controller:
         fence: Fence,
         sequence: int,
         capacity: Capacity,
-        usage: Sequence[Usage],
+        usage: Sequence[Usage | PodUsage],
         detections: Sequence[Detection],
     ) -> Welcome:
         raise LinkLost("no report is due for an hour")

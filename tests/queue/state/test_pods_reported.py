@@ -3,20 +3,22 @@ and count once."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 
 import pytest
 
 from nodeagent import native
 from nodeagent.adapters.api.wire import Wire as NodeWire
-from nodeagent.adapters.queue.wire import write_capacity
+from nodeagent.adapters.queue.wire import write_capacity, write_pod_usage
 from nodeagent.ports.ledger import ContainerRef, DeviceShare, GrantRecord
 from nodeagent.ports.processes import Process
-from nodeagent.ports.queue import Capacity, PodGpus, ReportedGpu
-from nodeagent.shell.queue.capacity import pods_of
+from nodeagent.ports.queue import Capacity, PodGpus, PodUsage, ReportedGpu
+from nodeagent.settings.daemon import QueueSettings
+from nodeagent.shell.queue.capacity import CapacityReader, pods_of
 from nodeagent.units import Bytes, GpuUuid, GrantId, Ppm, SharePolicy
 from queuecontroller.scheduler.placement.capacity import NodeCapacity
-from queuecontroller.server.api.messages import read_capacity
+from queuecontroller.server.api.messages import read_capacity, read_pod_usage
 from queuecontroller.server.api.wire import Wire, find_descriptors
 from queuecontroller.state.book import Book, BookSettings
 from queuecontroller.state.nodes.sessions import Hello
@@ -108,3 +110,52 @@ def test_a_pod_out_of_bounds_is_refused() -> None:
     nameless.pods.add()
     with pytest.raises(Refused, match=r"pods\.uid"):
         read_capacity(nameless)
+
+
+@dataclass
+class Regions:
+    """Grants with one device each, whose memory and consumed time a test sets."""
+
+    records: list[GrantRecord]
+    charged_bytes: dict[str, int] = field(default_factory=dict)
+    consumed_ns: dict[str, int] = field(default_factory=dict)
+
+    def live(self) -> dict[GrantId, SimpleNamespace]:
+        return {one.grant: SimpleNamespace(record=one) for one in self.records}
+
+    def opened(self, grant: GrantId | None) -> SimpleNamespace | None:
+        if grant not in self.charged_bytes:
+            return None
+        total = SimpleNamespace(
+            consumed_ns=self.consumed_ns[grant], charged_bytes=self.charged_bytes[grant]
+        )
+        account = SimpleNamespace(physical_bytes=(0,), total=lambda index: total)
+        return SimpleNamespace(account=account)
+
+
+def test_the_use_of_a_pods_containers_is_reported_together() -> None:
+    one, side = (grant("a", SharePolicy.HARD, "GPU-0", container=c) for c in ("main", "side"))
+    unopened = grant("b", SharePolicy.HARD, "GPU-0")
+    bare = replace(grant("c", SharePolicy.HARD, "GPU-0"), container=None)
+    grants = Regions([one, side, unopened, bare])
+    now_ns = [10**9]
+    reader = CapacityReader(QueueSettings(), "n", grants, None, lambda: now_ns[0])  # type: ignore[arg-type]
+    for record in (one, side, bare):
+        grants.charged_bytes[record.grant] = GIB
+        grants.consumed_ns[record.grant] = 0
+    assert reader.usage(()) == [PodUsage("u-a", 2 * GIB, None)], "no time has passed yet"
+    now_ns[0] += 2 * 10**9
+    grants.consumed_ns[one.grant] = 10**9
+    grants.consumed_ns[side.grant] = 5 * 10**8
+    found = reader.usage(())
+    assert found == [PodUsage("u-a", 2 * GIB, 0.75)]
+
+    wire = NodeWire(native.locate().wire_descriptors)
+    messages = [write_pod_usage(wire, each) for each in found if isinstance(each, PodUsage)]
+    theirs = Wire(find_descriptors()).PodUsage
+    read = read_pod_usage([theirs.FromString(each.SerializeToString()) for each in messages])
+    assert read == {"u-a": (2 * GIB, 0.75)}
+    with pytest.raises(Refused, match="pod_usage"):
+        read_pod_usage([theirs(uid="u", used_ratio=float("nan"))])
+    with pytest.raises(Refused, match="pod_usage"):
+        read_pod_usage([theirs(uid="", memory_bytes=1)])

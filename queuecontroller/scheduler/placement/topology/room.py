@@ -51,7 +51,13 @@ from queuecontroller.scheduler.placement.topology.wishes import (
     whole_values,
 )
 from queuecontroller.scheduler.preemption.candidates import Candidates, Turn
-from queuecontroller.scheduler.preemption.room import FillBack, Opening, SearchBudget, Verdict
+from queuecontroller.scheduler.preemption.room import (
+    FillBack,
+    Opening,
+    RoomMove,
+    SearchBudget,
+    Verdict,
+)
 
 _NO_TOPOLOGY = (HOSTNAME,)
 """Levels of a pod set that is bound to nodes only by its devices."""
@@ -139,6 +145,10 @@ class TopologyRoom:
         if workload.admission is not None:
             self.ground.hold(workload.key, self.parts_of(workload, workload.admission))
             self.devices.restored(workload)
+
+    def moves(self, info: WorkloadInfo, assignment: Assignment) -> tuple[RoomMove, ...]:
+        """None: pods that request whole devices are not moved."""
+        return ()
 
     def openings(
         self,

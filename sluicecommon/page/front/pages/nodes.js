@@ -146,11 +146,11 @@ export function grantTable(app, held, gpu) {
   const onNode = app.session.site === "node";
   return table(
     `Grants on GPU ${gpu.index}`,
-    [onNode ? "grant" : "workload", "memory granted", "in use", "share granted", "achieved", "throttled", "state", "since"],
+    [onNode ? "grant" : "holder", "memory granted", "in use", "share granted", "achieved", "throttled", "state", "since"],
     held.map(({ who, memory, share, profile, work }) => ({
       key: `${work.ns}/${work.name}`,
       cells: [
-        onNode ? link(`grants/${to(work.ns, work.name)}`, who) : link(`workloads/${to(work.ns, work.workload.split("/")[1])}`, work.pod ? `${who} ${work.pod}` : who),
+        onNode ? link(`grants/${to(work.ns, work.name)}`, who) : work.workload ? [link(`workloads/${to(work.ns, work.workload.split("/")[1])}`, who), work.pod ? ` ${work.pod}` : ""] : `${who} (pod)`,
         profile ? `MIG ${profile}` : bytes(memory),
         bytes(work.used),
         work.policy === "elastic" ? "weighted" : percent(share),

@@ -1,7 +1,7 @@
 // Overview: use of GPUs and queues, and alerts.
 
 import { h } from "../dom.js";
-import { bytes, count, percent, time } from "../format.js";
+import { age, bytes, count, percent, time } from "../format.js";
 import { badge, bar, link, table, tile, to, tone } from "../parts.js";
 
 const MAX_GPUS = 400;
@@ -17,13 +17,19 @@ export function gpuBar(gpu, work) {
   return bar(parts, label, gpu.used === undefined ? undefined : gpu.used / total);
 }
 
+// Who holds a grant: a workload of the queue, else a pod, else the grant's own name.
+export function holder(work) {
+  if (work.workload) return work.workload;
+  return work.pod ? `${work.ns}/${work.pod}` : work.name;
+}
+
 // Grants by the GPU that they are on.
 export function holders(store) {
   const found = new Map();
   for (const one of store.all("Work")) {
     for (const [uuid, memory, share, profile] of one.gpus || []) {
       if (!found.has(uuid)) found.set(uuid, []);
-      found.get(uuid).push({ who: one.workload || one.name, memory, share, profile, work: one });
+      found.get(uuid).push({ who: holder(one), memory, share, profile, work: one });
     }
   }
   return found;
@@ -46,6 +52,37 @@ export function sums(gpus) {
     if (one.health === "healthy") total.well += 1;
   }
   return total;
+}
+
+// GPUs that give new grants and have none, and nothing else in use on them.
+function idle(gpus) {
+  return gpus.filter((one) => one.health === "healthy" && !one.grants && !one.outside && !(one.used > 1 << 30));
+}
+
+const WAITING = new Set(["Pending", "QuotaReserved", "Paused"]);
+const MAX_ROWS = 6;
+const UNUSED = 0.5;
+const SETTLED_S = 120;
+
+function longestPending(workloads) {
+  return workloads
+    .filter((one) => WAITING.has(one.phase))
+    .sort((a, b) => (a.created || 0) - (b.created || 0))
+    .slice(0, MAX_ROWS);
+}
+
+// Grants that use less than half of their guaranteed time and of their memory, the largest unused memory first.
+function unused(store) {
+  const now = Date.now() / 1000;
+  const found = [];
+  for (const one of store.all("Work")) {
+    if (one.state !== "running" || one.used === undefined || (one.since && now - one.since < SETTLED_S)) continue;
+    const memory = (one.gpus || []).reduce((sum, [, bytes_]) => sum + bytes_, 0);
+    const share = (one.gpus || []).reduce((sum, [, , ratio]) => sum + (ratio || 0), 0);
+    const busy = one.achieved === undefined ? 0 : one.achieved;
+    if (memory && one.used < memory * UNUSED && busy < (share || 1) * UNUSED) found.push({ one, memory, share });
+  }
+  return found.sort((a, b) => b.memory - b.one.used - (a.memory - a.one.used)).slice(0, MAX_ROWS);
 }
 
 export function alerts(store) {
@@ -88,6 +125,8 @@ export function overview(app) {
   const warned = alerts(store);
   const onNode = app.session.site === "node";
   const grants = store.all("Work");
+  const waits = longestPending(workloads);
+  const wasted = unused(store);
   return [
     h("h1", null, "Overview"),
     h(
@@ -95,6 +134,7 @@ export function overview(app) {
       { class: "tiles" },
       gpus.length ? tile("GPUs", `${total.well} / ${gpus.length}`, "healthy") : null,
       nodes.length && !onNode ? tile("nodes", `${ready} / ${nodes.length}`, "ready") : null,
+      gpus.length ? tile("idle GPUs", String(idle(gpus).length), "healthy, without a grant") : null,
       gpus.length ? tile("GPU memory granted", percent(total.given / (total.memory || 1)), `${bytes(total.given)} of ${bytes(total.memory)}`) : null,
       total.known ? tile("GPU memory in use", percent(total.used / total.known), bytes(total.used)) : null,
       gpus.length ? tile("GPU time granted", percent(total.share / gpus.length)) : null,
@@ -104,6 +144,36 @@ export function overview(app) {
       onNode ? null : tile("pending", String((phases.Pending || 0) + (phases.QuotaReserved || 0) + (phases.Paused || 0))),
     ),
     h("section", { "aria-labelledby": "o-alerts" }, h("h2", { id: "o-alerts" }, "Needs attention"), warned.length ? h("ul", { class: "alerts" }, warned.slice(0, 50).map((one) => h("li", { key: one.key }, badge(one.badge), " ", one.text))) : h("p", { class: "empty" }, "Nothing.")),
+    waits.length
+      ? h(
+          "section",
+          { "aria-labelledby": "o-waits" },
+          h("h2", { id: "o-waits" }, "Longest pending"),
+          table(
+            "Workloads that have been pending for longest",
+            ["workload", "ClusterQueue", "pending for", "reason"],
+            waits.map((one) => ({
+              key: `${one.ns}/${one.name}`,
+              cells: [link(`workloads/${to(one.ns, one.name)}`, `${one.ns}/${one.name}`), one.cq ? link(`clusterqueues/${to(one.cq)}`, one.cq) : "none", age(one.created), one.message || one.reason || ""],
+            })),
+          ),
+        )
+      : null,
+    wasted.length
+      ? h(
+          "section",
+          { "aria-labelledby": "o-unused" },
+          h("h2", { id: "o-unused" }, "Grants in little use"),
+          table(
+            "Grants that use less than half of their memory and of their GPU time",
+            ["holder", "node", "memory granted", "memory in use", "share granted", "share achieved"],
+            wasted.map(({ one, memory, share }) => ({
+              key: `${one.ns}/${one.name}`,
+              cells: [holder(one), link(`nodes/${to(one.node)}`, one.node), bytes(memory), bytes(one.used), one.policy === "elastic" ? "weighted" : percent(share), percent(one.achieved)],
+            })),
+          ),
+        )
+      : null,
     gpus.length
       ? h(
           "section",

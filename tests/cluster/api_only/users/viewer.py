@@ -29,12 +29,16 @@ class Viewer:
             return error.code, json.loads(error.read())
 
     def sees(self) -> set[tuple[str, str, str]]:
-        """Everything the stream tells it at first."""
+        """Keys of all documents that the stream sends first."""
+        return set(self.documents())
+
+    def documents(self) -> dict[tuple[str, str, str], dict[str, Any]]:
+        """All documents that the stream sends first, by kind, namespace and name."""
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.port}/api/stream",
             headers={"Authorization": f"Bearer {self.token}"},
         )
-        found: set[tuple[str, str, str]] = set()
+        found: dict[tuple[str, str, str], dict[str, Any]] = {}
         with urllib.request.urlopen(request, timeout=60) as answer:
             event = ""
             for raw in answer:
@@ -42,7 +46,7 @@ class Viewer:
                 if line.startswith("event: "):
                     event = line.removeprefix("event: ")
                 if line.startswith("data: ") and event == "delta":
-                    found |= {(one[0], one[1], one[2]) for one in json.loads(line[6:])}
+                    found |= {(one[0], one[1], one[2]): one[3] for one in json.loads(line[6:])}
                 if line.startswith("data: ") and event == "synced":
                     return found
         raise AssertionError("the stream ended")
