@@ -33,7 +33,6 @@ from tests.unit.nodeagent.metrics.scraping import scrape
 from tests.unit.nodeagent.metrics.views import CAPTURED, GIB, contained, grant, node
 
 GOLDEN = REPO / "tests" / "golden" / "metrics-all.txt"
-BASE_UNITS = ("seconds", "bytes", "ratio", "celsius", "watts", "info")
 OTHER_UNITS = re.compile(
     r"_(ms|milliseconds|us|minutes|hours|days|kb|mb|gb|mib|gib|kilobytes|megabytes|percent|mw|milliwatts)\b"
 )
