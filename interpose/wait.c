@@ -4,7 +4,7 @@
 #include "interpose/driver/driver.h"
 #include "interpose/memory/charge.h"
 #include "interpose/memory/pool.h"
-#include "interpose/tenant/away.h"
+#include "interpose/tenant/moves.h"
 #include "interpose/tenant/guest.h"
 
 /* The application waited for its work: counters, records and pools are brought up to date. */

@@ -13,7 +13,7 @@
 #include "interpose/compute/siblings.h"
 #include "interpose/tenant/capture.h"
 #include "interpose/tenant/guest.h"
-#include "interpose/tenant/move.h"
+#include "interpose/tenant/moves.h"
 
 static void (*on_launch)(int device, bool loaded);
 

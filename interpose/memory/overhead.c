@@ -26,9 +26,9 @@
 #include <unistd.h>
 
 #include "nativecommon/clock.h"
-#include "interpose/attach/reallib.h"
+#include "interpose/attach/places.h"
 #include "nativecommon/footprint.h"
-#include "interpose/tenant/away.h"
+#include "interpose/tenant/moves.h"
 #include "interpose/tenant/guest.h"
 #include "interpose/tenant/tally.h"
 

@@ -9,7 +9,6 @@ import pytest
 
 from tests.kit.daemon.harness import (
     Daemon,
-    Tenant,
     daemon,
     neighbour_is_well,
     registered,

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef SLUICE_REALLIB_H
-#define SLUICE_REALLIB_H
+#ifndef SLUICE_PLACES_H
+#define SLUICE_PLACES_H
+
+/* The directory in which to look for this process's grant; it need not exist. NULL: this process has none. */
+const char *settings_grant_dir(void);
 
 /* dlopen the real library behind this one: only `path` if it is given, otherwise `soname` wherever the loader would
  * search, skipping our own copies. NULL: not found. */
