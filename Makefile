@@ -7,7 +7,7 @@ MESON_DIR := build/meson
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
 GPU_ARGS ?=
-# Hundreds of processes are started: none of them compiles our modules anew.
+# Tests start hundreds of processes, none of which should compile our modules again.
 unexport PYTHONDONTWRITEBYTECODE
 # Lanes of `make test`, and what runs beside them: most tests wait. Two processors are enough.
 LANES ?= 6
@@ -73,7 +73,7 @@ lint: $(VENV)/.ready ## ruff, mypy --strict, import contracts, clang-format, cla
 bench: build ## ratios measured in one run: with and without us; writes build/bench.json
 	$(BIN)/python -m tests.bench
 
-fuzz: build ## ten minutes over every reader of what somebody else wrote; writes build/fuzz.json; needs clang
+fuzz: build ## ten minutes over every reader of untrusted input; writes build/fuzz.json; needs clang
 	$(BIN)/python -m tests.fuzz --seconds $${FUZZ_S:-600}
 
 soak: build ## the node under random load and kills for SOAK_S seconds (default 14400): nothing lost, nothing that grows
@@ -103,7 +103,7 @@ $(CHART_MADE): $(VENV)/.ready $(CHART_SOURCES)
 # Without the virtual environment: what is installed must find the system's Python.
 SYSTEM_PATH := /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 PREFIX ?= /usr
-install: ## lay Sluice out below DESTDIR, for PREFIX (default /usr); for who packages it
+install: ## install Sluice below DESTDIR, for PREFIX (default /usr); for packagers
 	@test -f build/system/build.ninja || PATH=$(SYSTEM_PATH) meson setup build/system -Dsystem=true \
 		--prefix=$(PREFIX) --sysconfdir=/etc --buildtype=release >build/setup-system.log 2>&1 || { cat build/setup-system.log; exit 1; }
 	@PATH=$(SYSTEM_PATH) DESTDIR="$(DESTDIR)" meson install -C build/system --quiet

@@ -169,7 +169,7 @@ static const struct wrapper *hook_by_name(const char *symbol, int version, bool 
 	return best;
 }
 
-/* Is some form of this function wrapped? With `only_guards`, query and wait functions do not count. */
+/* True if some form of this function is wrapped. With `only_guards`, query and wait functions do not count. */
 static bool is_hooked_base(const char *symbol, bool only_guards)
 {
 	for (size_t i = 0; i < WRAPPERS; i++) {
@@ -182,7 +182,7 @@ static bool is_hooked_base(const char *symbol, bool only_guards)
 	return false;
 }
 
-/* Is the driver's result one of the functions that forward.def lists as needing no hook? */
+/* True if the driver's result is one of the functions that forward.def lists as needing no hook. */
 static bool is_forwarded(const char *symbol, const void *real)
 {
 	static const char *const versions[] = { "", "_v2", "_v3", "_v4", "_v5" };
@@ -228,7 +228,7 @@ static CUresult ask_driver(enum form form, const char *symbol, void **ret_found,
 	return r == CUDA_SUCCESS && !*ret_found ? CUDA_ERROR_NOT_FOUND : r;
 }
 
-/* Does this driver return the functions that it exports? All known ones do. */
+/* True if this driver returns the functions that it exports. All known ones do. */
 static bool answers_exports(void)
 {
 	static int known; /* 0 not checked, 1 yes, 2 no; racing threads get the same result */

@@ -59,7 +59,8 @@ CUresult cuCtxSynchronize(void)
 	return result;
 }
 
-/* CUDA 13: any context, not only the current one, so it says less about the work that this thread has queued. */
+/* CUDA 13: any context, not only the current one, so it is weaker evidence about the work that this thread has
+ * queued. */
 CUresult cuCtxSynchronize_v2(CUcontext context)
 {
 	CUcontext current = NULL;

@@ -1,4 +1,4 @@
-"""A budget of steps for the evaluation of what a user wrote."""
+"""A budget of steps for the evaluation of user input."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 TEXT_STEP: Final = 64
-"""Characters of a text that are one step."""
+"""Characters of a text that count as one step."""
 
 
 class BudgetSpent(Exception):
@@ -15,7 +15,7 @@ class BudgetSpent(Exception):
 
 @dataclass(slots=True)
 class Budget:
-    """Steps that are left; every loop over a user's values takes one for each round."""
+    """Limit of the steps of an evaluation; every loop over a user's values takes one per round."""
 
     most: int
     whole: Budget | None = None
@@ -23,7 +23,7 @@ class Budget:
     spent: int = 0
 
     def spend(self, steps: int = 1) -> None:
-        """Raises BudgetSpent."""
+        """Spend steps. Raises BudgetSpent."""
         self.spent += steps
         if self.spent > self.most:
             raise BudgetSpent(f"more than {self.most} steps")
@@ -31,5 +31,5 @@ class Budget:
             self.whole.spend(steps)
 
     def spend_text(self, *texts: str) -> None:
-        """The steps of an operation that reads whole texts. Raises BudgetSpent."""
+        """Spend the steps of an operation that reads whole texts. Raises BudgetSpent."""
         self.spend(1 + sum(map(len, texts)) // TEXT_STEP)

@@ -30,7 +30,7 @@ class Metric:
 
 
 class Samples(Protocol):
-    """Where samples are added."""
+    """Receiver of samples."""
 
     def add(self, metric: Metric, labels: tuple[str, ...], value: float | None) -> None: ...
 

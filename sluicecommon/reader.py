@@ -1,4 +1,4 @@
-"""A reader of one mapping of a manifest that knows its path and which keys were read.
+"""A reader of one mapping of a manifest, with its path and the keys that were read.
 
 Every problem names the field by its full path; all problems of a file are reported together. A key
 that was never read is an unknown field, reported with the nearest known key.
@@ -88,7 +88,7 @@ def read_or_refused(read: Callable[[], T]) -> T:
     except ManifestError:
         raise
     except _DEFECTS as error:
-        what = f"cannot be read, by a defect of this program: {type(error).__name__}: {error}"
+        what = f"cannot be read because of an internal error: {type(error).__name__}: {error}"
         raise ManifestError(
             [Problem("", what[:300], "report it; everything else continues")]
         ) from error
@@ -102,7 +102,7 @@ class Reader:
     ) -> None:
         self.path = path
         self.problems: list[Problem] = [] if problems is None else problems
-        self._asked: set[str] = set()
+        self._read_keys: set[str] = set()
         self._value: Mapping[str, object] = {}
         self._lost = False
         """True if the value is not a mapping, which is reported once instead of as missing
@@ -121,11 +121,11 @@ class Reader:
         self.problems.append(Problem(self.at(key), message, fix))
 
     def has(self, key: str) -> bool:
-        self._asked.add(key)
+        self._read_keys.add(key)
         return self._value.get(key) is not None
 
     def raw(self, key: str) -> object:
-        self._asked.add(key)
+        self._read_keys.add(key)
         return self._value.get(key)
 
     def _typed(self, key: str, kind: type[T], default: T, what: str) -> T:
@@ -261,11 +261,11 @@ class Reader:
 
     def ignore(self, *keys: str) -> None:
         """Mark fields as known that have no effect here."""
-        self._asked.update(keys)
+        self._read_keys.update(keys)
 
     def done(self) -> None:
         """Report every key that has not been read as unknown."""
-        self.known(*self._asked)
+        self.known(*self._read_keys)
 
     def known(self, *keys: str) -> set[str]:
         """Report every other key as unknown; returns those of `keys` that were probably meant."""

@@ -16,14 +16,14 @@ def words(text: str) -> dict[str, str]:
     """Amounts by name, not parsed yet. Raises ValueError."""
     if len(text) > LONGEST:
         raise ValueError(f" is longer than {LONGEST} characters")
-    said: dict[str, str] = {}
+    given: dict[str, str] = {}
     for word in text.replace(",", " ").split():
         name, equals, amount = word.partition("=")
         if name not in KNOWN or not equals:
             raise ValueError(f": {word[:40]!r} is not NAME=AMOUNT with {', '.join(KNOWN)}")
-        if name in said:
-            raise ValueError(f": {name} is said twice")
-        said[name] = amount
-    if MEMORY in said and PERCENT in said:
-        raise ValueError(f": {MEMORY} and {PERCENT} are two words for one thing: leave one out")
-    return said
+        if name in given:
+            raise ValueError(f": {name} is given twice")
+        given[name] = amount
+    if MEMORY in given and PERCENT in given:
+        raise ValueError(f": {MEMORY} and {PERCENT} both set the memory: leave one out")
+    return given

@@ -134,7 +134,7 @@ def _check_list(meta: Mapping[str, Any], value: list[Any]) -> str | None:
         elif one < 0:
             return f"may hold numbers from 0, not {one!r}"
     if len(set(value)) != len(value):
-        return f"has something twice: {value!r}"
+        return f"has a duplicate: {value!r}"
     return None
 
 
@@ -148,7 +148,7 @@ def _check_text(meta: Mapping[str, Any], value: str) -> str | None:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """For the end of a sentence that says there is no such name."""
+    """End of an error text about an unknown name: the similar known one, or all known ones."""
     names = list(known)
     close = difflib.get_close_matches(name, names, n=1)
     return f" (did you mean {close[0]!r}?)" if close else f"; known: {', '.join(names)}"

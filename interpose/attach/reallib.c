@@ -17,7 +17,7 @@
 #include "interpose/attach/oldglibc.h"
 #include "proto/region.h"
 
-/* Marks a library as one of ours; never called. */
+/* Marks a library as one of Sluice's; never called. */
 __attribute__((visibility("default"))) int sluice_interposer_major(void);
 int sluice_interposer_major(void)
 {
@@ -29,7 +29,7 @@ static bool same_file(const struct stat *a, const struct stat *b)
 	return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
 }
 
-/* dlopen `path`; NULL if it is one of ours or does not load. */
+/* dlopen `path`; NULL if it is one of Sluice's or does not load. */
 static void *open_real(const char *path)
 {
 	struct stat own, other;

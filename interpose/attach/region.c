@@ -375,7 +375,7 @@ void sluice_memory_release(struct sluice_usage *usage, uint32_t slot, uint32_t d
 		continue;
 }
 
-/* Does the slot belong to a program that this process ran before its last exec? */
+/* True if the slot belongs to a program that this process ran before its last exec. */
 static bool slot_is_of_before(const struct sluice_usage_slot *s, uint64_t process, uint64_t image)
 {
 	uint64_t before = __atomic_load_n(&s->image, __ATOMIC_RELAXED);

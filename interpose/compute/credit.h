@@ -103,10 +103,10 @@ static inline bool throttle_pass(enum throttle_kind kind, const void *function, 
 	return way && throttle_charge(local, kind, way);
 }
 
-/* The same out of line, for doors that do not deserve a probe of their own, since each probe takes time to attach. */
+/* throttle_pass() out of line, for the rarer doors: each probe takes time to attach, so they share one. */
 bool throttle_pass_rare(enum throttle_kind kind, const void *function, const struct cost_shape *shape);
 
-/* --- off the launch path -------------------------------------------------------------------------------------------- */
+/* --- off the launch path ------------------------------------------------------------------------------------------ */
 
 /*
  * The shapes a thread has launched recently, for programs that alternate between them, as every framework does. A set

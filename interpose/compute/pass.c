@@ -150,7 +150,7 @@ void pass_look_around(struct pass_ask *ask)
 	look_around(ask, &policy, plan_is_fresh(now_ns), now_ns);
 }
 
-/* --- pay ----------------------------------------------------------------------------------------------------------- */
+/* --- pay ---------------------------------------------------------------------------------------------------------- */
 
 /* Wall time by which the clock may run ahead now. */
 static uint64_t burst_ns(const struct attempt *at)
@@ -212,10 +212,10 @@ static uint64_t pay(struct pass_ask *ask, struct attempt *at, int64_t credit_ns,
 	return defer;
 }
 
-/* --- look ---------------------------------------------------------------------------------------------------------- */
+/* --- look --------------------------------------------------------------------------------------------------------- */
 
-/* Stop waiting for a full queue? Its work takes longer than any estimate, or has not begun and waits for something that
- * this thread may have to do next. */
+/* True if the wait for a full queue must end: its work takes longer than any estimate, or has not begun and waits
+ * for something that this thread may have to do next. */
 static bool stalled(const struct pass_ask *ask, struct attempt *at)
 {
 	struct stall *stall = &at->stall;
@@ -288,7 +288,7 @@ static void look_at_queue(const struct pass_ask *ask, struct attempt *at, bool t
 	at->queued_ns = at->processes * at->contexts > 1 || sliced(at) ? pipe_inflight_ns(ask->pipe) : at->expected_ns;
 }
 
-/* Time that the launch has to wait as things are; 0 = go. `thorough`: by the driver's word on each record. */
+/* Time that the launch has to wait as things are; 0 = go. `thorough`: query the driver for each record. */
 static uint64_t look_once(struct pass_ask *ask, struct attempt *at, uint64_t defer, bool thorough)
 {
 	uint64_t wait_ns = defer;
@@ -314,7 +314,7 @@ static uint64_t look(struct pass_ask *ask, struct attempt *at, uint64_t defer)
 	return look_once(ask, at, defer, false) ? look_once(ask, at, defer, true) : 0;
 }
 
-/* --- wait ---------------------------------------------------------------------------------------------------------- */
+/* --- wait --------------------------------------------------------------------------------------------------------- */
 
 static void wait_and_account(struct pass_ask *ask, struct attempt *at, uint32_t wake, uint64_t wait_ns)
 {
@@ -328,8 +328,8 @@ static void wait_and_account(struct pass_ask *ask, struct attempt *at, uint32_t 
 	ask->waited_ns += at->now_ns - began_ns;
 }
 
-/* While no other grant is active a thread draws more at once: no other waits for what it leaves unused. A capped grant pays
- * at most CHUNK_ALONE_NS of its clock for it. */
+/* While no other grant is active a thread draws more at once: no other waits for what it leaves unused. A capped
+ * grant pays at most CHUNK_ALONE_NS of its clock for it. */
 static uint64_t chunk_ns(const struct sluice_policy_device *policy, bool planned)
 {
 	uint32_t ppm = ppm_of(policy, planned);

@@ -73,7 +73,7 @@ int8_t pipe_record_open(struct throttle_pipe *pipe, struct cost_entry *entry, co
 uint64_t pipe_record_close(struct throttle_pipe *pipe, int8_t index, bool launched);
 /* The application has waited for work: for all of the context's, or for some when no other work is outstanding. */
 void pipe_settle(struct throttle_pipe *pipe, bool whole_context);
-/* Does any context of the process have work that should be over, but is not known to be? */
+/* True if a context of the process has work that should be over, but is not known to be. */
 bool pipe_any_due(uint64_t now_ns);
 /* Some work of the process is done, of whatever context: settle what is over. */
 void pipe_settle_polled(void);

@@ -35,17 +35,17 @@ void throttle_on_launch(void (*callback)(int device, bool loaded));
 /* The application waited for work to finish: flush counters, settle what is done. */
 void throttle_settle(bool whole_context);
 
-/* The application polled, and was told that work is done: the same, for a call that may come a million times a
- * second, and from a thread that launches nothing. */
+/* The application polled and got the answer that work is done. As throttle_settle(), but for a call that may come a
+ * million times a second, and from a thread that launches nothing. */
 void throttle_polled(void);
 
 /* The thread's current context changed: the next launch takes the slow path. */
 void throttle_forget_local(void);
 /* The context with this guest_context_tag() was destroyed, and its events with it. */
 void throttle_context_gone(uint32_t tag);
-/* The same of a green context, which is never current by itself. */
+/* A green context was destroyed, which is never current by itself; otherwise as throttle_context_gone(). */
 void throttle_green_gone(uint32_t tag);
-/* The process attaches again after a fork, and no other thread is in yet: all state was its parent's. */
+/* The process attaches again after a fork, before any other thread uses this: all state was its parent's. */
 void throttle_forget_parent(void);
 /* The driver may reuse handles from now on. */
 void throttle_forget_all(void);

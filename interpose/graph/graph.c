@@ -68,7 +68,7 @@ static bool note(CUgraphExec exec, const uint64_t bytes[], uint32_t place)
 	return true;
 }
 
-/* --- before and after a call that maps ----------------------------------------------------------------------------- */
+/* --- before and after a call that maps ---------------------------------------------------------------------------- */
 
 static void give_up(struct graph_growth *g, int count)
 {
@@ -202,8 +202,7 @@ CUresult cuGraphUpload_ptsz(CUgraphExec exec, CUstream stream)
 	return upload(exec, stream, true, driver.cuGraphUpload_ptsz);
 }
 
-/* --- instantiation: the memory it will need
- * ------------------------------------------------------------------------- */
+/* --- instantiation: the memory it will need ----------------------------------------------------------------------- */
 
 /* The executable exists: note what it may take, or destroy it. */
 static CUresult instantiated(CUgraphExec *exec, CUgraph graph, CUresult r)
@@ -284,7 +283,7 @@ CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *exec, CUgraph graph, CUD
 	return with_params(exec, graph, params, true, driver.cuGraphInstantiateWithParams_ptsz);
 }
 
-/* --- launch: one key per executable, re-timed when it changes ------------------------------------------------------- */
+/* --- launch: one key per executable, re-timed when it changes ----------------------------------------------------- */
 
 static CUresult launch(CUgraphExec exec, CUstream stream, bool per_thread, CUresult (*real)(CUgraphExec, CUstream))
 {
@@ -316,8 +315,7 @@ CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream)
 	return launch(exec, stream, true, driver.cuGraphLaunch_ptsz);
 }
 
-/* --- calls that change an executable: its launches are timed again
- * --------------------------------------------------- */
+/* --- calls that change an executable: its launches are timed again ------------------------------------------------ */
 
 /* The key of a graph depends on the device on which it is launched; changes are rare, so all of its keys are
  * re-timed. */

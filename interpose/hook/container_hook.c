@@ -13,8 +13,9 @@
  * author of the image controls. So: it is statically linked (runtimes have passed the container's LD_PRELOAD to hooks),
  * every path of the container is resolved inside of its root, no file of the image is executed or written, and every
  * failure stops the start of the container with an error message. The merged file lies on a tmpfs of its own, mounted
- * read-only over the image's file, whatever the image's file contains: an image is not trusted to say that our line is
- * there already. Longer than 500 lines because it stands alone: a static program that shares no code. Source: OCI runtime specification 1.2, config.md "Hooks" and runtime.md "State".
+ * read-only over the image's file, whatever the image's file contains: an image is not trusted to state that our line
+ * is there already. Longer than 500 lines because it stands alone: a static program that shares no code. Source: OCI
+ * runtime specification 1.2, config.md "Hooks" and runtime.md "State".
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -414,8 +415,7 @@ static char *read_config(const char *bundle)
 	return config;
 }
 
-/* --- the driver's memory limit
- * ------------------------------------------------------------------------------------- */
+/* --- the driver's memory limit ------------------------------------------------------------------------------------ */
 
 /* Receives the daemon's answer, or the reason why there is none. */
 static const char *ask_daemon(const char *path, const char *question, char *answer, size_t room)

@@ -20,7 +20,7 @@ CUresult charge_take(int device, uint64_t bytes);
 /* The same for managed memory, which may exceed the rest of the grant where the daemon allows it: the part that does
  * not fit is not charged, and until this process has freed as much, its frees do not lower the charge. */
 CUresult charge_take_managed(int device, uint64_t bytes);
-/* Is the grant charged more than its limit? */
+/* True if the grant is charged more than its limit. */
 bool charge_is_beyond(int device);
 /* Bytes that may be charged until the grant is so far beyond its limit. */
 uint64_t charge_room(int device, uint64_t beyond);

@@ -136,7 +136,7 @@ bool overhead_used(int device, uint64_t *ret_bytes)
 #define OVERHEAD_BEYOND (UINT64_C(512) << 20)
 
 static struct {
-	int contexts;     /* of ours on the device */
+	int contexts;     /* contexts of this process on the device */
 	bool looking;     /* a thread is querying */
 	bool again;       /* another thread requested a query meanwhile */
 	uint64_t drift;   /* bytes charged here; only the querying thread writes it */
@@ -177,7 +177,8 @@ void overhead_contexts(int device, int more)
 	__atomic_fetch_add(&followed[device].contexts, more, __ATOMIC_RELAXED);
 }
 
-/* Queries take at most a thousandth of the time: milliseconds each have been seen where the driver's lock is contended. */
+/* Queries take at most a thousandth of the time: milliseconds each have been seen where the driver's lock is
+ * contended. */
 static uint64_t spaced_ns(int device, uint64_t every_ns)
 {
 	uint64_t cost_ns = __atomic_load_n(&followed[device].cost_ns, __ATOMIC_RELAXED);
@@ -186,7 +187,7 @@ static uint64_t spaced_ns(int device, uint64_t every_ns)
 	return every_ns > least_ns ? every_ns : least_ns;
 }
 
-/* One slow query may be the scheduler's doing. */
+/* The shorter of two queries counts, because the scheduler may have delayed one of them. */
 static void took(int device, uint64_t took_ns)
 {
 	uint64_t before_ns = followed[device].took_ns;

@@ -2,8 +2,8 @@
 /*
  * The charge of stream-ordered memory: a ledger for each pool. The calls themselves are in async.c.
  *
- * A pool grows in steps of its own and keeps freed memory, so sizes of allocations say little; the charge follows the
- * reserved bytes that the driver reports (RESERVED_MEM_CURRENT):
+ * A pool grows in steps of its own and keeps freed memory, so sizes of allocations are no measure of it; the charge
+ * follows the reserved bytes that the driver reports (RESERVED_MEM_CURRENT):
  *
  *   reserved, as last read                      charged in advance, for growth that may come
  *   |------------- settled ---------------|     |----------- held ------------|
@@ -20,8 +20,8 @@
  * grow and act on it after. Therefore a reading moves settled downwards only when no other thread is inside and none
  * has acted since the reading (`version`). A charge may be too high for a moment, never too low.
  *
- * The memory that a device reserves for graphs is one more pool of this table, which grows when graph.c says so; its
- * handle is a small number, unlike any of the driver's.
+ * The memory that a device reserves for graphs is one more pool of this table, which grows when graph.c calls
+ * pool_grow_begin(); its handle is a small number, unlike any of the driver's.
  */
 #include "interpose/memory/pool.h"
 
@@ -342,9 +342,9 @@ void pool_grow_end(struct pool *p, uint64_t bytes)
 }
 
 /*
- * With the table locked, for a pool that is destroyed. The driver releases it when its last allocation is freed, and until
- * then keeps chunks that are used in part; how large they are cannot be queried any more. So the whole pool stays charged
- * until then. Returns the bytes to give back.
+ * With the table locked, for a pool that is destroyed. The driver releases it when its last allocation is freed, and
+ * until then keeps chunks that are used in part; how large they are cannot be queried any more. So the whole pool stays
+ * charged until then. Returns the bytes to give back.
  */
 static uint64_t release_if_empty(struct pool *p)
 {

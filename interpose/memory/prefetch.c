@@ -24,7 +24,7 @@ static bool pageable(CUdeviceptr address)
 	return driver.cuPointerGetAttribute(&kind, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) != CUDA_SUCCESS;
 }
 
-/* May memory at this address move to the device? Outside of a grant any memory may. */
+/* True if memory at this address may move to the device. Outside of a grant any memory may. */
 static bool may_go(CUdeviceptr address, bool to_device)
 {
 	bool may;

@@ -95,7 +95,7 @@ static void erase(struct ptrmap_shard *s, struct ptrmap_entry *gone)
 	for (uint32_t i = (hole + 1) & mask; s->table[i].kind != PTRMAP_NONE; i = (i + 1) & mask) {
 		uint32_t at_home = home(s, hash(s->table[i].kind, s->table[i].key));
 
-		/* may it move back into the hole without passing its home? */
+		/* it may move back into the hole only if that does not pass its home */
 		if (((i - at_home) & mask) >= ((i - hole) & mask)) {
 			s->table[hole] = s->table[i];
 			hole = i;

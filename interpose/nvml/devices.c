@@ -123,7 +123,7 @@ nvmlReturn_t nvmlDeviceGetHandleBySerial(const char *serial, nvmlDevice_t *devic
 	               : NVML_ERROR_FUNCTION_NOT_FOUND;
 }
 
-/* --- memory ---------------------------------------------------------------------------------------------------------- */
+/* --- memory ------------------------------------------------------------------------------------------------------- */
 
 /* total = min(limit, physical), used = charged to the grant, free = rest of the limit, as far as the card has it
  * free. */

@@ -83,8 +83,7 @@ void *trampoline_resolve(size_t index, void **slot)
 	return target;
 }
 
-/* --- the GPUs of the grant
- * -------------------------------------------------------------------------------------------- */
+/* --- the GPUs of the grant ---------------------------------------------------------------------------------------- */
 
 static int nibble(char c)
 {

@@ -43,21 +43,21 @@ static unsigned int keep_ours(const struct attach_region *region, void *rows, un
 #define SAMPLE_BYTES 32 /* nvmlProcessUtilizationSample_t: pid, time, four percentages */
 
 static nvmlReturn_t processes(nvmlDevice_t device, unsigned int *count, void *infos, size_t bytes,
-                              nvmlReturn_t (*ask)(nvmlDevice_t, unsigned int *, void *))
+                              nvmlReturn_t (*query)(nvmlDevice_t, unsigned int *, void *))
 {
 	struct attach_region region;
 	unsigned int all = MAX_PROCESSES;
 	nvmlReturn_t r;
 	char *records;
 
-	if (!ask)
+	if (!query)
 		return NVML_ERROR_FUNCTION_NOT_FOUND;
 	if (!count || !nvml_grant(&region))
-		return ask(device, count, infos);
+		return query(device, count, infos);
 	records = calloc(MAX_PROCESSES, bytes);
 	if (!records)
 		return NVML_ERROR_MEMORY;
-	r = ask(device, &all, records);
+	r = query(device, &all, records);
 	if (r == NVML_SUCCESS) {
 		all = keep_ours(&region, records, all < MAX_PROCESSES ? all : MAX_PROCESSES, bytes, 0);
 		if (all > *count)

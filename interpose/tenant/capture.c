@@ -2,9 +2,9 @@
 /*
  * Counts the open captures of the process, so that the mode of a thread is exchanged only while there is one.
  *
- * A section is a time in which a thread calls the driver for us without a relaxed mode. A thread that begins a capture counts
- * it first and then waits for the sections to end; a thread that begins a section counts it first and then looks for
- * captures. One of the two sees the other. Sections are some calls long, since they end before any wait.
+ * A section is a time in which a thread calls the driver for us without a relaxed mode. A thread that begins a capture
+ * counts it first and then waits for the sections to end; a thread that begins a section counts it first and then looks
+ * for captures. One of the two sees the other. Sections are some calls long, since they end before any wait.
  */
 #include "interpose/tenant/capture.h"
 

@@ -11,8 +11,8 @@
 /* True while a capture may be open on any stream of the process. */
 bool capture_open(void);
 
-/* Is the stream being captured into a graph? An error of the driver (the legacy stream while another one is captured)
- * means the same: the call will neither run nor allocate. */
+/* True if the stream is being captured into a graph. An error of the driver (the legacy stream while another one is
+ * captured) means the same: the call will neither run nor allocate. */
 static inline bool capture_records(CUstream stream, bool per_thread)
 {
 	CUresult (*ask)(CUstream, CUstreamCaptureStatus *) =

@@ -255,8 +255,8 @@ void guest_heartbeat(uint64_t now_ns)
 	static bool said;
 
 	__atomic_store_n(&guest_page->guest.usage->slot[guest_slot()].heartbeat_ns, now_ns, __ATOMIC_RELAXED);
-	/* A program that stands still tells its owner why: only the gate calls this, and a detection pauses a grant before
-	 * it freezes its processes. */
+	/* A program that stands still explains why in one line on stderr: only the gate calls this, and a detection
+	 * pauses a grant before it freezes its processes. */
 	if (__atomic_load_n(&guest_page->guest.policy->dev[0].flags, __ATOMIC_RELAXED) & SLUICE_FLAG_PAUSED)
 		say_once(&said, "launches wait in process",
 		         "its grant is paused or held; `sluice ps` says why and how it goes on");

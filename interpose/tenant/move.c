@@ -44,7 +44,7 @@ static void register_again(const struct sluice_policy_entry *entry, uint64_t kno
 	}
 }
 
-/* Has the generation of our slot moved? *ret_known is the value before, *ret_seen the value now. */
+/* True if the generation of our slot changed. *ret_known is the value before, *ret_seen the value now. */
 static inline bool given_away(const struct guest_page *page, uint64_t *ret_known, uint64_t *ret_seen)
 {
 	uint32_t slot = __atomic_load_n(&page->slot, __ATOMIC_ACQUIRE);

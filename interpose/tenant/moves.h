@@ -15,7 +15,7 @@
 
 /* Returns when the memory is back on its GPUs; at once without a grant, and when the grant has ended. */
 void away_wait(void);
-/* Is the memory on the host, or on its way? */
+/* True if the memory is on the host, or being moved there. */
 bool away_now(void);
 
 /* Memory that a forked child finds zeroed, however it was forked: for state that belongs to one process and not to its

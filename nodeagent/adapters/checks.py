@@ -49,9 +49,8 @@ def library_directories(environment: Mapping[str, str], name: str = "") -> list[
     """The dynamic loader's directories in its order; of its cache only those with `name`, or with
     any GPU library."""
     path = environment.get("LD_LIBRARY_PATH", "")
-    given = (
-        [d or "." for d in re.split("[:;]", path)] if path else []
-    )  # An empty entry is the working directory.
+    # An empty entry is the working directory.
+    given = [d or "." for d in re.split("[:;]", path)] if path else []
     try:
         listing = subprocess.run(
             ["/sbin/ldconfig", "-p"], capture_output=True, text=True, timeout=5, check=False

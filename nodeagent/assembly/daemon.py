@@ -1,6 +1,6 @@
-"""The daemon, built in order: ground, grants, GPUs, queue, kernel, watch, kubelet, MIG, what it
-shows, its doors, and last the node that runs them. Each part is complete when it is made; what a
-part says to the whole goes through `Signals`.
+"""The daemon, built in order: ground, grants, GPUs, queue, kernel, watch, kubelet, MIG, metrics
+and page, listeners, and last the node that runs them. Each part is complete when it is made; parts
+report to the whole through `Signals`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from nodeagent.adapters.processes.pidfd import SystemProcesses
 from nodeagent.adapters.processes.proc_facts import ProcInspector
 from nodeagent.adapters.processes.wall_places import CgroupPlaces, cgroup_name
 from nodeagent.adapters.region.registration import SeqpacketListener
-from nodeagent.assembly.ground import Ground, Unavailable, lay_ground, said
+from nodeagent.assembly.ground import Ground, Unavailable, lay_ground, os_error_text
 from nodeagent.assembly.kernel import make_kernel
 from nodeagent.assembly.page import make_page
 from nodeagent.assembly.web import make_web
@@ -122,7 +122,7 @@ def serve(
         try:
             return asyncio.run(run())
         except OSError as error:
-            raise Unavailable(said(error)) from error
+            raise Unavailable(os_error_text(error)) from error
 
 
 def build(
@@ -185,7 +185,7 @@ def build(
     if pods is not None:
         holders.pods = pods.manager
         if pods.cluster is not None:
-            watch.on_pod.append(pods.cluster.tell_pod)
+            watch.on_pod.append(pods.cluster.record_pod_event)
     mig = MigManager(
         cutter,
         keeper,
@@ -318,13 +318,13 @@ def make_gpus(loaded: Loaded, journal: Journal) -> Gpus:
         loaded.health,
     )
 
-    def tell_health(change: HealthChange) -> None:
+    def record_health(change: HealthChange) -> None:
         known = gpus.readings.get(change.uuid)
         level, text, evidence = health_event(change, known.index if known else None)
-        journal.tell(EventKind.GPU, level, text, evidence=evidence)
+        journal.record(EventKind.GPU, level, text, evidence=evidence)
 
-    gpus.on_news.append(journal.tell)
-    gpus.on_health.append(tell_health)
+    gpus.on_news.append(journal.record)
+    gpus.on_health.append(record_health)
     return gpus
 
 
@@ -450,7 +450,7 @@ def make_queued(
     spills: SpillManager,
     signals: Signals,
 ) -> QueueSide | None:
-    """None: this node takes no work from a queue."""
+    """Build the queue's part; None if this node takes no work from a queue."""
     settings = loaded.settings.queue
     if not settings.server:
         return None
@@ -470,7 +470,7 @@ def make_pods(
     cuts: Cuts | None,
     signals: Signals,
 ) -> KubeletSide | None:
-    """None: the kubelet is not served. Raises Unavailable."""
+    """Build the kubelet's part; None if the kubelet is not served. Raises Unavailable."""
     if not loaded.kubelet.config.enabled:
         return None
     from nodeagent.assembly.kubelet import make_kubelet

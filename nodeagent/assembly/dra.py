@@ -23,7 +23,7 @@ from nodeagent.shell.gpus.readings import Gpus
 from nodeagent.shell.node import Endpoint
 from nodeagent.shell.pods.allocation_modes import CLAIMS, AllocationModes
 from nodeagent.shell.pods.deviceplugin.manager import DevicePluginManager
-from nodeagent.shell.pods.dra.claim_status import Telling
+from nodeagent.shell.pods.dra.claim_status import ClaimStatusWriter
 from nodeagent.shell.pods.dra.inventory import Excluded, Inventory
 from nodeagent.shell.pods.dra.manager import ClaimManager, ClaimSettings
 from nodeagent.shell.pods.dra.places import Places
@@ -61,7 +61,7 @@ class DraSide:
     plugin: DraPlugin
     slices: ApiSlices | None = None
     publisher: Publisher | None = None
-    telling: Telling | None = None
+    claim_status: ClaimStatusWriter | None = None
 
     def before(self) -> list[Endpoint]:
         """Endpoints that start before the device plugin offers any device."""
@@ -71,8 +71,8 @@ class DraSide:
         served: list[Endpoint] = [self.plugin]
         if self.slices is not None and self.publisher is not None:
             served = [Following(self.slices, fatal), self.publisher, *served]
-        if self.telling is not None:
-            served.append(self.telling)
+        if self.claim_status is not None:
+            served.append(self.claim_status)
         return served
 
     def counters(self) -> Samples:
@@ -204,7 +204,7 @@ def make_dra(
         )
     )
     manager[0].remember()
-    publisher = telling = None
+    publisher = claim_status = None
     if slices is not None and claims is not None:
         publisher = Publisher(
             node, inventory, slices, lambda: modes.mode == CLAIMS, ground.clock, fatal
@@ -213,11 +213,13 @@ def make_dra(
         manager[0].on_change.append(publisher.look_soon)
         if cuts is not None:
             cuts.on_change.append(publisher.look_soon)
-        telling = Telling(manager[0], keeper, claims, ground.clock, config.dra_status_s, fatal)
+        claim_status = ClaimStatusWriter(
+            manager[0], keeper, claims, ground.clock, config.dra_status_s, fatal
+        )
     plugin = DraPlugin(
         Path(config.directory), DraWire(ground.files.kubelet_descriptors), manager[0], fatal
     )
-    return DraSide(manager[0], modes, inventory, plugin, slices, publisher, telling)
+    return DraSide(manager[0], modes, inventory, plugin, slices, publisher, claim_status)
 
 
 def device_rules(config: KubeletConfig) -> DeviceRules:

@@ -66,7 +66,7 @@ def lay_ground(
         library = RegionLibrary(files.region_library)
         wire = Wire(files.wire_descriptors)
     except (OSError, ValueError) as error:
-        text = said(error) if isinstance(error, OSError) else str(error)
+        text = os_error_text(error) if isinstance(error, OSError) else str(error)
         raise Unavailable(f"{text}; see `sluice doctor`") from error
     raise_descriptor_limit()
     boot = boot_id()
@@ -99,7 +99,7 @@ def take(setting: str, directory: Path, mode: int) -> InstanceLock:
         raise Unavailable(f"{setting}: {directory}: {error.strerror}") from error
 
 
-def said(error: OSError) -> str:
+def os_error_text(error: OSError) -> str:
     """The error's text without its number."""
     text = error.strerror or str(error)
     return text if error.filename is None else f"{error.filename}: {text}"

@@ -30,8 +30,8 @@ def make_kernel(
     prebuilt = ground.files.bpf_object
     missing = partial(ebpf_host.missing, ebpf.loader, prebuilt)
     if ebpf.enabled == "on" and (lacks := missing()):
-        told = "; ".join(f"{finding.what}: {finding.remedy}" for finding in lacks)
-        raise Unavailable(f'ebpf.enabled: is "on", but {told}')
+        lacking = "; ".join(f"{finding.what}: {finding.remedy}" for finding in lacks)
+        raise Unavailable(f'ebpf.enabled: is "on", but {lacking}')
     watch: KernelWatch = NoKernelWatch()
     if ebpf.enabled != "off":
         watch = ChildKernelWatch(

@@ -76,7 +76,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CGROUPS = Path("/sys/fs/cgroup")
-DEFAULTS_USED = "What this pod asks for could not be read: it has the node's default GPU limits"
+DEFAULTS_USED = "This pod's GPU requests could not be read: it has the node's default GPU limits"
 
 
 class PluginServers:
@@ -189,14 +189,18 @@ class KubeletSide:
             if self.sums is not None:
                 found.append(self.sums.finding())
         else:
-            found = [pods_without_api(self.kubelet_tells(), self.no_access, self.queue is not None)]
+            found = [
+                pods_without_api(
+                    self.kubelet_has_requests(), self.no_access, self.queue is not None
+                )
+            ]
         if last:
             found.append(
                 Finding(
                     "limits",
                     "warning",
                     f"{self.manager.figures.unread} containers have the node's defaults, because"
-                    f" what they ask for could not be read; the last: {last}",
+                    f" their requests could not be read; the last: {last}",
                     "fix what `pods` reports, then delete those pods, so that they are recreated",
                 )
             )
@@ -206,18 +210,18 @@ class KubeletSide:
         claims = self.dra.findings() if self.dra is not None else []
         return [*self.safety.findings(), *self.findings(), *claims]
 
-    def kubelet_tells(self) -> bool:
+    def kubelet_has_requests(self) -> bool:
         """True if the kubelet serves its Pods API."""
         return self.records.pods_socket.exists()
 
 
-def pods_without_api(kubelet_tells: bool, no_access: str, queued: bool) -> Finding:
+def pods_without_api(kubelet_has_requests: bool, no_access: str, queued: bool) -> Finding:
     remedy = (
         "give the daemon access to the API server (kubelet.kubeconfig, or the chart's service"
         " account), or set the kubelet's feature gate PodsAPI (Kubernetes 1.36)"
     )
-    if not kubelet_tells:
-        what = "pods start by the node's defaults, whatever they ask for"
+    if not kubelet_has_requests:
+        what = "pods start with the node's defaults, whatever they request"
         if queued:
             what = "only pods named in a queue's decision can start: others cannot be identified"
         return Finding(
@@ -227,11 +231,11 @@ def pods_without_api(kubelet_tells: bool, no_access: str, queued: bool) -> Findi
         return Finding(
             "pods",
             "warning",
-            "the kubelet's Pods API tells what pods ask for; whether a pod of a Job or Deployment"
-            f" is a queue's it cannot tell, and such a pod waits ({no_access})",
+            "requests are read from the kubelet's Pods API, which does not show whether a pod of a"
+            f" Job or Deployment belongs to a queue: such a pod waits ({no_access})",
             remedy,
         )
-    return Finding("pods", "ok", "the kubelet's Pods API tells what pods ask for")
+    return Finding("pods", "ok", "requests are read from the kubelet's Pods API")
 
 
 def access_of(config: KubeletConfig, environment: Mapping[str, str]) -> tuple[Access | None, str]:
@@ -357,12 +361,14 @@ def make_kubelet(
         cluster.on_gone.append(manager.pod_gone)
         if queue is not None:
             cluster.on_gone.append(queue.pod_gone)
-        told = cluster
+        recorder = cluster
 
-        async def tell(pod: PodIdentity, why: str) -> None:
-            await told.tell_pod(pod.uid, "SluiceDefaultsUsed", f"{DEFAULTS_USED}: {why}")
+        async def record(pod: PodIdentity, why: str) -> None:
+            await recorder.record_pod_event(
+                pod.uid, "SluiceDefaultsUsed", f"{DEFAULTS_USED}: {why}"
+            )
 
-        manager.starting.on_unread.append(tell)
+        manager.starting.on_unread.append(record)
         running = [config]
 
         def rules() -> ResizeRules:
@@ -372,7 +378,7 @@ def make_kubelet(
         def is_queued(grant: GrantId) -> bool:
             return queue is not None and bool(queue.workload_of(grant))
 
-        resizer = Resizer(keeper, cluster.pods_here, is_queued, rules, cluster.tell_pod)
+        resizer = Resizer(keeper, cluster.pods_here, is_queued, rules, cluster.record_pod_event)
         cluster.on_pod.append(resizer.changed)
         on_config.append(functools.partial(running.__setitem__, 0))
     plugins = root / "device-plugins"

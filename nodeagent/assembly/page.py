@@ -39,7 +39,7 @@ def make_page(
             service,
             journal.after,
             ground.operator_uids,
-            lambda said, uid: journal.tell(EventKind.ACT, "info", said, uid=uid),
+            lambda text, uid: journal.record(EventKind.ACT, "info", text, uid=uid),
             secrets.token_hex(6),
         )
 

@@ -1,4 +1,4 @@
-"""/metrics and the probes, as their settings say."""
+"""/metrics and the probes, by their settings."""
 
 from __future__ import annotations
 

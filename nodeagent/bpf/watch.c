@@ -58,8 +58,7 @@ static __always_inline void fill(struct record *record, u32 kind)
 	current_command(record->command, sizeof(record->command));
 }
 
-/* --- opens of a GPU
- * ------------------------------------------------------------------------------------------------ */
+/* --- opens of a GPU ----------------------------------------------------------------------------------------------- */
 
 static __always_inline int is_gpu(u32 major, u32 minor)
 {
@@ -129,8 +128,7 @@ PROGRAM("cgroup/dev") deny_open(struct bpf_cgroup_dev_ctx *ctx)
 	return 0;
 }
 
-/* --- process lifetimes
- * ----------------------------------------------------------------------------------------------- */
+/* --- process lifetimes -------------------------------------------------------------------------------------------- */
 
 static __always_inline int tell_life(u32 kind)
 {

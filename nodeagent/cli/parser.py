@@ -116,8 +116,8 @@ def _add_run(command: Command) -> None:
     run.add_argument(
         "--queue",
         metavar="NAME",
-        help="wait for quota in this LocalQueue, NAME or NAMESPACE/NAME, as long as it takes"
-        " or --wait says; Ctrl-C withdraws",
+        help="wait for quota in this LocalQueue, NAME or NAMESPACE/NAME, without limit"
+        " unless --wait sets one; Ctrl-C withdraws the request",
     )
     run.add_argument(
         "--priority-class",

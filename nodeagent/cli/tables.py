@@ -29,7 +29,7 @@ def ps_lines(grants: Sequence[GrantView], width: int = WIDTH) -> list[str]:
         if grant.held:
             lines.append(f"  ! held: {grant.held}")
             lines.append(
-                f"    why: `sluice events`; let it go: `sluice resume {grant.grant[:8]}`, root:"
+                f"    why: `sluice events`; release it: `sluice resume {grant.grant[:8]}`, root:"
                 " `sluice uncontain`"
             )
     return [_cut(line, width) for line in lines]

@@ -209,7 +209,7 @@ async def end_agents(
         raise Failed(
             EXIT_REFUSED,
             f"{len(users)} pods use GPUs of Sluice: {named}{more}. Delete them first; or `helm"
-            " uninstall --no-hooks`, which leaves them running and what is on the nodes there",
+            " uninstall --no-hooks`, which leaves them running and the nodes as they are",
         )
     try:
         found = await api.get(DAEMON_SETS, daemonset, namespace)
@@ -256,7 +256,7 @@ async def end_nodes(
         }
         await api.merge_patch(NODES, node["metadata"]["name"], patch, subresource="status")
         cleaned += 1
-    say(f"all nodes are clean; what was counted was taken from {cleaned}")
+    say(f"all nodes are clean; GPU sums were removed from {cleaned}")
 
 
 def _everywhere(daemonset: Mapping[str, Any]) -> bool:
@@ -278,7 +278,7 @@ async def _judge_late(api: Api, namespace: str, found: Mapping[str, Any], say: S
     if stuck := sorted(waiting - down):
         raise Failed(EXIT_REFUSED, f"not clean in time: {', '.join(stuck)}; see the pods' logs")
     for node in sorted(waiting & down):
-        say(f"node {node} is down: what is on it stays; `sluice uninstall node` there")
+        say(f"node {node} is down and was not cleaned: run `sluice uninstall node` on it")
 
 
 def _is(thing: Mapping[str, Any], condition: str) -> bool:

@@ -32,11 +32,11 @@ class Spill(StrEnum):
     """Location of a grant's device memory."""
 
     RESIDENT = "resident"
-    """On its GPUs, the normal state."""
+    """The memory is on its GPUs, the normal state."""
     SPILLING = "spilling"
-    """Being written to the host's memory; the grant still owns its room on the GPUs."""
+    """The memory is being written to the host; the grant still owns its room on the GPUs."""
     SPILLED = "spilled"
-    """In the host's memory; its room on the GPUs is free for other grants."""
+    """The memory is on the host; its room on the GPUs is free for other grants."""
     RETURNING = "returning"
     """The grant owns its room again, and its memory is being copied back."""
 

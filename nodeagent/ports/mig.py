@@ -238,7 +238,7 @@ class MigAnswer:
 
     before: MigView
     after: MigView | None
-    """None after a dry run, or if it could not be read any more."""
+    """The geometry afterwards; None after a dry run, or if the card cannot be read any more."""
     planned: tuple[MigPlace, ...]
     changed: bool = False
     rolled_back: bool = False

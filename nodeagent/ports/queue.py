@@ -295,7 +295,7 @@ class QueueLink(Protocol):
     def watch(self, fence: Fence) -> AsyncIterator[tuple[int, int, Decision | None, str]]:
         """(Term, revision, decision or None for a keep-alive, proof of term and revision)."""
 
-    async def tell(self, fence: Fence, works: Sequence[Work]) -> list[bool]:
+    async def report_works(self, fence: Fence, works: Sequence[Work]) -> list[bool]:
         """Report the states of works, at most MAX_NEWS; False for one that the controller
         does not have."""
 

@@ -28,7 +28,7 @@ class WatchState(StrEnum):
     """The programs are being loaded: tenths of a second, or seconds if bcc compiles them."""
     RUNNING = "running"
     DOWN = "down"
-    """Not possible here, or the child ended; it is retried with growing pauses."""
+    """The programs cannot run here, or the child ended; it is restarted with growing pauses."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ class MappedLibrary:
 
 class Inspector(Protocol):
     def facts(self, pid: int) -> ProcessFacts | None:
-        """None if it is gone."""
+        """Facts about a process; None if it has ended."""
 
     def driver_libraries(self, pid: int) -> tuple[MappedLibrary, ...]:
         """Files named like libcuda.so that it has mapped; empty if it may not be inspected."""

@@ -38,7 +38,7 @@ _ANNOTATIONS: Final[Mapping[str, str]] = {
 }
 _VARIABLES: Final[Mapping[str, str]] = {
     "GPU_CORE_UTILIZATION_POLICY": (
-        "has no effect: limits never come from the environment; kubelet.cores_policy says whether a"
+        "has no effect: limits never come from the environment; kubelet.cores_policy sets whether a"
         " share is a cap"
     ),
     "CUDA_TASK_PRIORITY": (

@@ -229,37 +229,37 @@ def effective(
 
 
 def _problems(config: KubeletConfig, sources: Mapping[str, str]) -> list[str]:
-    def said(key: str) -> str:
+    def shown(key: str) -> str:
         return f"kubelet.{key}" + ("" if sources[key] == DEFAULTS else f" (by {sources[key]})")
 
     problems = []
     if config.mode == "mps":
         problems.append(
-            f"{said('mode')}: mps is not supported yet; share has memory caps and shares of time"
+            f"{shown('mode')}: mps is not supported yet; share has memory caps and shares of time"
             " without an MPS server, exclusive gives whole GPUs"
         )
     if config.makes_instances and config.mig_strategy == "single":
         problems.append(
-            f"{said('mig_strategy')}: mig_geometry demand has a resource for each profile: write"
+            f"{shown('mig_strategy')}: mig_geometry demand has a resource for each profile: write"
             " mixed"
         )
     if config.makes_instances and config.strategy == "envvar":
         problems.append(
-            f"{said('strategy')}: mig_geometry demand needs CDI, by cdi-cri or cdi-annotations:"
+            f"{shown('strategy')}: mig_geometry demand needs CDI, by cdi-cri or cdi-annotations:"
             " envvar names the instance before it is created"
         )
     if config.mode == "mig" and config.mig_strategy == "none":
         problems.append(
-            f"{said('mig_strategy')}: mode mig needs single (all cards with instances of one"
+            f"{shown('mig_strategy')}: mode mig needs single (all cards with instances of one"
             " profile, under resource_count) or mixed (a resource for each profile)"
         )
     if config.door == "dra" and config.strategy == "envvar":
         problems.append(
-            f"{said('strategy')}: door dra needs CDI, by cdi-cri or cdi-annotations: envvar cannot"
+            f"{shown('strategy')}: door dra needs CDI, by cdi-cri or cdi-annotations: envvar cannot"
             " describe a claim's containers"
         )
     if not config.limits:
-        problems.append(f"{said('limits')}: is empty, so no container could ever start")
+        problems.append(f"{shown('limits')}: is empty, so no container could ever start")
     seen: dict[str, str] = {}
     for key in RESOURCE_KEYS:
         name = getattr(config, key)
@@ -267,12 +267,12 @@ def _problems(config: KubeletConfig, sources: Mapping[str, str]) -> list[str]:
         if why is None and name in seen:
             why = f"{name!r} is {seen[name]} already"
         if why is not None:
-            problems.append(f"{said(key)}: {why}")
+            problems.append(f"{shown(key)}: {why}")
         seen.setdefault(name, key)
     for uuid in config.exclude_uuids:
         if not _GPU_UUID.fullmatch(uuid):
             problems.append(
-                f"{said('exclude_uuids')}: {uuid!r} is not GPU-<uuid> in lower case, as"
+                f"{shown('exclude_uuids')}: {uuid!r} is not GPU-<uuid> in lower case, as"
                 " `nvidia-smi -L` prints it"
             )
     return problems

@@ -26,12 +26,12 @@ class Journal:
         self._clock = clock
         self._repeat_ns = int(repeat_s * NS_PER_S)
         self._events: deque[NodeEvent] = deque(maxlen=KEEP)
-        self._told: dict[str, int] = {}
+        self._recorded: dict[str, int] = {}
         self._next = 1
         self._wake: set[asyncio.Event] = set()
         self.suppressed_total = 0
 
-    def tell(
+    def record(
         self,
         kind: Rule | EventKind,
         level: str,
@@ -48,14 +48,14 @@ class Journal:
         `uid` None only operators see it. `logged` is True if it is in the log already."""
         now_ns = self._clock.monotonic_ns()
         if once:
-            before = self._told.get(once)
+            before = self._recorded.get(once)
             if before is not None and now_ns - before < self._repeat_ns:
                 self.suppressed_total += 1
                 return False
-            self._told[once] = now_ns
-            if len(self._told) > 4 * KEEP:
+            self._recorded[once] = now_ns
+            if len(self._recorded) > 4 * KEEP:
                 oldest_ns = now_ns - self._repeat_ns
-                self._told = {key: at for key, at in self._told.items() if at > oldest_ns}
+                self._recorded = {key: at for key, at in self._recorded.items() if at > oldest_ns}
         body = json.dumps(evidence or {}, sort_keys=True)
         event = NodeEvent(
             self._next, self._clock.unix_s(), kind, level, text, uid, grant, pid, body

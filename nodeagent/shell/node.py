@@ -218,7 +218,7 @@ class Node:
 
     @contextlib.contextmanager
     def _surviving_limits(self, what: str) -> Iterator[None]:
-        """Out of file descriptors or memory: no defect, the next round may have some."""
+        """Log a lack of file descriptors or memory and continue: the next round may have some."""
         try:
             yield
         except OSError as error:

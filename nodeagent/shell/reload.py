@@ -136,8 +136,8 @@ class Reloader:
             log.info("configuration: unchanged")
         if merged.waiting and (asked or merged.waiting != self.figures.waiting):
             log.warning(
-                "configuration: a restart is needed for %s (systemctl restart sluice; jobs go on"
-                " meanwhile)",
+                "configuration: a restart is needed for %s (systemctl restart sluice; jobs keep"
+                " running meanwhile)",
                 ", ".join(merged.waiting),
             )
         self.figures.waiting = merged.waiting

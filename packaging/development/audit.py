@@ -1,7 +1,7 @@
 """Checks what a development environment and a bill of materials have in them against what is there.
 
 `audit.py environment VENV`: each package of VENV is one of packaging/development/requirements-dev.txt, in its version; known
-vulnerabilities are asked of OSV where it can be reached, and where it cannot, that is said.
+vulnerabilities are asked of OSV where it can be reached; otherwise the output states that it was not.
 `audit.py bill FILE ROOT`: each component of the bill that is installed below ROOT (/ for this machine) is installed in
 its version, and what was copied in from elsewhere is the file the bill names by its hash.
 
@@ -37,7 +37,7 @@ def installed(venv: Path) -> dict[str, str]:
 
 
 def differences(there: Mapping[str, str], wanted: Mapping[str, str]) -> list[str]:
-    """One line for each package that is another than the list says."""
+    """One line for each package that differs from the list."""
     lines = []
     for name, version in sorted(there.items()):
         if name in OF_PYTHON_ITSELF:
@@ -50,7 +50,7 @@ def differences(there: Mapping[str, str], wanted: Mapping[str, str]) -> list[str
 
 
 def vulnerabilities(there: Mapping[str, str], url: str = OSV) -> list[str]:
-    """Raises OSError when nobody could be asked."""
+    """Known vulnerabilities of packages. Raises OSError if OSV cannot be reached."""
     names = sorted(there)
     queries = [
         {"package": {"name": name, "ecosystem": "PyPI"}, "version": there[name]} for name in names
@@ -130,19 +130,19 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.kind == "bill":
         lines = bill_differences(json.loads(options.file.read_text()), options.root)
-        print("\n".join(lines) or "audit: what is installed is what the bill says")
+        print("\n".join(lines) or "audit: the installed packages match the bill of materials")
         return 1 if lines else 0
     wanted = {name: version for name, (version, _) in locked(LOCK.read_text()).items()}
     there = installed(options.venv)
     lines = differences(there, wanted)
     try:
         lines += vulnerabilities(there, options.osv)
-        asked = "known vulnerabilities were asked for"
+        osv = "checked for known vulnerabilities"
     except (OSError, ValueError, KeyError) as error:
-        asked = f"OSV could not be asked ({error}): nothing is known of vulnerabilities"
+        osv = f"OSV could not be reached ({error}): not checked for vulnerabilities"
         if options.required:
-            lines.append(asked)
-    print("\n".join([*lines, f"audit: {len(there)} packages; {asked}"]))
+            lines.append(osv)
+    print("\n".join([*lines, f"audit: {len(there)} packages; {osv}"]))
     return 1 if lines else 0
 
 

@@ -1,9 +1,9 @@
 #!/bin/bash
-# Runs commands beside another one, at the lowest priority, so that what only computes fills the time in which that waits.
+# Runs commands beside another one at the lowest priority, so that computations use the time in which the other waits.
 #
 #   beside.sh 'lint=make lint' 'floor=…' -- COMMAND …
 #
-# What each of them says comes after the end of COMMAND; the status is bad when any was.
+# Their output is printed after COMMAND has ended; the exit status is that of the first failure.
 set -uo pipefail
 names=() pids=()
 mkdir -p build
@@ -11,7 +11,7 @@ end() { [ ${#pids[@]} -eq 0 ] || kill -- "${pids[@]/#/-}" 2>/dev/null; }
 trap end EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
-set -m # each in a process group of its own, which is ended as one
+set -m # each command has a process group of its own, which is killed as a whole
 while [ "$1" != -- ]; do
 	name=${1%%=*}
 	nice -n 19 bash -c "${1#*=}" >"build/beside-$name.log" 2>&1 </dev/null &
@@ -26,7 +26,7 @@ for at in "${!pids[@]}"; do
 	wait "${pids[at]}" || {
 		echo "beside: ${names[at]} FAILED"
 		status=1
-		# For tests/ci, which forgives tests only.
+		# tests/ci forgives flaky tests only, so this failure is recorded as broken.
 		[ -z "${SLUICE_CI_RECORD:-}" ] || echo "${names[at]} failed" >"$SLUICE_CI_RECORD/beside-${names[at]}.broken"
 	}
 	cat "build/beside-${names[at]}.log"

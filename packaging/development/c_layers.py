@@ -3,7 +3,7 @@ Python; and that the simulated GPU uses nothing of Sluice.
 
 Two things tie C files together, and both are read: the headers that one includes, and the symbols that its object leaves
 for another's to define (a function may be called through a declaration in a header that lies below). Objects are those
-of build/meson; without a build, only the includes are looked at, and a line says so.
+of build/meson; without a build, only the includes are checked, and a line reports that.
 
     python packaging/development/c_layers.py            check; exit status 1 and a line for each mistake
     python packaging/development/c_layers.py --table    the tables of docs/node/interposer.md and simulator.md

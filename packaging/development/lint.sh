@@ -1,5 +1,5 @@
 #!/bin/bash
-# All static checks, each run even when one before it failed; the exit status says whether any did.
+# Runs all static checks, also after a failure; the exit status is 1 if any failed.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 status=0
@@ -13,7 +13,7 @@ check() {
 		status=1
 	fi
 }
-mapfile -t c_files < <(find proto interpose simgpu nativecommon nodeagent/bpf tests -name '*.[ch]' | sort) # not git's list: there may be no git
+mapfile -t c_files < <(find proto interpose simgpu nativecommon nodeagent/bpf tests -name '*.[ch]' | sort) # not git's list: a release has no .git
 check ruff ruff check --quiet .
 check ruff-format ruff format --check --quiet .
 check mypy mypy

@@ -3,7 +3,8 @@
 `python packaging/development/lock.py` resolves what pyproject.toml asks for with pip, for the Python that runs it and for
 the other supported ones, and takes the hashes of those versions' files from the package index, so that one list holds for
 each supported Python and architecture; wheels for others are left out. What is in the list already stays at its version
-unless pyproject.toml asks for another: `--upgrade` begins anew. packaging/development/setup.sh installs nothing else.
+unless pyproject.toml asks for another: `--upgrade` resolves everything again. setup.sh beside it installs nothing
+else.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ def main() -> int:
         except SystemExit:
             if needed or not versions:
                 raise
-            versions = {}  # pyproject.toml asks for others by now
+            versions = {}  # pyproject.toml has changed since
             found = needs(asked, {}, python)
         needed |= found
     lines = [HEAD]

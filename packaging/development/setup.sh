@@ -1,6 +1,6 @@
 #!/bin/bash
-# Makes a development machine ready: Debian packages when root, Python packages in the virtual environment given.
-# Idempotent. Says what is missing when it may not install it.
+# Prepares a development machine: Debian packages if run as root, Python packages in the given virtual environment.
+# Idempotent. Without root it prints the missing packages.
 set -euo pipefail
 venv=${1:?usage: setup.sh VENV}
 cd "$(dirname "$0")/../.."
@@ -19,10 +19,10 @@ if ! echo 'int main(void){return 0;}' | clang -x c -fsanitize=fuzzer-no-link,add
 	need+=(libclang-rt-dev)
 fi
 [ -n "$(ls /usr/lib/*/libjemalloc.so.2 /usr/lib64/libjemalloc.so.2 2>/dev/null)" ] || need+=(libjemalloc2)
-# What the programs of nodeagent/bpf are built with ahead of time: clang, which is above, and these headers.
+# The programs of nodeagent/bpf are built with clang (above) and these headers.
 { [ -e /usr/include/bpf/bpf_helpers.h ] && [ -e /usr/include/linux/bpf.h ]; } || need+=(libbpf-dev linux-libc-dev)
-# They are tested for real as root, with both loaders. bcc compiles them against kernel headers; a kernel without
-# a package of headers gets another version's (the programs look into no structure of the kernel), laid out where bcc looks.
+# As root they are tested with both loaders. bcc compiles them against kernel headers; a kernel without a package of
+# headers gets another version's (the programs read no structure of the kernel), linked where bcc searches.
 if [ "$(id -u)" = 0 ]; then
 	[ -e /usr/lib/python3/dist-packages/bcc ] || need+=(python3-bpfcc)
 	[ -n "$(ls -d /usr/src/linux-headers-* 2>/dev/null)" ] || [ -e "/lib/modules/$(uname -r)/build" ] ||
@@ -58,7 +58,7 @@ if [ "$(id -u)" = 0 ] && [ ! -e "$modules/build" ]; then
 fi
 
 [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
-# By version and hash, what packaging/development/lock.py resolved; it says which of pyproject.toml's are missing there.
+# The list is by version and hash, as packaging/development/lock.py resolved it; --check names what it lacks.
 python3 packaging/development/lock.py --check
 "$venv/bin/pip" install -q --disable-pip-version-check --require-hashes -r packaging/development/requirements-dev.txt
 packaging/development/checkout.sh "$venv"

@@ -18,5 +18,5 @@ case $release in
 *-security) ;; # an archive of its own
 *) [ -n "$found" ] || found=$(echo "$lines" | awk '$4 == "Debian" && $1 !~ /-/ { print $3; exit }') ;;
 esac
-[ -n "$found" ] || { echo "debian-mirror: apt knows no source of $release; set DEBIAN_MIRROR" >&2; exit 1; }
+[ -n "$found" ] || { echo "debian-mirror: apt has no source of $release; set DEBIAN_MIRROR" >&2; exit 1; }
 echo "${found%/}"

@@ -1,7 +1,7 @@
 #!/bin/bash
-# Prints the folder with the newest headers of the driver API and of NVML, taken out of their packages on PyPI once per
-# version into build/headers. Facts are compared with them (tests/interpose/driver/test_newest.py); nothing is built with them.
-# HEADERS=newest asks PyPI what the newest are; the default is the version the lists of interpose/ were made from.
+# Prints the folder with the headers of the driver API and of NVML, extracted from their packages on PyPI once per
+# version into build/headers. Tests compare with them (tests/interpose/driver/test_newest.py); nothing is built with them.
+# HEADERS=newest takes the newest on PyPI; the default is the version that the lists of interpose/ were made from.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 case ${HEADERS:-} in
@@ -13,7 +13,7 @@ if [ "${HEADERS:-}" = newest ] || [ ! -e "$place/.complete" ]; then
 	[ -x $python ] || python=python3
 	fresh=$(mktemp -d)
 	trap 'rm -rf "$fresh"' EXIT
-	# any platform: the headers are the same, and the package has no other wheel for this machine's pip to like
+	# The headers are the same for every platform, so the platform of an existing wheel is named.
 	$python -m pip download -q --disable-pip-version-check --no-deps --only-binary :all: \
 		--platform manylinux2014_x86_64 -d "$fresh" "$runtime" "$nvml" "$profiler" >&2
 	rm -rf "$place" && mkdir -p "$place"

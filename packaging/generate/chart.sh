@@ -1,10 +1,10 @@
 #!/bin/bash
-# Writes what `helm install` and `kubectl apply` read and no person edits, each from its one source; git ignores all of it.
-#   packaging/helm/sluice/files: copies (a template reads nothing outside of the chart, and of the values only those that hold),
-#     and what the code's tables say
+# Generates the files that `helm install` and `kubectl apply` read, each from one source; git ignores them.
+#   packaging/helm/sluice/files: copies (a template can read only files of the chart, and not the default values),
+#     and lists from the code's tables
 #   packaging/grafana/sluice-queue.json: the queue's dashboard
-#   packaging/kubernetes: CRDs and rights for an install without the chart; with a HELM also the rendered chart, sluice.yaml
-# A file that has not changed is left alone, and none is ever half written. usage: [PYTHON=python3] chart.sh [HELM]
+#   packaging/kubernetes: CRDs and RBAC for an install without the chart; with HELM also the rendered chart, sluice.yaml
+# An unchanged file is not rewritten, and every write is atomic. usage: [PYTHON=python3] chart.sh [HELM]
 set -euo pipefail
 helm=${1:-}
 cd "$(dirname "$0")/.."

@@ -21,7 +21,7 @@ from queuecontroller.kueueapi.crds import Webhook, definitions, validation
 
 HEAD = """\
 # Made by packaging/generate/crds.py from queuecontroller/kueueapi/table.py: change it there, then `make chart`.
-# What is asked for conversions has no caBundle here: it must be filled in (docs/queue/kueue-api.md).
+# The conversion webhook has no caBundle here: it must be filled in (docs/queue/kueue-api.md).
 """
 
 
@@ -46,8 +46,8 @@ def main() -> None:
     parser.add_argument("--url", default="", help="of the webhooks, outside a cluster")
     parser.add_argument("--namespace", default=Webhook().namespace, help="of their Service")
     parser.add_argument("--service", default=Webhook().service, help="name of their Service")
-    parser.add_argument("--ca-file", type=Path, help="who signed their certificate (PEM)")
-    parser.add_argument("--validation", action="store_true", help="who judges objects, too")
+    parser.add_argument("--ca-file", type=Path, help="CA of the webhooks' certificate (PEM)")
+    parser.add_argument("--validation", action="store_true", help="also the validating webhook")
     parser.add_argument("--compact", action="store_true", help="a line each, for the chart")
     given = parser.parse_args()
     if given.compact:

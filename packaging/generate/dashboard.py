@@ -1,6 +1,6 @@
 """Writes the queue's Grafana dashboard, packaging/grafana/sluice-queue.json, to standard output.
 
-Panels are a table here, because a dashboard of 600 lines of JSON is not read by anybody.
+Panels are a table here, because 600 lines of JSON cannot be reviewed.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ PANELS: Final = (
         "sum(sluice_queue_unplaced_workloads)",
         "workloads",
         "short",
-        "Workloads with quota that no node can take now; sluice-queue explain says why.",
+        "Workloads with quota that no node can take now; sluice-queue explain shows why.",
     ),
     (
         "Time of a durable change, p99",

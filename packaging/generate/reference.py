@@ -266,7 +266,7 @@ Socket of the daemon to talk to.
 .B SLUICE_DRIVER
 Path of the real libcuda.so.1, where the loader does not find it.
 .SH EXIT STATUS
-0 done, 1 the daemon says no, 2 wrong usage, 69 no daemon answers, 74 the answer could not be written.
+0 done, 1 the daemon refused, 2 wrong usage, 69 no daemon answers, 74 the answer could not be written.
 .B sluice run
 has the status of the command, or 125 when it could not be started, 126 when it cannot be
 executed, 127 when it was not found.

@@ -30,7 +30,7 @@ def text(namespace: str = "sluice", account: str = "sluice-queue", beside: bool 
 
 
 def rules() -> str:
-    """The chart's: it has names of its own for all else."""
+    """Rules for the chart, whose templates name the roles and bindings."""
     made = {
         "cluster": cluster_rules(),
         "namespace": lease_rules(),
@@ -42,8 +42,8 @@ def rules() -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--namespace", default="sluice", help="of the service account")
-    parser.add_argument("--account", default="sluice-queue", help="the service account")
+    parser.add_argument("--namespace", default="sluice", help="namespace of the service account")
+    parser.add_argument("--account", default="sluice-queue", help="name of the service account")
     parser.add_argument("--rules", action="store_true", help="the rules alone, for the chart")
     parser.add_argument("--beside", action="store_true", help="for mode beside")
     given = parser.parse_args()

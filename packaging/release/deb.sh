@@ -14,7 +14,7 @@ export SOURCE_DATE_EPOCH
 packaging/release/source.sh "$work/sluice-$version"
 cd "$work/sluice-$version"
 cp -r packaging/debian debian
-# Debian wants them side by side, by the package's name.
+# Debian requires them side by side, by the package's name.
 for part in common nodeagent queue sim; do
 	for file in debian/"$part"/*; do mv "$file" "debian/sluice-$part.${file##*/}"; done
 	rmdir debian/"$part"

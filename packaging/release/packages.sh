@@ -1,10 +1,10 @@
 #!/bin/bash
-# Everything that is released, below DEST, with its checksums. SLUICE_SIGNING_KEY: an SSH key to sign them with.
+# Builds all files of a release below DEST, with their checksums. SLUICE_SIGNING_KEY: an SSH key to sign them with.
 # usage: packages.sh DEST
 set -euo pipefail
 dest=${1:?usage: packages.sh DEST}
 cd "$(dirname "$0")/../.."
-# The checksums are over all that is there, so nothing else may be.
+# The checksums cover the whole directory, so it may contain nothing else.
 for entry in "$dest"/*; do
 	case ${entry##*/} in
 	deb | rpm | image | image.tar | sluice.yaml | SHA256SUMS | SHA256SUMS.sig | '*') ;;
@@ -17,7 +17,7 @@ export SOURCE_DATE_EPOCH
 python3 packaging/release/sbom.py "$dest/deb" >"$dest/deb/sluice.cdx.json"
 packaging/release/rpm.sh "$dest/rpm"
 python3 packaging/release/sbom.py "$dest/rpm" >"$dest/rpm/sluice.cdx.json"
-if [ "$(id -u)" = 0 ]; then # chroot and the owners of files
+if [ "$(id -u)" = 0 ]; then # for chroot and owners of files
 	packaging/release/root.sh image build/debian/image-root.tar
 	python3 packaging/release/image.py build/debian/image-root.tar "$dest/deb" "$dest/image"
 else

@@ -1,6 +1,6 @@
 #!/bin/bash
-# A Debian 12 with systemd and what our packages depend on, as a tar archive that is made once: an operator's fresh
-# machine, and the base of the container image. usage: root.sh machine|image ARCHIVE
+# Builds a tar archive of Debian 12 with the dependencies of our packages, once: `machine` with systemd for tests of an
+# operator's fresh machine, `image` as the base of the container image. usage: root.sh machine|image ARCHIVE
 set -euo pipefail
 kind=${1:?usage: root.sh machine|image ARCHIVE}
 archive=$(realpath -m "${2:?usage: root.sh machine|image ARCHIVE}")
@@ -8,7 +8,7 @@ cd "$(dirname "$0")/../.."
 mkdir -p "$(dirname "$archive")"
 exec 9>"$archive.lock"
 flock 9
-# Made by this very script? Then it is what is wanted.
+# An archive built by this version of the script is reused.
 made_by=$(sha256sum packaging/release/root.sh | cut -d' ' -f1)
 [ -f "$archive" ] && [ "$(cat "$archive.made-by" 2>/dev/null)" = "$made_by" ] && exit 0
 packaging/fetch/tools.sh mmdebstrap=mmdebstrap
@@ -22,7 +22,7 @@ image) needs+=,systemd-standalone-sysusers ;;
 esac
 SOURCE_DATE_EPOCH=$(packaging/release/epoch.sh)
 export SOURCE_DATE_EPOCH
-# Documentation is left out of the image as Debian's own slim images do, but for the licences.
+# The image has no documentation except licences, like Debian's slim images.
 slim=(--dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-include=/usr/share/doc/*/copyright'
 	--dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*')
 [ "$kind" = image ] || slim=()

@@ -1,16 +1,16 @@
 #!/usr/bin/python3 -I
 """`sluice-sim-node`: makes this machine a node with simulated GPUs, as containers see one.
 
-`up GPUS` lays out what a GPU node has and this one lacks: the driver's libraries at one path, the
+`up GPUS` installs what a GPU node has and this one lacks: the driver's libraries at one path, the
 state that all of them share, and a CDI specification of kind nvidia.com/gpu that gives a container
-the libraries and a node of each of its GPUs. `down` takes all of it away, `status` lists the GPUs.
-Nothing of Sluice knows that the GPUs are simulated; it is the same daemon with the same settings.
+the libraries and a node of each of its GPUs. `down` removes all of it, `status` lists the GPUs.
+Sluice does not distinguish simulated GPUs; it is the same daemon with the same settings.
 
-It refuses on a machine that has a real driver: a second specification of that kind would hand
-simulated libraries to programs that want the card. It does not take GPUs away under a program that
-uses them. Both say what to do instead. Doing the same again changes nothing.
+It refuses on a machine with a real driver: a second specification of that kind would give simulated
+libraries to programs that need the card. It does not remove GPUs while a program uses them. Both
+errors name the remedy. Every command is idempotent.
 
-Standard library only: it runs in an init container, and on a machine that has nothing else of ours.
+Standard library only: it runs in an init container, and on a machine without other parts of Sluice.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from typing import Any, Final
 
 KIND: Final = "nvidia.com/gpu"
 SPEC: Final = "sluice-sim.json"
-"""Its name in the CDI directory; nobody else's."""
+"""Name of the specification in the CDI directory, used by no other program."""
 LIBRARIES: Final = ("libcuda.so.1", "libnvidia-ml.so.1")
 JOB: Final = "tenant"
 """A program that uses a GPU, for containers of any image: /usr/bin/sluice-sim-job in them."""
 INSIDE: Final = "/usr/lib/x86_64-linux-gnu"
 INSIDE_BY_MACHINE: Final = {"aarch64": "/usr/lib/aarch64-linux-gnu"}
-"""Where an image's loader looks; Debian's directory, which others' images have in their list too
-once a runtime has run ldconfig. The job finds the library there by LD_LIBRARY_PATH in any case."""
+"""Directory that an image's loader searches: Debian's, which other images search too once a runtime
+has run ldconfig. The job finds the library there by LD_LIBRARY_PATH in any case."""
 FILE_OPTIONS: Final = ("ro", "nosuid", "nodev", "rbind", "rprivate")
 STATE_OPTIONS: Final = ("rw", "nosuid", "nodev", "noexec", "rbind", "rprivate")
 KIND_LINE: Final = re.compile(r"""(?m)^[ \t]*["']?kind["']?[ \t]*:[ \t]*["']?([^"'\s,#]+)""")
@@ -51,22 +51,22 @@ EXIT_USAGE: Final = 2
 
 
 class Refused(Exception):
-    """The text says why and what to do."""
+    """The command is refused; the text has the reason and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where everything lies on the host; the same paths in whatever container this runs in."""
+    """Paths on the host, which are the same in the container that runs this."""
 
     libraries: Path
     state: Path
     cdi: Path
     static_cdi: Path
-    """/etc/cdi: looked into, never written to."""
+    """/etc/cdi: read, never written to."""
     proc: Path
     sys: Path
     package: Path
-    """Where the libraries come from: the package's directory."""
+    """The package's directory, from which the libraries are copied."""
 
     @property
     def spec(self) -> Path:
@@ -77,7 +77,7 @@ class Place:
         return self.libraries / "gpus"
 
 
-# --- what stands against it ---
+# --- reasons to refuse ---
 
 
 def real_driver(place: Place) -> str:
@@ -96,7 +96,7 @@ def _of_kind(path: Path) -> bool:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
-        return False  # the runtime leaves it out as well
+        return False  # The runtime ignores it as well.
     if path.suffix == ".json":
         with contextlib.suppress(ValueError):
             document = json.loads(text)
@@ -110,17 +110,17 @@ def users(state: Path) -> bool:
     path = state / "locks"
     if not path.exists():
         return False
-    ask = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    query = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     with path.open("r+b") as file:
-        answer = struct.unpack("hhqqi4x", fcntl.fcntl(file, fcntl.F_GETLK, ask))
+        answer = struct.unpack("hhqqi4x", fcntl.fcntl(file, fcntl.F_GETLK, query))
     return bool(answer[0] != fcntl.F_UNLCK)
 
 
-# --- making it ---
+# --- installing ---
 
 
 def up(place: Place, gpus: str) -> list[str]:
-    """The GPUs' UUIDs. Raises Refused."""
+    """Install simulated GPUs and return their UUIDs. Raises Refused."""
     found = real_driver(place)
     if found:
         raise Refused(
@@ -141,7 +141,7 @@ def up(place: Place, gpus: str) -> list[str]:
     place.state.mkdir(mode=0o755, parents=True, exist_ok=True)
     try:
         uuids = listed(place, gpus)
-        for name in ("state", "locks"):  # whoever runs in a container uses a GPU
+        for name in ("state", "locks"):  # any user in a container may use a GPU
             (place.state / name).chmod(0o666)
         _write(place.wanted, gpus)
         place.cdi.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -154,7 +154,8 @@ def up(place: Place, gpus: str) -> list[str]:
 
 
 def listed(place: Place, gpus: str) -> list[str]:
-    """Asks the library itself, in a process of its own: it keeps the state mapped. Raises Refused."""
+    """UUIDs from the library, in a separate process, because it keeps the state mapped. Raises
+    Refused."""
     done = subprocess.run(
         [sys.executable, "-I", os.path.abspath(__file__), "--list", str(place.libraries)],
         env={"SLUICE_SIM_DIR": str(place.state), "SLUICE_SIM_GPUS": gpus},
@@ -163,8 +164,8 @@ def listed(place: Place, gpus: str) -> list[str]:
         timeout=60,
     )
     if done.returncode != 0:
-        told = done.stderr.strip().splitlines()
-        raise Refused(told[-1] if told else f"the simulator ended with status {done.returncode}")
+        lines = done.stderr.strip().splitlines()
+        raise Refused(lines[-1] if lines else f"the simulator ended with status {done.returncode}")
     return done.stdout.split()
 
 
@@ -224,7 +225,7 @@ def _node(path: str) -> dict[str, str]:
 
 
 def down(place: Place) -> None:
-    """Raises Refused."""
+    """Remove simulated GPUs. Raises Refused."""
     if users(place.state):
         raise Refused(
             "programs use the simulated GPUs: end their pods first, then start this again"
@@ -233,7 +234,7 @@ def down(place: Place) -> None:
     for directory in (place.state, place.libraries):
         if not directory.is_dir():
             continue
-        # The directory itself may be a mount, in a container: then it goes with whoever mounted it.
+        # In a container the directory itself may be a mount, which is removed with the container.
         for path in directory.iterdir():
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
         with contextlib.suppress(OSError):
@@ -254,7 +255,7 @@ def status(place: Place) -> dict[str, Any]:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """A new file in its place, and only if it differs: a running program has the old one mapped."""
+    """Replace the file only if it differs: a running program has the old one mapped."""
     data = source.read_bytes()
     if target.exists() and target.read_bytes() == data:
         return
@@ -309,11 +310,11 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--sys", type=Path, default=Path("/sys"), help=argparse.SUPPRESS)
     parser.add_argument("--list", type=Path, help=argparse.SUPPRESS)
     verbs = parser.add_subparsers(dest="verb", metavar="VERB")
-    verbs.add_parser("up", help="lay everything out").add_argument(
+    verbs.add_parser("up", help="install simulated GPUs").add_argument(
         "gpus", metavar="GPUS", help="as in 2xh100-80gb or h100-80gb,a100-40gb"
     )
-    verbs.add_parser("down", help="take everything away")
-    verbs.add_parser("status", help="what is there, as JSON; status 1: nothing")
+    verbs.add_parser("down", help="remove them")
+    verbs.add_parser("status", help="show what is installed, as JSON; exit status 1: nothing")
     return parser
 
 

@@ -258,7 +258,7 @@ class Controller:
         assert self._group is not None
         self._following[kind, ()].cancel()
         follower = self._followers[kind, ()]
-        follower.reflector.anew()
+        follower.reflector.restart()
         self._following[kind, ()] = self._group.create_task(follower.run())
 
     def _node_changed(self, change: Change[Document]) -> None:

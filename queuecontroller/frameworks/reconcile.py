@@ -362,7 +362,7 @@ class _Job:
         if smaller or not holds(workload, reasons.QUOTA_RESERVED):
             return [self.recount(workload, mine)]
         if self.suspended:
-            return [DeleteWorkload("the job wants more pods than it was given")]
+            return [DeleteWorkload("the job requests more pods than it was granted")]
         made = self.wanted()
         place = at(workload, ("metadata", "namespace")), at(workload, ("metadata", "name"))
         first = at(workload, ("metadata", "annotations", names.SLICE_NAME))
@@ -378,7 +378,7 @@ class _Job:
         """Resize the waiting slice, or delete it if no more pods are wanted."""
         mine = self.counts()
         if mine == counts_of(pod_sets_of(first)):
-            return [DeleteWorkload("the job wants no more pods than it has")]
+            return [DeleteWorkload("the job requests no more pods than it has")]
         if mine == counts_of(pod_sets_of(new)) or holds(new, reasons.QUOTA_RESERVED):
             return []
         return [self.recount(new, mine)]

@@ -303,7 +303,7 @@ def _as_was(path: Path, was: object) -> list[Any]:
 
 
 def _digest(infos: Sequence[PodSetInfo]) -> str:
-    told = [
+    fields = [
         [
             one.name,
             one.count,
@@ -315,5 +315,5 @@ def _digest(infos: Sequence[PodSetInfo]) -> str:
         ]
         for one in infos
     ]
-    text = json.dumps(told, sort_keys=True, default=str)
+    text = json.dumps(fields, sort_keys=True, default=str)
     return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:16]

@@ -138,7 +138,7 @@ class Tournament:
         self._numbers = numbers
         self._waiting: dict[QuotaNode, Entry] = {entry.queue.node: entry for entry in entries}
         self._below: dict[QuotaNode, list[QuotaNode]] = {}
-        """For each cohort, its children with entries at or below them."""
+        """Children with entries at or below them, by cohort."""
         self._ranks: dict[tuple[QuotaNode, QuotaNode], _Rank] = {}
         """Ranks by node and the queue of the entry; valid until the node's usage changes."""
         for node in self._waiting:

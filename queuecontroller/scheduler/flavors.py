@@ -161,9 +161,9 @@ class FlavorAssigner:
                 break
             found.update(assigned)
         if failure is None and (
-            said := self._conflicting_topologies(pod_sets, group, wanted, found)
+            message := self._conflicting_topologies(pod_sets, group, wanted, found)
         ):
-            reasons.append(said)
+            reasons.append(message)
             failure = PendingReason.NO_MATCHING_FLAVOR
         for i, mine in zip(group, wanted, strict=True):
             one = PodSetResult(pod_sets[i].name, pod_sets[i].count, mine)
@@ -224,19 +224,19 @@ class FlavorAssigner:
         most = node.potential_available(fr)
         if needed > most:
             flavor = self._flavor_of(fr, resource)
-            said = (
+            message = (
                 f"insufficient quota for {resource} in flavor {flavor}, previously considered "
                 f"podsets requests ({format_amount(resource, assumed)}) + current podset request "
                 f"({format_amount(resource, amount)}) > maximum capacity "
                 f"({format_amount(resource, most)})"
             )
-            return (PreemptionMode.NO_FIT, 0), said, PendingReason.EXCEEDS_MAX_QUOTA
+            return (PreemptionMode.NO_FIT, 0), message, PendingReason.EXCEEDS_MAX_QUOTA
         borrow, may_reclaim = node.borrow_height(fr, needed)
         left = max(0, node.available(fr))
         if needed <= left:
             return (PreemptionMode.FIT, borrow), None, None
         flavor = self._flavor_of(fr, resource)
-        said = (
+        message = (
             f"insufficient unused quota for {resource} in flavor {flavor}, "
             f"{format_amount(resource, needed - left)} more needed"
         )
@@ -245,8 +245,8 @@ class FlavorAssigner:
         )
         if may_preempt:
             price = self._oracle.simulate(self._queue, info, fr, needed)
-            return price, said, PendingReason.WAITING_FOR_QUOTA
-        return (PreemptionMode.NO_FIT, borrow), said, PendingReason.WAITING_FOR_QUOTA
+            return price, message, PendingReason.WAITING_FOR_QUOTA
+        return (PreemptionMode.NO_FIT, borrow), message, PendingReason.WAITING_FOR_QUOTA
 
     def _flavor_of(self, fr: Fr, resource: str) -> str:
         for choice in self._queue.group_of[resource].flavors:
@@ -361,9 +361,9 @@ class _Search:
                 break
             more = amount - replaced.get(resource, 0)
             assumed = self._usage.get(fr, 0)
-            one, said, why = assigner.price(self._info, fr, resource, assumed, more)
-            if said is not None:
-                reasons.append(said)
+            one, message, why = assigner.price(self._info, fr, resource, assumed, more)
+            if message is not None:
+                reasons.append(message)
                 pending = why
             if is_preferred(price, one, assigner.fungibility):
                 price = one

@@ -90,7 +90,7 @@ def due_eviction(
             return Eviction(EvictionReason.REJECTED, message, True)
     for check in workload.admission_checks:
         if check.state is CheckState.RETRY:
-            message = f"Admission check {check.name} asks for a retry: {check.message}"
+            message = f"Admission check {check.name} requests a retry: {check.message}"
             again = _after_checks(workload, now_ns)
             return Eviction(EvictionReason.ADMISSION_CHECK, message, requeue=again)
     drain = StopPolicy.HOLD_AND_DRAIN

@@ -39,7 +39,7 @@ MAX_PROBLEMS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class SubmittedWorkloads:
     """The workloads of a document, with the fields that their caller may set."""
 
     who: Identity
@@ -56,7 +56,7 @@ class Reading:
     caller: Caller
     catalogue_version: int
     objects: list[tuple[Identity, Mapping[str, Any]]] = field(default_factory=list)
-    submitted: list[Said] = field(default_factory=list)
+    submitted: list[SubmittedWorkloads] = field(default_factory=list)
     passed_over: list[Identity] = field(default_factory=list)
 
 
@@ -107,13 +107,13 @@ class Applying:
             found.objects.append((who, document))
         elif who.kind in WORKLOAD_KINDS:
             left = MAX_BY_USER - sum(len(one.records) for one in found.submitted)
-            found.submitted.append(self.said(document, who, found.caller, left))
+            found.submitted.append(self.read_submitted(document, who, found.caller, left))
         else:
             found.passed_over.append(who)
 
-    def said(
+    def read_submitted(
         self, document: Mapping[str, Any], who: Identity, caller: Caller, left: int = MAX_BY_USER
-    ) -> Said:
+    ) -> SubmittedWorkloads:
         """Validate one document. `left` is the number of workloads it may still contain if its
         caller is not admin. Raises ManifestError, Refused, Denied."""
         most = MAX_COPIES if caller.admin else left
@@ -121,8 +121,8 @@ class Applying:
         if records is None:
             raise Refused(
                 "denied",
-                f"{who}: the call stands for more than {MAX_BY_USER} workloads, which takes an"
-                " admin: apply it in smaller parts, or with fewer replicas",
+                f"{who}: the call creates more than {MAX_BY_USER} workloads, which requires"
+                " an admin: apply it in smaller parts, or with fewer replicas",
             )
         every = self._workloads.records
         found: list[WorkloadRecord] = []
@@ -138,7 +138,7 @@ class Applying:
                 record = as_said(record, document, before, caller, self._catalogue, every)
                 self._check_change(record)
             found.append(record)
-        return Said(who, document, found, seen)
+        return SubmittedWorkloads(who, document, found, seen)
 
     def current(self, reading: Reading) -> None:
         """Validate again what other calls have changed since. Raises the same errors as `read`."""
@@ -149,7 +149,9 @@ class Applying:
         every = self._workloads.records
         for number, one in enumerate(reading.submitted):
             if renewed or any(every.get(key) is not before for key, before in one.seen.items()):
-                reading.submitted[number] = self.said(one.document, one.who, reading.caller)
+                reading.submitted[number] = self.read_submitted(
+                    one.document, one.who, reading.caller
+                )
         if not reading.caller.admin:
             keys = {record.key for one in reading.submitted for record in one.records}
             self.check_number(reading.caller.user, sum(key not in every for key in keys))

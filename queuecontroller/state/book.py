@@ -26,7 +26,7 @@ from queuecontroller.scheduler.placement.topology.room import TopologyRoom
 from queuecontroller.scheduler.scheduler import Scheduler
 from queuecontroller.state.access import Caller
 from queuecontroller.state.access.identity import OPERATOR
-from queuecontroller.state.applying import Applying, Reading, Said, at_once
+from queuecontroller.state.applying import Applying, Reading, SubmittedWorkloads, at_once
 from queuecontroller.state.journal import Journal
 from queuecontroller.state.node_service import NodeService
 from queuecontroller.state.nodes.nodes_room import NodesRoom
@@ -230,7 +230,7 @@ class Book:
         applied += put
         for one in reading.submitted:
             if reading.objects:  # Their priorities and transformations may be new.
-                one = self.applying.said(one.document, one.who, reading.caller)
+                one = self.applying.read_submitted(one.document, one.who, reading.caller)
             applied += self._put_workloads(one, reading.caller, now_ns)
         return applied
 
@@ -264,10 +264,13 @@ class Book:
 
     def _protect(self) -> None:
         """Set preemption protection from the Configuration, or from the settings if it has none."""
-        wanted, said = self.settings.engine.protection, self.catalogue.configuration.protection
-        if said is not None:
+        wanted, configured = (
+            self.settings.engine.protection,
+            self.catalogue.configuration.protection,
+        )
+        if configured is not None:
             wanted = replace(
-                wanted, reclaim_ns=said.reclaim_ns, fair_sharing_ns=said.fair_sharing_ns
+                wanted, reclaim_ns=configured.reclaim_ns, fair_sharing_ns=configured.fair_sharing_ns
             )
         self.engine.protect(wanted)
 
@@ -280,11 +283,13 @@ class Book:
                 self.journal.put_usage(queue, None)
         self.engine.share_admission(wanted, now_ns)
 
-    def _put_workloads(self, said: Said, caller: Caller, now_ns: int) -> list[Applied]:
-        if not said.records:
-            return [Applied(said.who, "passed over")]
+    def _put_workloads(
+        self, submitted: SubmittedWorkloads, caller: Caller, now_ns: int
+    ) -> list[Applied]:
+        if not submitted.records:
+            return [Applied(submitted.who, "passed over")]
         out = []
-        for record in said.records:
+        for record in submitted.records:
             mine = Identity("Workload", record.workload.namespace, record.workload.name)
             before = self.workloads.records.get(record.key)
             if before is None:
@@ -293,7 +298,7 @@ class Book:
             elif before.manifest == record.manifest:
                 out.append(Applied(mine, "unchanged"))
             else:
-                self._reconfigure(before, record, said.document, caller, now_ns)
+                self._reconfigure(before, record, submitted.document, caller, now_ns)
                 out.append(Applied(mine, "configured"))
         return out
 
@@ -355,7 +360,7 @@ class Book:
         if known is not None and known in self.workloads.records:
             found = self.workloads.records[known]
             if (found.user, found.node) != (asked.user, asked.node):
-                raise Refused("exists", "that token was used for another's submission")
+                raise Refused("exists", "that token was used for another user's submission")
             return found
         self.applying.check_number(asked.user, 1)
         record = record_of(asked, self._new_uid(), self.catalogue)
@@ -493,7 +498,7 @@ class Book:
             holds = self.engine.holding(key) is not None
             should = workload.admission is not None and not workload.is_true(FINISHED)
             if holds != should:
-                wrong.append(f"{key}: holds quota {holds}, its row says {should}")
+                wrong.append(f"{key}: holds quota {holds}, its row has {should}")
             for one in self.nodes.of_workload(key).values():
                 if one.desired is Desired.RUN and not workload.is_true(ADMITTED):
                     wrong.append(f"{key}: reported as running on {one.node} without admission")

@@ -48,9 +48,8 @@ def exchange(
     admission = record.workload.admission
     assert admission is not None
     sets = tuple(replace(one, places=places) if one is given else one for one in admission.pod_sets)
-    reserved.move(
-        uid, replace(place, workload=key)
-    )  # Before the change, which reads the reservation.
+    # Before the change, which reads the reservation.
+    reserved.move(uid, replace(place, workload=key))
     text = f"{before.node} was not taken by the scheduler: {place.node}"
     book.journal.note("PlaceExchanged", f"Workload/{key}", text, now_ns)
     workload = replace(record.workload, admission=replace(admission, pod_sets=sets))

@@ -34,7 +34,7 @@ _OVER: Final = frozenset({"stopped", "finished"})
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class WorkReport:
     """A message about one pod's work."""
 
     node: str
@@ -86,7 +86,7 @@ class NodeService:
             if one is None and held.state in (*_LIVE, "offered"):
                 self._adopt(node, held, now_ns)
             return  # It is not in the response, so the node stops it.
-        said = Said(
+        report = WorkReport(
             node.name,
             node.record.epoch,
             held.workload,
@@ -99,9 +99,9 @@ class NodeService:
         if held.state in _LIVE:
             self._running(one, held.attempt, _LIVE[held.state], held.gpus, now_ns)
         elif held.state in _OVER:
-            self._over(one, said, held.state == "finished", now_ns)
+            self._over(one, report, held.state == "finished", now_ns)
         elif held.state == "refused":
-            self._refused(one, said, now_ns)
+            self._refused(one, report, now_ns)
 
     def _vanished(self, key: PodKey, now_ns: int) -> None:
         """Handle work that the node had confirmed and no longer has: the node was reset, or the
@@ -194,45 +194,47 @@ class NodeService:
 
     # -- about one pod ----------------------------------------------------------------------------
 
-    def confirm(self, said: Said, state: PodState, gpus: tuple[GpuShare, ...], now_ns: int) -> bool:
+    def confirm(
+        self, report: WorkReport, state: PodState, gpus: tuple[GpuShare, ...], now_ns: int
+    ) -> bool:
         """Record that a pod runs or is paused. False if the attempt is unknown. Raises
         StaleEpoch."""
-        one = self._find(said)
+        one = self._find(report)
         if one is None:
             return False
-        self._running(one, said.attempt, state, gpus, now_ns)
+        self._running(one, report.attempt, state, gpus, now_ns)
         return True
 
-    def refuse_resume(self, said: Said, now_ns: int) -> bool:
+    def refuse_resume(self, report: WorkReport, now_ns: int) -> bool:
         """Record that a paused pod could not resume, as its time share is in use. It is
         requeued."""
-        one = self._find(said)
+        one = self._find(report)
         if one is None:
             return False
-        if one.desired is Desired.RUN and said.attempt == one.attempt:
+        if one.desired is Desired.RUN and report.attempt == one.attempt:
             one = self._nodes.note_state(one, PodState.PAUSED, (), now_ns)
-            self._workloads.refused(one.workload, one.node, said.reason, now_ns, paused=True)
+            self._workloads.refused(one.workload, one.node, report.reason, now_ns, paused=True)
         return True
 
-    def refuse(self, said: Said, now_ns: int) -> bool:
-        one = self._find(said)
+    def refuse(self, report: WorkReport, now_ns: int) -> bool:
+        one = self._find(report)
         if one is None:
             return False
-        self._refused(one, said, now_ns)
+        self._refused(one, report, now_ns)
         return True
 
-    def release(self, said: Said, finished: bool, now_ns: int) -> bool:
+    def release(self, report: WorkReport, finished: bool, now_ns: int) -> bool:
         """Record that the work is over on the node. False if it is unknown. Raises StaleEpoch."""
-        one = self._find(said)
+        one = self._find(report)
         if one is None:
             return False
-        self._over(one, said, finished, now_ns)
+        self._over(one, report, finished, now_ns)
         return True
 
-    def _find(self, said: Said) -> Assignment | None:
-        self._nodes.session(said.node, said.epoch)
-        one = self._nodes.assignments.get(said.key)
-        if one is None or one.node != said.node or one.uid != said.uid:
+    def _find(self, report: WorkReport) -> Assignment | None:
+        self._nodes.session(report.node, report.epoch)
+        one = self._nodes.assignments.get(report.key)
+        if one is None or one.node != report.node or one.uid != report.uid:
             return None
         return one
 
@@ -263,21 +265,21 @@ class NodeService:
                 return ()
         return gpus if len({(s.uuid, s.mig_start) for s in gpus}) == len(gpus) else ()
 
-    def _refused(self, one: Assignment, said: Said, now_ns: int) -> None:
-        if said.attempt != one.attempt:
+    def _refused(self, one: Assignment, report: WorkReport, now_ns: int) -> None:
+        if report.attempt != one.attempt:
             return
         self._nodes.forget(one.key)
-        self._workloads.refused(one.workload, one.node, said.reason, now_ns)
+        self._workloads.refused(one.workload, one.node, report.reason, now_ns)
         self._workloads.place_waiting(now_ns)
 
-    def _over(self, one: Assignment, said: Said, finished: bool, now_ns: int) -> None:
-        if said.attempt != one.attempt and one.state is PodState.DECIDED:
+    def _over(self, one: Assignment, report: WorkReport, finished: bool, now_ns: int) -> None:
+        if report.attempt != one.attempt and one.state is PodState.DECIDED:
             return  # An earlier attempt is over; this one has not started.
         self._nodes.forget(one.key)
-        if said.started:
-            self._workloads.pod_over(one.workload, finished, said.reason, now_ns)
+        if report.started:
+            self._workloads.pod_over(one.workload, finished, report.reason, now_ns)
         else:
-            self._workloads.never_started(one.workload, one.node, said.reason, now_ns)
+            self._workloads.never_started(one.workload, one.node, report.reason, now_ns)
         self._workloads.place_waiting(now_ns)
 
     # -- time -------------------------------------------------------------------------------------

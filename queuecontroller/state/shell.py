@@ -182,9 +182,8 @@ class Shell:
         if self._watchers:
             for identity in sorted(touched):
                 for queue in self._watchers:
-                    with contextlib.suppress(
-                        asyncio.QueueFull
-                    ):  # The watcher detects the full queue.
+                    with contextlib.suppress(asyncio.QueueFull):
+                        # The watcher detects the full queue.
                         queue.put_nowait(identity)
         if self._followers:
             for identity in touched:
@@ -205,11 +204,11 @@ class Shell:
             record = records.get(key)
             if record is not None:
                 for room in self._waiting_rooms.get(record.node, ()):
-                    room.tell(key)
+                    room.add(key)
             else:
                 for rooms in self._waiting_rooms.values():
                     for room in rooms:
-                        room.tell_gone(key)
+                        room.add_gone(key)
 
     # -- the loop ---------------------------------------------------------------------------------
 
@@ -336,7 +335,7 @@ class Shell:
         self._waiting_rooms.setdefault(node, set()).add(room)
         try:
             for key in (*keys, *self.book.workloads.by_node.get(node, ())):
-                room.tell(key)
+                room.add(key)
             while True:
                 self.book.nodes.session(node, epoch)
                 yield room.news(self.now_ns())

@@ -29,18 +29,18 @@ class WaitingRoom:
         self.event = asyncio.Event()
         """Set when there are changes to send."""
         self._changed: dict[WorkloadKey, None] = {}
-        self._told: dict[WorkloadKey, Status] = {}
+        self._sent: dict[WorkloadKey, Status] = {}
         """Statuses as last sent, of workloads that are not over."""
         self._turn: deque[WorkloadKey] = deque()
         """Workloads in the order in which their positions are renewed."""
 
-    def tell(self, key: WorkloadKey) -> None:
+    def add(self, key: WorkloadKey) -> None:
         self._changed[key] = None
         self.event.set()
 
-    def tell_gone(self, key: WorkloadKey) -> None:
-        if key in self._told:
-            self.tell(key)
+    def add_gone(self, key: WorkloadKey) -> None:
+        if key in self._sent:
+            self.add(key)
 
     def news(self, now_ns: int) -> list[Status]:
         self.event.clear()
@@ -51,14 +51,14 @@ class WaitingRoom:
             self.event.set()
         for _ in range(min(PLACES, len(self._turn))):
             key = self._turn.popleft()
-            told = self._told.get(key)
-            if told is None:
+            sent = self._sent.get(key)
+            if sent is None:
                 continue
             self._turn.append(key)
             # Only the position is compared; the message then has the whole status.
             if (
-                told.position
-                and self._views.place(key, told.cluster_queue, now_ns) != told.position
+                sent.position
+                and self._views.place(key, sent.cluster_queue, now_ns) != sent.position
             ):
                 keys[key] = None
         return [one for key in keys if (one := self._new(key, now_ns)) is not None]
@@ -68,13 +68,13 @@ class WaitingRoom:
         mine = record is not None and record.node == self._node
         # A workload of another node is reported as deleted.
         status = self._views.status(key, now_ns) if mine else Status(key)
-        before = self._told.get(key)
+        before = self._sent.get(key)
         if status == before:
             return None
         if status.is_over:
-            self._told.pop(key, None)
+            self._sent.pop(key, None)
         else:
             if before is None:
                 self._turn.append(key)
-            self._told[key] = status
+            self._sent[key] = status
         return status

@@ -173,8 +173,7 @@ SIM_API CUresult cuCheckpointProcessLock(int pid, CUcheckpointLockArgs *args)
 	return CUDA_SUCCESS;
 }
 
-/* --- the account of the target's memory
- * ------------------------------------------------------------------------------ */
+/* --- the account of the target's memory --------------------------------------------------------------------------- */
 
 static void put_out(const struct target *t, unsigned g)
 {
@@ -305,8 +304,7 @@ SIM_API CUresult cuCheckpointProcessUnlock(int pid, CUcheckpointUnlockArgs *args
 	return CUDA_SUCCESS;
 }
 
-/* --- entry points
- * ----------------------------------------------------------------------------------------------------- */
+/* --- entry points ------------------------------------------------------------------------------------------------- */
 
 SIM_API CUresult cuCheckpointProcessGetState(int pid, CUprocessState *state)
 {

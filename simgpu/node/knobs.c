@@ -113,8 +113,7 @@ bool sim_knob_lists(const char *name, unsigned index)
 	return false;
 }
 
-/* --- applied to every driver call
- * ----------------------------------------------------------------------------------- */
+/* --- applied to every driver call --------------------------------------------------------------------------------- */
 
 static struct {
 	uint64_t read_ns;

@@ -158,8 +158,7 @@ bool mig_destroy(struct sim_state *state, struct sim_gpu *instance)
 	return idle;
 }
 
-/* --- the cut named in SLUICE_SIM_GPUS
- * ------------------------------------------------------------------------------- */
+/* --- the cut named in SLUICE_SIM_GPUS ----------------------------------------------------------------------------- */
 
 /* Finds places for all of them, the first ones first; false when there is no way. */
 static bool arrange(const struct sim_model *const *cut, unsigned count, struct cut_use use, unsigned *ret_slice)

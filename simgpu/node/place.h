@@ -19,8 +19,8 @@ uint64_t sim_now_ns(void);
 /* The value in the control file or the environment now; `otherwise` when neither has it. */
 uint64_t sim_knob_number(const char *name, uint64_t otherwise);
 bool sim_knob_text(const char *name, char *ret_text, unsigned bytes);
-/* Is `index` in the comma-separated list of the control file? It applies to the whole node, so only the file is
- * read. */
+/* True if `index` is in the comma-separated list of the control file, which applies to the whole node, so only the
+ * file is read. */
 bool sim_knob_lists(const char *name, unsigned index);
 /* The first line of every driver entry point: latency, and the failure of the n-th call. */
 CUresult sim_enter_call(const char *function);

@@ -56,7 +56,8 @@ bool sim_clients_open(void)
 	return lock_fd >= 0;
 }
 
-/* Is that client's byte locked, and by which process? The kernel translates the holder's pid for the caller. */
+/* True if that client's byte is locked; *ret_pid is the process that locks it. The kernel translates the holder's
+ * pid for the caller. */
 static bool byte_locked(unsigned client, uint32_t *ret_pid)
 {
 	struct flock range = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = client, .l_len = 1 };

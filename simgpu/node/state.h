@@ -116,7 +116,7 @@ unsigned sim_cards(const struct sim_state *state, unsigned ret_card[SIM_GPUS]);
 bool sim_gpu_there(const struct sim_state *state, const struct sim_gpu *gpu);
 /* The n-th MIG device (an instance with its compute instance) of a card; NULL when it has fewer. */
 struct sim_gpu *sim_instance(struct sim_state *state, const struct sim_gpu *card, unsigned n);
-/* With the GPU's mutex held: does any client have a context or memory there? */
+/* True if any client has a context or memory there. Called with the GPU's mutex held. */
 bool sim_in_use(const struct sim_state *state, const struct sim_gpu *gpu);
 /* Allocates the place of a GPU or an instance: its mutex is initialised, all else is 0 or from the model. NULL: no
  * place left. */

@@ -49,7 +49,7 @@ NVML_API nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, unsigned lon
 	return NVML_SUCCESS;
 }
 
-/* Is there an event that this set has not received? */
+/* True if there is an event that this set has not received. */
 static bool next(nvmlEventSet_t set, struct event_data *data)
 {
 	char text[sizeof(set->seen)] = "", *end;

@@ -65,7 +65,7 @@ static const struct sim_model *by_index(nvmlDevice_t card, unsigned index)
 
 /* --- the mode ----------------------------------------------------------------------------------------------------- */
 
-/* Does any client have a context on the card or on one of its instances? */
+/* True if any client has a context on the card or on one of its instances. */
 static bool card_in_use(nvmlDevice_t card)
 {
 	struct sim_state *state = sim_state();

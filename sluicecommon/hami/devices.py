@@ -81,7 +81,7 @@ def checked(devices: Iterable[Device]) -> tuple[Device, ...]:
     found: dict[str, Device] = {}
     for one in devices:
         if one.id in found:
-            raise BadRegister(f"device {shown(one.id)} is there twice")
+            raise BadRegister(f"device {shown(one.id)} is a duplicate")
         found[one.id] = one
         if len(found) > MAX_DEVICES:
             raise BadRegister(f"more than {MAX_DEVICES} devices")

@@ -26,7 +26,7 @@ class HamiPart:
 
     kind: PartKind
     source: str
-    """File, and name inside of it: what people see in a message."""
+    """File, and name within it, for messages."""
     document: Mapping[str, Any]
 
 
@@ -34,7 +34,7 @@ def split(source: str, document: object, parse: Callable[[str], object]) -> list
     """The parts of a document: a ConfigMap with embedded texts, one of the bare files, or pods.
     `parse` reads a text of YAML or JSON and raises ValueError. Raises ConfigError."""
     if not isinstance(document, Mapping):
-        raise ConfigError([f"{source}: holds no configuration of HAMi's: {short(document)}"])
+        raise ConfigError([f"{source}: contains no HAMi configuration: {short(document)}"])
     kind = document.get("kind")
     if kind == "ConfigMap":
         return _split_config_map(source, document, parse)
@@ -91,7 +91,7 @@ def pod_spec(document: Mapping[str, Any]) -> Mapping[str, Any] | None:
     spec: Mapping[str, Any] = own
     if document.get("kind") == "Pod":
         return spec
-    for _ in range(2):  # a CronJob has its template in a template
+    for _ in range(2):  # A CronJob has its pod template within a job template.
         inner = spec.get("template") or spec.get("jobTemplate")
         if not isinstance(inner, Mapping) or not isinstance(inner.get("spec"), Mapping):
             return None

@@ -168,7 +168,7 @@ class ApiClient:
                     yield piece
             except _TROUBLE as error:
                 silent = isinstance(error, TimeoutError | asyncio.TimeoutError)
-                what = f"silent for {silence_s:g} s" if silent else said(error)
+                what = f"silent for {silence_s:g} s" if silent else error_text(error)
                 raise ApiAway(f"{self.server}: {what}") from error
 
     async def _ask(
@@ -205,7 +205,7 @@ class ApiClient:
                     )
                 return await answer.read()
             except _TROUBLE as error:
-                raise ApiAway(f"{self.server}: {said(error)}") from error
+                raise ApiAway(f"{self.server}: {error_text(error)}") from error
 
     @contextlib.asynccontextmanager
     async def _request(
@@ -241,7 +241,7 @@ class ApiClient:
                 **request,
             )
         except _TROUBLE as error:
-            raise ApiAway(f"{self.server}: {said(error)}") from error
+            raise ApiAway(f"{self.server}: {error_text(error)}") from error
         try:
             if answer.status >= 300:
                 raise await self._refusal(answer)
@@ -282,7 +282,7 @@ def _seconds(text: str | None) -> float | None:
     )
 
 
-def said(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     if isinstance(error, TimeoutError | asyncio.TimeoutError):
         return "no answer in time"
     return str(error) or type(error).__name__

@@ -47,8 +47,9 @@ class QuantityError(ValueError):
 
 
 def gpu_mib_problem(amount: int, unit_mib: int = 1) -> str:
-    """The reason why an amount of GPU memory, in units of `unit_mib` MiB, cannot be meant, with
-    what to write instead; empty if it can. `8Gi` is the usual mistake: it is 8589934592 MiB."""
+    """The reason why an amount of GPU memory, in units of `unit_mib` MiB, must be a mistake, with
+    the amount to write instead; empty if it is plausible. `8Gi` is the usual mistake: it is
+    8589934592 MiB."""
     if amount <= MAX_GPU_UNITS:
         return ""
     unit = "MiB" if unit_mib == 1 else f"units of {unit_mib} MiB"

@@ -110,7 +110,7 @@ class Reflector(Generic[T]):
         """True if the next list must come from etcd, in pages, since the server's cache is
         behind."""
         self._failures = 0
-        self._heard = False
+        self._received = False
         """True once the open watch has sent an event."""
         self._after: Fetch | Watch | None = None
         self.next: Fetch | Watch | Pause = self._list()
@@ -137,7 +137,7 @@ class Reflector(Generic[T]):
         except BadAnswer as error:
             return self._failed(str(error), self._list())
         assert self._listed is not None
-        changes = [change for one in page.items for change in self._tell(one)]
+        changes = [change for one in page.items for change in self._changed(one)]
         if page.more:
             self.next = self._page_after(page.more)
             return changes
@@ -172,7 +172,7 @@ class Reflector(Generic[T]):
             return self._failed(why or "the list ended before its end", self._list())
         if why:
             return self._failed(why, self._again())
-        if not self._heard:  # A server that ends every watch at once is retried with a pause.
+        if not self._received:  # A server that ends every watch at once is retried with a pause.
             return self._failed("", self._again())
         self.next = self._again()
         return []
@@ -210,7 +210,7 @@ class Reflector(Generic[T]):
             self.next = self._list()
         return changes
 
-    def anew(self) -> None:
+    def restart(self) -> None:
         """The request was abandoned: the next one is a list, which reports all objects again and
         those deleted since."""
         self._lines.forget()
@@ -226,21 +226,21 @@ class Reflector(Generic[T]):
             what = f"{event.code}: {event.message}"
             gone = event.code == GONE or self._listed is not None
             return self._failed(what, self._list() if gone else self._again())
-        self._heard = True
+        self._received = True
         if isinstance(event, Bookmark):
             self._version = event.version
             if event.ends_initial and self._listed is not None:
                 return self._list_ends()
-            self._well()
+            self._succeeded()
             return []
         if self._listed is None:
             self._version = event.item.version
-            self._well()
+            self._succeeded()
         if event.deleted:
             return self._remove(event.item.key)
-        return self._tell(event.item)
+        return self._changed(event.item)
 
-    def _tell(self, item: Item[T]) -> list[Change[T]]:
+    def _changed(self, item: Item[T]) -> list[Change[T]]:
         if self._listed is not None:
             self._listed.add(item.key)
         if self._versions.get(item.key) == item.version:
@@ -259,14 +259,14 @@ class Reflector(Generic[T]):
         streamed = isinstance(self.next, Watch)
         self._listed, self._exactly, self.synced = None, False, True
         self._stream_failures = 0
-        self._well()
+        self._succeeded()
         if not streamed:
             self.next = self._again()
         return [change for key in gone for change in self._remove(key)] + [Synced()]
 
     # --- the next request ---------------------------------------------------------------------
 
-    def _well(self) -> None:
+    def _succeeded(self) -> None:
         self._failures, self.trouble, self.denied, self.missing = 0, "", False, False
 
     def _failed(
@@ -287,7 +287,7 @@ class Reflector(Generic[T]):
 
     def _list(self) -> Fetch | Watch:
         self.lists_total += 1
-        self._listed, self._heard = set(), False
+        self._listed, self._received = set(), False
         if self._streams:
             return self._watch(
                 ("sendInitialEvents", "true"), ("resourceVersionMatch", "NotOlderThan")
@@ -305,7 +305,7 @@ class Reflector(Generic[T]):
 
     def _again(self) -> Watch:
         """Continue the watch from the last version."""
-        self._heard = False
+        self._received = False
         return self._watch(("resourceVersion", self._version))
 
     def _watch(self, *how: tuple[str, str]) -> Watch:

@@ -65,7 +65,7 @@ def read_review(document: Mapping[str, Any], audiences: Sequence[str]) -> Review
         raise ApiAway("a TokenReview without a user")
     extra = user.get("extra") or {}
     if not isinstance(extra, Mapping):
-        raise ApiAway("a TokenReview with something else in the place of extra")
+        raise ApiAway("a TokenReview whose extra is not a mapping")
     given = _texts(status.get("audiences"))
     # An API server without audience support omits them: the token is for the API server itself.
     if audiences and not set(audiences) & set(given):
@@ -81,8 +81,8 @@ def read_review(document: Mapping[str, Any], audiences: Sequence[str]) -> Review
 
 
 def _texts(values: object) -> tuple[str, ...]:
-    """Raises ApiAway."""
+    """The strings of a list field. Raises ApiAway."""
     if not isinstance(values or [], list):
-        raise ApiAway("a TokenReview with something else in the place of a list")
+        raise ApiAway("a TokenReview with a field that is not a list")
     found = values if isinstance(values, list) else []
     return tuple(one for one in found if isinstance(one, str))

@@ -56,7 +56,7 @@ class Clients:
         self._silent_number = 0
         self._asked_number = 0
         self.dropped_total = 0
-        """Connections closed for want of room."""
+        """Connections closed because a limit was reached."""
 
     def __len__(self) -> int:
         return self._silent_number + self._asked_number

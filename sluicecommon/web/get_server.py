@@ -1,7 +1,7 @@
 """HTTP for scrapes and probes: GET and HEAD, one request per connection, 2 s for all of it.
 
-The address is taken at the start; aiohttp is loaded when the first client connects, so that a
-service that is neither scraped nor probed does without it.
+The server listens from the start; aiohttp is loaded when the first client connects, so that a
+service that is neither scraped nor probed does not load it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ REQUEST_S: Final = 2.0
 
 
 class GetServer:
-    """A listener whose requests a function answers, without waiting for anything."""
+    """A listener whose requests are answered by a function that does not block."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class GetServer:
         self._listener = Listener(self.protocol, self.clients, limits, certificate)
 
     async def start(self) -> None:
-        """Raises OSError when the address is taken."""
+        """Listen. Raises OSError if the address is in use."""
         await self._listener.start(self._setting, self._address)
         log.info("%s: port %d", self._setting, self.port)
 

@@ -32,8 +32,8 @@ class Certificate:
     """A TLS server's certificate, which is read again when its files change."""
 
     def __init__(self, certificate: Path, key: Path, authority: Path | None = None) -> None:
-        """With `authority` clients may have a certificate of it; one of another is refused. Raises
-        OSError, of which ssl.SSLError is one."""
+        """`authority` is the CA of optional client certificates; others are refused. Raises
+        OSError, of which ssl.SSLError is a subclass."""
         self._files = (certificate, key)
         self._authority = authority
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

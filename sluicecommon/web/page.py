@@ -377,8 +377,8 @@ class PageServer:
         fed = self._backend.frames
         await self._send(answer, b"retry: 1000\n\n")
         if known is not None and self._slow.pop(viewer.name, 0):
-            said = f"this page read nothing for {WRITE_S:g} s and was disconnected; it has resumed"
-            await self._send(answer, event("cut", said))
+            text = f"this page read nothing for {WRITE_S:g} s and was disconnected; it has resumed"
+            await self._send(answer, event("cut", text))
         while not self._closing.is_set():
             frames = self._backend.frames
             if frames is None:
@@ -397,9 +397,8 @@ class PageServer:
                 known, events = frames(known, sight)
                 for one in events:  # Each is made when the previous one has been sent.
                     await self._send(answer, one)
-                    await asyncio.sleep(
-                        0
-                    )  # An event may have megabytes; other tasks run between two.
+                    # An event may have megabytes; other tasks run between two.
+                    await asyncio.sleep(0)
                     if loop.time() >= look_s:
                         look_s = loop.time() + BEAT_S
                         now = await self._sight(credential)
@@ -423,8 +422,8 @@ class PageServer:
 
     def _resumed(self, request: web.Request) -> int | None:
         frames = self._backend.frames
-        said = request.headers.get("Last-Event-ID") or request.query.get("after", "")
-        return frames.board.read_stamp(said) if frames is not None and said else None
+        last = request.headers.get("Last-Event-ID") or request.query.get("after", "")
+        return frames.board.read_stamp(last) if frames is not None and last else None
 
     async def _send(self, answer: web.StreamResponse, data: bytes) -> None:
         async with asyncio.timeout(WRITE_S):

@@ -39,9 +39,8 @@ class Cell:
             *(["--sync"] if self.sync else []),
         ]
         name = f"{self.limit}-{max(self.lengths_ns)}-{self.door}-{self.sync}"
-        if (
-            self.limit is None
-        ):  # a count, not a time: nothing stops a bare program from queueing minutes of work
+        if self.limit is None:
+            # A count, not a time: nothing stops a bare program from queueing minutes of work.
             mean_ns = sum(self.lengths_ns) // len(self.lengths_ns)
             launches = self.seconds * 1_000_000_000 // mean_ns // 2
             job = node.run_bare(name, *arguments, "--warm", "0", "--launches", str(launches))

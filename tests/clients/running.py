@@ -1,4 +1,4 @@
-"""How a program of somebody else is run: bare, and in a grant; and what the cards are."""
+"""How a third party's program is run: bare, and in a grant; and what the cards are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs that nobody here wrote, unmodified, bare and in a grant: `make test-clients`.
+"""Third parties' programs, unmodified, bare and in a grant: `make test-clients`.
 
 Each sees the grant's memory, is stopped at the cap with its library's own error, recovers, and is measured at its share; tools that
 read NVML see the grant's part of the node. Which versions: tests/clients/requirements.txt.

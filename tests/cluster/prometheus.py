@@ -1,5 +1,5 @@
 """Prometheus itself on the node, out of Debian's package (the same that promtool is taken from). Rules wait minutes before they
-fire, so that nobody is woken for a moment; here they do not wait."""
+fire, so that a short outage pages no one; here they do not wait."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ UNANSWERED = "failed calling webhook"
 
 
 def define(plane: ControlPlane) -> None:
-    """Kueue's kinds without anybody who converts: v1beta2 is all that is used."""
+    """Kueue's kinds without a conversion webhook: only v1beta2 is used."""
     items: list[Any] = []
     for one in definitions(Webhook()):
         one["spec"]["versions"] = [

@@ -206,7 +206,7 @@ def gpu_pod(
 
 @dataclass
 class Fleet:
-    """Nodes with GPUs: objects for the scheduler, sessions with whoever leads."""
+    """Nodes with GPUs: objects for the scheduler, sessions with the leader."""
 
     plane: ControlPlane
     sockets: dict[Path, Replica]
@@ -493,7 +493,7 @@ class Accountant:
     def _look(self) -> None:
         try:
             self._follow()
-        except BaseException as error:  # it would stand still, and nobody would know why
+        except BaseException as error:  # it would stop without a reason in the log
             self.wrong.append(repr(error))
             raise
 

@@ -44,7 +44,7 @@ def test_a_child_that_stops_is_replaced_and_told_all_again(watch: LiveWatch, num
                 assert "eBPF child" in status.reason
                 with pytest.raises(KernelWatchUnavailable):
                     watch.call(watch.watch.launches())
-            assert opener.open() != 0, "refused while nobody is there"
+            assert opener.open() != 0, "refused while no daemon runs"
             watch.until_running()
             assert child(watch) != first
             until("it knows who is refused", lambda: relative(place) in watch.watch.denied())

@@ -22,7 +22,7 @@ POD = "1b4e28ba-2fa1-11d2-883f-0000000000c1"
 EPERM = 1
 HELD_S = 10.0
 DEVICE, DEVICE_PATH = "1:7", "/dev/full"
-"""Not the stand-in of the other tests: a daemon holds whoever opens its device, on the whole host."""
+"""Not the other tests' substitute: a daemon holds every process that opens its device, on the whole host."""
 SETTINGS = f'[ebpf]\nenabled = "on"\ndevices = "{DEVICE}"\n'
 
 
@@ -142,7 +142,7 @@ def test_a_refusal_that_no_row_stands_for_is_ended(
         file.unlink()
     node.start()
     assert not ebpf_pins.pinned(pins(node)) or steps(node)  # found anew by now
-    assert "no row of the ledger says why" in undone(node, "deny_opens")
+    assert "the ledger has no row for it" in undone(node, "deny_opens")
 
 
 def test_doctor_names_what_a_dead_daemon_left(

@@ -1,4 +1,4 @@
-"""Removing the package leaves nobody frozen and nothing pinned: the maintainer scripts themselves, in a mount namespace
+"""Removing the package leaves no process frozen and nothing pinned: the maintainer scripts themselves, in a mount namespace
 where /run, /var/lib and bpffs are their own."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ pytestmark = [needs_ebpf, pytest.mark.root]
 POD = "1b4e28ba-2fa1-11d2-883f-0000000000d1"
 HELD_S = 10.0
 DEVICE, DEVICE_PATH = "1:7", "/dev/full"
-"""Not the stand-in of the other tests: a daemon holds whoever opens its device, on the whole host."""
+"""Not the other tests' substitute: a daemon holds every process that opens its device, on the whole host."""
 SETTINGS = f'[ebpf]\nenabled = "on"\ndevices = "{DEVICE}"\n[detection]\nbare_metal = "contain"\n'
 PLACES = ("/run", "/var/lib")
 

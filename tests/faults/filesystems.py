@@ -59,7 +59,7 @@ class Ext4:
         return subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
 
     def unmount(self) -> None:
-        """Fails while anybody of ours has something open there: nothing is lazy that a next mount stands on."""
+        """Fails while one of our processes has something open there: nothing is lazy that a next mount stands on."""
         done = subprocess.run(["umount", self.root], check=False, capture_output=True, text=True)
         assert done.returncode == 0, f"{done.stderr.strip()}: {users_of(self.root)}"
 

@@ -44,7 +44,7 @@ from tests.queue.serving.puppet import until as eventually
 from tests.queue.state.world import TEAMS
 
 DEVICE = "1:7"
-"""/dev/full, not the stand-in of the tests that run beside: a daemon holds whoever opens its device, on the whole host."""
+"""/dev/full, not the substitute of tests that run beside: a daemon holds every process that opens its device, on the whole host."""
 FULL = {"tenant": 1700, "daemon": 120, "nvml child": 80, "ebpf child": 30, "controller": 80}
 """2,010 in about ten minutes on two busy cores. What costs is the start of what was killed: 13 ms for a tenant, 2 s for
 the daemon or one of its children, 4 s for the controller; so the kinds are as many as fit, and each is counted apart."""
@@ -218,7 +218,7 @@ class NodeUnderFire:
         self.look(driver_too=True)
 
     def end(self) -> None:
-        """Everybody goes; nothing may stay."""
+        """All tenants end; nothing may stay."""
         assert self.swarm is not None
         for pid in self.bees:
             with contextlib.suppress(ProcessLookupError):
@@ -309,7 +309,7 @@ def on_a_queue(kills: dict[str, int], seed: int, result: Result) -> None:
                 if (one["status"]["phase"], one["status"]["attempt"]) != ("Finished", 1):
                     result.lost.append(f"{one['metadata']['name']}: {one['status']['phase']}")
             if controller.get("cq", "a")["status"]["reservingWorkloads"]:
-                result.lost.append("quota is held by nobody")
+                result.lost.append("quota is held without a workload")
         finally:
             controller.stop()
 

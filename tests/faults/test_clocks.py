@@ -1,4 +1,4 @@
-"""Clocks that step, clocks of their own, and everybody stopped for a while: grants stay, shares are as before, and nobody
+"""Clocks that step, clocks of their own, and all processes stopped for a while: grants stay, shares are as before, and no workload
 makes up for the time he was not there.
 
 The machine's own clock is never moved: the wall clock of the programs under test is led by a library before theirs, and
@@ -109,7 +109,7 @@ def test_c1_the_wall_clock_steps_and_nothing_else_does(steps: tuple[int, ...]) -
                 assert limits(node) == before
                 node.cli("resize", "job", "--cores", "31")
                 node.cli("resize", "job", "--cores", "30")
-            # The clock was led: what the daemon told in those years has their dates.
+            # The clock was moved: what the daemon logged in those years has their dates.
             seen = [event["at_unix_s"] for event in node.cli_json("events")]
             assert not seen or min(seen) < told_before
             assert abs(time.time() - told_before) < 3600, "and the machine's own was not"
@@ -151,7 +151,7 @@ def test_c1_the_queue_goes_by_clocks_that_do_not_step(steps: tuple[int, ...]) ->
                 w["metadata"]["name"].rsplit("-", 1)[0]: w["status"] for w in controller.workloads()
             }
             assert rows["steady"]["phase"] == "Running"
-            assert {row["attempt"] for row in rows.values()} == {1}, "nobody started twice"
+            assert {row["attempt"] for row in rows.values()} == {1}, "no workload started twice"
             assert "Restored" not in controller.log
         finally:
             node.stop()
@@ -184,7 +184,7 @@ def time_namespaces() -> bool:
 @pytest.mark.root
 @pytest.mark.skipif(not time_namespaces(), reason="time namespaces need root and Linux 5.6")
 def test_c2_a_clock_of_ones_own_buys_no_time() -> None:
-    """The same share as everybody, and no burst at the start. Ahead only: the simulated GPU's timeline goes by the
+    """The same share as all others, and no burst at the start. Ahead only: the simulated GPU's timeline goes by the
     host's clock, and a program behind it would wait for the GPU; tests/properties/test_gate.py has clocks that run
     backwards. A node of its own, as the timeline stays where the latest clock was."""
     ahead_s = "100000"

@@ -1,4 +1,4 @@
-"""A kernel that never ends: told as a runaway, its grant held or ended as the policy says, and the others go on."""
+"""A kernel that never ends: reported as a runaway, its grant held or ended as the policy says, and the others go on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names and values that somebody chose so that they mean something else where they are shown or handed on."""
+"""Names and values chosen so that they mean something else where they are shown or passed on."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from tests.kubelet.place import RESOURCE, Place, limits, with_place
 
 
 async def raw(place: Place, *requests: list[str]) -> list[bytes]:
-    """Allocate over the socket, as anybody who can open it may call it."""
+    """Allocate over the socket, as any process that can open it may call it."""
     wire = place.kubelet.wire
     asks = [wire.plugin("ContainerAllocateRequest")(devices_ids=ids) for ids in requests]
     call = place.kubelet._call(place.kubelet.endpoints[RESOURCE], "Allocate")
@@ -51,7 +51,7 @@ async def test_e2_the_same_allocate_again_and_at_once_is_answered_the_same(place
         for device in held.record.devices
     )
     assert total == 1024 << 20
-    # What nobody took is forgotten, and the room is there.
+    # What no container took is forgotten, and the room is free.
     place.kubelet.end(pod.uid)
     for _ in range(3):
         await place.daemon.look()
@@ -130,7 +130,7 @@ NAMES = {
 @pytest.mark.parametrize("field", ["name", "uid", "namespace"])
 @pytest.mark.parametrize("odd", NAMES.values(), ids=NAMES.keys())
 def test_e7_odd_names_of_pods_lead_nowhere(field: str, odd: str, caplog: Any) -> None:
-    """No kubelet has such pods; whoever can speak in its place could. The container is refused or gets a grant; no file
+    """No kubelet has such pods; a process that calls in its place could send them. The container is refused or gets a grant; no file
     is made outside, and no line of the log is broken."""
 
     @with_place(gpus=1, slots=4)
@@ -147,7 +147,7 @@ def test_e7_odd_names_of_pods_lead_nowhere(field: str, odd: str, caplog: Any) ->
         for held in place.daemon.keeper.live().values():
             assert len(held.record.name) <= 512
         inside = [path for path in place.directory.rglob("*") if odd in path.name]
-        assert inside == [], "a name of somebody's is no name of a file"
+        assert inside == [], "a pod's name is no name of a file"
         after = Pod("after", (Container("main", limits=limits(gpumem=512)),))
         await place.run(after)
 

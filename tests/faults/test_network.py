@@ -196,7 +196,9 @@ def test_g3_a_bad_network_starts_nothing_twice_and_piles_nothing_up(bad: dict[st
                 lambda: phases(controller) == dict.fromkeys(names, "Running"),
             )
             assert [one.process.poll() for one in jobs] == [None] * 4, "what runs does not notice"
-            assert {s["attempt"] for s in rows(controller).values()} == {1}, "nobody started twice"
+            assert {s["attempt"] for s in rows(controller).values()} == {1}, (
+                "no workload started twice"
+            )
             assert sorted(one["name"] for one in node.grants()) == sorted(names)
             log = (node.directory / "daemon.log").read_text()
             assert log.count(": made for pid ") == 4, "each got one grant, ever"

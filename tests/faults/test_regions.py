@@ -186,7 +186,7 @@ def forger_is_refused(forger: Tenant, slots: int) -> bool:
 
 
 def pids_signalled(log: str) -> set[int]:
-    """Signal 0 only asks whether there is somebody."""
+    """Signal 0 only checks whether the process exists."""
     found = set()
     for line in log.splitlines():
         if re.search(r", 0(,|\))", line) and "SIG" not in line:

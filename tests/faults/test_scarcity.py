@@ -64,7 +64,7 @@ def test_d4_a_call_that_fails_hangs_nobody_and_damages_nothing(count: int) -> No
             finally:
                 tracer.terminate()
                 tracer.wait(60)
-            assert time.monotonic() - began_s < 60, "nobody waits for ever"
+            assert time.monotonic() - began_s < 60, "no call waits for ever"
             look = functools.partial(found_again, node, ended, f"{calls} {nth}")
             until("what ran is there", look)
         assert job.do("entry", 0)["generation"] % 2 == 1

@@ -1,4 +1,4 @@
-"""Every reader of the queue's of what somebody else wrote, and what it may raise. See readers.py."""
+"""Every reader in the queue of another party's input, and what it may raise. See readers.py."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def objects(data: bytes) -> object:
 def node(data: bytes) -> object:
     try:
         document = json.loads(data)
-    except (ValueError, RecursionError):  # whoever read the file has seen to that
+    except (ValueError, RecursionError):  # the reader of the file has checked that
         return None
     return read_node(document) if isinstance(document, dict) else None
 
@@ -316,7 +316,7 @@ def targets() -> list[Target]:
                 b"x\0sluice:admin:carol\0spiffe://a/b",
                 b"budget-bot\0team-a",
             ),
-            "whoever asks the authority for a certificate",
+            "a client that wants a certificate from the authority",
         ),
         Target("seal", seal, (), tuple(one.encode() for one in SEALED), "a node"),
         Target("device selector", selector, (CelError,), SELECTORS, "users"),
@@ -329,7 +329,7 @@ def targets() -> list[Target]:
                 b"GET /readyz HTTP/1.1\r\nHost: a\r\n\r\n",
                 b"GET /healthz?x HTTP/1.0\r\nHost: a\r\n\r\n",
             ),
-            "whoever reaches the port",
+            "any client that reaches the port",
         ),
         Target(
             "webhook request",

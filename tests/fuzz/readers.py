@@ -1,4 +1,4 @@
-"""Every reader of the node's in Python of what somebody else wrote, and what it may raise; queue_readers.py has the queue's.
+"""Every reader of the node in Python of another party's input, and what it may raise; queue_readers.py has the queue's.
 
 C readers are targets of libFuzzer (native/fuzz_*.c), manifests and traces of the queue have tests/queue/manifests/test_reading_fuzz.py too.
 docs/security.md lists every reader, under Untrusted input.
@@ -347,9 +347,11 @@ def targets(directory: Path) -> list[Target]:
             nvml_wire.decode,
             (ValueError, TypeError),
             (nvml_wire.encode(READING).encode(),),
-            "a child with somebody's driver in it",
+            "a child with a third party's driver in it",
         ),
-        Target("proc cgroup", pod_cgroup, (), (CGROUP.encode(),), "whoever names cgroups"),
+        Target(
+            "proc cgroup", pod_cgroup, (), (CGROUP.encode(),), "a process that may name cgroups"
+        ),
         Target("elf symbols", tar(elf.exports), (elf.NotElf,), (library,), "a tenant"),
         Target("elf probes", tar(elf.probes), (elf.NotElf,), (library,), "a tenant"),
         Target(
@@ -438,7 +440,7 @@ def targets(directory: Path) -> list[Target]:
                 b"GET /metrics?x=1 HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer s3cret\r\nAccept: text/plain;q=0.5\r\n\r\n",
                 b"GET /metrics HTTP/1.1\r\nHost: a\r\nAuthorization: Basic czNjcmV0\r\n\r\n",
             ),
-            "whoever reaches the metrics' port",
+            "any client that reaches the metrics' port",
         ),
         Target(
             "watch of pods", watch, (decoding.BadAnswer,), (event + event, page), "an API server"

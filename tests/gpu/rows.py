@@ -29,7 +29,7 @@ def append(out: Path, row: dict[str, Any]) -> None:
 
 
 def replace(path: Path, content: Any) -> None:
-    """Written beside and renamed: whoever reads it sees the old or the new one."""
+    """Written beside and renamed: a reader sees the old or the new one."""
     beside = path.with_name(path.name + ".new")
     with beside.open("w") as file:
         json.dump(content, file, indent=1)

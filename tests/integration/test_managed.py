@@ -1,4 +1,4 @@
-"""`grants.managed_oversubscription` from the settings to the program: off unless somebody says so."""
+"""`grants.managed_oversubscription` from the settings to the program: off by default."""
 
 from __future__ import annotations
 

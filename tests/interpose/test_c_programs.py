@@ -106,7 +106,7 @@ def test_launches_are_all_counted_and_none_stays_in_flight(
         in_flight = consumed - region.total("completed_ns", device)
         assert 0 <= in_flight <= CHUNK_NS, "the last thread's credit"
         # A thread that loses its CPU between an event and the launch makes a sample too long, and the first one of a
-        # shape is believed. All prices are forgotten every 256 launches, and where nobody else is on the GPU a few
+        # shape is believed. All prices are forgotten every 256 launches, and where no other grant is on the GPU a few
         # launches of unknown length are not waited for: what of them a destroyed context takes along is not charged.
         assert 0.9 * busy_ns <= consumed <= 2 * busy_ns + CHUNK_NS
 

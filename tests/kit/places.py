@@ -13,8 +13,8 @@ PRELOAD = BUILD / "preload" / "libsluice.so"
 CONTAINER_HOOK = BUILD / "hook" / "sluice-container-hook"
 TENANT = MESON / "tests" / "tenant"
 AT_REST = ("--warm", "0", "--launches", "1", "--idle", "3600")
-"""A tenant that is on the GPU and makes no more calls. For whoever is to be frozen: one that is stopped in the middle
-of a call keeps the simulated driver's lock from everybody, where a real driver has it in the kernel."""
+"""A tenant that is on the GPU and makes no more calls. For tests that freeze it: one that is stopped in the middle
+of a call keeps the simulated driver's lock from all others, where a real driver has it in the kernel."""
 GATE_PROBE = MESON / "tests" / "libgate_probe.so"
 _BESIDE = Path(sys.executable).parent / "sluice"
 SLUICE = _BESIDE if _BESIDE.exists() else REPO / ".venv" / "bin" / "sluice"

@@ -311,7 +311,9 @@ async def test_an_answer_names_the_driver_it_was_given_with_for_as_long_as_it_li
     await place.daemon.look()
     after = (await place.run(second))["driver"]
     assert after != before
-    assert place.cdi.drivers() == {before: "driver 570", after: "driver 575"}, "nobody started"
+    assert place.cdi.drivers() == {before: "driver 570", after: "driver 575"}, (
+        "no container started"
+    )
     for restart in (place.restart_daemon, place.restart_kubelet):
         await restart()
         (row,) = [row for row in place.daemon.rows() if row.pod and row.pod.uid == first.uid]

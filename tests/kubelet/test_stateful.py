@@ -117,7 +117,7 @@ class Machine(RuleBasedStateMachine):
             key = known[pick % len(known)]
             if not any(key == other or self._take_turns(key, other) for other in chosen):
                 chosen.append(key)
-        for key in chosen:  # whoever had the devices is over before this one is begun
+        for key in chosen:  # the devices' last owner has ended before this one begins
             for other in [one for one in self.started if self._take_turns(key, one)]:
                 if self._ids(other) != self._ids(key):
                     del self.started[other]
@@ -299,7 +299,7 @@ class Machine(RuleBasedStateMachine):
         assert left == {}
         assert rows == []
         assert names == []
-        assert drivers == set(), "generations that nobody names"
+        assert drivers == set(), "generations that no device names"
 
 
 @pytest.mark.skipif(bool(native.locate().missing()), reason="not built: `make build`")

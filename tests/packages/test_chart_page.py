@@ -40,7 +40,7 @@ def test_the_pages_service_has_tls_and_lets_in_who_is_named(secret: str, at: str
     opened = (*SECRETS, "queue.page.service=true", f"queue.page.tlsSecret={secret}")
     blind = template(*opened)
     assert blind.returncode != 0
-    assert "networkPolicy.pageFrom: names nobody" in blind.stderr
+    assert "networkPolicy.pageFrom: is empty" in blind.stderr
     objects = rendered(*opened, "networkPolicy.pageFrom[0].podSelector.matchLabels.a=b")
     page = queue_config.parse(
         tomllib.loads(of(objects, "ConfigMap", "queue")["data"]["queue.toml"])
@@ -95,4 +95,4 @@ def test_people_see_the_page_by_roles_that_the_page_asks_about() -> None:
     assert only["name"] == "eve"
     bare = rendered(*SECRETS, "queue.mode=kubernetes")
     bound = [one["metadata"]["name"] for one in bare if one["kind"] == "ClusterRoleBinding"]
-    assert not [one for one in bound if "page" in one], "nobody, until somebody is named"
+    assert not [one for one in bound if "page" in one], "no user, until one is named"

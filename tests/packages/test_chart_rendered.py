@@ -256,7 +256,9 @@ def test_metrics_are_read_by_those_who_are_named() -> None:
         policy = of(rendered(), "NetworkPolicy", component)["spec"]
         ports = [port["port"] for rule in policy["ingress"] for port in rule["ports"]]
         assert "metrics" not in ports
-        assert all(rule.get("from") for rule in policy["ingress"]), "no `from` would be everybody"
+        assert all(rule.get("from") for rule in policy["ingress"]), (
+            "no `from` would allow every peer"
+        )
     named = of(
         rendered("networkPolicy.metricsFrom[0].podSelector.matchLabels.a=b"),
         "NetworkPolicy",
@@ -265,7 +267,7 @@ def test_metrics_are_read_by_those_who_are_named() -> None:
     assert named["ingress"][0]["from"] == [{"podSelector": {"matchLabels": {"a": "b"}}}]
     blind = template("serviceMonitor.enabled=true")
     assert blind.returncode != 0
-    assert "networkPolicy.metricsFrom: names nobody" in blind.stderr
+    assert "networkPolicy.metricsFrom: is empty" in blind.stderr
 
 
 @needs_helm
@@ -366,12 +368,12 @@ def test_beside_kueue_nothing_of_it_is_made_and_what_is_done_takes_few_rights() 
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ("queue.users={ada}", "queue.users: are of mode standalone"),
-        ("queue.checks={b=c}", "queue.checks: are of mode standalone"),
-        ("queue.persistence.existingClaim=c", "queue.persistence.existingClaim: nothing is kept"),
+        ("queue.users={ada}", "queue.users: has no effect beside Kueue"),
+        ("queue.checks={b=c}", "queue.checks: has no effect beside Kueue"),
+        ("queue.persistence.existingClaim=c", "queue.persistence.existingClaim: has no effect"),
         ("queue.page.service=true", "queue.page: there is no page"),
-        ("scheduler.callers={default-scheduler}", "scheduler: nobody asks"),
-        ("shares.writers={ada}", "shares.writers: pods are not changed"),
+        ("scheduler.callers={default-scheduler}", "scheduler: has no effect"),
+        ("shares.writers={ada}", "shares.writers: has no effect"),
         ("agent.enabled=false", "agent.enabled=false: beside Kueue"),
         (
             'queue.config=[kubernetes]\nwebhooks_listen = "0.0.0.0:1"',

@@ -38,7 +38,7 @@ QUEUES = queues.manifests(
 )
 
 STAND_IN, STAND_IN_PATH = "1:7", "/dev/full"
-"""In the place of a GPU's device node; nobody else opens it."""
+"""Instead of a GPU's device node; no other process opens it."""
 POD = (
     "/kubepods.slice/kubepods-pod0a1b2c3d_1111_4222_8333_444455556666.slice"
     f"/cri-containerd-{'ab' * 32}.scope"
@@ -146,9 +146,8 @@ def watching(node: Machine) -> bool:
 
 
 def ebpf_child(node: Machine) -> int:
-    return int(
-        node.sh("pgrep -f 'nodeagent[.]adapters[.]ebpf[.]child'").stdout
-    )  # not this line itself
+    # Not this line itself.
+    return int(node.sh("pgrep -f 'nodeagent[.]adapters[.]ebpf[.]child'").stdout)
 
 
 @needs_ebpf

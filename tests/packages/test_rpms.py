@@ -51,9 +51,8 @@ def root() -> Iterator[Path]:
     """systemd and a shell for the scriptlets, and an empty database of rpm."""
     made = unpack("rpm-root")
     subprocess.run(["rpm", "--root", made, "--initdb"], check=True)
-    subprocess.run(
-        ["mount", "-t", "proc", "proc", made / "proc"], check=True
-    )  # for systemd-tmpfiles
+    # For systemd-tmpfiles.
+    subprocess.run(["mount", "-t", "proc", "proc", made / "proc"], check=True)
     yield made
     subprocess.run(["umount", "-l", made / "proc"], check=True)
     shutil.rmtree(made, ignore_errors=True)

@@ -134,7 +134,7 @@ def cluster(directory: Path, nodes: int = 50, jobs: int = 220) -> Iterator[Clust
 def service(
     directory: Path, settings: list[str], nodes: list[str]
 ) -> Iterator[tuple[QueueController, Channels]]:
-    """Few nodes come over the socket; many with a certificate each, as nobody may have so many streams."""
+    """Few nodes come over the socket; many with a certificate each, as no client may have so many streams."""
     if len(nodes) > MAX_BY_SOCKET:
         with callers(directory, *settings) as made:
             yield (

@@ -1,4 +1,4 @@
-"""One cluster and one Chromium for the whole folder: a test has a window of its own, without anybody's cookies."""
+"""One cluster and one Chromium for the whole folder: a test has a window of its own, without cookies of other tests."""
 
 from __future__ import annotations
 

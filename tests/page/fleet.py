@@ -1,4 +1,4 @@
-"""Any number of nodes on the real wire, in one thread: they report GPUs, start what they are told, and say how busy each GPU is."""
+"""Any number of nodes on the real wire, in one thread: they report GPUs, start what the queue decides, and say how busy each GPU is."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WIRE = Wire(find_descriptors())
 GIB = 1 << 30
 HELD_RUNNING, DESIRED_STOP = 2, 3
 NOTEBOOK_BYTES, NOTEBOOK_PPM = 10 * GIB, 200_000
-"""Of one pod on each node's last GPU that the queue did not start."""
+"""The share of one pod on each node's last GPU that the queue did not start."""
 
 
 Channels = Callable[[str], grpc.aio.Channel]

@@ -109,7 +109,7 @@ def test_counters_that_lie_give_a_number_and_hold_nobody_for_ever(
         # a second for each look at most, and something of the burst is left
         assert ahead <= 64 * S
         assert LIB.probe_tolerance_ns(BURST, ahead) > 0
-    # once the others are silent nobody is to be let by
+    # once the others are idle no tenant has to wait for them
     assert book.look(readings, now + S) == 0
 
 

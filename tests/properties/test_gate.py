@@ -143,7 +143,7 @@ def test_a_wait_for_the_turn_ends_at_the_start_of_a_window(
     if wait:
         assert wait <= w.period_ns
         assert (now + wait - w.origin_ns) % w.period_ns == 0
-        # With the queue drained, the start of the window is always good enough: nobody waits for ever.
+        # With the queue drained, the start of the window is always good enough: no launch waits for ever.
         assert GATE.probe_turn_wait_ns(byref(w), now + wait, 0, cost) == 0
     else:
         phase = (now - w.origin_ns) % w.period_ns

@@ -67,7 +67,7 @@ def promised(node: Node) -> None:
 
 
 def quiet(node: Node) -> None:
-    """Everybody is gone: nothing may be left."""
+    """All tenants have ended: nothing may be left."""
     until("all grants are gone", lambda: not node.grants(), 10)
     leftovers = list((Path(node.directory) / "run" / "grants").glob("*"))
     used = [used for _, used in driver_memory(node)]
@@ -97,9 +97,8 @@ def main() -> int:
             jobs += len(batch)
             for job in batch:
                 if rng.random() < 0.3:
-                    time.sleep(
-                        rng.uniform(0, 2)
-                    )  # the moment of the kill is the input here, not a wait for logic
+                    # The moment of the kill is the input here, not a wait for logic.
+                    time.sleep(rng.uniform(0, 2))
                     if job.process.poll() is None:
                         job.kill()
                         killed.add(job.name)
@@ -132,7 +131,7 @@ def main() -> int:
 
 
 class Steady:
-    """The node that nobody kills, under its own load as long as the block lasts."""
+    """The node that is not killed, under its own load as long as the block lasts."""
 
     def __init__(self, node: Node, directory: Path) -> None:
         self._node = node

@@ -113,7 +113,7 @@ def test_where_nobody_can_be_asked_that_is_said(
 ) -> None:
     nowhere = ("environment", str(tmp_path), "--osv", "http://127.0.0.1:9/none")
     assert audit.main([*nowhere]) == 0
-    assert "OSV could not be asked" in capsys.readouterr().out
+    assert "OSV could not be reached" in capsys.readouterr().out
     assert audit.main([*nowhere, "--required"]) == 1
 
 

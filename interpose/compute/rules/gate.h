@@ -86,8 +86,8 @@ static inline uint32_t gate_effective_ppm(uint32_t cap_ppm, uint32_t plan_ppm)
 	return cap_ppm < plan_ppm ? cap_ppm : plan_ppm;
 }
 
-/* Must this launch wait for outstanding work? Two launches are always allowed, or a kernel longer than the bound would
- * leave the GPU idle between two launches. */
+/* True if this launch must wait for outstanding work. Two launches are always allowed, or a kernel longer than the
+ * bound would leave the GPU idle between two launches. */
 static inline bool gate_queue_full(uint64_t inflight_ns, uint64_t cost_ns, uint64_t bound_ns, uint32_t outstanding)
 {
 	return outstanding >= 2 && gate_add(inflight_ns, cost_ns) > bound_ns;

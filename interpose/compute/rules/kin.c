@@ -149,8 +149,8 @@ static void add(struct kin_entry *e, uint64_t sample_ns)
 	__atomic_store_n(&e->wary, estimate.wary, __ATOMIC_RELAXED);
 }
 
-/* Sizes explain the times of a function's shapes, so a jump of their mean says nothing. What counts is a time far above
- * the price that its size would have had. */
+/* Sizes explain the times of a function's shapes, so a jump of their mean proves nothing. What counts is a time far
+ * above the price that its size would have had. */
 static void add_to_function(struct kin_entry *of, const struct kin *kin, uint64_t sample_ns, bool first_of_octave)
 {
 	uint32_t wary = __atomic_load_n(&of->wary, __ATOMIC_RELAXED);

@@ -30,8 +30,8 @@ struct kin kin_of(const void *handle, const struct cost_shape *shape, int device
 struct kin_price kin_price(const struct kin *kin);
 /* Feed the time of one launch of a new shape, of which no other process can have had a part. */
 void kin_learn(const struct kin *kin, uint64_t sample_ns);
-/* The same where other grants may have had a part: an upper bound. One says nothing, but if all of the last few are
- * above the price, or many far above, the price is wrong. */
+/* Feed a time in which other grants may have had a part: an upper bound. A single one proves nothing, but if all of the
+ * last few are above the price, or many far above, the price is wrong. */
 void kin_learn_shared(const struct kin *kin, uint64_t upper_ns);
 /* Handles may be reused (module or library unloaded). */
 void kin_forget_all(void);

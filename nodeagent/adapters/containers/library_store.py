@@ -23,8 +23,8 @@ from nodeagent.adapters.host.clock import boot_id
 from nodeagent.native import NativeFiles, version
 
 _ENTRY_POINT: Final = {DRIVER: "cuInit", NVML: "nvmlInit_v2"}
-"""A symbol that each library has: a file without it is another library, and its exports say
-nothing."""
+"""A symbol that each library has: a file without it is another library, and its exports are
+not the driver's."""
 _NOTE: Final = "last-boot"
 _UNFIT: Final = " :;"
 """Characters that end a path in LD_PRELOAD and LD_LIBRARY_PATH."""
@@ -121,8 +121,8 @@ def _move(made: Path, place: Path) -> None:
 
 
 def _use(place: Path) -> None:
-    """Record that a program of this boot has it. The boot's id is used because clocks are set back
-    and forth."""
+    """Record that a program of this boot uses the copy. The boot's id is used because clocks may be
+    set back."""
     note = place / _NOTE
     if not note.is_file() or not _of_this_boot(note):
         new = place / f"{_NOTE}.{os.getpid()}"

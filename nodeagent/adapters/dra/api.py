@@ -56,7 +56,7 @@ class ApiClaims:
             raise ClaimGone(f"claim {claim} was recreated (UID differs): {uid!s:.64}")
         return read_claim(document, claim, self._node)
 
-    async def tell(self, claim: ClaimRef, devices: list[dict[str, Any]]) -> None:
+    async def write(self, claim: ClaimRef, devices: list[dict[str, Any]]) -> None:
         document = {
             "apiVersion": RESOURCE_CLAIMS.api_version,
             "kind": RESOURCE_CLAIMS.kind,

@@ -100,9 +100,8 @@ class Refusals:
             with contextlib.suppress(FileNotFoundError):
                 os.rename(self.pins / f"{PIN}{number}", aside)
             if path:
-                self.refuse(
-                    path
-                )  # Before the old one is released, so that opens are refused all the time.
+                # Before the old one is released, so that opens are refused all the time.
+                self.refuse(path)
             os.unlink(aside)  # The program of a removed cgroup is removed with it.
 
     def paths(self) -> list[str]:

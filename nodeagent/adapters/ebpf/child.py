@@ -43,7 +43,7 @@ class Child:
             self._send({"failed": str(error)})
             await self._writer.drain()
             return 1
-        watcher = Watcher(kernel, programs.fds, self._options, self._tell)
+        watcher = Watcher(kernel, programs.fds, self._options, self._send_event)
         await watcher.start()
         self._send_status(watcher, programs)
         tasks = [
@@ -67,7 +67,7 @@ class Child:
         assert self._writer is not None
         self._writer.write(frame(message))
 
-    def _tell(self, event: KernelEvent) -> None:
+    def _send_event(self, event: KernelEvent) -> None:
         assert self._writer is not None
         if self._writer.transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
             self._unsent += 1
@@ -132,9 +132,8 @@ def main() -> int:
     die_with_parent()
     if os.getppid() == 1 and "--orphan" not in sys.argv:  # The daemon died before the call above.
         return 0
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C in a terminal must not end it before the daemon.
+    # Ctrl-C in a terminal must not end it before the daemon.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     options: Options = read_plain(Options, json.loads(sys.argv[1]))
     return asyncio.run(Child(options).run())
 

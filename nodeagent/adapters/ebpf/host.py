@@ -123,8 +123,8 @@ def _bcc_lacks() -> list[Finding]:
                 "warning",
                 f"no kernel headers at {build}, which bcc compiles against",
                 f"{_advice(_HEADERS)}; for a kernel without a package, those of another version"
-                f" will do: link {build} and {build.removesuffix('build')}source to them, as"
-                f" docs/node/telemetry.md says; {WITHOUT}",
+                f" will do: link {build} and {build.removesuffix('build')}source to them, see"
+                f" docs/node/telemetry.md; {WITHOUT}",
             )
         )
     return found

@@ -127,7 +127,7 @@ def findings(root: Path = BPFFS) -> list[Finding]:
                 "ebpf refusals left",
                 "warning",
                 f"GPUs are refused for daemons that do not run: {listed}",
-                "start that daemon again, which looks through them, or run `sluice uncontain --all`"
+                "start that daemon again, which reviews them, or run `sluice uncontain --all`"
                 f" with its --config; where that is gone, too: rm -r {_names(dead)}",
             )
         )

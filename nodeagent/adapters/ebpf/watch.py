@@ -294,21 +294,21 @@ class ChildKernelWatch:
             else:
                 self._take_reply(message)
 
-    def _take_status(self, said: dict[str, Any]) -> None:
+    def _take_status(self, message: dict[str, Any]) -> None:
         if self._status.state is not WatchState.RUNNING:
-            log.info("eBPF is running (%s)", "; ".join(said["problems"]) or "all functions")
-            if said["instead"]:
-                log.info("eBPF was loaded by %s: %s", said["loader"], said["instead"])
-        self._denied = frozenset(said["denied"])
+            log.info("eBPF is running (%s)", "; ".join(message["problems"]) or "all functions")
+            if message["instead"]:
+                log.info("eBPF was loaded by %s: %s", message["loader"], message["instead"])
+        self._denied = frozenset(message["denied"])
         self._status = replace(
             self._status,
             state=WatchState.RUNNING,
-            loader=said["loader"],
-            instead=said["instead"],
-            reason="; ".join(said["problems"]),
-            trap_ns=said["trap_ns"],
-            nop_ns=said["nop_ns"],
-            lost_total=self._lost_before + said["lost"],
+            loader=message["loader"],
+            instead=message["instead"],
+            reason="; ".join(message["problems"]),
+            trap_ns=message["trap_ns"],
+            nop_ns=message["nop_ns"],
+            lost_total=self._lost_before + message["lost"],
         )
 
     def _repeat(self) -> None:

@@ -108,12 +108,12 @@ class Watcher:
         kernel: Kernel,
         fds: dict[str, int],
         options: Options,
-        tell: Callable[[KernelEvent], None],
+        report: Callable[[KernelEvent], None],
     ) -> None:
         self._kernel = kernel
         self._fds = fds
         self._options = options
-        self._tell = tell
+        self._report = report
         self._ring: Ring | None = None
         self._links: list[int] = []
         self._root = unified_root()
@@ -215,21 +215,20 @@ class Watcher:
         if record.kind == rec.RECORD_OPEN:
             if _is_ours(record.pid):
                 return
-            self._tell(
+            self._report(
                 DeviceOpened(at, actor, record.major, record.minor, record.access, record.denied)
             )
             self._look_soon(record.pid)
         elif record.kind == rec.RECORD_EXEC:
-            self._tell(ProcessExec(at, actor))
-            self._watched.pop(
-                record.pid, None
-            )  # It executes another program, so earlier findings do not apply.
+            self._report(ProcessExec(at, actor))
+            # It executes another program, so earlier findings do not apply.
+            self._watched.pop(record.pid, None)
             self._look_soon(record.pid)
         elif record.kind == rec.RECORD_EXIT:
             self._retire(record.pid)
             self._watched.pop(record.pid, None)
             self._traced.pop(record.pid, None)
-            self._tell(ProcessExit(at, actor))
+            self._report(ProcessExit(at, actor))
 
     def _actor(self, record: rec.Record) -> Actor:
         return self._describe(record.pid, record.uid, record.command, record.cgroup_id)
@@ -322,7 +321,9 @@ class Watcher:
                 continue
             watched.reported.add((mapping.file,))
             kind = "driver" if mapping.kind is Kind.DRIVER else "interposer"
-            self._tell(ForeignLibrary(_now(), self._someone(pid), mapping.file, mapping.path, kind))
+            self._report(
+                ForeignLibrary(_now(), self._someone(pid), mapping.file, mapping.path, kind)
+            )
 
     def _mappings(self) -> list[Mapping]:
         return [mapping for watched in self._watched.values() for mapping in watched.mappings]
@@ -499,7 +500,7 @@ class Watcher:
         for pid in sorted(users | {p for p in after if after[p][0] != before.get(p, (0, 0))[0]}):
             now, then = after.get(pid, (0, 0)), before.get(pid, (0, 0))
             found.append(ProcessLaunches(pid, _starttime(pid), now[0] - then[0], now[1] - then[1]))
-        self._tell(
+        self._report(
             AuditWindow(
                 began_ns,
                 length_ns,
@@ -543,7 +544,7 @@ class Watcher:
                 if (file, offset, kind) in watched.reported:
                     continue
                 watched.reported.add((file, offset, kind))
-                self._tell(
+                self._report(
                     ProbeAltered(
                         _now(),
                         self._someone(mapping.pid),

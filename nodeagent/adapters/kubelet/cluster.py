@@ -196,7 +196,7 @@ class Cluster:
                     self._forget(before)
                 self._by_uid[pod.uid] = pod
                 if pod.is_over and (before is None or not before.is_over):
-                    self._tell_gone(pod.uid)
+                    self._report_gone(pod.uid)
                 elif pod != before:
                     for call in self.on_pod:
                         call(pod)
@@ -208,9 +208,9 @@ class Cluster:
     def _forget(self, pod: PodFacts) -> None:
         if self._by_uid.get(pod.uid) is pod:
             del self._by_uid[pod.uid]
-        self._tell_gone(pod.uid)
+        self._report_gone(pod.uid)
 
-    def _tell_gone(self, pod: PodUid) -> None:
+    def _report_gone(self, pod: PodUid) -> None:
         for call in self.on_gone:
             call(pod)
 
@@ -350,7 +350,9 @@ class Cluster:
     def pods_here(self) -> Collection[PodFacts]:
         return self._pods.values()
 
-    async def tell_pod(self, uid: PodUid, reason: str, text: str, warns: bool = True) -> None:
+    async def record_pod_event(
+        self, uid: PodUid, reason: str, text: str, warns: bool = True
+    ) -> None:
         """Record an event on a pod. A failure is only logged."""
         pod = self._by_uid.get(uid)
         if pod is None:

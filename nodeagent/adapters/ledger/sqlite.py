@@ -222,9 +222,8 @@ class SqliteLedger:
         self._run("INSERT OR REPLACE INTO queue_work VALUES (?, ?, ?)", (*work.key, to_json(work)))
 
     def drop_work(self, key: WorkKey, done: Done | None) -> None:
-        if (
-            done is not None
-        ):  # Written first, because without both rows a repeated decision would start it again.
+        if done is not None:
+            # Written first, because without both rows a repeated decision would start it again.
             self._run(
                 "INSERT INTO queue_done (uid, attempt, body) VALUES (?, ?, ?)",
                 (done.uid, done.attempt, to_json(done)),

@@ -70,9 +70,8 @@ def was_replaced(path: Path, identity: tuple[int, int]) -> bool:
 
 def main() -> int:
     die_with_parent()
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C in a terminal must not end it before the daemon.
+    # Ctrl-C in a terminal must not end it before the daemon.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     answers = os.dup(1)
     os.dup2(2, 1)  # A library that prints must not break the protocol.
     library = sys.argv[1] if len(sys.argv) > 1 else None

@@ -424,9 +424,8 @@ def _processes(handle: Any) -> list[MigProcess]:
         try:
             processes = call(handle)
         except pynvml.NVMLError as error:
-            if (
-                error.value == pynvml.NVML_ERROR_NOT_SUPPORTED
-            ):  # A card without graphics lists none.
+            if error.value == pynvml.NVML_ERROR_NOT_SUPPORTED:
+                # A card without graphics lists none.
                 continue
             raise
         for one in processes:

@@ -104,9 +104,8 @@ class ChildNvml:
             return
         with contextlib.suppress(ProcessLookupError):
             child.kill()
-        with contextlib.suppress(
-            TimeoutError
-        ):  # It is in the driver, uninterruptible; init reaps it.
+        with contextlib.suppress(TimeoutError):
+            # It is in the driver, uninterruptible; init reaps it.
             # Not wait_for: before Python 3.12 it may swallow a cancellation.
             async with asyncio.timeout(1.0):
                 await child.wait()

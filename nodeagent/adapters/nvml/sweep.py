@@ -361,9 +361,8 @@ def _throttle(handle: Any) -> tuple[str, ...]:
     try:
         bits = pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
     except pynvml.NVMLError as error:
-        if (
-            error.value != pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
-        ):  # Drivers before 535 have the old name.
+        if error.value != pynvml.NVML_ERROR_FUNCTION_NOT_FOUND:
+            # Drivers before 535 have the old name.
             raise
         bits = pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
     return tuple(sorted(name for bit, name in THROTTLE_REASONS.items() if bits & bit))
@@ -375,9 +374,8 @@ def _links(handle: Any) -> int:
         try:
             active += pynvml.nvmlDeviceGetNvLinkState(handle, link)
         except pynvml.NVMLError as error:
-            if (
-                error.value == pynvml.NVML_ERROR_INVALID_ARGUMENT and link
-            ):  # There are no more links.
+            if error.value == pynvml.NVML_ERROR_INVALID_ARGUMENT and link:
+                # There are no more links.
                 break
             raise
     return active
@@ -395,9 +393,8 @@ def _peers(handle: Any) -> dict[str, int]:
             else:
                 found[text(pynvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId)] += 1
         except pynvml.NVMLError as error:
-            if (
-                error.value == pynvml.NVML_ERROR_INVALID_ARGUMENT and link
-            ):  # There are no more links.
+            if error.value == pynvml.NVML_ERROR_INVALID_ARGUMENT and link:
+                # There are no more links.
                 break
             raise
     return dict(found)

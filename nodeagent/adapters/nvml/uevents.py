@@ -29,7 +29,7 @@ that ends earlier, as in a test or after a mistake in its settings, does without
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 60.0
 SETTLED_S: Final = 60.0
-"""After a child that ran this long the next pause is the first again."""
+"""Run time of a child, s, after which the pause before its restart is the shortest again."""
 KILL_TIMEOUT_S: Final = 1.0
 SYSFS: Final = Path("/sys")
 _DISPLAY: Final = ("0x0300", "0x0302")

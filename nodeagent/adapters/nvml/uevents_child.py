@@ -103,9 +103,8 @@ def gpu_change(event: Mapping[str, str]) -> DeviceChange | None:
 
 
 def main() -> int:
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C in a terminal must not end it before the daemon.
+    # Ctrl-C in a terminal must not end it before the daemon.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(NICENESS)
     try:
         receiver = open_socket()

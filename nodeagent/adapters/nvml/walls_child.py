@@ -121,9 +121,8 @@ def answer(request: Any, library: str | None) -> Any:
 
 def main() -> int:
     die_with_parent()
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C in a terminal must not end it before the daemon.
+    # Ctrl-C in a terminal must not end it before the daemon.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     answers = os.dup(1)
     os.dup2(2, 1)  # A library that prints must not break the protocol.
     request = json.loads(sys.stdin.readline())

@@ -114,9 +114,8 @@ class SystemProcesses:
                 elsewhere[ns_pid, starttime] = slot
         if not elsewhere:
             return found
-        for name in os.listdir(
-            "/proc"
-        ):  # This is rare: a tenant in a PID namespace of its own, or a forged PID.
+        for name in os.listdir("/proc"):
+            # This is rare: a tenant in a PID namespace of its own, or a forged PID.
             if not name.isdecimal():
                 continue
             try:

@@ -185,7 +185,7 @@ class GrpcQueueLink:
                 yield update.term, one.revision, one, ""  # The proof is for the last one.
             yield update.term, update.revision, found[-1] if found else None, update.proof
 
-    async def tell(self, fence: Fence, works: Sequence[Work]) -> list[bool]:
+    async def report_works(self, fence: Fence, works: Sequence[Work]) -> list[bool]:
         if self._tells_many:
             item = self._wire.message("NewsItem")
             news = self._wire.message("NodeNews")(

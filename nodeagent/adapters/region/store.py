@@ -281,9 +281,8 @@ class TmpfsRegion:
     def repair_usage(self) -> None:
         """Set the claim bound to the highest possible value, because a lower one could hide a live
         claim."""
-        with contextlib.suppress(
-            OSError
-        ):  # The grant's own tmpfs is full, which harms its tenant only.
+        with contextlib.suppress(OSError):
+            # The grant's own tmpfs is full, which harms its tenant only.
             if os.fstat(self._usage).st_size != c.USAGE_BYTES:
                 os.ftruncate(self._usage, c.USAGE_BYTES)
                 os.posix_fallocate(self._usage, 0, c.USAGE_BYTES)
@@ -298,9 +297,8 @@ class TmpfsRegion:
     def close(self) -> None:
         os.close(self._usage)
         del self._ref, self._policy
-        with contextlib.suppress(
-            BufferError
-        ):  # A ctypes view may live until the next garbage collection.
+        with contextlib.suppress(BufferError):
+            # A ctypes view may live until the next garbage collection.
             self._map.close()
 
     def _read(self, at: int, size: int) -> bytes:
@@ -361,9 +359,8 @@ class TmpfsRegions:
         if not _GRANT_NAME.fullmatch(grant):
             raise ValueError(f"{grant!r} is not a grant's directory")
         directory = self._found(grant)
-        unmounts = (
-            self._mounts or RegionMounts()
-        )  # An earlier daemon that could mount left a mount here.
+        # An earlier daemon that could mount left a mount here.
+        unmounts = self._mounts or RegionMounts()
         while unmounts.unmount(directory):
             pass
         with contextlib.suppress(FileNotFoundError):

@@ -164,7 +164,7 @@ class NodePage:
                 "this URL has been used, or is older than two minutes: run `sluice web` again",
             )
         session, uid = redeemed
-        log.info("page: a session for uid %d", uid)
+        log.info("page: session opened for uid %d", uid)
         return session
 
     async def viewer(self, credential: str) -> Viewer:
@@ -208,10 +208,10 @@ class NodePage:
             await VERBS[what].does(self._service, peer, grant, given)
         except Refused as refused:
             raise Refusal(_STATUSES[refused.kind], refused.reason) from None
-        said = f"{what} of grant {grant[:64]} by {viewer.name} over the page"
-        self._record(said, uid)
+        text = f"{what} of grant {grant[:64]} by {viewer.name} over the page"
+        self._record(text, uid)
         self.look()
-        return {"done": said}
+        return {"done": text}
 
 
 def _resize_of(given: Mapping[str, Any]) -> ResizeAsk:

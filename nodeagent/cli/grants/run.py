@@ -117,7 +117,7 @@ def _covers(
     nvml: str,
     files: NativeFiles,
 ) -> list[injection.Cover] | None:
-    """None: by environment."""
+    """Libraries to mount over the driver's; None for injection by environment."""
     if options.inject is Injection.ENVIRONMENT:
         return None
     why = injection.possible()
@@ -190,7 +190,7 @@ def _await_grant(
                         wait.show(step)
                 raise Failed(EXIT_NOT_STARTED, "the daemon gave no answer")
             except Away as away:
-                if ask.queue is not None and wait.told is not None:
+                if ask.queue is not None and wait.shown is not None:
                     raise  # it is in line at the controller, which decides what becomes of that
                 now_s = time.monotonic()
                 if away_since_s is None:
@@ -210,7 +210,7 @@ def _await_grant(
 
 
 def _left_of(ask: GrantAsk, passed_s: float) -> GrantAsk:
-    """A wait that was interrupted goes on where it was; a queue's without end stays that."""
+    """Continue an interrupted wait with the rest of its time; a wait without limit keeps none."""
     return replace(ask, wait_s=max(0.001, ask.wait_s - passed_s)) if ask.wait_s else ask
 
 
@@ -233,16 +233,16 @@ class _Wait:
         self._width = shutil.get_terminal_size().columns if self._live else 0
         self._most_s = most_s
         self._began_s = began_s
-        self.told: Waiting | None = None
+        self.shown: Waiting | None = None
 
     def show(self, step: Waiting) -> None:
-        if step != self.told:
-            self.told = step
+        if step != self.shown:
+            self.shown = step
             if not self._quiet:
                 _show_wait(step, time.monotonic() - self._began_s, self._most_s, self._width)
 
     def end(self) -> None:
-        if self._live and self.told is not None:
+        if self._live and self.shown is not None:
             print(file=sys.stderr)
 
 
@@ -257,7 +257,7 @@ def _show_wait(step: Waiting, waited_s: float, most_s: float, width: int) -> Non
 
 
 def wait_line(step: Waiting, waited_s: float, most_s: float) -> str:
-    """Where the wait stands, in one line."""
+    """One line with the progress of the wait."""
     parts = ["sluice: waiting"]
     if step.position:
         line = f" of {step.waiting}" if step.waiting else ""

@@ -288,7 +288,7 @@ def no_room_to_load(driver: str, directory: str) -> dict[str, Any]:
 
 
 def forked_child(driver: str, directory: str) -> dict[str, Any]:
-    """Allocate in a forked child, whose memory still says that it is registered."""
+    """Allocate in a forked child, whose copy of memory states that it is registered."""
     cuda = load("libcuda.so.1")
     read, write = os.pipe()
     if os.fork() == 0:
@@ -304,7 +304,7 @@ def executed_child(driver: str, directory: str) -> dict[str, Any]:
     again("by_name", [driver, directory])
 
 
-def door(
+def allocating(
     take: Callable[[Any, int], int], block: int = BLOCK
 ) -> Callable[[str, str], dict[str, Any]]:
     def way(driver: str, directory: str) -> dict[str, Any]:
@@ -426,13 +426,13 @@ WAYS: dict[str, Callable[[str, str], dict[str, Any]]] = {
         executed_child,
     )
 } | {
-    "managed_memory": door(lambda c, n: int(c.cuMemAllocManaged(ref(U64()), Size(n), 1))),
-    "pitched_memory": door(_pitched),
-    "arrays": door(_array),
-    "mipmaps": door(_mipmap),
-    "mapped_memory": door(_mapped),
-    "graph_memory": door(_graph),
-    "pools": door(lambda c, n: int(c.cuMemAllocAsync(ref(U64()), Size(n), None))),
+    "managed_memory": allocating(lambda c, n: int(c.cuMemAllocManaged(ref(U64()), Size(n), 1))),
+    "pitched_memory": allocating(_pitched),
+    "arrays": allocating(_array),
+    "mipmaps": allocating(_mipmap),
+    "mapped_memory": allocating(_mapped),
+    "graph_memory": allocating(_graph),
+    "pools": allocating(lambda c, n: int(c.cuMemAllocAsync(ref(U64()), Size(n), None))),
 }
 
 

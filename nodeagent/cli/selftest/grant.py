@@ -28,9 +28,10 @@ TOLERANCE: Final = 0.05
 unknown card with unknown neighbours; `make test` measures the caps themselves within 0.01."""
 OUT_OF_MEMORY: Final = 2
 KERNEL_STEPS: Final = 2_000_000
-"""About 5 ms on a card of today: long beside a launch, short beside a turn's length."""
+"""Steps of a kernel of about 5 ms on a current card: longer than a launch, shorter than a
+window."""
 WARM_S: Final = 1.0
-"""Not counted: the interposer learns what the kernel costs."""
+"""Warm-up in which the interposer learns the kernel's cost. Seconds."""
 PTX: Final = b"""
 .version 6.4
 .target sm_70
@@ -72,7 +73,7 @@ class Found:
     below_result: int
     """Result of an allocation of half the cap."""
     share_ratio: float | None
-    """None: not measured."""
+    """Measured share of the GPU's time; None if it was not measured."""
 
 
 def check(options: argparse.Namespace, environment: Mapping[str, str]) -> int:
@@ -102,8 +103,8 @@ def read_region(directory: Path) -> tuple[int, int]:
         data = (directory / POLICY_FILE).read_bytes()
     except FileNotFoundError:
         raise ValueError(
-            f"{directory} has no region: this runs in no grant. In a pod that asks for a GPU that"
-            " means another plugin gave it; elsewhere `sluice run` gives one"
+            f"{directory} has no region: this program is in no grant. In a pod that requests a"
+            " GPU, another plugin allocated it; elsewhere start it with `sluice run`"
         ) from None
     if len(data) < ctypes.sizeof(Policy):
         raise ValueError(f"{directory / POLICY_FILE}: expected a region, got {len(data)} bytes")

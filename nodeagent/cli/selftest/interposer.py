@@ -75,8 +75,8 @@ MATRIX: Final = (
 
 NOT_TRIED: Final = {
     "B3, B17": "static programs and private drivers access the device without any library",
-    "B14, B15": "chroot and user namespaces come down to B9 or B6",
-    "B18, B19": "hiding from probes concerns the watching, not the limits",
+    "B14, B15": "chroot and user namespaces are cases of B9 or B6",
+    "B18, B19": "hiding from probes affects detection, not the limits",
     "B20": "programs of one user in one container are one trust domain",
 }
 

@@ -77,7 +77,7 @@ def let_go(
             raise NotDone(f"there is no ledger at {ledger}")
         return []
     if os.geteuid() != 0:
-        raise NotDone("root alone lets go what is held because of a suspicion")
+        raise NotDone("only root may release what a detection holds")
     try:
         runtime.mkdir(mode=0o755, parents=True, exist_ok=True)
         lock = InstanceLock(runtime)
@@ -149,8 +149,8 @@ async def _let_go(
             containment.allow_strangers()
             ebpf_pins.leave(pins)
         if failed:
-            told = "; ".join(f"{hold.step} of {hold.holder}" for hold in failed)
-            raise NotDone(f"could not be released: {told}")
+            named = "; ".join(f"{hold.step} of {hold.holder}" for hold in failed)
+            raise NotDone(f"could not be released: {named}")
         return [view_of(hold) for hold in done]
     finally:
         keeper.close()
@@ -172,4 +172,4 @@ def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
     except OSError as error:
-        raise NotDone(f"{path}: {error.strerror}; root alone reads it") from error
+        raise NotDone(f"{path}: {error.strerror}; only root may read it") from error

@@ -75,7 +75,7 @@ def _answer(
 
 
 def lines(found: Sequence[ContainedView]) -> Iterator[str]:
-    yield f"{'NUMBER':>6} {'SINCE':19} {'STEP':10} {'RULE':22} WHOM"
+    yield f"{'NUMBER':>6} {'SINCE':19} {'STEP':10} {'RULE':22} TARGET"
     for one in found:
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one.since_unix_s))
         where = f", container {one.cgroup}" if one.cgroup else ""

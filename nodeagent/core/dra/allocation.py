@@ -190,7 +190,7 @@ def grant_ask(
     if config.ceiling_percent and config.ceiling_percent * 10_000 < share_ppm != WHOLE_PPM:
         raise NoAllocation(
             f"ceilingPercent {config.ceiling_percent} is below the {share_ppm // 10_000} cores"
-            " asked for"
+            " requested"
         )
     if policy is SharePolicy.HARD and share_ppm == 0:
         raise NoAllocation("policy hard needs cores: request capacity cores of 1 to 100")

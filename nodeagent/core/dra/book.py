@@ -182,7 +182,7 @@ class ClaimBook:
         self.rows: dict[ClaimUid, PreparedClaim] = {}
         self._preparing: dict[int, _Preparing] = {}
         self._missed: dict[ClaimUid, int] = {}
-        """When a claim was first found gone, in ns."""
+        """Time in ns at which a claim was first found deleted."""
 
     def handle(self, event: Event, now_ns: int = 0) -> list[Instruction]:
         """Apply an event and return the instructions. Only Looked depends on the time, and it
@@ -215,7 +215,7 @@ class ClaimBook:
 
     @classmethod
     def of(cls, memory: ClaimMemory) -> ClaimBook:
-        """Rebuild the book that had this memory."""
+        """Rebuild a book from its recorded state."""
         book = cls(memory.rules)
         book.rows = {row.claim.uid: row for row in memory.rows}
         book._preparing = {

@@ -17,7 +17,7 @@ from sluicecommon.settings import ConfigError, nearest
 
 class Consequence(StrEnum):
     IGNORE = "ignore"
-    """It says nothing about the GPU."""
+    """The error has no meaning for the GPU's health."""
     APPLICATION = "application"
     """A program's own fault: it is counted, and the GPU is unaffected."""
     DEGRADED = "degraded"

@@ -119,7 +119,7 @@ class GrantBook:
 
     @classmethod
     def of(cls, memory: GrantMemory) -> GrantBook:
-        """Rebuild the book that had this memory."""
+        """Rebuild a book from its recorded state."""
         book = cls(memory.rules)
         book._gpus = memory.gpus
         for one in memory.grants:

@@ -135,7 +135,7 @@ class SpillMoved:
     signal: SpillSignal
     at_unix_s: float = 0.0
     bytes: tuple[Bytes, ...] = ()
-    """With BEGIN: its memory on each of its GPUs."""
+    """The grant's memory on each of its GPUs, with signal BEGIN only."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ class Beginnings:
     _seen: dict[tuple[int, int], int] = field(default_factory=dict)
     """Process (pid, start time) to when it was first seen."""
     _began_ns: int | None = None
-    """Since when at least one of them has been new."""
+    """Time since which at least one of them has been new."""
     _lent: bool = False
 
     def look(self, now_ns: int, processes: Collection[tuple[int, int]]) -> tuple[bool, bool]:

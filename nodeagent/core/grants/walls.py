@@ -78,7 +78,7 @@ def settling(row: WallRow, around: str, reading: WallReading, inside_bytes: int)
 
 
 def still_to_lower(row: WallRow, reading: WallReading) -> bool | None:
-    """After a restart: whether the soft limit of a settling row has still to be lowered. None if
+    """True if, after a restart, the soft limit of a settling row has still to be lowered; None if
     another program has changed it since, so that it is unknown."""
     if reading.soft_bytes == row.before_bytes:
         return row.before_bytes != row.after_bytes

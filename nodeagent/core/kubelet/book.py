@@ -77,7 +77,7 @@ class StartAsked:
     pod: PodIdentity
     containers: tuple[Claim, ...]
     limits: ContainerLimits | None
-    """None if the pod has its grant already, so that no limits were looked up."""
+    """Limits of the container; None if the pod has its grant already."""
     grant: GrantId
     """The id that a new grant will have; drawn outside."""
     at_unix_s: float
@@ -230,10 +230,10 @@ class AllocationBook:
         self.grants: dict[GrantId, ContainerRef] = {}
         """Grants of containers, until their end is requested."""
         self.adopted_total = 0
-        """Answers that the kubelet knows and the ledger had lost."""
+        """Answers that the kubelet has recorded and the ledger had lost."""
         self._starting: dict[int, _Starting] = {}
         self._missed: dict[str, int] = {}
-        """When a grant or a nonce was first found gone, in ns."""
+        """Time in ns at which a grant or a nonce was first found missing."""
 
     def handle(self, event: Event, now_ns: int = 0) -> list[Instruction]:
         """Apply an event. Only Looked depends on the time, and it carries its own."""
@@ -267,7 +267,7 @@ class AllocationBook:
 
     @classmethod
     def of(cls, memory: AllocationMemory) -> AllocationBook:
-        """Rebuild the book that had this memory."""
+        """Rebuild a book from its recorded state."""
         book = cls(memory.rules)
         book.rows = {row.nonce: row for row in memory.rows}
         book.grants = dict(memory.grants)
@@ -352,7 +352,8 @@ class AllocationBook:
                 )
             if row.pod is not None and row.pod.uid != event.pod.uid:
                 return (
-                    f"allocation {nonce} is pod {row.pod.uid}'s, the kubelet says {event.pod.uid}"
+                    f"allocation {nonce} is for pod {row.pod.uid}, the kubelet has pod"
+                    f" {event.pod.uid}"
                 )
         return ""
 

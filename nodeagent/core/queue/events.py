@@ -45,7 +45,7 @@ class Decided:
     term: int
     revision: int
     decision: Decision | None
-    """None is a keep-alive."""
+    """The decision; None for a keep-alive."""
     proof: str = ""
 
 

@@ -328,7 +328,7 @@ RULES: Mapping[Rule, RuleSpec] = MappingProxyType(
             ),
             RuleSpec(
                 Rule.HOOK_GAP, Confidence.LOW, 1, _no_hold, _NOTHING,
-                _hook_gap, "runs without all hooks, or was given driver functions we do not know",
+                _hook_gap, "runs without all hooks, or received unknown driver functions",
             ),
             RuleSpec(
                 Rule.LAUNCHES, Confidence.MEDIUM, 1, _no_hold, _NOTHING,

@@ -39,7 +39,7 @@ class SliceStore(Protocol):
 
 
 class ClaimStatus(Protocol):
-    async def tell(self, claim: ClaimRef, devices: list[dict[str, Any]]) -> None:
+    async def write(self, claim: ClaimRef, devices: list[dict[str, Any]]) -> None:
         """Write our devices to `status.devices`. Raises Conflict if the claim is gone, or
         PoolAway."""
 

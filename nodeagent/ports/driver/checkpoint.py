@@ -28,7 +28,7 @@ class CheckpointState(StrEnum):
 
 class CheckpointStep(StrEnum):
     LOCK = "lock"
-    """Also waits for the work it has submitted."""
+    """Lock the process; waits for the work that it has submitted."""
     CHECKPOINT = "checkpoint"
     RESTORE = "restore"
     UNLOCK = "unlock"

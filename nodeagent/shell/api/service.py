@@ -131,8 +131,8 @@ class Service:
             while True:
                 answer = await self._next_answer(asking.answers, end_ns)
                 if answer is None:
-                    told = f"timed out after {ask.wait_s:g} s: {reason}"
-                    raise Refused(RefusalKind.EXHAUSTED, told)
+                    text = f"timed out after {ask.wait_s:g} s: {reason}"
+                    raise Refused(RefusalKind.EXHAUSTED, text)
                 if isinstance(answer, Refused):
                     raise answer
                 if isinstance(answer, Waiting):
@@ -178,7 +178,7 @@ class Service:
         return Granted(self._views.grant(self._held(grant)))
 
     async def _next_answer(self, answers: asyncio.Queue[Answer], end_ns: int) -> Answer | None:
-        """None when there is none in time. Without a wait the answer is in the queue already."""
+        """The next answer; None if it timed out. Without a wait it is in the queue already."""
         if not answers.empty():
             return answers.get_nowait()
         left_s = (end_ns - self._clock.monotonic_ns()) / NS_PER_S
@@ -244,7 +244,7 @@ class Service:
     def dump_events(self, peer: Peer) -> str:
         """Dump of the last events, for operators only, because it names every user's work."""
         if peer.uid not in self._operators:
-            raise Refused(RefusalKind.DENIED, "root alone sees the events of all")
+            raise Refused(RefusalKind.DENIED, "only root may list the events of all users")
         return self._flight()
 
     async def trace(
@@ -264,9 +264,7 @@ class Service:
 
     def let_go(self, peer: Peer, numbers: Sequence[int], everything: bool) -> list[ContainedView]:
         if peer.uid not in self._operators:
-            raise Refused(
-                RefusalKind.DENIED, "root alone lets go what is held because of a suspicion"
-            )
+            raise Refused(RefusalKind.DENIED, "only root may release what a detection holds")
         held = {one.number: one for one in self._watch.contained()}
         wanted = list(held) if everything else list(numbers)
         for number in wanted:
@@ -280,7 +278,7 @@ class Service:
             failed = ", ".join(str(number) for number in wanted if number not in done)
             raise Refused(
                 RefusalKind.UNAVAILABLE,
-                f"number {failed} could not be released; the daemon's log says why",
+                f"number {failed} could not be released: see the daemon's log",
             )
         return [held[number] for number in done]
 
@@ -295,7 +293,7 @@ class Service:
         if priority is not None and priority > highest and peer.uid not in self._operators:
             raise Refused(
                 RefusalKind.INVALID,
-                f"priority {priority}: uid {peer.uid} may ask for {highest} at most"
+                f"priority {priority}: uid {peer.uid} may request {highest} at most"
                 " (grants.max_user_priority)",
             )
 

@@ -112,11 +112,11 @@ class Cuts:
     async def start(self) -> None:
         for row in self.rows.values():
             if row.state is not CutState.MADE:
-                self._journal.tell(
+                self._journal.record(
                     EventKind.GPU,
                     "info",
                     f"an instance {row.place} of {row.card} was {row.state} for {row.who} when the"
-                    " daemon ended: the card says what came of it",
+                    " daemon ended: the card is read to see the result",
                 )
         await self.look()
         self._gpus.on_read.append(self._gpus_read)
@@ -363,9 +363,9 @@ class Cuts:
         now = self.cards.get(state.gpu)
         row = self.rows.get((state.gpu, room.place))
         shown = geometry(now) if now is not None else "not known"
-        told = f"GPU {state.index} ({state.gpu}): {geometry(state)} -> {shown}, for {who}"
-        self._journal.tell(
-            EventKind.GPU, "warning" if error else "info", f"{told}: {error}".rstrip(": ")
+        text = f"GPU {state.index} ({state.gpu}): {geometry(state)} -> {shown}, for {who}"
+        self._journal.record(
+            EventKind.GPU, "warning" if error else "info", f"{text}: {error}".rstrip(": ")
         )
         if error or row is None or row.uuid is None:
             raise NoRoom(f"GPU {state.index}: {error or f'{room.place} was not created'}")

@@ -30,7 +30,7 @@ class Devices:
             if change.action == "lost"
             else f"{change.action} {change.kind} {change.name}{driver}"
         )
-        self._journal.tell(EventKind.DEVICE, "warning", text)
+        self._journal.record(EventKind.DEVICE, "warning", text)
         if self._timer is not None:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(QUIET_S, self._refresh)

@@ -22,7 +22,7 @@ class Drivers:
         self._seen = set(ledger.driver_files())
 
     def seen(self) -> frozenset[LibraryIdentity]:
-        """Now or earlier."""
+        """Driver libraries that are installed now or were earlier."""
         return frozenset(self._seen)
 
     def identities(self, paths: Iterable[str]) -> frozenset[LibraryIdentity]:

@@ -95,7 +95,7 @@ class MigManager:
             if row.step != BEGUN:
                 continue
             wanted = json.loads(row.evidence).get("wanted", "")
-            self._journal.tell(
+            self._journal.record(
                 EventKind.GPU,
                 "critical",
                 f"the change of {row.subject} to {wanted} was interrupted and its result is"
@@ -129,7 +129,7 @@ class MigManager:
     def _view(self, state: MigState, peer: Peer) -> MigView:
         holders = self._holders.of_card(state)
         if holders and peer.uid not in self._operators:
-            holders = [f"{len(holders)} that only operators see"]
+            holders = [f"{len(holders)} holders, shown to operators only"]
         return MigView(state, tuple(holders))
 
     # --- set ----------------------------------------------------------------------------------
@@ -137,9 +137,7 @@ class MigManager:
     async def set(self, peer: Peer, ask: MigAsk) -> MigAnswer:
         """Raises Refused when nothing was touched."""
         if peer.uid not in self._operators:
-            raise Refused(
-                RefusalKind.DENIED, "the MIG geometry is the node's: only root changes it"
-            )
+            raise Refused(RefusalKind.DENIED, "only root may change the node's MIG geometry")
         if self._background.busy:
             raise Refused(RefusalKind.UNAVAILABLE, "another change of MIG is under way: try again")
         # Shielded, because a change that was begun is finished although its caller has left.
@@ -216,12 +214,12 @@ class MigManager:
             self._write(done, peer, state, {**evidence, "after": after, "error": outcome.error})
         except LedgerFull as error:
             log.error("MIG: the audit row of a finished change could not be written: %s", error)
-        told = f"GPU {state.index} ({state.gpu}): {geometry(state)} -> {after}, by uid {peer.uid}"
+        text = f"GPU {state.index} ({state.gpu}): {geometry(state)} -> {after}, by uid {peer.uid}"
         failure = _failure(outcome, text) if outcome.error else ""
-        self._journal.tell(
+        self._journal.record(
             EventKind.GPU,
             "warning" if failure else "info",
-            f"{told}{f': {failure}' if failure else ''}",
+            f"{text}{f': {failure}' if failure else ''}",
         )
         if self._cuts is not None and outcome.after != outcome.before:
             await self._cuts.forget(state.gpu)  # what is there now is the operator's

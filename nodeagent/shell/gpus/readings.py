@@ -101,8 +101,8 @@ class Gpus:
         if reading.error is None:
             self.read_at_ns = now_ns
             if self.driver_version not in (None, reading.driver_version):
-                told = f"the driver was {self.driver_version} and is {reading.driver_version} now"
-                self._news(EventKind.DRIVER, "warning", told)
+                text = f"the driver was {self.driver_version} and is {reading.driver_version} now"
+                self._news(EventKind.DRIVER, "warning", text)
                 for replaced in self.on_driver:
                     replaced()
             self.driver_version = reading.driver_version
@@ -127,7 +127,9 @@ class Gpus:
             after = examine(before, now, xids, self.policy, now_ns)
             self._patients[uuid] = after
             if after.health is not before.health:
-                self._tell(HealthChange(uuid, before.health, after.health, after.reason, unix_s))
+                self._report_change(
+                    HealthChange(uuid, before.health, after.health, after.reason, unix_s)
+                )
             if now is not None and now.error is None:
                 self.readings[uuid] = now
         self._card_of = {
@@ -151,7 +153,7 @@ class Gpus:
                 if one not in before:
                     self._news(EventKind.GPU, "warning", f"{one.card} {what}: {one.reason}")
             for index in {one.index for one in before} - {one.index for one in now}:
-                self._news(EventKind.GPU, "info", f"GPU {index}: no longer true: it {what}")
+                self._news(EventKind.GPU, "info", f"GPU {index}: resolved: it {what}")
         self.unread, self.without_xids = unread, reading.without_xids
 
     def findings(self) -> list[Finding]:
@@ -204,7 +206,7 @@ class Gpus:
         for call in self.on_news:
             call(kind, level, text)
 
-    def _tell(self, change: HealthChange) -> None:
+    def _report_change(self, change: HealthChange) -> None:
         self.health_changes[change.uuid] += 1
         for call in self.on_health:
             call(change)

@@ -163,11 +163,11 @@ class Keeper:
             case ev.RemoveRegion():
                 self._remove_region(do)
             case ev.TellGranted():
-                self._tell_granted(do)
+                self._answer_granted(do)
             case ev.TellWaiting():
-                self._tell_waiting(do)
+                self._answer_waiting(do)
             case ev.TellRefused():
-                self._tell_refused(do)
+                self._answer_refused(do)
             case _:
                 assert_never(do)
 
@@ -313,19 +313,19 @@ class Keeper:
             if owner is not None:
                 owner.close()
 
-    def _tell(self, request: RequestId, answer: Answer) -> None:
+    def _answer(self, request: RequestId, answer: Answer) -> None:
         queue = self._answers.get(request)
         if queue is not None:
             queue.put_nowait(answer)
 
-    def _tell_granted(self, do: ev.TellGranted) -> None:
-        self._tell(do.request, do.grant)
+    def _answer_granted(self, do: ev.TellGranted) -> None:
+        self._answer(do.request, do.grant)
 
-    def _tell_waiting(self, do: ev.TellWaiting) -> None:
-        self._tell(do.request, Waiting(do.position, do.reason))
+    def _answer_waiting(self, do: ev.TellWaiting) -> None:
+        self._answer(do.request, Waiting(do.position, do.reason))
 
-    def _tell_refused(self, do: ev.TellRefused) -> None:
-        self._tell(do.request, Refused(do.kind, do.reason))
+    def _answer_refused(self, do: ev.TellRefused) -> None:
+        self._answer(do.request, Refused(do.kind, do.reason))
 
     # --- registration ---
 
@@ -468,7 +468,7 @@ class Keeper:
         return handles
 
     def grant_of(self, pid: int) -> GrantId | None:
-        """Where a process is registered."""
+        """The grant in which a process is registered."""
         for grant, opened in self._open.items():
             if any(tenant.handle.process.pid == pid for tenant in opened.tenants.values()):
                 return grant

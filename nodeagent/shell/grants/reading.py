@@ -67,7 +67,7 @@ class Grants(Protocol):
         """Requests in line."""
 
     def grant_of(self, pid: int) -> GrantId | None:
-        """Where a process is registered."""
+        """The grant in which a process is registered."""
 
     def tenant_pids(self) -> set[int]:
         """Process ids of all registered tenants."""

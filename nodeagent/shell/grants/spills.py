@@ -142,7 +142,7 @@ class SpillManager:
                 locked = running + _in(states, CheckpointState.LOCKED)
                 await self._driver.take(CheckpointStep.CHECKPOINT, locked, settings.copy_timeout_s)
         except (CheckpointFailed, TimeoutError) as error:
-            why = str(error) or f"not within {settings.total_timeout_s:g} s"
+            why = str(error) or f"timed out after {settings.total_timeout_s:g} s"
             lost = await self._undo(processes)
             self._apply(ev.SpillMoved(grant, SpillSignal.UNDONE))
             if not lost and not was_paused:
@@ -167,7 +167,7 @@ class SpillManager:
             return f"; and it could not be undone, end its processes: {error or 'no answer'}"
         failed = _in(states, CheckpointState.FAILED)
         if failed:
-            return f"; nothing brings process {failed[0].pid} back, end it"
+            return f"; process {failed[0].pid} cannot be restored, end it"
         return ""
 
     # --- and back -----------------------------------------------------------------------------
@@ -198,7 +198,7 @@ class SpillManager:
             async with asyncio.timeout(self._settings.total_timeout_s):
                 await self._bring_in(await self._states(processes))
         except (CheckpointFailed, TimeoutError) as error:
-            why = str(error) or f"not within {self._settings.total_timeout_s:g} s"
+            why = str(error) or f"timed out after {self._settings.total_timeout_s:g} s"
             full = isinstance(error, CheckpointFailed) and error.full
             if await self._is_out_again(processes):
                 self._apply(ev.SpillMoved(grant, SpillSignal.STAYED))
@@ -215,7 +215,7 @@ class SpillManager:
         self._say(grant, "returned", "its memory is back on its GPUs")
 
     async def _bring_in(self, states: list[tuple[Process, CheckpointState]]) -> None:
-        """All are restored before the first is let go on: until then they can be put out again."""
+        """Restore all before the first continues: until then they can be checkpointed again."""
         out = _in(states, CheckpointState.CHECKPOINTED)
         await self._driver.take(CheckpointStep.RESTORE, out, self._settings.copy_timeout_s)
         held = out + _in(states, CheckpointState.LOCKED)
@@ -233,7 +233,7 @@ class SpillManager:
                     CheckpointStep.CHECKPOINT, locked, self._settings.copy_timeout_s
                 )
         except (CheckpointFailed, TimeoutError) as error:
-            log.error("after a return that failed: %s", error)
+            log.error("a failed restore cannot be undone: %s", error)
             return False
         return True
 
@@ -291,7 +291,7 @@ class SpillManager:
             late = record.spilled_unix_s < oldest_s
             if late and record.state is GrantState.ACTIVE and self.overdue(grant):
                 text = f"on the host for longer than checkpoint.longest_s ({longest_s:g} s)"
-                self._journal.tell(
+                self._journal.record(
                     EventKind.CHECKPOINT,
                     "warning",
                     f"grant {grant}: {text}",
@@ -315,7 +315,7 @@ class SpillManager:
         try:
             lacks = await self._lacks()
         except CheckpointFailed as error:
-            lacks = f"it is unknown: {error}"
+            lacks = f"this cannot be determined: {error}"
         if lacks:
             raise Refused(
                 RefusalKind.UNAVAILABLE,
@@ -356,7 +356,7 @@ class SpillManager:
             async with asyncio.timeout(DOCTOR_S):
                 lacks = await self._lacks()
         except (CheckpointFailed, TimeoutError) as error:
-            lacks = f"it is unknown: {str(error) or 'the driver does not answer'}"
+            lacks = f"this cannot be determined: {str(error) or 'the driver does not answer'}"
         if lacks:
             return Finding(
                 topic,
@@ -376,7 +376,7 @@ class SpillManager:
     def _say(self, grant: GrantId, result: str, text: str) -> None:
         self.results[result] += 1
         held = self._keeper.grant(grant)
-        self._journal.tell(
+        self._journal.record(
             EventKind.CHECKPOINT,
             LEVELS.get(result, "warning"),
             f"grant {grant}: {text}",
@@ -401,17 +401,17 @@ class SpillManager:
         return [tenant.handle.process for tenant in self._keeper.tenants(grant)]
 
     async def _states(self, processes: list[Process]) -> list[tuple[Process, CheckpointState]]:
-        """Raises CheckpointFailed, also for one that nothing brings back."""
+        """States of the processes. Raises CheckpointFailed, also if one cannot be restored."""
         states = await self._settled(processes)
         failed = _in(states, CheckpointState.FAILED)
         if failed:
             raise CheckpointFailed(
-                f"process {failed[0].pid} has failed in the driver's hands: nothing brings it back"
+                f"process {failed[0].pid} failed in the driver and cannot be restored"
             )
         return states
 
     async def _settled(self, processes: list[Process]) -> list[tuple[Process, CheckpointState]]:
-        """When none is on its way any more. Raises CheckpointFailed."""
+        """States once no process is between two states. Raises CheckpointFailed."""
         while True:
             states = list(zip(processes, await self._driver.states(processes), strict=True))
             if not _in(states, CheckpointState.MOVING):

@@ -91,7 +91,7 @@ class WallManager:
         """Reason why a card has no limits, for the cards that were checked."""
         self._asked: frozenset[GpuUuid] = frozenset()
         self._unreadable = ""
-        self._told: set[GrantId] = set()
+        self._reported: set[GrantId] = set()
         self._taken_over = False
         self._turn = asyncio.Lock()
 
@@ -166,9 +166,9 @@ class WallManager:
                 f"the driver's wall cannot be built around this grant: {why}"
                 ' (wall.enabled = "on"; with auto it would start without)',
             )
-        if any(gpu not in self._missing for gpu in self._asked) and grant not in self._told:
-            self._told.add(grant)
-            self._journal.tell(
+        if any(gpu not in self._missing for gpu in self._asked) and grant not in self._reported:
+            self._reported.add(grant)
+            self._journal.record(
                 EventKind.WALL, "warning", f"grant {grant}: no wall of the driver's: {why}"
             )
 
@@ -181,14 +181,14 @@ class WallManager:
                 await self._lower(before)  # a container started again is in another one
             self._remember(after(before, row))
         await self._driver.set([_order(row) for row in wanted])
-        self._told.discard(held.record.grant)
+        self._reported.discard(held.record.grant)
 
     async def _latecomers(self) -> None:
         """Set limits of containers whose start went unseen, found by their registered processes."""
         if not self._on:
             return
         for grant, held in list(self._grants.live().items()):
-            if held.record.container is None or grant in self._told or self.standing(grant):
+            if held.record.container is None or grant in self._reported or self.standing(grant):
                 continue
             tenants: Sequence[Tenant] = list(self._grants.tenants(grant))
             if tenants:
@@ -215,7 +215,7 @@ class WallManager:
             await self._driver.set([_order(row) for row in changed])
 
     async def _fell(self, grant: GrantId) -> None:
-        self._told.discard(grant)
+        self._reported.discard(grant)
         for row in self._of(grant):
             await self._lower(row)
 
@@ -260,7 +260,7 @@ class WallManager:
             return
         lower = still_to_lower(row, reading)
         if lower is None:
-            self._journal.tell(
+            self._journal.record(
                 EventKind.WALL,
                 "warning",
                 f"{row.around} may guarantee unused memory of {row.gpu}: up to"
@@ -334,7 +334,7 @@ class WallManager:
                 " memory it does not count"
             )
         else:
-            whys = "; ".join(sorted(set(self._missing.values()))) or "no card to ask"
+            whys = "; ".join(sorted(set(self._missing.values()))) or "no GPU is known"
             parts.append(f"the driver's: none: {whys}")
         parts.append(f"MIG: {instances} instances" if instances else "MIG: no instance")
         if level != "ok" or (self._settings.enabled == "on" and not with_walls):
@@ -369,7 +369,7 @@ class WallManager:
         try:
             self._ledger.store_wall(row)
         except LedgerFull as error:
-            raise WallsUnavailable(f"it could not be written down: {error}") from error
+            raise WallsUnavailable(f"it could not be recorded: {error}") from error
         self._rows[row.grant, row.gpu] = row
 
     def _forget(self, row: WallRow) -> None:

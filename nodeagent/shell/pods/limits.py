@@ -92,7 +92,7 @@ class QueueLimits:
             if work.state is WorkState.RUNNING:
                 raise PermanentError(
                     f"{pod} has a container in a grant already; the queue decides for a pod as a"
-                    " whole: let one container of it ask for GPUs"
+                    " whole: request GPUs in one container only"
                 )
             raise RetryLater(f"the queue has {decision.workload} as {work.state.value} here")
         if not self._manager.may_start():
@@ -139,7 +139,7 @@ class PlacedLimits:
             placed = placed_gpus(text, container)
         except ValueError as error:
             raise PermanentError(
-                f"annotation {PLACEMENT} of {pod} {error}: it is not ours"
+                f"annotation {PLACEMENT} of {pod} {error}: it was not written by Sluice"
             ) from error
         if not placed:
             return None

@@ -110,8 +110,8 @@ class NodeSums:
         trouble = await self._status.count(changes, names or None)
         if not trouble:
             self.writes_total += 1
-            said = ", ".join(f"{key} {value or 'not any more'}" for key, value in changes.items())
-            log.info("kubernetes: node %s counts %s", self._status.node, said or names)
+            shown = ", ".join(f"{key} {value or 'not any more'}" for key, value in changes.items())
+            log.info("kubernetes: node %s counts %s", self._status.node, shown or names)
             # The watch reports our own write; until then it is not written again.
             await asyncio.sleep(PAUSE_S)
         return trouble

@@ -30,7 +30,7 @@ DONE: Final = "SluiceResized"
 REFUSED: Final = "SluiceResizeRefused"
 WAITS: Final = "SluiceResizeDeferred"
 
-Tell = Callable[[PodUid, str, str, bool], Awaitable[None]]
+RecordPodEvent = Callable[[PodUid, str, str, bool], Awaitable[None]]
 """Pod, reason, text, and whether it is a warning."""
 
 
@@ -62,15 +62,15 @@ class Resizer:
         pods: Callable[[], Collection[PodFacts]],
         is_queued: Callable[[GrantId], bool],
         rules: Callable[[], ResizeRules],
-        tell: Tell,
+        record: RecordPodEvent,
     ) -> None:
         """`pods`: of this node. `is_queued`: a queue controller decides what it has."""
         self._grants = grants
         self._pods = pods
         self._is_queued = is_queued
         self._rules = rules
-        self._tell = tell
-        self._told: dict[GrantId, tuple[str, str]] = {}
+        self._record = record
+        self._reported: dict[GrantId, tuple[str, str]] = {}
         """The last request that was answered, and the reason in the answer."""
         self._background = BackgroundTasks()
         grants.on_ended.append(self._ended)
@@ -91,13 +91,13 @@ class Resizer:
             of = held.record.container
             if of is None or of.pod_uid != pod.uid or held.record.state is not GrantState.ACTIVE:
                 continue
-            if of.container in asked or grant in self._told:
+            if of.container in asked or grant in self._reported:
                 self._resize(pod, grant, held, asked.get(of.container, ""), rules)
 
     def _ended(self, grant: GrantId) -> None:
         """Its room may be what another one waits for."""
-        self._told.pop(grant, None)
-        if any(reason == WAITS for _wish, reason in self._told.values()):
+        self._reported.pop(grant, None)
+        if any(reason == WAITS for _wish, reason in self._reported.values()):
             asyncio.get_running_loop().call_soon(self.look)
 
     def _resize(
@@ -124,21 +124,21 @@ class Resizer:
         else:
             now = self._grants.grant(grant)
             after = in_words(now.record) if now is not None else before
-            if ask is not None or self._told.get(grant, (text, DONE))[1] != DONE:
+            if ask is not None or self._reported.get(grant, (text, DONE))[1] != DONE:
                 self._answer(pod, grant, text, DONE, f"{of.container}: {before} -> {after}")
-            self._told[grant] = (text, DONE)
+            self._reported[grant] = (text, DONE)
 
     def _answer(self, pod: PodFacts, grant: GrantId, wish: str, reason: str, text: str) -> None:
-        if reason != DONE and self._told.get(grant) == (wish, reason):
+        if reason != DONE and self._reported.get(grant) == (wish, reason):
             return
-        self._told[grant] = (wish, reason)
+        self._reported[grant] = (wish, reason)
         log.info("grant %s: %s: %s", grant, reason, text)
         self._background.spawn(
             self._say(pod.uid, reason, text, reason != DONE), "event of a resize"
         )
 
     async def _say(self, pod: PodUid, reason: str, text: str, warns: bool) -> None:
-        await self._tell(pod, reason, text, warns)
+        await self._record(pod, reason, text, warns)
 
 
 def _made(pod: PodFacts, container: str, gpus: int, rules: ResizeRules) -> GrantAsk:

@@ -48,7 +48,7 @@ class SafetyWatch:
         self._look = look
         self._background = BackgroundTasks(fatal)
         self._every_s = every_s
-        self._told: dict[str, Finding] = {}
+        self._reported: dict[str, Finding] = {}
         self.last: SafetyLook | None = None
 
     async def start(self) -> None:
@@ -74,12 +74,12 @@ class SafetyWatch:
         while True:
             self.last = await asyncio.to_thread(self._look)
             for finding in self.last.findings():
-                self._tell(finding)
+                self._report(finding)
             await asyncio.sleep(self._every_s)
 
-    def _tell(self, finding: Finding) -> None:
-        before = self._told.get(finding.topic)
-        self._told[finding.topic] = finding
+    def _report(self, finding: Finding) -> None:
+        before = self._reported.get(finding.topic)
+        self._reported[finding.topic] = finding
         if finding == before:
             return
         if finding.level == "ok":

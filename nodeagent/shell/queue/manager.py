@@ -99,7 +99,7 @@ class QueueManager:
         """Error for which there is no session; empty while there is one."""
         self._connected_ns: int | None = None
         self._last_message_ns: int | None = None
-        """When the controller last said anything that counts."""
+        """Time of the controller's last valid message, CLOCK_BOOTTIME ns."""
         self._sessions_total = 0
         self.tape: Tape[qd.Event] = Tape(self.book.memory, frozenset({qd.Ticked}))
         self._drive: Drive[qd.Event, qd.Instruction] = Drive(self.book, boot_ns, fatal, self.tape)
@@ -351,7 +351,7 @@ class QueueManager:
             log.info("queue: no session: %s", why)
         if self.trouble != why:
             for name in self._in_line():
-                self._waiters[name].tell(cut_off(name, why))
+                self._waiters[name].report(cut_off(name, why))
         self.trouble = why
 
     def _in_line(self) -> list[str]:
@@ -363,15 +363,15 @@ class QueueManager:
         self._broken = asyncio.Event()
         self._early.clear()
         self._alone.clear()
-        told = tuple(self.book.works.values())
+        held = tuple(self.book.works.values())
         sent_ns = self._boot_ns()
         waiting = self._in_line()
         waiting += [name for name in self._unanswered if name not in self._waiters]
         self._capacity.queue_grants = self.queue_grants()
         welcome = await self._link.connect(
-            self.book.fence, told, waiting, self._capacity.capacity()
+            self.book.fence, held, waiting, self._capacity.capacity()
         )
-        self._apply(qd.Welcomed(welcome, sent_ns, told))
+        self._apply(qd.Welcomed(welcome, sent_ns, held))
         if not self.book.connected:
             return False
         self.trouble = ""
@@ -431,7 +431,7 @@ class QueueManager:
                 self._capacity.usage(works),
                 found,
             )
-            self._detections.told(found)
+            self._detections.sent(found)
             self._hear(qd.Renewed(ack.term, ack.epoch, ack.lease_s, sent_ns, ack.proof))
 
     async def _send(self) -> None:
@@ -439,7 +439,7 @@ class QueueManager:
             works = [await self._outbox.get()]
             while not self._outbox.empty() and len(works) < MAX_NEWS:
                 works.append(self._outbox.get_nowait())
-            answers = await self._link.tell(self.book.fence, works)
+            answers = await self._link.report_works(self.book.fence, works)
             if len(answers) != len(works):
                 raise LinkLost(f"reported {len(works)} works, got {len(answers)} answers")
             for work, known in zip(works, answers, strict=True):
@@ -466,7 +466,7 @@ class QueueManager:
             if len(self._early) < MAX_EARLY:
                 self._early[status.workload] = status
         elif not waiter.granted and status.uid in ("", waiter.uid):
-            waiter.tell(step_of(status))
+            waiter.report(step_of(status))
 
     async def _ticks(self) -> None:
         while True:
@@ -563,7 +563,7 @@ class QueueManager:
                 return False
         waiter.workload, waiter.uid = status.workload, status.uid
         self._waiters[waiter.workload] = waiter
-        waiter.tell(step_of(status))
+        waiter.report(step_of(status))
         early = self._early.pop(waiter.workload, None)
         if early is not None and not waiter.granted:
             self._hear_of(early)
@@ -577,11 +577,11 @@ class QueueManager:
                 async for status in self._link.follow(waiter.workload, waiter.uid):
                     if waiter.granted:
                         return
-                    waiter.tell(step_of(status))
+                    waiter.report(step_of(status))
                     if status.is_over:
                         return
             except LinkLost as error:
-                waiter.tell(cut_off(waiter.workload, error))
+                waiter.report(cut_off(waiter.workload, error))
             except QueueRefused as refused:
                 waiter.steps.put_nowait(Refused(RefusalKind.UNAVAILABLE, f"the queue: {refused}"))
                 return

@@ -1,4 +1,4 @@
-"""Processes that wait for their workload, and what is said for them and to them."""
+"""Processes that wait for their workload: their submissions, and the steps reported to them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Waiter:
     place: Waiting | None = None
     """The place in line that was reported last."""
 
-    def tell(self, step: Step) -> None:
+    def report(self, step: Step) -> None:
         if step != self.place:
             self.place = step if isinstance(step, Waiting) else None
             self.steps.put_nowait(step)

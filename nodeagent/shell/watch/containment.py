@@ -42,18 +42,18 @@ _SIGNALS: Final = {
 }
 
 
-_TOLD_TO_PODS: Final = frozenset({Step.FREEZE, Step.KILL})
-TellPod = Callable[[PodUid, str, str, bool], Coroutine[None, None, None]]
+_RECORDED_ON_PODS: Final = frozenset({Step.FREEZE, Step.KILL})
+RecordPodEvent = Callable[[PodUid, str, str, bool], Coroutine[None, None, None]]
 """Records an event on a pod: (uid, reason, text, whether it is a warning)."""
 
 
 def _pod_event(act: Act, hold: Hold | None) -> tuple[str, str, bool]:
-    why = f"because of {act.alarm.rule}; on the node `sluice events` says why"
+    why = f"because of {act.alarm.rule}; see `sluice events` on the node"
     if act.undo:
-        return "SluiceReleased", f"its programs go on: they were held {why}", False
+        return "SluiceReleased", f"its programs run again: they were held {why}", False
     if act.step is Step.KILL:
         return "SluiceKilled", f"its programs were killed {why}", True
-    way_out = f", and root's `sluice uncontain {hold.number}` lets them go on" if hold else ""
+    way_out = f", and root's `sluice uncontain {hold.number}` resumes them" if hold else ""
     return "SluiceHeld", f"its programs are frozen {why}{way_out}", True
 
 
@@ -89,7 +89,7 @@ class Containment:
         # From 0: a rise from nothing is none to Prometheus.
         self.acts: Counter[str] = Counter({str(step): 0 for step in Step})
         self._background = BackgroundTasks()
-        self.on_pod: list[TellPod] = []
+        self.on_pod: list[RecordPodEvent] = []
         """Called when a pod's container was frozen, released or killed: its owner looks there."""
         self._owed: dict[int, tuple[Act, str]] = {}
         """Undone as soon as the ledger has room again; by the act's number."""
@@ -129,7 +129,7 @@ class Containment:
             self.holds.done(hold)
         self.acts[name.replace(" ", "_")] += 1
         why = f": {because}" if because else ""
-        self._journal.tell(
+        self._journal.record(
             EventKind.ACT,
             "critical" if act.step is Step.KILL else "warning",
             f"{name}: {subject}, because of {act.alarm.rule}{outcome}{why}",
@@ -138,10 +138,10 @@ class Containment:
             pid=subject.pid,
             evidence=act.alarm.evidence,
         )
-        if subject.pod_uid and act.step in _TOLD_TO_PODS:
+        if subject.pod_uid and act.step in _RECORDED_ON_PODS:
             for call in self.on_pod:
-                told = call(PodUid(subject.pod_uid), *_pod_event(act, hold))
-                self._background.spawn(told, "event of a pod")
+                recording = call(PodUid(subject.pod_uid), *_pod_event(act, hold))
+                self._background.spawn(recording, "event of a pod")
         return True
 
     def sweep(self) -> None:
@@ -164,7 +164,7 @@ class Containment:
             return
         if self._denied_by.get(hold.number, -1) != status.pid:
             self._denied_by[hold.number] = status.pid
-            self._tell_kernel(kernel, hold.cgroup, denied=True)
+            self._update_kernel(kernel, hold.cgroup, denied=True)
 
     # --- after a start, and by hand ---
 
@@ -217,7 +217,7 @@ class Containment:
         Called before the eBPF child takes them over."""
         known = {hold.cgroup_id for hold in self.holds.all() if hold.step == Step.DENY}
         for number in sorted(self._targets.refused() - known):
-            because = "no row of the ledger says why"
+            because = "the ledger has no row for it"
             row = AuditRow(
                 at_unix_s=self._clock.unix_s(),
                 rule="",
@@ -236,7 +236,7 @@ class Containment:
             except (LedgerFull, NotPossible) as error:
                 log.error("opens of GPU devices by cgroup %d stay denied: %s", number, error)
                 continue
-            self._journal.tell(
+            self._journal.record(
                 EventKind.ACT, "warning", f"undo deny_opens: cgroup {number}: {because}"
             )
 
@@ -286,7 +286,7 @@ class Containment:
         if hold is not None:
             self._targets.allow(hold.cgroup_id)
             if self._denies:
-                self._tell_kernel(self._kernel, subject.cgroup, denied=False)
+                self._update_kernel(self._kernel, subject.cgroup, denied=False)
             return
         if not self._denies:
             raise NotPossible("opens are denied through eBPF, which is off here")
@@ -295,9 +295,9 @@ class Containment:
         status = self._kernel.status()
         if status.state is not WatchState.RUNNING:
             raise NotPossible(f"eBPF is {status.state}: {status.reason or 'its programs load'}")
-        self._tell_kernel(self._kernel, subject.cgroup, denied=True)
+        self._update_kernel(self._kernel, subject.cgroup, denied=True)
 
-    def _tell_kernel(self, kernel: KernelWatch, cgroup: str, denied: bool) -> None:
+    def _update_kernel(self, kernel: KernelWatch, cgroup: str, denied: bool) -> None:
         self._background.spawn(self._deny_opens(kernel, cgroup, denied), "denied opens of a cgroup")
 
     async def _deny_opens(self, kernel: KernelWatch, cgroup: str, denied: bool) -> None:
@@ -346,9 +346,9 @@ class Containment:
         held = self._keeper.grant(subject.grant)
         if subject.grant is None or held is None:
             raise NotPossible("it is in no grant")
-        told = [who for call in self._placers if (who := call(subject.grant, why))]
-        if told:
-            return f"; reported to: {', '.join(told)}"
+        evictors = [who for call in self._placers if (who := call(subject.grant, why))]
+        if evictors:
+            return f"; reported to: {', '.join(evictors)}"
         container = held.record.container
         if container is not None:
             pod = f"{container.namespace}/{container.pod}"

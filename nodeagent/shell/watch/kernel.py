@@ -113,23 +113,23 @@ class KernelWatchManager:
         status = self.watch.status()
         if status.state is WatchState.OFF:
             return {}
-        told = self._events
+        counts = self._events
         found: dict[Metric, float | dict[str, float]] = {
             m.EBPF_UP: float(status.state is WatchState.RUNNING),
             m.EBPF_RESTARTS: status.restarts_total,
             m.EBPF_LOST: status.lost_total,
             m.EBPF_EVENTS: {
-                "open": told["DeviceOpened"],
-                "refused": told["DeviceRefused"],
-                "exec": told["ProcessExec"],
-                "exit": told["ProcessExit"],
-                "foreign_library": told["ForeignLibrary"],
-                "altered_probe": told["ProbeAltered"],
+                "open": counts["DeviceOpened"],
+                "refused": counts["DeviceRefused"],
+                "exec": counts["ProcessExec"],
+                "exit": counts["ProcessExit"],
+                "foreign_library": counts["ForeignLibrary"],
+                "altered_probe": counts["ProbeAltered"],
             },
-            m.AUDIT_WINDOWS: told["AuditWindow"],
+            m.AUDIT_WINDOWS: counts["AuditWindow"],
             m.AUDIT_LAUNCHES: {
-                "driver": told["audited_driver"],
-                "interposer": told["audited_interposer"],
+                "driver": counts["audited_driver"],
+                "interposer": counts["audited_interposer"],
             },
         }
         if status.trap_ns is not None and status.nop_ns is not None:
@@ -166,7 +166,7 @@ class KernelWatchManager:
                 "ebpf",
                 "warning",
                 status.reason,
-                status.remedy or "it is started again by itself; the daemon's log says more",
+                status.remedy or "it is restarted; see the daemon's log",
             )
         ]
 
@@ -180,7 +180,7 @@ class KernelWatchManager:
         if peer.uid not in self._operators:
             raise Refused(
                 RefusalKind.DENIED,
-                "tracing slows the launches of every job that shares our library: root alone",
+                "only root may trace: it slows the launches of every job that shares our library",
             )
         if self._traces >= MAX_TRACES:
             raise Refused(RefusalKind.EXHAUSTED, f"{MAX_TRACES} traces run already")

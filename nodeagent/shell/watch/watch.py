@@ -90,7 +90,7 @@ class Watch:
         """Time of the last reading of each process's mappings, and the foreign libraries in
         them."""
         self._audits: list[LaunchAudit] = []
-        self._told_foreign: list[ForeignMapping] = []
+        self._reported_foreign: list[ForeignMapping] = []
         self._timer: asyncio.TimerHandle | None = None
         kernel.subscribe(self.receive)
 
@@ -183,7 +183,7 @@ class Watch:
             subject = self._subject(event.actor.pid, event.actor.starttime_ticks)
             # The first program may map a new driver a moment before the eBPF child knows of it.
             if subject is not None and (event.file.device, event.file.inode) not in self._known():
-                self._told_foreign.append(ForeignMapping(subject, event.path, event.file.inode))
+                self._reported_foreign.append(ForeignMapping(subject, event.path, event.file.inode))
         elif isinstance(event, AuditWindow):
             for one in event.processes:
                 subject = self._subject(one.pid, one.starttime_ticks)
@@ -396,8 +396,8 @@ class Watch:
                 ),
             )
         self._maps = {key: found for key, found in self._maps.items() if key in live}
-        told, self._told_foreign = self._told_foreign, []
-        return (*told, *(one for _at, found in self._maps.values() for one in found))
+        found_foreign, self._reported_foreign = self._reported_foreign, []
+        return (*found_foreign, *(one for _at, found in self._maps.values() for one in found))
 
     def _known(self) -> set[tuple[int, int]]:
         ids = (self._inspector.file_id(path) for path in self._known_libraries())
@@ -414,7 +414,7 @@ class Watch:
         level = self._responder.raised(alarm)
         self.detections[str(alarm.rule)] += 1
         whom = subject.grant or f"{subject.uid}:{subject.program}"
-        self._journal.tell(
+        self._journal.record(
             alarm.rule,
             "warning" if level is Level.OBSERVE else "critical",
             f"{subject} {spec.meaning}; confidence {spec.confidence}, policy {level}",

@@ -77,7 +77,7 @@ class Placer:
     def __init__(self) -> None:
         self.stock = Stock()
         self._empty: Stock | None = None
-        """The same nodes without any grants; None: to be built again, since nodes have changed."""
+        """The nodes without any grants; None if they must be built again because nodes changed."""
         self._capacities: dict[str, NodeCapacity] = {}
         self._reservations: dict[str, _Reservation] = {}
         """Reservations by the Workload's UID."""
@@ -255,7 +255,7 @@ def _requested_of(
             continue
         asking.append(one)
         if len(pods) + assigned.count > MAX_PODS:
-            raise AskError(f"more than {MAX_PODS} pods ask for GPUs: split the job")
+            raise AskError(f"more than {MAX_PODS} pods request GPUs: split the job")
         mine = [
             _flavor(flavors[name])
             for name in dict.fromkeys(assigned.flavors.values())
@@ -309,10 +309,10 @@ def _left(chosen: Iterable[Chosen], read: Workload, seen: Seen) -> list[Chosen]:
 
 def _pinned(pods: Sequence[PodToPlace], current: Mapping[str, Any]) -> list[PodToPlace]:
     """Return the pods fixed to the node and GPUs that the Ready answer named."""
-    said = {one.get("name"): one for one in current.get("podSetUpdates") or ()}
+    updates = {one.get("name"): one for one in current.get("podSetUpdates") or ()}
     made = []
     for pod in pods:
-        update = said.get(_pod_set(pod.pod)) or {}
+        update = updates.get(_pod_set(pod.pod)) or {}
         node = (update.get("nodeSelector") or {}).get(HOSTNAME) or ""
         uuids = (update.get("annotations") or {}).get(USE_UUID) or ""
         request = pod.request

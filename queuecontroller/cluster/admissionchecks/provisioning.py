@@ -145,32 +145,34 @@ def _answer(
     if state in (State.RETRY, State.REJECTED):
         return None  # The Workload is being evicted for it.
     if has(request, "Failed"):
-        return _again(check, attempt, config, "the request failed", _said(request, "Failed"))
+        return _again(check, attempt, config, "the request failed", _message(request, "Failed"))
     if has(request, "CapacityRevoked"):
-        return Answer(State.REJECTED, _said(request, "CapacityRevoked"))
+        return Answer(State.REJECTED, _message(request, "CapacityRevoked"))
     if has(request, "BookingExpired") and not admitted:
         why = "the booking ran out"
-        return _again(check, attempt, config, why, _said(request, "BookingExpired"))
+        return _again(check, attempt, config, why, _message(request, "BookingExpired"))
     if has(request, "Provisioned"):
         if state == State.READY:
             return None
-        said = _said(request, "Provisioned")
-        return Answer(State.READY, said, tuple(_updates(workload, request, config)))
+        message = _message(request, "Provisioned")
+        return Answer(State.READY, message, tuple(_updates(workload, request, config)))
     if state == State.READY:
         return None
     # The message of Provisioned holds the estimated time until it becomes true.
-    eta = _said(request, "Provisioned") if has(request, "Accepted") else ""
+    eta = _message(request, "Provisioned") if has(request, "Accepted") else ""
     return Answer(State.PENDING, eta or UNANSWERED)
 
 
-def _again(check: Mapping[str, Any], attempt: int, config: Config, why: str, said: str) -> Answer:
+def _again(
+    check: Mapping[str, Any], attempt: int, config: Config, why: str, message: str
+) -> Answer:
     if attempt > config.limit_count:
-        return Answer(State.REJECTED, said)
+        return Answer(State.REJECTED, message)
     pause_s = min(config.base_s << min(tries_of(check), 30), config.max_s)
-    return Answer(State.RETRY, f"Retrying after {why}: {said}", again_s=pause_s)
+    return Answer(State.RETRY, f"Retrying after {why}: {message}", again_s=pause_s)
 
 
-def _said(request: Document, condition: str) -> str:
+def _message(request: Document, condition: str) -> str:
     return str(condition_of(request, condition).get("message") or "")
 
 

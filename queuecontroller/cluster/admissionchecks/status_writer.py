@@ -101,5 +101,5 @@ class CheckStatusWriter:
 
 def _state_changed(name: str, was: str, answer: Answer) -> KubernetesEvent:
     text = f"Admission check {name} updated state from {was} to {answer.state}"
-    said = f" with message: {answer.message}" if answer.message else ""
-    return KubernetesEvent(CHECK_UPDATED, text + said)
+    suffix = f" with message: {answer.message}" if answer.message else ""
+    return KubernetesEvent(CHECK_UPDATED, text + suffix)

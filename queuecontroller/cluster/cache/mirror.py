@@ -305,12 +305,12 @@ class Mirror:
             self._alike_under = change
         try:
             # In marshal version 2 equal values always have equal bytes.
-            said = marshal.dumps(
+            encoded = marshal.dumps(
                 (document.get("apiVersion"), document.get("spec"), *_in_order(defaults)), 2
             )
         except ValueError:  # Too deeply nested; the reader raises the error for it.
             return read_workload(document, path, change, None, defaults)
-        alike = self._alike.get(key := blake2b(said, digest_size=16).digest())
+        alike = self._alike.get(key := blake2b(encoded, digest_size=16).digest())
         if alike is not None:
             return read_workload_again(document, path, alike)
         workload = self._alike[key] = read_workload(document, path, change, None, defaults)
@@ -327,12 +327,12 @@ class Mirror:
         self, key: WorkloadKey, before: Workload, read: Workload, record: WorkloadRecord
     ) -> bool:
         """Return True if another writer changed what the status says about quota."""
-        said = _quota_state(read)
-        if said == _quota_state(before):
+        quota_now = _quota_state(read)
+        if quota_now == _quota_state(before):
             return False
         expected = self.expected.get(key)
-        return said != _quota_state(record.workload) and (
-            expected is None or said != _quota_state(expected)
+        return quota_now != _quota_state(record.workload) and (
+            expected is None or quota_now != _quota_state(expected)
         )
 
     def _take_over(self, key: WorkloadKey, read: Workload, now_ns: int) -> None:

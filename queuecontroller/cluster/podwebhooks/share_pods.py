@@ -136,13 +136,13 @@ class SharePods:
             try:
                 name = await own_name(client)
             except ApiAway as error:
-                log.warning("cannot read the own user name, trying again: %s", error)
+                log.warning("cannot read the controller's own user name, trying again: %s", error)
                 await asyncio.sleep(AGAIN_S)
                 continue
             if not name:
                 log.warning(
-                    "the own user name is unknown: placement annotations of pods are not"
-                    " protected, trying again"
+                    "the controller's own user name is unknown: placement annotations of pods are"
+                    " not protected, trying again"
                 )
                 await asyncio.sleep(AGAIN_S)
                 continue

@@ -28,7 +28,7 @@ OF_THE_BOOK: Final = ("resources", "admissionFairSharing", "preemptionProtection
 BALANCED: Final = "TASBalancedPlacement"
 """The only feature gate of Kueue that has an effect; off by default, as in Kueue."""
 WITHOUT_EFFECT: Final = {
-    "namespace": "kubernetes.namespace says where the Lease is",
+    "namespace": "kubernetes.namespace has the Lease",
     "health": "server.probes_listen does that",
     "metrics": "server.metrics_listen does that; custom labels are not exported",
     "webhook": "kubernetes.webhooks_listen does that",

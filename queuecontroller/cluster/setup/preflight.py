@@ -46,7 +46,7 @@ async def check_beside(client: ApiClient) -> None:
         raise Unfit(
             f"kubernetes.mode: the API server does not serve {', '.join(missing)} of"
             f" {GROUP}/{STORED}: mode beside is for a cluster in which Kueue 0.15 or later is"
-            " installed; without Kueue take kubernetes.mode=kubernetes"
+            " installed; without Kueue set kubernetes.mode=kubernetes"
         )
     if await kueue_runs(client) is None:
         log.warning("Kueue's Lease %s has no holder: is Kueue running?", KUEUE_LEASE)

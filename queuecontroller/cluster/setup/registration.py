@@ -118,7 +118,7 @@ async def own_name(client: ApiClient) -> str:
         request = {"apiVersion": REVIEWS.api_version, "kind": REVIEWS.kind}
         answer = await client.create(REVIEWS, request)
     except ApiRefused as refused:
-        log.info("the API server does not tell the own user name: %s", refused)
+        log.info("the API server does not return the controller's own user name: %s", refused)
         return ""
     info = (answer.get("status") or {}).get("userInfo") or {}
     return str(info.get("username") or "")

@@ -133,7 +133,7 @@ def matches(text: str, device: Device, whole: Budget | None = None) -> bool:
     except BudgetSpent as spent:
         raise CelError(str(spent)) from None
     if not isinstance(found, bool):
-        raise CelError(f"says {_kind(found)}, not true or false")
+        raise CelError(f"evaluates to {_kind(found)}, not true or false")
     return found
 
 

@@ -47,7 +47,7 @@ def _tokens(text: str) -> list[tuple[str, str]]:
     while at < end:
         match = _TOKEN.match(text, at)
         if match is None:
-            raise CelError(f"{text[at : at + 20].strip()!r} is not read here")
+            raise CelError(f"{text[at : at + 20].strip()!r} is not supported")
         kind = match.lastgroup or ""
         found.append((kind, match[kind]))
         at = match.end()
@@ -171,7 +171,7 @@ class _Parser:
             try:
                 return ("value", str(ast.literal_eval(text)))
             except (ValueError, SyntaxError):
-                raise CelError(f"{text[:40]} is not read here") from None
+                raise CelError(f"{text[:40]} is not supported") from None
         if text in ("true", "false"):
             return ("value", text == "true")
         if self._take("("):

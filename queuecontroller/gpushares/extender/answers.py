@@ -29,9 +29,9 @@ from sluicecommon.hami.names import ResourceNames
 Queued = Callable[[Mapping[str, Any], Sequence[str] | None], PodPlace | str | None]
 """The place that the queue reserved for a pod, on one of these nodes if there is a choice; the
 reason in words if it has none at present; None if the pod is not the queue's."""
-NO_GPUS: Final = "has no GPUs that are known here: no agent of it reports"
+NO_GPUS: Final = "has no known GPUs: its agent does not report"
 STOPPED: Final = (
-    "gives no GPUs at present: its kubelet has none to allocate, as while the agent restarts"
+    "has no allocatable GPUs at present: its kubelet reports 0, as while the agent restarts"
 )
 
 CLEARED: Final = "is being cleared for the pod"

@@ -176,8 +176,8 @@ class SharesTrial:
         if ask.wrong:
             return Short(f"pod set {pod_set}: {ask.wrong}", for_ever=True)
         if count > MAX_PODS:
-            text = f"{count} pods ask for GPUs, {MAX_PODS} at most are placed: make several jobs"
-            return Short(f"pod set {pod_set}: {text} of it", for_ever=True)
+            text = f"{count} pods request GPUs, at most {MAX_PODS} can be placed: split the job"
+            return Short(f"pod set {pod_set}: {text}", for_ever=True)
         if not nodes:
             return Short(NO_NODES)
         judge = self._room._verdicts.of_shape(ask)
@@ -204,8 +204,8 @@ class SharesTrial:
             return self._short(pod_set, limits, len(made), count)
         self._placed.setdefault(pod_set, []).extend(made)
         if sum(len(one.place) for each in self.places().values() for one in each) > MAX_NOTED:
-            text = f"what is kept for it takes more than {MAX_NOTED >> 10} KiB to record"
-            return Short(f"pod set {pod_set}: {text}: make several jobs of it", for_ever=True)
+            text = f"its reservation takes more than {MAX_NOTED >> 10} KiB to record"
+            return Short(f"pod set {pod_set}: {text}: split the job", for_ever=True)
         return found
 
     def why_not(self, pod_set: str, nodes: Collection[str]) -> str:
@@ -295,9 +295,9 @@ def _why_not_its_own(places: Collection[PlacedPods], count: int, ask: PodAsk | N
     if not places:
         return ""
     if ask is None:
-        return "asks for no shares of GPUs, and has places"
+        return "requests no GPU shares, but has reserved places"
     if sum(one.count for one in places) > min(count, MAX_PODS):
-        return f"has {count} pods, and more places"
+        return f"has {count} pods, but more reserved places"
     if sum(len(one.place) for one in places) > MAX_NOTED:
         return f"has places of more than {MAX_NOTED >> 10} KiB"
     for one in places:
@@ -316,22 +316,24 @@ def mismatch(place: PodPlace, ask: PodAsk) -> str:
     wanted = {one.name: one for one in ask.containers}
     if place.containers.keys() != wanted.keys():
         given = ", ".join(place.containers) or "none"
-        return f"GPUs are kept for the containers {given}, not {', '.join(wanted) or 'none'}"
+        return f"GPUs are reserved for the containers {given}, not {', '.join(wanted) or 'none'}"
     for name, shares in place.containers.items():
         request = wanted[name].request
         if len(shares) != request.count or len({one.uuid for one in shares}) != len(shares):
-            return f"container {name} asks for {request.count} GPUs, {len(shares)} are kept"
+            return f"container {name} requests {request.count} GPUs, {len(shares)} are reserved"
         for one in shares:
             memory = request.memory_bytes
             if memory is not None and one.memory_bytes != memory:
-                kept, asked = one.memory_bytes >> 20, memory >> 20
-                return f"container {name} asks for {asked} MiB, {kept} MiB are kept"
+                reserved_mib, wanted_mib = one.memory_bytes >> 20, memory >> 20
+                return (
+                    f"container {name} requests {wanted_mib} MiB, {reserved_mib} MiB are reserved"
+                )
             if one.share_ppm != (request.share_ppm if request.hard else 0):
-                return f"container {name} asks for another part of the time than is kept"
+                return f"container {name} requests another share of the time than is reserved"
             if one.alone != request.exclusive or one.mig:
-                return f"container {name} asks for other company than is kept"
+                return f"container {name} and its reservation differ in exclusive use"
     if place.beyond and not place.before:
-        return "more is kept than its containers ask for"
+        return "more is reserved than its containers request"
     if set(place.before) != {one.name for one in ask.containers if one.before}:
-        return "other containers run before the others than those that GPUs are kept for"
+        return "the reservation is for other init containers"
     return ""

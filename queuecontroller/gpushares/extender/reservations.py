@@ -110,9 +110,8 @@ class Reservations:
         for number, slot in every:
             if slot.pod and not slot.held:
                 self._take(key, number, slot)
-        for number, slot in sorted(
-            every, key=lambda one: one[1].held
-        ):  # Returned places stay returned.
+        for number, slot in sorted(every, key=lambda one: one[1].held):
+            # Returned places stay returned.
             if slot.pod:
                 continue
             spare = left.get(slot.pod_set, 0) > 0

@@ -143,9 +143,9 @@ def _look_at(room: NodeRoom, request: GpuRequest) -> tuple[str, bool]:
         "time": f"lack time (most free on one: {max(0, best_ppm) // 10_000} of"
         f" {request.share_ppm // 10_000} %)",
     }
-    said = [f"{count} {words.get(kind, kind)}" for kind, count in obstacles.most_common()]
+    lacking = [f"{count} {words.get(kind, kind)}" for kind, count in obstacles.most_common()]
     have = f"{fitting} of {len(room.gpus)} fit"
-    why = f"needs {describe(request)}: {have}; {', '.join(said) or 'the node has no more'}"
+    why = f"needs {describe(request)}: {have}; {', '.join(lacking) or 'the node has no more'}"
     return why, fitting + able < request.count
 
 

@@ -106,7 +106,7 @@ class Ascend(Rules):
         if count > 1 and memory != chip.memory_allocatable_mib:
             raise AskError(
                 f"container {container.name}: {vendor.memory}: a part of each of {count} chips"
-                " cannot be had: ask for one chip, or for whole ones"
+                " cannot be allocated: request one chip, or for whole ones"
             )
         limits[vendor.memory] = memory // vendor.unit_mib
         return Changes(limits, runtime_class=chip.runtime_class)

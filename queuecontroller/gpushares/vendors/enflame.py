@@ -41,29 +41,29 @@ class EnflameDrs(Rules):
         text = node_annotation(node, vendor.register)
         if not text:
             return ()
-        said = parsed(text)
-        if not isinstance(said, dict) or not isinstance(said.get("devices"), list):
+        document = parsed(text)
+        if not isinstance(document, dict) or not isinstance(document.get("devices"), list):
             raise BadRegister("has no list of devices")
-        profiles = said.get("profiles")
+        profiles = document.get("profiles")
         known = _profiles(profiles if isinstance(profiles, dict) else {})
         if not known:
             raise BadRegister("profiles: has none such as 3g.20gb")
         where = node_name(node)
         return checked(
             self._device(vendor, where, i, one, known)
-            for i, one in enumerate(said["devices"][: 1 << 12])
+            for i, one in enumerate(document["devices"][: 1 << 12])
         )
 
     def _device(
-        self, vendor: Vendor, where: str, i: int, said: object, known: tuple[Profile, ...]
+        self, vendor: Vendor, where: str, i: int, document: object, known: tuple[Profile, ...]
     ) -> Device:
-        if not isinstance(said, dict):
-            raise BadRegister(f"devices[{i}]: expected an object, got {shown(said)}")
-        index = number(said.get("index"), f"devices[{i}].index", i)
-        slices = number(said.get("capacity"), f"devices[{i}].capacity")
+        if not isinstance(document, dict):
+            raise BadRegister(f"devices[{i}]: expected an object, got {shown(document)}")
+        index = number(document.get("index"), f"devices[{i}].index", i)
+        slices = number(document.get("capacity"), f"devices[{i}].capacity")
         if slices < 1:
             raise BadRegister(f"devices[{i}].capacity: is {slices}")
-        minor = str(said.get("minor") or index)[:20]
+        minor = str(document.get("minor") or index)[:20]
         return Device(
             f"{where}-enflame-drs-{index}",
             index,
@@ -88,10 +88,10 @@ class EnflameDrs(Rules):
     ) -> Changes:
         if container.has(vendor.count):
             if container.amount(vendor.count) < 1:
-                raise AskError(f"container {container.name}: {vendor.count}: ask for 1 or more")
+                raise AskError(f"container {container.name}: {vendor.count}: request 1 or more")
             return Changes()
         if container.has(vendor.memory) and container.amount(vendor.memory) < 1:
-            raise AskError(f"container {container.name}: {vendor.memory}: ask for 1 or more")
+            raise AskError(f"container {container.name}: {vendor.memory}: request 1 or more")
         cores = container.amount(vendor.cores, 1)
         if not 1 <= cores <= WHOLE:
             raise AskError(
@@ -185,9 +185,8 @@ def _profile(device: Device, ask: Ask) -> Profile | None:
         return next((one for one in known if one.slices == ask.cores), None)
     most = max(one.slices for one in known)
     memory = ask.memory_mib
-    if memory > 2 * max(
-        one.memory_gib for one in known
-    ):  # No card has that many GiB: the amount is MiB.
+    if memory > 2 * max(one.memory_gib for one in known):
+        # No card has that many GiB: the amount is MiB.
         memory = -(-memory // 1024)
     for one in known:
         if one.memory_gib >= memory and -(-one.slices * WHOLE // most) >= ask.cores:

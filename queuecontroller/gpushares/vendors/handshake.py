@@ -34,9 +34,8 @@ def word(vendor: Vendor, node: Document, now_ns: int) -> str:
         return requesting(now_ns)
     asked_s = seconds(current)
     now_s = now_ns // SECOND_NS
-    if (
-        asked_s is None or asked_s > now_s + PATIENCE_S
-    ):  # Another scheduler wrote it by another clock.
+    if asked_s is None or asked_s > now_s + PATIENCE_S:
+        # Another scheduler wrote it by another clock.
         return requesting(now_ns)
     return deleted(now_ns) if now_s - asked_s >= PATIENCE_S else ""
 

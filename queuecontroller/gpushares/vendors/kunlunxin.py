@@ -46,7 +46,7 @@ class _Linked(Rules):
         self, vendor: Vendor, cards: Sequence[Card], ask: Ask, annotations: Mapping[str, str]
     ) -> tuple[Part, ...] | str:
         if ask.count not in COUNTS:
-            return f"{ask.count} devices cannot be linked: ask for 1, 2, 4 or 8"
+            return f"{ask.count} devices cannot be linked: request 1, 2, 4 or 8"
         fitting, why = self.fitting(vendor, cards, ask, annotations)
         by_index = {card.device.index: card for card in fitting}
         found = together(frozenset(by_index), ask.count)

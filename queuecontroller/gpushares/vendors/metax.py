@@ -51,10 +51,10 @@ class Sgpu(Rules):
         text = node_annotation(node, vendor.register)
         if not text:
             return ()
-        said = parsed(text)
-        if not isinstance(said, list):
-            raise BadRegister("expected a list of devices, got {shown(said)}")
-        return checked(_device(vendor, i, one) for i, one in enumerate(said[: 1 << 12]))
+        given = parsed(text)
+        if not isinstance(given, list):
+            raise BadRegister(f"expected a list of devices, got {shown(given)}")
+        return checked(_device(vendor, i, one) for i, one in enumerate(given[: 1 << 12]))
 
     def ask(self, vendor: Vendor, container: Container) -> Ask | None:
         ask = super().ask(vendor, container)
@@ -154,22 +154,22 @@ class Sgpu(Rules):
         }
 
 
-def _device(vendor: Vendor, i: int, said: object) -> Device:
-    if not isinstance(said, dict):
-        raise BadRegister(f"device {i}: expected an object, got {shown(said)}")
+def _device(vendor: Vendor, i: int, given: object) -> Device:
+    if not isinstance(given, dict):
+        raise BadRegister(f"device {i}: expected an object, got {shown(given)}")
     at = f"device {i}"
     return Device(
-        name(said.get("uuid"), f"{at}: uuid"),
+        name(given.get("uuid"), f"{at}: uuid"),
         i,
-        number(said.get("totalDevCount"), f"{at}: totalDevCount"),
-        number(said.get("totalVRam"), f"{at}: totalVRam"),
-        number(said.get("totalCompute"), f"{at}: totalCompute"),
-        str(said.get("model") or vendor.word)[:253],
-        max(0, said["numa"]) if isinstance(said.get("numa"), int) else 0,
-        healthy=said.get("healthy") is True,
+        number(given.get("totalDevCount"), f"{at}: totalDevCount"),
+        number(given.get("totalVRam"), f"{at}: totalVRam"),
+        number(given.get("totalCompute"), f"{at}: totalCompute"),
+        str(given.get("model") or vendor.word)[:253],
+        max(0, given["numa"]) if isinstance(given.get("numa"), int) else 0,
+        healthy=given.get("healthy") is True,
         info={
-            "qosPolicy": str(said.get("qosPolicy") or ""),
-            "linkZone": said.get("linkZone") if isinstance(said.get("linkZone"), int) else 0,
+            "qosPolicy": str(given.get("qosPolicy") or ""),
+            "linkZone": given.get("linkZone") if isinstance(given.get("linkZone"), int) else 0,
         },
     )
 

@@ -54,7 +54,7 @@ class Neuron(Counted):
     ) -> Changes:
         for resource in (vendor.count, vendor.cores):
             if container.has(resource) and container.amount(resource) < 1:
-                raise AskError(f"container {container.name}: {resource}: ask for 1 or more")
+                raise AskError(f"container {container.name}: {resource}: request 1 or more")
         return super().admit(vendor, container, annotations)
 
     def choose(

@@ -103,7 +103,7 @@ class MooreThreads(Counted):
             return Changes()
         count = container.amount(vendor.count)
         if count < 1:
-            raise AskError(f"container {container.name}: {vendor.count}: ask for 1 or more")
+            raise AskError(f"container {container.name}: {vendor.count}: request 1 or more")
         of_cards = vendor.more.get("memory_per_card", (self.LEGAL[-1],))[0]
         whole = {vendor.cores: count * self.CORES, vendor.memory: count * of_cards}
         if count > 1:

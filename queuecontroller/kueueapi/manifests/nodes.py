@@ -84,8 +84,8 @@ def _reported(annotations: Reader) -> NodeCapacity:
     try:
         found: NodeCapacity = read_plain(NodeCapacity, json.loads(annotations.text(CAPACITY)))
     except (ValueError, TypeError, RecursionError) as error:
-        said = f"is not what a node reports: {str(error)[:200]}"
-        annotations.problem(CAPACITY, said, f"remove it and write {GPUS}")
+        problem = f"is not what a node reports: {str(error)[:200]}"
+        annotations.problem(CAPACITY, problem, f"remove it and write {GPUS}")
         return NOTHING
     return found
 

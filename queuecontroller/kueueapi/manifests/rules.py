@@ -87,7 +87,7 @@ def _weight(spec: Mapping[str, Any]) -> Iterator[Problem]:
     except QuantityError:
         return
     if 0 < found <= _LEAST_WEIGHT:
-        what = f"{weight} is too small to be told from 0"
+        what = f"{weight} is too small to be distinguished from 0"
         yield Problem("spec.fairSharing.weight", what, "write 0, or more than 1n")
 
 

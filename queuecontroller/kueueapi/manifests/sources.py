@@ -168,8 +168,8 @@ def _construct(loader: Any, at: Source, wrong: list[tuple[Source, Problem]]) -> 
         shown = str(culprit.value)[:64] if isinstance(culprit, yaml.ScalarNode) else "a value"
         place = Source(at.file, culprit.start_mark.line + 1)
         # Python's own hint, how to read longer numbers, is of no use in a manifest.
-        said = "is a number of thousands of digits" if "digits" in str(error) else str(error)
-        wrong.append((place, Problem("", f"{shown}: {said}", "put it in quotes, if it is text")))
+        problem = "is a number of thousands of digits" if "digits" in str(error) else str(error)
+        wrong.append((place, Problem("", f"{shown}: {problem}", "put it in quotes, if it is text")))
         return None
 
 

@@ -35,9 +35,9 @@ class FairPendingQueue(PendingQueue):
         "_kinds",
         "_lines_of",
         "_local_queue_of",
+        "_reported",
         "_sorted",
         "_sorted_at",
-        "_told",
         "history",
     )
 
@@ -63,7 +63,7 @@ class FairPendingQueue(PendingQueue):
         reason."""
         self._idle: set[str] = set()
         """Queues without a head since then."""
-        self._told = -1
+        self._reported = -1
         self._sorted: list[str] = []
         """LocalQueues in the order in which they are served."""
         self._sorted_at = (-1, 0)
@@ -122,8 +122,8 @@ class FairPendingQueue(PendingQueue):
     # -- the head ---------------------------------------------------------------------------------
 
     def head(self, freed: int, now_ns: int) -> WorkloadInfo | None:
-        if freed != self._told:
-            self._told = freed
+        if freed != self._reported:
+            self._reported = freed
             self._look_anew()
         if self._first is not None:
             line = self._lines_of[self._local_queue_of[self._first]]

@@ -49,9 +49,9 @@ def _full(gpu: GpuRoom, request: GpuRequest) -> str | None:
     if gpu.slots < 1:
         return "has no slot left"
     if gpu.alone:
-        return "is held by a pod that wants no company"
+        return "is in exclusive use"
     if request.exclusive and gpu.holders:
-        return "has company, and this pod wants none"
+        return "is in use, and this pod requests exclusive use"
     if request.idle_only and gpu.holders:
         return "is in use, and this pod's policy is mutex"
     need = request.memory_on(gpu.gpu)
@@ -74,9 +74,8 @@ def _together(fitting: Sequence[GpuRoom], request: GpuRequest) -> list[GpuRoom] 
 
     ordered = sorted(fitting, key=fullness)
     count = request.count
-    if (
-        count == 1 and request.by_links
-    ):  # well linked GPUs stay together for requests that need them
+    if count == 1 and request.by_links:
+        # Well linked GPUs stay together for requests that need them.
         return [min(ordered, key=lambda gpu: sum(gpu.gpu.nvlinks.values()))]
     if count == 1:
         return ordered[:1]

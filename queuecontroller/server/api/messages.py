@@ -20,7 +20,7 @@ from queuecontroller.scheduler.placement.capacity import (
 )
 from queuecontroller.scheduler.placement.mig import Span
 from queuecontroller.server.api.wire import Wire
-from queuecontroller.state.node_service import Said
+from queuecontroller.state.node_service import WorkReport
 from queuecontroller.state.nodes.sessions import MAX_DETECTIONS, Detection, Held, Hello
 from queuecontroller.state.objects.submission import Refused, Submission
 from queuecontroller.state.records import (
@@ -320,9 +320,9 @@ def read_shares(messages: Any) -> tuple[GpuShare, ...]:
     )
 
 
-def read_said(message: Any, sender: Any) -> Said:
+def read_work_report(message: Any, sender: Any) -> WorkReport:
     """`sender` names the node and its session."""
-    return Said(
+    return WorkReport(
         node=node_name(sender.node),
         epoch=sender.epoch,
         workload=read_key(message.workload),

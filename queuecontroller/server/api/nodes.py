@@ -16,10 +16,10 @@ from queuecontroller.server.api.messages import (
     read_hello,
     read_key,
     read_pod_usage,
-    read_said,
     read_shares,
     read_state,
     read_usage,
+    read_work_report,
     write_decision,
     write_status,
 )
@@ -144,20 +144,22 @@ class NodesApi:
 
     def _read_confirmation(self, message: Any, sender: Any) -> Callable[[], bool]:
         """The step of a confirmation; it returns False for an unknown attempt. Raises Refused."""
-        said, state = read_said(message, sender), read_state(message)
+        report, state = read_work_report(message, sender), read_state(message)
         gpus = read_shares(message.gpus)
         step = self._shell.step
         if state is None:
-            return lambda: step("refuse", lambda book, now: book.desk.refuse(said, now))
+            return lambda: step("refuse", lambda book, now: book.desk.refuse(report, now))
         if message.refused:
-            return lambda: step("refuse", lambda book, now: book.desk.refuse_resume(said, now))
-        return lambda: step("confirm", lambda book, now: book.desk.confirm(said, state, gpus, now))
+            return lambda: step("refuse", lambda book, now: book.desk.refuse_resume(report, now))
+        return lambda: step(
+            "confirm", lambda book, now: book.desk.confirm(report, state, gpus, now)
+        )
 
     def _read_release(self, message: Any, sender: Any) -> Callable[[], bool]:
         """The step of a release; it returns False for an unknown attempt. Raises Refused."""
-        said, finished = read_said(message, sender), message.finished
+        report, finished = read_work_report(message, sender), message.finished
         return lambda: self._shell.step(
-            "release", lambda book, now: book.desk.release(said, finished, now)
+            "release", lambda book, now: book.desk.release(report, finished, now)
         )
 
     def _ack(self, known: bool) -> Any:

@@ -61,14 +61,14 @@ class _Sliced:
 @dataclass(slots=True)
 class _Lane:
     caller: Caller
-    had_s: float = 0.0
+    used_s: float = 0.0
     busy: bool = False
     waiting: deque[tuple[asyncio.Future[Any], Callable[[], Any]]] = field(default_factory=deque)
 
 
 @dataclass(slots=True)
 class _Lanes:
-    had_s: float = 0.0
+    used_s: float = 0.0
     """Time that the class has used."""
     floor_s: float = 0.0
     """Time used by the lane that was served last; new lanes start here."""
@@ -122,9 +122,9 @@ class FairCalls:
                 f"{caller.shown}: too many waiting calls (limit {MAX_WAITING}): wait for answers"
             )
         if not lanes.active:
-            lanes.had_s = max(lanes.had_s, self._floor_s)
+            lanes.used_s = max(lanes.used_s, self._floor_s)
         if not lane.waiting:
-            lane.had_s = max(lane.had_s, lanes.floor_s)
+            lane.used_s = max(lane.used_s, lanes.floor_s)
             lanes.active[caller.key] = lane
         future: asyncio.Future[T] = loop.create_future()
         lane.waiting.append((future, call))
@@ -160,16 +160,16 @@ class FairCalls:
         loop.call_soon(self._pump)  # Other ready callbacks run first.
 
     def _next(self) -> float | None:
-        """Carry out one call, or a slice of one; returns its cost, s, or None if none waits."""
+        """Carry out one call, or a slice of one; its cost in s, or None if none waits."""
         waiting = [lanes for lanes in self._classes if lanes.active]
         if not waiting:
             return None
-        lanes = min(waiting, key=lambda one: one.had_s)
-        key, lane = min(lanes.active.items(), key=lambda item: item[1].had_s)
+        lanes = min(waiting, key=lambda one: one.used_s)
+        key, lane = min(lanes.active.items(), key=lambda item: item[1].used_s)
         future, call = lane.waiting.popleft()
         if not lane.waiting:
             del lanes.active[key]
-        self._floor_s, lanes.floor_s = lanes.had_s, lane.had_s
+        self._floor_s, lanes.floor_s = lanes.used_s, lane.used_s
         cost_s, left = self._carry_out(future, call)
         if left is not None:
             lane.waiting.appendleft((future, left))
@@ -177,8 +177,8 @@ class FairCalls:
         if lane.busy and len(lane.waiting) < ENOUGH_WAITING[class_of(lane.caller)] // 2:
             lane.busy = False
             self._busy(lane.caller, False)
-        lane.had_s += cost_s
-        lanes.had_s += cost_s
+        lane.used_s += cost_s
+        lanes.used_s += cost_s
         return cost_s
 
     def _carry_out(

@@ -15,7 +15,7 @@ from queuecontroller.kueueapi.manifests.sources import sources_of
 from queuecontroller.server.page import questions
 from queuecontroller.server.page.picture import Picture
 from queuecontroller.server.page.viewers import ACTED_ON, ByToken, Viewers, allowed
-from queuecontroller.server.page.what_if import Player
+from queuecontroller.server.page.what_if import WhatIfRunner
 from queuecontroller.state.access import Act, Caller, Denied, Target, check
 from queuecontroller.state.access import may as may_caller
 from queuecontroller.state.book import Book
@@ -102,7 +102,7 @@ class QueuePage:
         self._new_instance = new_instance
         self._why_not = why_not
         self._document = document
-        self._player = Player()
+        self._what_ifs = WhatIfRunner()
         self._picture: Picture | None = None
         self._of: Shell | None = None
         self._watched = 0
@@ -280,7 +280,7 @@ class QueuePage:
         if kind not in VERBS[verb].kinds:
             raise Refusal(422, f"a {kind} does not support {verb}")
         subject = "/".join(part for part in identity if part)
-        said = f"{verb} by {viewer.name} over the page"
+        text = f"{verb} by {viewer.name} over the page"
         caller = viewer.whom
         if isinstance(caller, Caller):
             act, target = self._needed(shell, identity)
@@ -288,10 +288,10 @@ class QueuePage:
             shell.step(stops.step, lambda book, now_ns: stops.do(book, identity, now_ns))
         else:
             await self._patch(str(caller), stops.policy, identity)
-        shell.step("page", lambda book, now_ns: book.journal.note("ByPage", subject, said, now_ns))
+        shell.step("page", lambda book, now_ns: book.journal.note("ByPage", subject, text, now_ns))
         await shell.durable()
-        log.info("page: %s: %s", subject, said)
-        return {"done": said}
+        log.info("page: %s: %s", subject, text)
+        return {"done": text}
 
     async def _patch(self, token: str, policy: str, identity: ObjectId) -> None:
         """Write with the viewer's token: RBAC decides, and the API server's audit log has the
@@ -323,8 +323,8 @@ class QueuePage:
             raise Refusal(422, "yaml: no objects: write the changed or new objects")
         changes = [dict(one.body) for one in found]
         now = questions.manifests_of(shell)
-        before = await self._player.play(viewer.name, now)
-        after = await self._player.play(viewer.name, questions.replaced(now, changes))
+        before = await self._what_ifs.play(viewer.name, now)
+        after = await self._what_ifs.play(viewer.name, questions.replaced(now, changes))
         return questions.compared(before, after)
 
 
@@ -338,4 +338,4 @@ def _whose(shell: Shell, identity: ObjectId) -> Target:
 def _log_failure(task: asyncio.Task[None]) -> None:
     """Log a failed update task; a defect of the page must not stop the controller."""
     if not task.cancelled() and task.exception() is not None:
-        log.error("page: updates stopped after a defect", exc_info=task.exception())
+        log.error("page: updates stopped by an internal error", exc_info=task.exception())

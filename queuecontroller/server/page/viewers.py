@@ -113,7 +113,7 @@ class ByTicket:
                 " a new one",
             )
         session, whom = redeemed
-        log.info("page: a session for %s", whom.shown)
+        log.info("page: session opened for %s", whom.shown)
         return session
 
     async def viewer(self, credential: str) -> Viewer:

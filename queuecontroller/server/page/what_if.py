@@ -1,6 +1,6 @@
 """What-if: runs `simulate` in a separate process at the lowest priority, one at a time and with a
 timeout, so that it does not slow down the queue. A viewer has one at a time, running or waiting, so
-that none keeps the others from theirs."""
+that no viewer blocks the others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LARGEST_ANSWER: Final = 32 << 20
 LONGEST_WHY: Final = 4_000
 
 
-class Player:
+class WhatIfRunner:
     def __init__(self) -> None:
         self._busy = asyncio.Lock()
         self._viewers: set[str] = set()
@@ -29,7 +29,7 @@ class Player:
     async def play(self, viewer: str, documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """The report of `simulate` for a viewer. Raises Refusal."""
         if viewer in self._viewers:
-            raise Refusal(429, "another what-if of yours is running: try again in a moment")
+            raise Refusal(429, "your other what-if is still running: try again in a moment")
         if len(self._viewers) >= MAX_VIEWERS:
             raise Refusal(429, "other what-ifs are running: try again in a moment")
         self._viewers.add(viewer)

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import aiohttp
 
-from queuecontroller.server.web.posts import SHA256, Answered, Asked, PostServer, Route
+from queuecontroller.server.web.posts import SHA256, PostServer, Request, Response, Route
 from queuecontroller.state.access.lists import SCHEME, Names
 
 PREFIX: Final = "/scheduler"
@@ -112,12 +112,12 @@ class ExtenderEndpoint:
             pass
         return self._own
 
-    def handle(self, verb: str, asked: Asked) -> Answered | Coroutine[Any, Any, Answered]:
-        made = self._answer(verb, asked.body)
+    def handle(self, verb: str, request: Request) -> Response | Coroutine[Any, Any, Response]:
+        made = self._answer(verb, request.body)
         if isinstance(made, bytes):
-            return Answered(made)
+            return Response(made)
         if made is None:
-            made = self._hand_on(verb, asked.body, HANDED_ON.lower().encode() in asked.headers)
+            made = self._hand_on(verb, request.body, HANDED_ON.lower().encode() in request.headers)
         return _later(made)
 
     async def _hand_on(self, verb: str, body: bytes, handed_on: bool) -> bytes:
@@ -134,8 +134,8 @@ class ExtenderEndpoint:
             ) as answer:
                 made = await answer.read()
                 if answer.status != 200:
-                    said = made[:200].decode(errors="replace").strip()
-                    return self._refusal(verb, f"{leader}: {answer.status}: {said}")
+                    why = made[:200].decode(errors="replace").strip()
+                    return self._refusal(verb, f"{leader}: {answer.status}: {why}")
                 return made
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             return self._refusal(verb, f"the leader at {leader} does not answer: {error!r}")
@@ -176,8 +176,8 @@ class LoopbackServer:
         await self._server.close()
 
 
-async def _later(made: Awaitable[bytes]) -> Answered:
-    return Answered(await made)
+async def _later(made: Awaitable[bytes]) -> Response:
+    return Response(await made)
 
 
 def schedulers_in(certificate: Mapping[str, Any]) -> list[str]:

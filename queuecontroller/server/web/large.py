@@ -13,7 +13,7 @@ import struct
 import sys
 from typing import Final
 
-from queuecontroller.server.web.posts import Answered, refused
+from queuecontroller.server.web.posts import Response, refused
 
 MAX_WAITING: Final = 8
 ANSWER_S: Final = 20.0
@@ -37,7 +37,7 @@ class LargeReviews:
         self._child: asyncio.subprocess.Process | None = None
         self._idle: asyncio.TimerHandle | None = None
 
-    async def read(self, path: str, body: bytes) -> Answered | None:
+    async def read(self, path: str, body: bytes) -> Response | None:
         """The answer to a review; None if the caller is to answer it itself."""
         if self._waiting >= MAX_WAITING:
             return refused(503, "too many large reviews at a time: try again")
@@ -59,7 +59,7 @@ class LargeReviews:
                 child.kill()
             await child.wait()
 
-    async def _read(self, path: bytes, body: bytes) -> Answered | None:
+    async def _read(self, path: bytes, body: bytes) -> Response | None:
         is_whole = False
         try:
             child = await self._started()
@@ -80,7 +80,7 @@ class LargeReviews:
         self._idle = asyncio.get_running_loop().call_later(IDLE_S, self._end_idle, child)
         if status == GO_ON:
             return None
-        return Answered(text) if status == ANSWERED else refused(400, text.decode())
+        return Response(text) if status == ANSWERED else refused(400, text.decode())
 
     async def _started(self) -> asyncio.subprocess.Process:
         if self._idle is not None:

@@ -50,24 +50,24 @@ SHA256: Final = "sha256"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Request:
     headers: Mapping[bytes, bytes]
     """Names in lower case."""
     body: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class Response:
     body: bytes
     status: int = 200
     kind: bytes = b"application/json"
 
 
-Handler = Callable[[Asked], Answered | Coroutine[Any, Any, Answered]]
+Handler = Callable[[Request], Response | Coroutine[Any, Any, Response]]
 
 
-def refused(status: int, why: str) -> Answered:
-    return Answered(f"{why}\n".encode(), status, b"text/plain; charset=utf-8")
+def refused(status: int, why: str) -> Response:
+    return Response(f"{why}\n".encode(), status, b"text/plain; charset=utf-8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class PostServer:
         self.clients = Clients(MAX_CONNECTIONS, MAX_PER_ADDRESS, most_silent=MAX_SILENT)
         self.connections: set[_Connection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
-        self._setting = setting
+        self.setting = setting
         limits = Limits(FIRST_S, first_s=FIRST_S)
         self._listener = Listener(self.protocol, self.clients, limits, certificate)
         self._sweeping: asyncio.Task[None] | None = None
@@ -103,7 +103,7 @@ class PostServer:
 
     async def start(self, host: str, port: int) -> None:
         """Start to listen. Raises OSError if the address is in use."""
-        await self._listener.start(self._setting, (host, port))
+        await self._listener.start(self.setting, (host, port))
         self._sweeping = asyncio.create_task(self._sweep())
 
     def serve(self, routes: Mapping[str, Route]) -> None:
@@ -294,34 +294,34 @@ class _Connection(asyncio.Protocol):
     # -- answering --------------------------------------------------------------------------------
 
     def _answer(self, route: Route) -> None:
-        asked = Asked(self._headers, bytes(memoryview(self._buffer)[: self._length]))
+        request = Request(self._headers, bytes(memoryview(self._buffer)[: self._length]))
         del self._buffer[: self._length]
         self._answering = True
         try:
-            made = route.handle(asked)
+            made = route.handle(request)
         except Exception:
-            _log.exception("a question is answered with a defect")
-            made = refused(500, "a defect of ours")
-        if isinstance(made, Answered):
+            _log.exception("%s: the request failed with an internal error", self._server.setting)
+            made = refused(500, "internal error")
+        if isinstance(made, Response):
             self._write(made)
             return
         task = self._loop.create_task(self._answer_later(made))
         self._server.tasks.add(task)
         task.add_done_callback(self._server.tasks.discard)
 
-    async def _answer_later(self, made: Coroutine[Any, Any, Answered]) -> None:
+    async def _answer_later(self, made: Coroutine[Any, Any, Response]) -> None:
         """Complete the answer even if the client disconnects, since it may be a binding."""
         try:
             answer = await made
         except Exception:
-            _log.exception("a question is answered with a defect")
-            answer = refused(500, "a defect of ours")
+            _log.exception("%s: the request failed with an internal error", self._server.setting)
+            answer = refused(500, "internal error")
         self._write(answer)
         if self._transport is not None:
             self._transport.resume_reading()
         self._go()
 
-    def _write(self, answer: Answered) -> None:
+    def _write(self, answer: Response) -> None:
         self._answering = False
         self._done()
         transport = self._transport
@@ -355,7 +355,7 @@ class _Connection(asyncio.Protocol):
             self._transport.close()
 
 
-def _text(answer: Answered, keeps: bool) -> bytes:
+def _text(answer: Response, keeps: bool) -> bytes:
     status = HTTPStatus(answer.status)
     closes = b"" if keeps else b"Connection: close\r\n"
     return b"HTTP/1.1 %d %s\r\nContent-Type: %s\r\n%sContent-Length: %d\r\n\r\n%s" % (

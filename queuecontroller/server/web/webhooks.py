@@ -21,7 +21,7 @@ from typing import Final
 from queuecontroller.kueueapi.crds import CONVERT_PATH, VALIDATE_PATH
 from queuecontroller.server.web.extender import ExtenderEndpoint
 from queuecontroller.server.web.large import LargeReviews
-from queuecontroller.server.web.posts import Answered, Asked, PostServer, Route, refused
+from queuecontroller.server.web.posts import PostServer, Request, Response, Route, refused
 from queuecontroller.server.web.reviews import BadReview, converted, is_large, judged
 from sluicecommon.web.listener import Certificate
 
@@ -125,23 +125,23 @@ class WebhookServer:
                 _log.warning("webhooks: the certificate %s: %s", self._files[0], error)
 
     def _route(self, path: str, answer: Callable[[bytes], bytes]) -> Route:
-        def handle(asked: Asked) -> Answered | Coroutine[None, None, Answered]:
-            if is_large(asked.body):
-                return self._apart(path, answer, asked.body)
-            return _answered(answer, asked.body)
+        def handle(request: Request) -> Response | Coroutine[None, None, Response]:
+            if is_large(request.body):
+                return self._apart(path, answer, request.body)
+            return _answered(answer, request.body)
 
         return Route(handle, LARGEST_BYTES)
 
-    async def _apart(self, path: str, answer: Callable[[bytes], bytes], body: bytes) -> Answered:
-        """Answer what is large: in the child process, or here once it has been weighed there."""
+    async def _apart(self, path: str, answer: Callable[[bytes], bytes], body: bytes) -> Response:
+        """Response what is large: in the child process, or here once it has been weighed there."""
         made = await self._large.read(path, body)
         if made is None:
             made = await asyncio.to_thread(_answered, answer, body)
         return made
 
 
-def _answered(answer: Callable[[bytes], bytes], body: bytes) -> Answered:
+def _answered(answer: Callable[[bytes], bytes], body: bytes) -> Response:
     try:
-        return Answered(answer(body))
+        return Response(answer(body))
     except BadReview as error:
         return refused(400, str(error))

@@ -26,16 +26,16 @@ class Reach(StrEnum):
 class Act(StrEnum):
     """Action of a call; one call may take several."""
 
-    SESSION = "speak for a node"
+    SESSION = "act as a node"
     SUBMIT = "submit a workload"
     SUBMIT_AS = "submit for another user"
     CHANGE_WORKLOAD = "apply over, delete, hold or resume a workload"
-    SET_PRIORITY = "give a priority without a class"
-    SET_CHECK = "say what an admission check found"
-    SET_STATUS = "say the rest of a workload's status, its UID and time of creation"
+    SET_PRIORITY = "set a priority without a class"
+    SET_CHECK = "set the result of an admission check"
+    SET_STATUS = "set the rest of a workload's status, its UID and creation time"
     CHANGE_OBJECTS = "apply, delete, hold or resume queues, flavors and other objects"
-    DELETE_NODE = "forget a node"
-    SEE_WORKLOAD = "see a workload, why it waits, its way"
+    DELETE_NODE = "delete a node"
+    SEE_WORKLOAD = "see a workload, why it is pending, its history"
     SEE_COMMAND = "see a workload's command line"
     LIST = "list and watch objects, see those other than workloads"
     SEE_SERVER = "see the service's version and state"
@@ -144,8 +144,8 @@ def check(caller: Caller, act: Act, target: Target | None = None, what: str = ""
         return
     if not caller.roles:
         raise Denied(
-            f"{caller.shown} has no role here: the authority, or a list in the settings, has to"
-            " give one (docs/security.md)"
+            f"{caller.shown} has no role here: assign one in its certificate or in a list of"
+            " the settings (docs/security.md)"
         )
     roles = {role: reach for role, reach in TABLE[act].items() if reach is not Reach.NO}
     needed = " or ".join(
@@ -154,4 +154,4 @@ def check(caller: Caller, act: Act, target: Target | None = None, what: str = ""
     )
     subject = f" ({what})" if what else ""
     held = ", ".join(sorted(caller.roles))
-    raise Denied(f"{caller.shown} ({held}) may not {act}{subject}: it takes {needed}")
+    raise Denied(f"{caller.shown} ({held}) may not {act}{subject}: this requires {needed}")

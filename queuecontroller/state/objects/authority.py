@@ -88,11 +88,11 @@ def checks_said(
 ) -> tuple[AdmissionCheckStatus, ...]:
     """The workload's admission checks with the document's changes, each authorized. Raises
     Denied."""
-    said = {one.name: one for one in read_workload(document).admission_checks}
+    given = {one.name: one for one in read_workload(document).admission_checks}
     found = {
         one.name: one for one in (before.workload.admission_checks if before is not None else ())
     }
-    for name, one in said.items():
+    for name, one in given.items():
         if one != found.get(name):
             check(caller, Act.SET_CHECK, Target(check=name), f"{what}, check {name}")
             found[name] = one

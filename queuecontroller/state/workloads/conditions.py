@@ -64,8 +64,8 @@ def evicting(
     workload = with_condition(workload, EVICTED, True, reason, message, now_ns)
     if cause:
         rest = (one for one in workload.conditions if one.type != EVICTED)
-        told = Condition(EVICTED, True, reason, message, now_ns, cause)
-        workload = replace(workload, conditions=(*rest, told))
+        evicted = Condition(EVICTED, True, reason, message, now_ns, cause)
+        workload = replace(workload, conditions=(*rest, evicted))
     if preempted_for is not None:
         workload = with_condition(workload, PREEMPTED, True, preempted_for, message, now_ns)
     return workload

@@ -68,15 +68,15 @@ class Counting:
     def evicted(self, workload: Workload, queue: str, reason: str, cause: str, now_ns: int) -> None:
         """Count an eviction; `workload` is as it was before."""
         figures, place = self._figures, place_of(workload, queue)
-        told = reason_and_cause(Condition(EVICTED, True, reason, cause=cause))
-        figures.evicted.add(place, *told)
+        cause_of = reason_and_cause(Condition(EVICTED, True, reason, cause=cause))
+        figures.evicted.add(place, *cause_of)
         known = self._evicted.setdefault(workload.key, set())
-        if told not in known and told not in self.evicted_before(workload.key):
-            figures.evicted_once.add(place, *told)
-        known.add(told)
+        if cause_of not in known and cause_of not in self.evicted_before(workload.key):
+            figures.evicted_once.add(place, *cause_of)
+        known.add(cause_of)
         ready = workload.condition(PODS_READY)
         if ready is not None and ready.status:
-            figures.ready_evicted.add((now_ns - ready.changed_ns) / SECOND_NS, queue, *told)
+            figures.ready_evicted.add((now_ns - ready.changed_ns) / SECOND_NS, queue, *cause_of)
 
     def stopped(self, workload: Workload, now_ns: int) -> None:
         """Count the end of an eviction, when the quota is free."""

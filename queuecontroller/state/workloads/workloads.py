@@ -532,9 +532,8 @@ class Workloads:
         workload = record.workload
         if workload.is_true(EVICTED) or record.deleting:
             if finished and not left and not record.deleting:
-                self.finish(
-                    key, "JobFinished", message, now_ns
-                )  # It finished before it was stopped.
+                # It finished before it was stopped.
+                self.finish(key, "JobFinished", message, now_ns)
             elif record.node and not left and workload.admission is None:
                 # Its process exited while it was paused and queued again.
                 self.finish(key, STOPPED, message, now_ns)

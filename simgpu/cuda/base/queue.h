@@ -13,7 +13,7 @@ static inline uint64_t sim_submitted(const struct CUctx_st *context)
 	return __atomic_load_n(&context->gpu->ring[context->index].head, __ATOMIC_ACQUIRE);
 }
 
-/* Is operation `sequence` done? */
+/* True if operation `sequence` is done. */
 bool sim_done(struct CUctx_st *context, uint64_t sequence);
 /* Wait until operation `sequence` is done. Returns CUDA_SUCCESS, or the device's error. */
 CUresult sim_wait(struct CUctx_st *context, uint64_t sequence);

@@ -38,7 +38,7 @@ struct CUgraph_st *sim_graph_make(void);
 void sim_graph_free(struct CUgraph_st *graph);
 struct CUgraphNode_st *sim_graph_add(struct CUgraph_st *graph, const struct sim_node_params *params,
                                      struct CUgraphNode_st *const *dependencies, size_t count);
-/* Are all of `others` among `tips` and their dependencies? */
+/* True if all of `others` are among `tips` and their dependencies. */
 bool sim_graph_reaches(struct CUgraph_st *graph, struct CUgraphNode_st *const *tips, unsigned tip_count,
                        struct CUgraphNode_st *const *others, unsigned other_count);
 
@@ -48,7 +48,7 @@ enum sim_capture { SIM_RUN, SIM_CAPTURED, SIM_CAPTURE_ERROR };
 
 enum sim_capture sim_capture_or_run(struct CUstream_st *stream, const struct sim_node_params *node,
                                     CUresult *ret_error);
-/* Is there a capture that forbids calls which could wait for the captured work? */
+/* True if a capture forbids calls which could wait for the captured work. */
 bool sim_capture_forbids(void);
 /* The same at a query of an event, which also ends every capture in global mode. */
 bool sim_capture_violated(void);

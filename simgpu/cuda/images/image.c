@@ -14,7 +14,7 @@ struct wrapper {
 	const void *file;
 };
 
-/* --- fat binaries -------------------------------------------------------------------------------------------------- */
+/* --- fat binaries ------------------------------------------------------------------------------------------------- */
 
 /* Code of one generation runs on its later members; architecture-specific code (sm_90a) is not distinguished. */
 static bool binary_runs(uint32_t architecture, uint32_t device)
@@ -76,7 +76,7 @@ static bool read_fat(struct sim_image *image, const uint8_t *fat, uint32_t devic
 	return read_entry(image, best);
 }
 
-/* --- any image ----------------------------------------------------------------------------------------------------- */
+/* --- any image ---------------------------------------------------------------------------------------------------- */
 
 static uint32_t magic_of(const void *code)
 {

@@ -87,7 +87,7 @@ bool sim_image_ptx(struct sim_image *image, const char *text, size_t bytes);
 
 /* Reads the image at `code`, for a device of that compute capability (90; 0 = any). NULL = out of memory. */
 struct sim_image *sim_image_read(const void *code, uint32_t device);
-/* May a device of that compute capability run it? */
+/* True if a device of that compute capability can run it. */
 bool sim_image_runs(const struct sim_image *image, uint32_t device);
 /* The size of the image by its own headers. 0 = unknown. */
 size_t sim_image_bytes(const void *code);

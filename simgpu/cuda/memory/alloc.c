@@ -208,8 +208,7 @@ SIM_API CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
 	return CUDA_SUCCESS;
 }
 
-/* --- the first generation: 32-bit sizes and addresses, still the meaning of the symbols without a suffix
- * ------------- */
+/* --- the first generation: 32-bit sizes and addresses, still the meaning of the symbols without a suffix ---------- */
 
 SIM_API CUresult cuMemAlloc(CUdeviceptr_v1 *address, unsigned bytes)
 {

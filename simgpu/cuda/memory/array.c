@@ -321,7 +321,7 @@ SIM_API CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *ne
 	return r == CUDA_SUCCESS ? requirements(need, padded_bytes(&shape), shape.Flags) : r;
 }
 
-/* --- mipmapped: all levels in one piece of memory ------------------------------------------------------------------- */
+/* --- mipmapped: all levels in one piece of memory ----------------------------------------------------------------- */
 
 static CUDA_ARRAY3D_DESCRIPTOR half(CUDA_ARRAY3D_DESCRIPTOR s)
 {
@@ -456,7 +456,7 @@ SIM_API CUresult cuMipmappedArrayDestroy(CUmipmappedArray mipmap)
 	return result;
 }
 
-/* --- the first generation ------------------------------------------------------------------------------------------ */
+/* --- the first generation ----------------------------------------------------------------------------------------- */
 
 SIM_API CUresult cuArrayCreate(CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *desc)
 {

@@ -207,8 +207,7 @@ void sim_imports_context_gone(struct CUctx_st *context)
 	}
 }
 
-/* --- events of other processes: not simulated; the error is the driver's where it lacks the feature
- * ------------------- */
+/* --- events of other processes: not simulated; the error is the driver's where it lacks the feature --------------- */
 
 SIM_API CUresult cuIpcGetEventHandle(CUipcEventHandle *handle, CUevent event)
 {

@@ -10,7 +10,7 @@
 /* The memory at an address. With the memory lock held. */
 
 bool sim_block_at(uint64_t address, struct sim_block *ret);
-/* May a copy access all of these bytes? Marks the pages as written. */
+/* True if a copy may access all of these bytes. Marks the pages as written. */
 bool sim_range_covers(uint64_t address, uint64_t bytes);
 
 /* Host memory that the driver allocated or registered. With the memory lock held. */

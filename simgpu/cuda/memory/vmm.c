@@ -74,7 +74,7 @@ static bool all_empty(const struct sim_range *r, CUdeviceptr address, size_t byt
 	return true;
 }
 
-/* Do these pages hold mappings without a gap, all of them whole? */
+/* True if these pages hold mappings without a gap, all of them whole. */
 static bool all_whole(const struct sim_range *r, CUdeviceptr address, size_t bytes)
 {
 	CUdeviceptr at = address, end = address + bytes;

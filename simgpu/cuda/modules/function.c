@@ -133,7 +133,7 @@ SIM_API CUresult cuFuncLoad(CUfunction function)
 	return SIM_HANDLE(function, SIM_TAG_FUNCTION) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
-/* --- kernels of libraries ------------------------------------------------------------------------------------------ */
+/* --- kernels of libraries ----------------------------------------------------------------------------------------- */
 
 SIM_API CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel)
 {
@@ -183,7 +183,7 @@ SIM_API CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CU
 	return cuFuncSetCacheConfig((CUfunction)kernel, config);
 }
 
-/* --- occupancy ----------------------------------------------------------------------------------------------------- */
+/* --- occupancy ---------------------------------------------------------------------------------------------------- */
 
 static uint32_t least(uint32_t a, uint32_t b)
 {

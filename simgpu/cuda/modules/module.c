@@ -91,7 +91,7 @@ SIM_API CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode)
 	return CUDA_SUCCESS;
 }
 
-/* --- kernels ------------------------------------------------------------------------------------------------------- */
+/* --- kernels ------------------------------------------------------------------------------------------------------ */
 
 static const struct sim_image_kernel *facts_of(const struct CUmod_st *module, const char *name)
 {
@@ -164,8 +164,7 @@ SIM_API CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned room
 	return CUDA_SUCCESS;
 }
 
-/* --- libraries: modules that load without a context, with kernels that are functions in all contexts
- * ------------------ */
+/* --- libraries: modules that load without a context, with kernels that are functions in all contexts -------------- */
 
 SIM_API CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jit, void **jit_values,
                                    unsigned jit_count, CUlibraryOption *options, void **values, unsigned count)

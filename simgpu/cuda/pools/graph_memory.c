@@ -157,7 +157,7 @@ CUresult sim_graph_memory_map(const struct CUgraph_st *graph, unsigned long long
 	return result;
 }
 
-/* --- the device's side ---------------------------------------------------------------------------------------------- */
+/* --- the device's side -------------------------------------------------------------------------------------------- */
 
 SIM_API CUresult cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attribute, void *value)
 {
@@ -205,8 +205,7 @@ SIM_API CUresult cuDeviceGraphMemTrim(CUdevice device)
 	return CUDA_SUCCESS;
 }
 
-/* --- contents of a node
- * ----------------------------------------------------------------------------------------------- */
+/* --- contents of a node ------------------------------------------------------------------------------------------- */
 
 SIM_API CUresult cuGraphMemAllocNodeGetParams(CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARAMS *params)
 {

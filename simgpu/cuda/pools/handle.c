@@ -252,8 +252,7 @@ SIM_API CUresult cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool pool,
 	return result;
 }
 
-/* --- pools by location: device memory only
- * -------------------------------------------------------------------------- */
+/* --- pools by location: device memory only ------------------------------------------------------------------------ */
 
 static CUresult of_device(const CUmemLocation *location, CUmemAllocationType type)
 {

@@ -29,7 +29,7 @@ static bool looking; /* the polling thread is running */
 
 uint32_t sim_held_streams; /* length of that list */
 
-/* --- with the mutex held ------------------------------------------------------------------------------------------- */
+/* --- with the mutex held ------------------------------------------------------------------------------------------ */
 
 static struct CUstream_st *find(const struct CUstream_st *stream)
 {
@@ -53,7 +53,8 @@ bool sim_hold_past(const struct CUstream_st *stream, uint64_t ticket)
 	return !s || first_ticket(s) > ticket;
 }
 
-/* Does work on `other` come before later work on `s`? The legacy stream and blocking streams wait for each other. */
+/* True if work on `other` comes before later work on `s`. The legacy stream and blocking streams wait for each
+ * other. */
 static bool ordered(const struct CUstream_st *other, const struct CUstream_st *s)
 {
 	const struct CUstream_st *legacy = &s->context->legacy;
@@ -64,7 +65,7 @@ static bool ordered(const struct CUstream_st *other, const struct CUstream_st *s
 	       (other == legacy && !(s->flags & CU_STREAM_NON_BLOCKING));
 }
 
-/* Is there an entry below `ticket` that must precede work on the stream (NULL: on any stream of the context)? */
+/* True if an entry below `ticket` must precede work on the stream (NULL: on any stream of the context). */
 static bool behind(const struct CUctx_st *context, const struct CUstream_st *stream, uint64_t ticket)
 {
 	for (const struct CUstream_st *s = held; s; s = s->next_held)
@@ -145,8 +146,7 @@ static bool looked_after(void)
 	return looking;
 }
 
-/* --- called from other files
- * --------------------------------------------------------------------------------------- */
+/* --- called from other files -------------------------------------------------------------------------------------- */
 
 bool sim_hold_look(struct CUstream_st *stream)
 {

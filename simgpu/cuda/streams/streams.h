@@ -38,7 +38,7 @@ typedef void sim_act(struct CUstream_st *stream, void *argument);
 extern uint32_t sim_held_streams;
 bool sim_hold_look(struct CUstream_st *stream);
 
-/* Is the stream held, or one whose work precedes its work? Usually no stream is held at all. */
+/* True if the stream is held, or one whose work precedes its work. Usually no stream is held at all. */
 static inline bool sim_held(struct CUstream_st *stream)
 {
 	return __builtin_expect(__atomic_load_n(&sim_held_streams, __ATOMIC_ACQUIRE) != 0, 0) && sim_hold_look(stream);

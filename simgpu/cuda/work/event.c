@@ -42,7 +42,7 @@ SIM_API CUresult cuEventCreate(CUevent *event, unsigned flags)
 	return CUDA_SUCCESS;
 }
 
-/* Is its last record still to come, on a held stream? */
+/* True if its last record is still to come, on a held stream. */
 static bool pending(const struct CUevent_st *e)
 {
 	return e->held_on && sim_hold_pending(e->held_on, e->held_ticket);
@@ -167,7 +167,7 @@ SIM_API CUresult cuEventElapsedTime(float *ms, CUevent start, CUevent end)
 	return cuEventElapsedTime_v2(ms, start, end);
 }
 
-/* --- streams that wait for events ------------------------------------------------------------------------------------ */
+/* --- streams that wait for events --------------------------------------------------------------------------------- */
 
 /* The held entry for which a stream waits, or the event of a held stream. */
 struct awaited {

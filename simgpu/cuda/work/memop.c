@@ -157,7 +157,7 @@ SIM_API CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned count, CUstream
 	}
 }
 
-/* --- in graphs ------------------------------------------------------------------------------------------------------ */
+/* --- in graphs ---------------------------------------------------------------------------------------------------- */
 
 SIM_API CUresult cuGraphAddBatchMemOpNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
                                           size_t count, const CUDA_BATCH_MEM_OP_NODE_PARAMS *params)
@@ -187,8 +187,7 @@ SIM_API CUresult cuGraphBatchMemOpNodeGetParams(CUgraphNode node, CUDA_BATCH_MEM
 	return CUDA_SUCCESS;
 }
 
-/* --- single operations, and the flavours
- * ------------------------------------------------------------------------------ */
+/* --- single operations, and the flavours -------------------------------------------------------------------------- */
 
 #define OWN(stream) ((stream) ? (stream) : CU_STREAM_PER_THREAD)
 #define ONE(symbol, number, member, field, type)                                                                       \

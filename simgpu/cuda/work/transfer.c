@@ -27,8 +27,7 @@ struct side {
 	const struct sim_gpu *gpu; /* GPU of device memory */
 };
 
-/* --- execution
- * ------------------------------------------------------------------------------------------------------ */
+/* --- execution ---------------------------------------------------------------------------------------------------- */
 
 static void fill_row(uint8_t *to, size_t bytes, uint32_t element, uint32_t value)
 {
@@ -196,7 +195,7 @@ CUresult sim_copy_plan(const struct CUctx_st *context, const struct sim_copy *r,
 	return CUDA_SUCCESS;
 }
 
-/* --- on a held stream (hold.h) --------------------------------------------------------------------------------------- */
+/* --- on a held stream (hold.h) ------------------------------------------------------------------------------------ */
 
 struct kept {
 	struct sim_transfer transfer;

@@ -237,9 +237,8 @@ def legacy(cuda: Cuda) -> dict[str, Any]:
     late = threading.Timer(0.05, lambda: flags.__setitem__(0, 1))
     late.start()
     device = cuda.alloc(16)
-    put(
-        cuda, device, b"0123456789abcdef"
-    )  # on the legacy stream, and waits: for the blocking one, too
+    # On the legacy stream, and waits: for the blocking one, too.
+    put(cuda, device, b"0123456789abcdef")
     after = (flags[0], flags[1])
     wait(cuda, None, flags, 3, 1)
     cuda.cuStreamWriteValue32(blocking, flags.address(4), c.c_uint32(1), 0)

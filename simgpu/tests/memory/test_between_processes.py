@@ -57,9 +57,8 @@ def export(cuda: Cuda, size: int) -> tuple[bytes, bytes]:
 
 def open_ticket(cuda: Cuda, ticket: bytes, size: int) -> bytes:
     handle, at, again = Ticket.from_buffer_copy(ticket), U64(), U64()
-    assert (
-        cuda.try_("cuIpcOpenMemHandle_v2", c.byref(at), handle, 0) == INVALID_VALUE
-    )  # the flag is required
+    # The flag is required.
+    assert cuda.try_("cuIpcOpenMemHandle_v2", c.byref(at), handle, 0) == INVALID_VALUE
     cuda.cuIpcOpenMemHandle_v2(c.byref(at), handle, LAZY_PEER)
     cuda.cuIpcOpenMemHandle_v2(c.byref(again), handle, LAZY_PEER)
     assert at.value == again.value

@@ -163,7 +163,7 @@ def test_what_cannot_be_set_is_refused(
 
 
 def test_others_than_root_may_read_and_not_set(gpus: Card, cgroup: Path) -> None:
-    # Nobody finds the control file below pytest's own directory: the knob is in the environment, too.
+    # No process finds the control file below pytest's own directory: the knob is in the environment, too.
     script = (
         "import os; os.environ['SLUICE_SIM_MEMORY_LIMITS'] = 'dmem'; os.setuid(65534);"
         f" time.sleep(0.03); answer([set_({str(cgroup)!r}, 0, {MIB}), get({str(cgroup)!r})])"

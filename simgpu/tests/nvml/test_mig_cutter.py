@@ -1,4 +1,4 @@
-"""The process that cuts cards, in it: what it says of a card that somebody holds open, and without root."""
+"""The code of the process that makes MIG instances: its errors for a card that a process holds open, and without root."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def quiet(made: ControlPlane) -> None:
 
 
 def bare(like: Path, count: int) -> dict[str, Any]:
-    """The same writes, on an API server that asks nobody."""
+    """The same writes, on an API server without webhooks."""
     with plane() as (made, _):
         define(made)
         queues(made)

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from queuecontroller.server.web.webhooks import word_of
 from tests.bench.cluster.room import deciding, load, plane, queues
 from tests.bench.cluster.sides import memory_mib
 from tests.bench.entries import Entry, entry
@@ -35,7 +36,8 @@ def setting(replica: Replica, name: str) -> str:
 def webhooks(replica: Replica, place: Path, like: Path, count: int) -> dict[str, Any]:
     authority = setting(replica, "kubernetes.webhooks_ca")
     url = setting(replica, "kubernetes.webhooks_url")
-    more = ("--url", url, "--ca", authority, "--sample", like, "--per-s", 100)
+    word = word_of(Path(setting(replica, "kubernetes.webhooks_key")))
+    more = ("--url", url, "--word", word, "--ca", authority, "--sample", like, "--per-s", 100)
     return load(replica.plane, "webhooks", "--count", count, *more)
 
 
@@ -67,7 +69,7 @@ def begun(made: ControlPlane, replica: Replica, seconds: float) -> dict[str, flo
 
 
 def room_for(made: ControlPlane, cpu: int) -> None:
-    """While nobody is there to judge it: the next to start registers itself again."""
+    """While no webhook can judge it: the next replica to start registers itself again."""
     hooks = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
     made.api.delete(f"{hooks}/{JUDGES}")
     apply(made, quota("waits", cpu))
@@ -121,7 +123,7 @@ def killed(quick: bool) -> list[Entry]:
             for one in replicas:
                 one.start()
             for number in range(2 if quick else 4):
-                victim = until("somebody leads", lambda: leader_of(made, replicas), 60)
+                victim = until("a replica leads", lambda: leader_of(made, replicas), 60)
                 until("the other follows", lambda: all(one.is_ready for one in replicas), 60)
                 victim.end(signal.SIGKILL)
                 began = time.monotonic()

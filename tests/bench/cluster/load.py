@@ -234,7 +234,7 @@ def number_of(event: dict[str, Any]) -> str:
 
 
 async def fill(client: ApiClient, options: argparse.Namespace) -> dict[str, Any]:
-    """Jobs that wait, each with its Workload, while nobody decides."""
+    """Jobs that wait, each with its Workload, while no replica decides."""
     like = sample(options)
 
     async def make(number: int) -> None:
@@ -309,7 +309,9 @@ async def webhooks(client: ApiClient, options: argparse.Namespace) -> dict[str, 
                 await asyncio.sleep(begin_s + number / options.per_s - time.monotonic())
                 path, body = bodies[number % len(bodies)]
                 sent_s = time.perf_counter()
-                async with session.post(options.url + path, data=body, ssl=context) as answer:
+                async with session.post(
+                    f"{options.url}{path}/{options.word}", data=body, ssl=context
+                ) as answer:
                     said = await answer.json()
                 if number >= ASKERS:  # connected by then
                     took_ms[path].append((time.perf_counter() - sent_s) * 1000)
@@ -373,6 +375,7 @@ def main() -> None:
     parser.add_argument("--deadline-s", type=float, default=600.0)
     parser.add_argument("--sample", default="")
     parser.add_argument("--url", default="")
+    parser.add_argument("--word", default="", help="last part of the webhooks' paths")
     parser.add_argument("--ca", default="")
     print(json.dumps(asyncio.run(run(parser.parse_args()))))
 

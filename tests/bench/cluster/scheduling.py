@@ -12,7 +12,7 @@ they say different things: of a kube-scheduler with its own limit on writes, whi
 sides for a pod depends on the pace: at 400 a second API server and etcd do several writes at each waking, at 100 one. So that of the
 extender stands beside that of the same scheduler without it, held to the pace that the extender had (`paced`).
 
-All of it changes with whoever else works here: a ratio is of two runs that follow each other, and the median and the extremes of all turns
+All of it changes with what else runs on this machine: a ratio is of two runs that follow each other, and the median and the extremes of all turns
 are told.
 """
 

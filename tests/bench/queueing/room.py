@@ -1,7 +1,7 @@
 """Preemption for room alone: a full cluster of 1,000 nodes of 8 GPUs, quota to spare, every GPU in use.
 
 24,000 workloads of low priority hold it, about three on each GPU. More important ones come, of every size from
-a twentieth of a GPU to all eight of a node, and each has to have somebody preempted. What is measured is the
+a twentieth of a GPU to all eight of a node, and each needs a preemption. What is measured is the
 CPU time of the one cycle that decides it, the preempted then go and do not come back.
 """
 

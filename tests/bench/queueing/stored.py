@@ -23,7 +23,7 @@ QUEUES = queues.manifests(
     queues.cluster_queue("waits", "gpus", {queues.GPU: 0}),
     queues.local_queue("waits", "team-a", "waits"),
 )
-"""Room for all who start, and a line in which everybody waits."""
+"""Room for all that start, and a queue in which all others wait."""
 
 
 def store(path: Path, pending: int, finished: int) -> None:

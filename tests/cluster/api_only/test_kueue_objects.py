@@ -170,7 +170,7 @@ def test_one_object_of_every_kind_is_stored_and_read_in_both_versions(plane: Con
         workload["podSets"][0]["name"],
         workload["podSets"][0]["count"],
     ) == (True, "main", 1)
-    # kubectl takes what is filled in inside a list (name, count) for a change, in custom resources of anybody.
+    # kubectl takes what is filled in inside a list (name, count) for a change, in any custom resource.
     again = [one for one in objects if one["kind"] != "Workload"]
     assert "configured" not in apply(plane, *again), "the same again changes nothing"
 

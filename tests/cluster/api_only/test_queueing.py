@@ -364,7 +364,7 @@ def test_a_controller_that_starts_anew_touches_nothing(queue: ControlPlane, tmp_
     with serving(queue, tmp_path) as second:
         until("it follows", lambda: "following jobs" in second.life, 60)
         queue.api.patch(LEASE, {"spec": {"holderIdentity": "", "leaseDurationSeconds": 1}})
-        until("somebody leads", lambda: queue.api.get(LEASE)["spec"]["holderIdentity"], 60)
+        until("a replica leads", lambda: queue.api.get(LEASE)["spec"]["holderIdentity"], 60)
         assert versions() == before
         finish(queue, running)
         started(queue, waiting)

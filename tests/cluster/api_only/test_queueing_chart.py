@@ -143,7 +143,7 @@ def test_a_release_from_its_install_to_its_end(plane: ControlPlane, tmp_path: Pa
         started(plane, "second")
     release.helm("uninstall", "s")
     for one in (*OURS, API_SERVICE):
-        assert plane.api.find(one) is None, "nobody would answer it"
+        assert plane.api.find(one) is None, "no service would answer it"
     listed = ("/apis/apps/v1", "deployments"), ("/api/v1", "services"), ("/api/v1", "secrets")
     for prefix, kind in (*listed, ("/apis/rbac.authorization.k8s.io/v1", "roles")):
         found = plane.api.get(f"{prefix}/namespaces/{NAMESPACE}/{kind}")["items"]

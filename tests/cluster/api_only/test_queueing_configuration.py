@@ -64,7 +64,7 @@ def test_the_owners_shares_of_gpus_are_counted_by_the_owners_configuration(
 ) -> None:
     settings = (
         f"kubernetes.kueue_configuration={CONFIGURATION}",
-        # Their ClusterQueue has no namespaceSelector, which serves nobody in Kueue.
+        # Their ClusterQueue has no namespaceSelector, which serves no namespace in Kueue.
         "engine.missing_selector_admits_all=true",
     )
     with asked(plane, tmp_path, *settings):

@@ -1,4 +1,4 @@
-"""Leaders are killed under a stream of Jobs: nobody is admitted twice or lost, and the quota is exact, by the API's own objects.
+"""Leaders are killed under a stream of Jobs: no workload is admitted twice or lost, and the quota is exact, by the API's own objects.
 
 They are killed, stopped past their lease and let go on, and cut off from the API server, so that what they wrote arrives when
 another has long been leading. SLUICE_KILLS=200 for the full run."""
@@ -54,14 +54,14 @@ JOBS_KEPT = 30
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300 + 15 * KILLS)]
 ROOM = 4
 SHORT_LEASE_S = 1.0
-"""The shortest that is allowed: most of a kill is the wait for its end. Whoever is too slow for it loses it, which is one
+"""The shortest that is allowed: most of a kill is the wait for its end. A replica too slow for it loses it, which is one
 more change of leaders."""
 RUNS_S = 0.3
 """How long a Job runs: the test plays its pods."""
 
 
 class Watched:
-    """Follows the Jobs as anybody would, and plays their pods."""
+    """Watches the Jobs as any client would, and plays their pods."""
 
     def __init__(self, plane: ControlPlane) -> None:
         self.plane = plane
@@ -244,7 +244,7 @@ def test_leaders_are_killed_under_a_stream_of_jobs(
         with Watched(control_plane) as watched:
             for number in range(KILLS):
                 began = time.monotonic()
-                victim = until("somebody leads", lambda: leader_of(control_plane, replicas), 120)
+                victim = until("a replica leads", lambda: leader_of(control_plane, replicas), 120)
                 for _ in range(3):
                     names.append(f"j{len(names)}")
                     made = job(names[-1], "stream", str(chance.randint(1, 2)))

@@ -147,7 +147,9 @@ def test_a_pod_is_held_let_go_and_its_quota_free(queue: ControlPlane) -> None:
     end(queue, "alone")
     let_go(queue, "second")
     assert condition(workload(queue, "alone"), "Finished")["reason"] == "Succeeded"
-    until("nobody keeps it", lambda: "finalizers" not in found(queue, "alone")["metadata"], 30)
+    until(
+        "no finalizer keeps it", lambda: "finalizers" not in found(queue, "alone")["metadata"], 30
+    )
     queue.api.delete(f"{PODS}/second")
     gone(queue, "second")
     free(queue, "one-pod")
@@ -201,7 +203,7 @@ def test_a_pod_that_failed_is_replaced(queue: ControlPlane) -> None:
     make(queue, member("r-2", "again", "retry", 2))
     let_go(queue, "r-2")
     until("it has its pods", lambda: waiting("False"), 30)
-    until("nobody keeps it", lambda: "finalizers" not in found(queue, "r-0")["metadata"], 30)
+    until("no finalizer keeps it", lambda: "finalizers" not in found(queue, "r-0")["metadata"], 30)
     end(queue, "r-1")
     end(queue, "r-2")
     until("it is done", lambda: is_true(workload(queue, "retry"), "Finished"), 30)

@@ -229,7 +229,7 @@ def test_a_failed_attempt_is_made_again_after_a_pause_and_the_last_one_counts(
     )
     evicted = condition(workload_of(plane, "tries"), "Evicted")
     assert evicted["reason"] == "DeactivatedDueToAdmissionCheck"
-    until("nobody waits for nodes any more", lambda: not requests(plane, "tries"), 60)
+    until("no workload waits for nodes any more", lambda: not requests(plane, "tries"), 60)
     events = plane.kubectl("get", "events", "-o", "json")
     told = {one["reason"] for one in json.loads(events)["items"]}
     assert any(

@@ -382,5 +382,5 @@ def test_the_daemons_own_client_is_that_node(lab: Lab, tmp_path: Path) -> None:
         file.write_text(lab.agent(own))
         lab.shown.add(file.read_text())
         assert asyncio.run(connect(own)).epoch > 0
-        with pytest.raises(QueueRefused, match="it takes its node"):
+        with pytest.raises(QueueRefused, match="this requires its node"):
             asyncio.run(connect(other))

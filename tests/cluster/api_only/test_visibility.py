@@ -260,7 +260,7 @@ def test_rights_are_the_api_servers(served: Served) -> None:
     status, said = direct(served, front, path, {"X-Remote-User": "eve"})
     assert status == 403
     assert 'User "eve" cannot get resource "clusterqueues/pendingworkloads"' in said["message"]
-    assert direct(served, front, path, {})[0] == 401, "it names nobody"
+    assert direct(served, front, path, {})[0] == 401, "it names no user"
 
 
 def test_who_comes_by_himself_is_nobody(served: Served) -> None:

@@ -205,7 +205,7 @@ def test_a_drained_node_moves_to_the_device_plugin_and_back(dra: ClaimLab) -> No
     dra.run("counted", memory_mib=7000, cores=20, command="sleep 3600")
     assert dra.inside("counted")["total_mib"] == 7000
     dra.helm_values({"agent.door": "dra"})
-    # The card that the pod is on is nobody's until it has gone.
+    # The card that the pod is on goes to no other until the pod has gone.
     until("the other card is published", lambda: len(claims.devices(dra)) == 1, 60)
     held = dra.inside("counted")["uuid"].lower()
     assert held not in claims.devices(dra)

@@ -50,7 +50,7 @@ def test_the_kubelet_s_pods_api_says_them_where_it_is_on(lab: Lab, as_it_was: No
         assert asked(lab, "told") == ASKED_MIB
     finally:
         lab.cluster.set_gates({})
-        # The kubelet leaves its socket there, and nobody behind it is no answer: pods would wait.
+        # The kubelet leaves its socket there, and without a listener there is no answer: pods would wait.
         lab.cluster.run("rm", "-f", "/var/lib/kubelet/pods-api/pods-api.sock")
 
 

@@ -29,7 +29,7 @@ def test_two_pods_on_one_gpu_have_the_shares_they_asked_for(lab: Lab, figures: F
     }
     assert len(cards) == 1, "what fits onto one card is packed there"
     measure(lab, {"third": 0.3, "rest": 0.6}, figures)
-    # NVML names their processes by the node's pids: so their contexts are charged, and nobody is taken for a stranger.
+    # NVML names their processes by the node's pids: so their contexts are charged, and no process is taken for one outside a grant.
     for labels in (one for n, one, _ in lab.metrics() if n == "sluice_grant_info"):
         used = lab.metric("sluice_grant_memory_used_bytes", grant=labels["grant"]) or 0
         assert used >= CONTEXT_BYTES, labels["name"]

@@ -1,4 +1,4 @@
-"""A pod under a queue never starts by the defaults or by its own requests, whoever made it and wherever its label stands."""
+"""A pod under a queue never starts by the defaults or by its own requests, with any owner and wherever its label is."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
 
 
 def define_kueue(plane: ControlPlane) -> None:
-    """Kueue's own definitions, as they come with it, but for who converts: nobody, and only v1beta2 is served."""
+    """Kueue's own definitions, as they come with it, without a conversion webhook: only v1beta2 is served."""
     items: list[Any] = []
     for file in sorted(build.kueue_definitions().glob("kueue.x-k8s.io_*.yaml")):
         definition = yaml.safe_load(file.read_text())

@@ -427,7 +427,7 @@ class Cluster:
         return 0
 
     def _is_ours(self, pid: int) -> bool:
-        """A number may belong to somebody else by now."""
+        """A pid may belong to another process by now."""
         with suppress(OSError):
             return str(self.directory).encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
         return False

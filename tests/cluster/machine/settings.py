@@ -131,9 +131,8 @@ def kubelet(node: NodeSettings) -> str:
         "registerWithTaints": [],
         "featureGates": dict(node.gates),
     }
-    if node.kubernetes_at_least(
-        31
-    ):  # control groups of version 1 are refused by default since 1.35
+    if node.kubernetes_at_least(31):
+        # Control groups of version 1 are refused by default since 1.35.
         document["failCgroupV1"] = False
     return json.dumps(document, indent=1)
 

@@ -97,7 +97,8 @@ def create(directory: Path, server: str, names: Iterable[str], node: str = "") -
     for name in (
         *(one for one in clients if one != "admin"),
         "admin",
-    ):  # last: it says that all is there
+    ):
+        # Last: it says that all is there.
         _write_kubeconfig(made, name, server)
     return made
 

@@ -25,7 +25,7 @@ class _Arguments(ctypes.Structure):
 
 
 def fork_as(pid: int, child: Callable[[], None]) -> None:
-    """A child with that pid, which must be nobody's. Raises OSError."""
+    """A child with that pid, which must be free. Raises OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
     wanted = (ctypes.c_int * 1)(pid)
     arguments = _Arguments(

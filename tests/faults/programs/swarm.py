@@ -1,4 +1,4 @@
-"""The first process of a grant whose others are killed: starts what it is told to, and reaps it.
+"""The first process of a grant whose others are killed: starts what its input names, and reaps it.
 
 One command on standard input starts one more; its pid is the answer.
 """
@@ -16,7 +16,7 @@ def main() -> None:
     print("ready", flush=True)
     for line in sys.stdin:
         process = subprocess.Popen(shlex.split(line), stdout=subprocess.DEVNULL)
-        process.returncode = 0  # nobody waits for it
+        process.returncode = 0  # no parent waits for it
         print(process.pid, flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Fills a GPU by one library of somebody else's until the library says no, gives all back, and takes a block again.
+"""Fills a GPU by one third-party library until the library fails, frees all, and takes a block again.
 
 fill.py WAY     prints one JSON object when it is full and waits for a line; then another at its end
 """

@@ -1,4 +1,4 @@
-"""Which Python of this machine has a library of somebody else."""
+"""Finds the Python of this machine that has a third-party library."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The daemon's socket under callers who mean no good: messages nobody wrote a client for, connections that say nothing,
-more of everything than anybody needs, and a machine that has run out of file descriptors."""
+"""The daemon's socket under hostile callers: messages that no client sends, silent connections,
+far too many of everything, and a machine without free file descriptors."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ while True:
 
 @contextlib.contextmanager
 def crowd(node: Daemon, uid: int, count: int) -> Iterator[Any]:
-    """`count` silent connections of a user; what is yielded tells how many are still open."""
+    """`count` silent connections of a user; yields a function that counts those still open."""
     child = subprocess.Popen(
         [sys.executable, "-c", CROWD, node.socket, str(uid), str(count)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,

@@ -27,7 +27,7 @@ for line in sys.stdin:
 
 
 class Taker:
-    """A program in a grant that takes memory when it is told to."""
+    """A program in a grant that takes memory on command."""
 
     def __init__(self, node: Node, name: str, *flags: str) -> None:
         self.name, self._node = name, node
@@ -126,7 +126,7 @@ def test_what_was_lent_is_known_after_a_restart(node: Node) -> None:
         until("its grant is there again", lambda: node.grant("borrows"))
         assert lends.device()["memory_request_bytes"] == 10 * GIB
         done = node.cli("run", "--gpumem", "60Gi", "--cores", "10", "--", "true", check=False)
-        assert done.returncode == 125, "what it holds is nobody else's"
+        assert done.returncode == 125, "what it holds goes to no other"
         assert node.cli("run", "--gpumem", "40Gi", "--cores", "10", "--", "true").returncode == 0
     finally:
         lends.end()

@@ -94,7 +94,9 @@ def test_a_killed_reader_is_replaced_and_nobody_notices(node: Node) -> None:
 def test_a_replaced_driver_is_read_by_a_new_process_and_told(node: Node) -> None:
     first = reader(node)
     control(node, "version_skew=1", "driver_version=999.10")
-    os.kill(first.pid, signal.SIGKILL)  # as a reload of the module does to whoever has it open
+    os.kill(
+        first.pid, signal.SIGKILL
+    )  # as a reload of the module does to a process that has it open
     until("the mismatch is told", lambda: "mismatch" in (node.info().get("nvml_error") or ""), 30)
     assert node.cli("ps").returncode == 0
     control(node, "driver_version=999.10")

@@ -281,7 +281,7 @@ def test_the_geometry_is_the_nodes_and_only_root_changes_it(untouched: Node) -> 
         )
 
     denied = as_nobody("mig", "set", "--gpu", "0", "none")
-    assert (denied.returncode, "only root changes it" in denied.stderr) == (1, True)
+    assert (denied.returncode, "only root may change" in denied.stderr) == (1, True)
     job = subprocess.Popen(
         [TENANT, "--warm", "0", "--seconds", "3600"],
         env={**untouched.on_the_driver(), "CUDA_VISIBLE_DEVICES": uuids(untouched)[0]},
@@ -291,7 +291,7 @@ def test_the_geometry_is_the_nodes_and_only_root_changes_it(untouched: Node) -> 
         until("it has its context", lambda: show(untouched)["holders"])
         seen = as_nobody("mig", "show", "--gpu", "0")
         assert seen.returncode == 0, seen.stderr
-        assert "held by: 1 that only operators see" in seen.stdout
+        assert "held by: 1 holders, shown to operators only" in seen.stdout
         assert str(job.pid) not in seen.stdout
     finally:
         job.kill()

@@ -94,12 +94,12 @@ def test_an_instance_is_made_for_a_pod_kept_for_the_next_and_gone_when_its_room_
     # Its card is in the installed specification, it is not: what it needs is its card's node.
     job = container(pods, devices, str(TENANT), "--launches", "1", env={"CUDA_VISIBLE_DEVICES": uuid})  # fmt: skip
     assert result(job)["total_bytes"] == 40320 << 20
-    # Nobody who does not name it is given it.
+    # A request that does not name it does not get it.
     other = node.cli("run", "--gpumem", "30Gi", "--", "/bin/true", check=False)
     assert other.returncode != 0
     assert ("GPU 1 (" in other.stderr, "GPU 0 (" in other.stderr) == (True, False)
     end(pods, uid, "first")
-    assert cut(pods) == ["3g.40gb"], "it is kept while nobody wants its room"
+    assert cut(pods) == ["3g.40gb"], "it is kept while no request needs its room"
     again = admit(pods, "again", LARGE)
     pods.kubelet.cdi_devices(again)
     (same,) = rows(pods)

@@ -1,5 +1,5 @@
-"""On simulated GPUs: what runs beside the grants and is not divided by them is told by the doctor, and a grant that is
-smaller than the driver's own needs is told about before its program starts."""
+"""On simulated GPUs: the doctor reports what runs beside the grants and is not divided by them, and a grant that is
+smaller than the driver's own needs is reported before its program starts."""
 
 from __future__ import annotations
 

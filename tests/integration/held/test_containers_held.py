@@ -93,7 +93,7 @@ def test_a_kill_ends_exactly_one_container(place: dict[str, Container], first_he
         restrainer.freeze(*paths(place["its"]), True)
         until("it is held", place["its"].held)
     restrainer.kill(*paths(place["its"]))
-    until("nobody is left in it", lambda: not place["its"].pids(), CONTAINED_S * SLACK)
+    until("no process is left in it", lambda: not place["its"].pids(), CONTAINED_S * SLACK)
     assert [one.wait(60) for one in mine] == [-signal.SIGKILL] * 2
     assert [answers(one) for one in others] == [True, True]
     # The kernel says so once the last process has left, which may take longer than its end.
@@ -107,7 +107,7 @@ def test_before_linux_5_14_they_are_ended_one_by_one() -> None:
         assert answers(mine)
         forker(place["its"])
         ContainerCgroup(place["its"].directory, place["its"].path, unified=True).end_each()
-        until("nobody is left in it", lambda: not place["its"].pids(), CONTAINED_S * SLACK)
+        until("no process is left in it", lambda: not place["its"].pids(), CONTAINED_S * SLACK)
         assert mine.wait(60) == -signal.SIGKILL
         assert answers(beside)
 

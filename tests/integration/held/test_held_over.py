@@ -180,7 +180,7 @@ def test_without_a_daemon_it_is_let_go_all_the_same(
 def test_a_ledger_is_not_touched_beside_its_daemon(
     node: Node, evader: subprocess.Popen[str]
 ) -> None:
-    """A socket that is not found is no proof that nobody serves."""
+    """A socket that is not found is no proof that no daemon serves."""
     answer = node.cli(
         *("uncontain", "--all", "--config", config(node), "--socket", "/nowhere"), check=False
     )
@@ -280,7 +280,7 @@ def test_a_cgroup_that_is_gone_or_another_one_is_not_touched(
         node.kill_daemon()
         process.kill()
         place["its"].close()
-        # Of the same name, and held by somebody else.
+        # Of the same name, and held by another daemon.
         place["its"] = Container(hierarchy, place["its"].path)
         other = place["its"].run("cat")
         assert answers(other)

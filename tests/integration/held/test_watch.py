@@ -1,5 +1,5 @@
 """The whole node on simulated GPUs: a program that goes around the interposer is noticed, and held
-where the policy says so, and nobody else is touched."""
+where the policy says so, and no other process is touched."""
 
 from __future__ import annotations
 

@@ -70,9 +70,8 @@ class Bundle:
 def bundle(tmp_path: Path) -> Bundle:
     made = Bundle(tmp_path / "bundle")
     (made.root / "etc").mkdir(parents=True)
-    (made.root / "run/sluice/lib").mkdir(
-        parents=True
-    )  # the runtime's, for the mount of our library
+    # The runtime's, for the mount of our library.
+    (made.root / "run/sluice/lib").mkdir(parents=True)
     (made.directory / "config.json").write_text(
         json.dumps({"ociVersion": "1.1.0", "root": {"path": "rootfs"}, "linux": {}})
     )

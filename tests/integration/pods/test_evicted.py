@@ -1,4 +1,4 @@
-"""A job that came through the queue and is ended by its node for what it did: the controller hears why. A real
+"""A job that came through the queue and is ended by its node for what it did: the controller gets the reason. A real
 controller, a real daemon on simulated GPUs."""
 
 from __future__ import annotations

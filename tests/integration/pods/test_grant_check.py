@@ -53,7 +53,7 @@ def test_another_grant_than_was_asked_for_is_told(node: Node) -> None:
 def test_outside_of_a_grant_it_says_so(node: Node) -> None:
     done = node.cli("selftest", "grant", check=False)
     assert done.returncode == 1
-    assert "this runs in no grant" in done.stderr
+    assert "this program is in no grant" in done.stderr
 
 
 @pytest.mark.parametrize(

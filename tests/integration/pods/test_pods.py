@@ -280,7 +280,7 @@ def users(place: PodNode, uuid: str, *before: str) -> list[tuple[int, int]]:
 
 def test_a_container_is_its_grants_by_whatever_pid_it_goes() -> None:
     """Its own namespace calls the process 1 and the daemon's does not: NVML tells each its own number. The daemon finds
-    it in its grant, its context is charged, and nobody accuses it, while a program without a grant is found by the same looks.
+    it in its grant, its context is charged, and it is not suspected, while a program without a grant is found by the same checks.
     """
     policy = '[detection]\nbare_metal = "contain"\n'
     with workplace() as directory, pod_node(directory, settings=policy) as place:

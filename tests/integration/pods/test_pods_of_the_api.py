@@ -254,7 +254,7 @@ def test_whose_pod_it_is_cannot_be_told_so_it_does_not_start(
     assert "whether vision/hidden-a, made by Job hidden belongs to a queue is unknown" in said
     assert "permission denied reading Job vision/hidden" in said
     served.api.refuse = lambda method, path: (503, "Unavailable") if "/jobs/" in path else None
-    assert "whose the pod is cannot be read now" in refusal(node, uid)
+    assert "the pod's owners cannot be read now" in refusal(node, uid)
     served.api.refuse = lambda method, path: None
     assert refusal(node, uid) == "", "a Job that is no queue's"
     end(served, node, uid, "hidden-a")
@@ -293,4 +293,4 @@ def test_where_nobody_tells_what_a_pod_asks_for_it_is_said_and_not_only_done(
         assert "no source for the pods' requests" in told
         assert "1 containers have the node's defaults" in told
         log = (node.node.directory / "daemon.log").read_text()
-        assert "has the node's defaults, whatever it asks for" in log
+        assert "has the node's defaults instead of its requests" in log

@@ -114,6 +114,6 @@ def test_while_the_controller_is_away_running_pods_restart_and_new_ones_wait(
     controller.apply(manifest("steady", 8000, 30))
     until("it runs", lambda: refusal(node, uid) == "")
     controller.kill()
-    assert refusal(node, uid) == "", "the same grant, nobody is asked"
+    assert refusal(node, uid) == "", "the same grant, without a request to the queue"
     late = admit(node, "late", labels=LABELS)
     assert "no decision" in refusal(node, late)

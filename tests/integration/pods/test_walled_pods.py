@@ -100,14 +100,14 @@ def test_a_program_with_a_driver_of_its_own_is_stopped_by_the_driver(
     assert line, process.communicate()[1]
     got = json.loads(line)["got_mib"]
     (grant,) = place.node.grants()
-    assert grant["processes"] == 0, "nobody has registered"
+    assert grant["processes"] == 0, "no process has registered"
     assert grant["devices"][0]["wall_bytes"] == (2000 + 64) * MIB
     assert 0 < got <= 2064 - 520, "its context counts as well"
     process.communicate(timeout=120)
     place.kubelet.do("end", uid=uid)
     until("the grant is over", lambda: place.node.grants() == [])
     around = base / "kubepods"
-    until("nothing is guaranteed to nobody", lambda: _soft(place, around) == 0)
+    until("no memory is guaranteed any more", lambda: _soft(place, around) == 0)
 
 
 def _soft(place: PodNode, cgroup: Path) -> int:

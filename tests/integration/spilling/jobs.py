@@ -1,4 +1,4 @@
-"""A program in a grant that holds memory with content, and does one thing for each line it is told."""
+"""A program in a grant that holds memory with content, and does one thing for each line of its input."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from tests.kit.workplace import workplace
 
 SHARE = ("--gpumem", "60%", "--cores", "60")
 HELD_GIB = 2
-"""Little enough for the memory of whoever runs this."""
+"""Little enough for the memory of the machine that runs this."""
 ROOMY = "[checkpoint]\nspare_host_memory_mib = 0\n"
 SMALL = "a100-40gb:1g.5gb"
 """A card that two jobs of HELD_GIB do not fit on: the driver says so, too."""
@@ -186,7 +186,7 @@ def test_a_driver_that_breaks_the_process_is_said_to(node: Node, ends: ExitStack
     assert first.do("managed") == 0
     control(node, "checkpoint_breaks=1")
     text = refused(node, "pause", "--spill", "first")
-    assert "nothing brings process" in text
+    assert "cannot be restored, end it" in text
     assert first.state() == "paused"
     first.end()
     until("its grant has ended", lambda: not node.grants())

@@ -1,7 +1,7 @@
 """The bound on work queued on a GPU holds for all processes of a grant together (`inflight_ns` of
 proto/region.h).
 
-The stub driver gives each process a GPU of its own, so whoever launches as it may always has its queue full; what the
+The stub driver gives each process a GPU of its own, so a tenant that launches at its limit always has its queue full; what the
 grant has in flight is read where the daemon reads it.
 """
 

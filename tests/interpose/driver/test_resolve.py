@@ -123,7 +123,7 @@ def test_a_name_with_a_suffix_means_that_entry_point_or_nothing(
 
 
 def test_a_newer_form_of_a_guarded_function_is_absent(tmp_path: Path) -> None:
-    """The stub exports a cuMemCreate_v7 since version 14000, which nobody wraps."""
+    """The stub exports a cuMemCreate_v7 since version 14000, which has no hook."""
     region = regions.Region(tmp_path / "grant")
     got = regions.tenant(
         region,
@@ -144,7 +144,7 @@ def test_a_newer_form_of_a_guarded_function_is_absent(tmp_path: Path) -> None:
     assert got["first"] == [500, 0x1234], "the first form leaves the pointer alone"
     assert got["future"] == [0, True, 0]
     assert got["nothing"] == [0, False, 1]
-    assert unknown(region) == (1, 0), "the function nobody has heard of; what is withheld is no gap"
+    assert unknown(region) == (1, 0), "the unknown function; what is withheld is no gap"
 
 
 def unknown(region: regions.Region) -> tuple[int, int]:

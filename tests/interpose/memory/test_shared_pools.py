@@ -1,4 +1,4 @@
-"""Pools shared between processes of a grant: the exporter pays, nobody pays twice, and the cap holds whoever dies."""
+"""Pools shared between processes of a grant: the exporter is charged, no pool is charged twice, and the cap holds whichever process dies."""
 
 from __future__ import annotations
 
@@ -97,7 +97,9 @@ def test_the_cap_holds_with_shared_pools(here: World) -> None:
     here.check("full", ragged=False)
     assert had + 64 * MIB <= LIMIT
     assert LIMIT - here.region.charged() < 64 * MIB
-    importer.call(take_pool, exporter.pid, fd)  # a full grant does not keep anybody from importing
+    importer.call(
+        take_pool, exporter.pid, fd
+    )  # a full grant does not keep a process from importing
     assert importer.call(take, ticket)
     assert importer.call(try_to_take, 64 * MIB) == OUT_OF_MEMORY
     here.check("imported", ragged=False)

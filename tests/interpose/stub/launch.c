@@ -134,7 +134,7 @@ API CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D *copy)
 	return (CUresult)copy->WidthInBytes;
 }
 
-/* --- executable graphs, and every call that may change one ---------------------------------------------------------- */
+/* --- executable graphs, and every call that may change one -------------------------------------------------------- */
 
 static unsigned graph_us = 10;
 

@@ -216,8 +216,7 @@ API CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdevicep
 	return r;
 }
 
-/* --- GPUs with access to the host's own memory (HMM, ATS): every address may be prefetched
- * ------------------------------ */
+/* --- GPUs with access to the host's own memory (HMM, ATS): every address may be prefetched ------------------------ */
 
 static uint64_t moved;
 

@@ -76,8 +76,7 @@ API void stub_freeze(int on)
 		pthread_mutex_unlock(&lock);
 }
 
-/* --- the table of all live allocations
- * ------------------------------------------------------------------------------- */
+/* --- the table of all live allocations ---------------------------------------------------------------------------- */
 
 bool take(int dev, uint64_t bytes, enum kind kind)
 {

@@ -2,7 +2,7 @@
 
     python -m tests.kit.conformance.backlog --workloads 100000 [--alike]
 
-Everybody is there at once, in the cohorts and classes of the baseline (see `baseline`); quota is
+All workloads are there at once, in the cohorts and classes of the baseline (see `baseline`); quota is
 taken, and then one workload ends at a time and the engine decides until nothing more can be
 decided. By default every workload asks for another amount, which is the worst case: no two of them
 share their fate, so each of them has to be looked at by itself. With --alike they are of the
@@ -27,7 +27,7 @@ from queuecontroller.server.collector import Collector
 from tests.kit.conformance.baseline import BASELINE, Scenario, prepared, rank, workload_of
 
 MAX_CYCLES = 50
-"""After each end. With everybody different there are as many heads as workloads."""
+"""After each end. With all of them different there are as many heads as workloads."""
 
 
 @dataclass(frozen=True, slots=True)

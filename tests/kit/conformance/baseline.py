@@ -4,7 +4,7 @@
 
 Measured like the recorded run of Kueue's own engine: arrivals and run times pass in virtual time,
 only the time inside the engine counts, freed quota is collected for 1 s before the inadmissible
-are requeued, and whoever is preempted stops at once. Decisions do not depend on the machine; the
+are requeued, and a preempted workload stops at once. Decisions do not depend on the machine; the
 speed does. It is CPU time: the engine has one thread and waits for nothing, and what else the
 machine does at the moment is no part of deciding.
 """
@@ -117,7 +117,7 @@ def rank(values: Sequence[int], percent: int) -> int:
 
 
 def prepared(scenario: Scenario, settings: EngineSettings) -> Scheduler:
-    """An engine with the scenario's queues, in front of which nobody waits yet."""
+    """An engine with the scenario's queues, in which no workload waits yet."""
     made = Scheduler(settings)
     made.put_namespace("ns", {})
     made.cache.put_flavor(ResourceFlavor("default"))

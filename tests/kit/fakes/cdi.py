@@ -1,4 +1,4 @@
-"""A CdiPort that keeps what it was told, in a directory, so that it outlives the daemon."""
+"""A CdiPort that keeps what it was given, in a directory, so that it outlives the daemon."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class Endpoint:
     path: Path
     channel: Any
     devices: dict[str, bool] = field(default_factory=dict)
-    """Health by id, as last told."""
+    """Health by id, as last reported."""
     numa: dict[str, int] = field(default_factory=dict)
     preferred: bool = False
     pre_start: bool = False
@@ -569,7 +569,7 @@ async def serve_lines(kubelet: FakeKubelet, resource: str) -> None:
         print(json.dumps(answer), flush=True)
         if answer.get("stopped"):
             return
-    await kubelet.stop()  # nobody asks any more
+    await kubelet.stop()  # no call comes any more
 
 
 async def _obey(kubelet: FakeKubelet, resource: str, command: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The real queue controller on this machine, for the demo, the fault tests and whoever needs one in front of a node."""
+"""The real queue controller on this machine, for the demo, the fault tests and other tests that need one in front of a node."""
 
 from __future__ import annotations
 
@@ -96,9 +96,8 @@ class QueueController:
     def is_ready(self) -> bool:
         if self.process is not None and self.process.poll() is not None:
             raise RuntimeError(f"the queue controller ended: {self.log[-2000:]}")
-        if (
-            not self.prefix
-        ):  # a command costs a fifth of a second of CPU: not before somebody listens
+        if not self.prefix:
+            # A command costs a fifth of a second of CPU: not before a server listens.
             try:
                 self.http("/healthz")
             except OSError:

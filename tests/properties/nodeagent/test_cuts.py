@@ -1,5 +1,5 @@
 """MIG instances made on demand, over a card that refuses what a real one refuses, killed anywhere: instances never overlap, none is
-destroyed that somebody holds or that we did not make, and after a restart ledger and card say the same."""
+destroyed that is in use or that we did not make, and after a restart ledger and card agree."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class World:
     steps_to_live: int | None = None
     dead: bool = False
     foreign: frozenset[MigPlace] = frozenset()
-    """Made by somebody else."""
+    """Made by another program."""
 
     def step(self) -> None:
         if self.steps_to_live is not None:
@@ -100,8 +100,8 @@ class World:
 
     def destroy(self, place: MigPlace) -> None:
         assert place not in self.foreign, "it was not ours"
-        assert uuid_of(place) not in self.grants, "somebody has a grant on it"
-        assert place not in self.contexts, "somebody has a context there"
+        assert uuid_of(place) not in self.grants, "there is a grant on it"
+        assert place not in self.contexts, "there is a context on it"
         if self.instances[place]:
             self.instances[place] = False
             self.step()
@@ -163,7 +163,7 @@ class World:
     def apply(self, event: object) -> None:
         self.step()
 
-    def tell(self, *words: object, **more: object) -> bool:
+    def record(self, *words: object, **more: object) -> bool:
         return True
 
 
@@ -306,11 +306,11 @@ def test_one_that_nobody_uses_is_had_again_and_goes_only_when_its_room_is_wanted
         world.grants.clear()
         assert await daemon.ask(MigWish("3g.40gb")) == first
         assert daemon.cuts.made_total == 1
-        assert await daemon.ask(MigWish("7g.80gb")) is None, "somebody has it"
+        assert await daemon.ask(MigWish("7g.80gb")) is None, "it is in use"
         await daemon.ask(MigWish("1g.10gb"))
         world.grants.clear()
         world.contexts.add(MigPlace("3g.40gb", Span(4, 4)))
-        assert await daemon.ask(MigWish("7g.80gb")) is None, "somebody has a context there"
+        assert await daemon.ask(MigWish("7g.80gb")) is None, "there is a context on it"
         assert MigPlace("3g.40gb", Span(4, 4)) in world.instances
         world.contexts.clear()
         assert await daemon.ask(MigWish("7g.80gb")) == uuid_of(MigPlace("7g.80gb", Span(0, 8)))

@@ -249,7 +249,7 @@ def test_damaged_files_are_kept_but_not_without_end(tmp_path: Path, monkeypatch:
         clock.now += 1
         return f"{clock.now:06}"
 
-    # Not of the module of that name itself: whoever logs asks it for the time, too.
+    # Not of the module of that name itself: logging reads the time from it, too.
     own = SimpleNamespace(strftime=stamp, gmtime=lambda: None)
     monkeypatch.setattr("nodeagent.adapters.ledger.sqlite_file.time", own)
     for number in range(20):

@@ -77,7 +77,7 @@ def check(book: GrantBook) -> None:
     for held in book.grants.values():
         assert held.record.state is not GrantState.ENDED, "an ended grant has left the book"
         assert held.record.spill is Spill.RESIDENT or held.record.paused
-        if held.record.spill is Spill.SPILLED:  # its room is whoever's asks
+        if held.record.spill is Spill.SPILLED:  # its room goes to the next request
             continue
         for device in held.record.devices:
             memory[device.gpu] += device.memory_bytes
@@ -85,7 +85,7 @@ def check(book: GrantBook) -> None:
             if held.record.policy is SharePolicy.HARD:
                 hard[device.gpu] += device.share_ppm
         if held.record.state is GrantState.ENDING:
-            assert not held.slots, "nobody is registered any more"
+            assert not held.slots, "no process is registered any more"
     for gpu in book.gpus:
         assert memory[gpu.uuid] <= gpu.memory_bytes
         assert hard[gpu.uuid] <= 1_000_000

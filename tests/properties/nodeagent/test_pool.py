@@ -98,7 +98,9 @@ def test_no_generation_is_a_mixture_and_the_last_word_stands(
         if found is None:
             return
         generation, body = found
-        assert any(repr(body) == repr(one) for one in meanings), "what nobody wanted is not shown"
+        assert any(repr(body) == repr(one) for one in meanings), (
+            "what was never published is not shown"
+        )
         before = shown.setdefault((wipes, generation), body)
         assert repr(before) == repr(body), "a generation has one content"
 
@@ -113,7 +115,7 @@ def test_no_generation_is_a_mixture_and_the_last_word_stands(
             writer.step(server)
         elif what == "restart":
             writer.sent, writer.plan = {}, []
-        elif server.slices:  # the kubelet takes away what its driver left, or somebody one of them
+        elif server.slices:  # the kubelet removes what its driver left, or a user removes one
             wipes += 1
             for name in sorted(server.slices)[: who or None]:
                 del server.slices[name]

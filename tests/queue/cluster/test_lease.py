@@ -242,7 +242,7 @@ async def led_through_a_lapse() -> tuple[SlowLease, list[int], list[str]]:
 
 
 def test_what_came_while_it_did_not_lead_for_a_moment_is_done_in_its_next_term() -> None:
-    """It may not write then, and whoever would have written does not come back to it."""
+    """It may not write then, and the writer does not try again."""
     api, terms, owners = asyncio.run(led_through_a_lapse())
     assert api.lapses == 1
     assert owners == ["meanwhile"]

@@ -89,7 +89,7 @@ def test_a_vendors_devices_are_given_and_come_back(desk: SharePods, plugin: Simu
         given = foreign.choose(document, NODE, 10**18)
         assert not isinstance(given, str), f"pod {i}: {given}"
         foreign.assume(f"pod-{i}", NODE, document, given)
-        if i % 2:  # and the API server tells of it later, or at once
+        if i % 2:  # and the watch reports it later, or at once
             document["metadata"]["annotations"] = given
             heard(desk, document, f"pod-{i}", spec={**document["spec"], "nodeName": NODE})
     assert foreign.why_not(foreign.asks(plugin.pod()), NODE), "it is full"

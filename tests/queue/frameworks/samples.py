@@ -1,4 +1,4 @@
-"""A document of each kind in the frameworks' table, with fields that nobody here knows, and what
+"""A document of each kind in the frameworks' table, with fields that no code here knows, and what
 its pod sets are."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Manifests: what is read from each version, what is told about mistakes, and the examples."""
+"""Manifests: what is read from each version, what is reported of mistakes, and the examples."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ cohort, with borrowing and lending limits; `whenCanBorrow`; StrictFIFO and BestE
 lower priorities within a ClusterQueue, and reclaiming within a cohort by one of them, with one flavor each (in a cohort one resource, too).
 Fair sharing and `borrowWithinCohort` are held against Kueue's own recorded runs instead.
 
-Longer than a file should be: whoever checks it against the documentation reads it from top to bottom, and nobody else calls a part of it.
+Longer than a file should be: it is checked against the documentation from top to bottom, and no other code calls a part of it.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class Reference:
         if limit is not None and after > nominal + limit:
             return False
         # Of what is for all: each gives what it lends, and takes what is above its own. While more is kept of it than there
-        # is, what is somebody's own counts for less, too.
+        # is, what a queue owns counts for less, too.
         pool = 0
         for one in self.queues.values():
             if one.in_cohort and (flavor, resource) in one.quotas:
@@ -364,7 +364,7 @@ class Reference:
         if used + amount <= nominal:
             return attempt([*own, *others], True)
         if used >= nominal or not any(map(lent, others)):
-            return attempt(own, True)  # nobody else's work is in question, so it may borrow at once
+            return attempt(own, True)  # no other queue's work is at stake, so it may borrow at once
         return attempt([*own, *others], False) or attempt(own, True)
 
     # -- preemption within a ClusterQueue ---------------------------------------------------------

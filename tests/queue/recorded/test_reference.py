@@ -44,7 +44,7 @@ def check(make: Make, reason: str, seeds: range) -> None:
     wrong, happened, cut = differences(make, seeds)
     assert not wrong, "\n".join(wrong)  # "Kueue" in it is the plain queue
     assert cut < len(seeds) // 10
-    assert happened["A"] > 5 * len(seeds), "hardly anybody started: nothing was tried"
+    assert happened["A"] > 5 * len(seeds), "hardly any workload started: nothing was tried"
     assert happened[reason] > len(seeds) // 10
 
 

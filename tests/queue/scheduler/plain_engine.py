@@ -1,4 +1,4 @@
-"""The engine without any of its shortcuts, to hold it against: everybody is looked at in every
+"""The engine without any of its shortcuts, to hold it against: every workload is looked at in every
 cycle, nothing is remembered between two, and preemption tries its candidates one by one."""
 
 from __future__ import annotations

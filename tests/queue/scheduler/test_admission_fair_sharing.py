@@ -60,7 +60,7 @@ def submit(made: Scheduler, *some: Workload, now_ns: int = 0) -> None:
 
 
 def run(made: Scheduler, now_ns: int) -> list[str]:
-    """Everybody who starts at this moment, in order."""
+    """Every workload that starts at this moment, in order."""
     found: list[str] = []
     while True:
         result = made.cycle(now_ns)
@@ -161,7 +161,7 @@ def test_a_blocked_one_lets_the_next_queue_pass_only_under_best_effort() -> None
 
 def test_under_strict_fifo_the_block_moves_when_usage_has_decayed() -> None:
     """b has used nothing, c something of late. b's head is too wide; once what it holds has made
-    b the heavier user, c's comes first, at a moment the engine itself tells."""
+    b the heavier user, c's comes first, at a moment that the engine reports."""
     made = shared(nominal=4, weights=(1000, 1000, 1000), queueing_strategy=STRICT)
     submit(made, *line("c", 1, amount=2), *line("b", 1))
     assert run(made, 1) == ["b0", "c0"]
@@ -450,7 +450,7 @@ def test_quota_is_kept_and_the_least_user_is_served_first(
                 assert figure[one.info.workload.queue_name] == min(fitting)
                 running.append(one.info.workload.name)
             if not result.reserved and not result.more:
-                assert not fitting, "somebody fits and is not started"
+                assert not fitting, "a workload fits and is not started"
                 break
 
 

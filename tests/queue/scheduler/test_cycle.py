@@ -97,7 +97,7 @@ def test_a_preemptor_keeps_its_place_until_the_preempted_have_stopped() -> None:
     made.submit(workload("passer", "q", 1, priority=9))
     again = made.cycle(SECOND)
     assert not again.reserved
-    assert not again.preempted, "nobody is told to stop twice"
+    assert not again.preempted, "no workload is preempted twice"
     assert again.pending[0].reason is PendingReason.WAITING_FOR_PREEMPTED_WORKLOADS
     made.release(key("low"))
     assert started(made) == ["high"]

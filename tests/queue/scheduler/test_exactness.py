@@ -1,4 +1,4 @@
-"""Skipping is exact: the engine decides as one does that looks at everybody in every cycle."""
+"""Skipping is exact: the engine decides as one that looks at every workload in every cycle."""
 
 from __future__ import annotations
 
@@ -310,7 +310,7 @@ def test_when_a_cycle_says_that_there_is_no_more_there_is_no_more(program: Progr
 @settings(max_examples=150, deadline=None)
 @given(programs(delays_ns=(0,)))
 def test_whom_a_changed_object_does_not_touch_had_nothing_to_gain(program: Program) -> None:
-    """After any change, looking at everybody in all trees again brings nothing that the trees it
+    """After any change, looking at every workload in all trees again brings nothing that the trees it
     touches did not."""
     player = Player(program, build(program))
     made = player.made

@@ -64,7 +64,7 @@ class Run:
             self.holding.append(one.info.key)
             queue = self.made.pending[one.info.cluster_queue]
             if queue.strategy is QueueingStrategy.STRICT_FIFO:
-                assert one.info.key == before[queue.name][0], "somebody was passed"
+                assert one.info.key == before[queue.name][0], "a workload was passed over"
         self.stopping += [one.target.key for one in result.preempted]
         assert len(set(self.stopping)) == len(self.stopping), "told to stop twice"
         self.log.append(
@@ -158,7 +158,7 @@ def test_the_same_events_give_the_same_decisions(plan: Plan) -> None:
 @settings(max_examples=120, deadline=None)
 @given(plans())
 def test_nobody_set_aside_could_start(plan: Plan) -> None:
-    """Once cycles decide nothing more, looking at everyone anew finds nobody who just fits. (A
+    """Once cycles decide nothing more, looking at all of them again finds none that just fits. (A
     search that goes on where it was may have passed over what became free since, as in Kueue.)"""
     run = Run(plan, preserve=False)
     for _ in range(60):

@@ -302,7 +302,7 @@ def test_a_slow_client_does_not_stop_the_others(controller: QueueController) -> 
 
 
 def test_certificates(tmp_path: Path) -> None:
-    """Mutual TLS: nobody without a certificate, users within their rights, new files without a restart."""
+    """Mutual TLS: no client without a certificate, users within their rights, new files without a restart."""
     authority, stranger = Authority(tmp_path / "pki"), Authority(tmp_path / "other")
     server = authority.issue("queue", "DNS:localhost")
     admin, user = authority.issue("admin", "DNS:admin"), authority.issue("ann", "DNS:ann")

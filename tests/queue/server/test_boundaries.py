@@ -1,6 +1,6 @@
 """No message, file or bit keeps the service from starting, or stops it for good.
 
-Every field of every request, found in the descriptors, gets every boundary of its type, from somebody with every
+Every field of every request, found in the descriptors, gets every boundary of its type, from a caller with every
 right; and the database gets flipped bits and cuts. What comes back is a status, or one clear line; what was there
 stays; and the next start finds a sound queue.
 """
@@ -218,7 +218,7 @@ def _tried(path: Path, service: str, name: str, part: int) -> int:
             raise AssertionError(f"{name}: {what}") from error
         tried += 1
     assert running.shell.book.contradictions() == []
-    assert running.shell.book.journal.term == term, "nobody moves the term"
+    assert running.shell.book.journal.term == term, "no request moves the term"
     again = running.restart()
     assert {one.id for one in map(_who, again.shell.book.catalogue.records.values())} >= before
     again.honest()
@@ -324,7 +324,7 @@ def _flips(tmp_path: Path, sound: bytes, count: int, seed: int) -> None:
             kept = tmp_path / f"damaged-{number}.sqlite"
             kept.write_bytes(raw)
             raise AssertionError(f"case {number} of seed {seed}, kept as {kept}") from error
-    assert 0 < started < count, "some are damaged where nobody looks, and some are not"
+    assert 0 < started < count, "some are damaged where no reader looks, and some are not"
     path.write_bytes(sound)
     assert _opened(path)
 

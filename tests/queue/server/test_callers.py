@@ -176,7 +176,7 @@ def test_reviews_are_kept_for_a_moment_and_asked_once(monkeypatch: pytest.Monkey
         for _ in range(2):
             with pytest.raises(ReviewUnavailable):
                 await reviewer.review("away")
-        assert len(asked) == 7, "that nobody answered is not kept"
+        assert len(asked) == 7, "a review without an answer is not kept"
 
     asyncio.run(play())
 

@@ -49,7 +49,7 @@ class Connection:
 
 
 class Line:
-    """Reading turns with callers of one connection each, unless told otherwise."""
+    """Reading turns with callers of one connection each, unless set otherwise."""
 
     def __init__(self, *callers: str) -> None:
         self.turns = FairReading()
@@ -138,7 +138,7 @@ def test_one_is_read_at_a_time_and_the_next_when_its_first_call_begins() -> None
             line.of[name].say()
         seen = []
         for _ in range(4):
-            await asyncio.sleep(0)  # the loop hears who has said something
+            await asyncio.sleep(0)  # the loop sees which connections have data
             await asyncio.sleep(0)
             (one,) = line.read()
             seen.append(one)

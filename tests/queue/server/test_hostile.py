@@ -1,7 +1,7 @@
 """33 hostile peers of each kind, and an honest user and the probes beside them.
 
 The promise (docs/security.md) is an answer within 100 ms for 99 of 100; `make bench` measures that. Here the margins
-are wide, because the machine may be busy with other things: what is counted is that nobody honest is refused, that
+are wide, because the machine may be busy with other things: what is counted is that no honest client is refused, that
 every probe is answered, and that the controller is as it was.
 """
 

@@ -142,8 +142,8 @@ CASES = [
 ]  # fmt: skip
 
 ALSO = {
-    # What else it takes: whoever says a check's result of a workload that it may not change is a check's
-    # controller, and whoever names a node is that node or an admin.
+    # What else it takes: a caller that reports a check's result of a workload it may not change is a check's
+    # controller, and a caller that names a node is that node or an admin.
     "pass a check": lambda caller: may(caller, Act.CHANGE_WORKLOAD, ANN) or bool(caller.checks),
     "submit there": lambda caller: caller.admin or may(caller, Act.SESSION, ANN),
     "submit as ann": lambda caller: caller.admin or may(caller, Act.SESSION, ANN),

@@ -107,7 +107,7 @@ def cable() -> Iterator[Cable]:
 
 
 class NodeInSpace(Node):
-    """A node whose daemon lives in another network namespace; its Unix socket is everybody's."""
+    """A node whose daemon lives in another network namespace; any process may connect to its Unix socket."""
 
     space = ""
 

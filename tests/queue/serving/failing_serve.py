@@ -1,7 +1,7 @@
 """`sluice-queue serve` that kills itself with SIGKILL at one step: SLUICE_QUEUE_FAILPOINT=LABEL:before|staged|after.
 
 LABEL is one of a transaction's (see `Change.label`). `before`: nothing of it is on the disk; `staged`: its rows were
-handed over and not committed; `after`: it is on the disk and nobody has heard of it. Only transactions that change something count.
+handed over and not committed; `after`: it is on the disk and was not answered. Only transactions that change something count.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Hundreds of processes wait on one node: its session lives, each is told its place, each may give up."""
+"""Hundreds of processes wait on one node: its session lives, each is sent its place, each may give up."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def test_many_wait_on_one_node(controller: QueueController, many: int) -> None:
             await until("each knows its place", lambda: places() == set(range(1, many + 1)), 120)
             assert standing(controller) == many
 
-            # The first of the line gives up: everybody behind moves, and hears of it.
+            # The first of the line gives up: all behind it move, and get their new places.
             first = next(i for i, steps in enumerate(told) if steps[-1].position == 1)
             waits[first].cancel()
             told[first] = []
-            await until("everybody has moved", lambda: places() == set(range(1, many)), 120)
+            await until("all have moved", lambda: places() == set(range(1, many)), 120)
 
             assert node.desk.trouble == ""
             assert node.desk.view().sessions_total == 1, "no report was late for all who wait"
@@ -62,7 +62,7 @@ def test_many_wait_on_one_node(controller: QueueController, many: int) -> None:
 
             for task in waits:
                 task.cancel()
-            await until("nobody stands in line any more", lambda: not standing(controller), 120)
+            await until("no workload waits any more", lambda: not standing(controller), 120)
             assert node.desk.view().sessions_total == 1
             assert node.keeper.started == []
 
@@ -71,7 +71,7 @@ def test_many_wait_on_one_node(controller: QueueController, many: int) -> None:
 
 
 def test_who_waits_on_a_node_starts_when_there_is_quota(controller: QueueController) -> None:
-    """All the way through the one stream and the batches: told to wait, then started, each once."""
+    """All the way through the one stream and the batches: sent a wait, then a start, each once."""
     controller.start()
     controller.apply(CLOSED)
 

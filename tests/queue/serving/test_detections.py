@@ -24,7 +24,7 @@ WIRE = Wire(find_descriptors())
 
 
 def shown(controller: QueueController, wanted: int) -> dict[str, dict[str, Any]]:
-    """Detections that a new viewer is told of, once there are as many as are wanted."""
+    """Detections that a new viewer gets, once there are as many as are wanted."""
     origin, _, ticket = controller.cli("web").stdout.strip().partition("#ticket=")
     enter = urllib.request.Request(
         f"{origin}api/enter",

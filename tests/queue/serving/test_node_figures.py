@@ -78,7 +78,7 @@ class Controller:
         raise NotOffered("not here")
         yield []
 
-    async def tell(self, fence: Fence, works: Sequence[Work]) -> list[bool]:
+    async def report_works(self, fence: Fence, works: Sequence[Work]) -> list[bool]:
         return [True] * len(works)
 
     async def close(self) -> None:

@@ -59,7 +59,7 @@ def test_a_node_may_not_speak_for_another(
     until(
         "it is refused by name",
         lambda: (
-            "n1 (node) may not speak for a node (node n2)"
+            "n1 (node) may not act as a node (node n2)"
             in (node.directory / "daemon.log").read_text()
         ),
     )

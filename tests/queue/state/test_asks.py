@@ -127,7 +127,7 @@ def test_an_owner_who_wants_a_gpu_alone_gets_it_and_keeps_it() -> None:
     assert world.assignment(first).gpus[0].uuid != world.assignment(alone).gpus[0].uuid
     late = pod(world, "late", "nvidia.com/gpu: 2, nvidia.com/gpumem: 1024, nvidia.com/gpucores: 10")
     assert world.told(late) is None
-    assert "is held by a pod that wants no company" in world.status(late).message
+    assert "is in exclusive use" in world.status(late).message
     second = pod(world, "second", share, "sluice.dev/share-policy: exclusive")
     assert "exclusive" in world.status(second).message
     for one in (first, alone):

@@ -8,7 +8,7 @@ import pytest
 
 from queuecontroller.scheduler.model.objects import WorkloadKey
 from queuecontroller.state.book import BookSettings
-from queuecontroller.state.node_service import Said
+from queuecontroller.state.node_service import WorkReport
 from queuecontroller.state.nodes.seals import Fence
 from queuecontroller.state.nodes.sessions import Held, StaleEpoch, Superseded
 from queuecontroller.state.records import Desired, PodState
@@ -319,7 +319,7 @@ def test_a_sealed_row_that_cannot_be_read_is_not_adopted() -> None:
 
 def test_nobody_speaks_before_connecting() -> None:
     world = World()
-    said = Said("n9", 1, "team-a/x", "", "u", 1)  # type: ignore[arg-type]
+    said = WorkReport("n9", 1, "team-a/x", "", "u", 1)  # type: ignore[arg-type]
     with pytest.raises(StaleEpoch):
         world.step("confirm", lambda book, now: book.desk.release(said, True, now))
 
@@ -330,15 +330,15 @@ def test_a_node_hears_of_its_own_that_wait_and_of_others_no_more_than_of_what_is
     mine, other = world.submit(node="n1"), world.submit(node="n2")
     room = WaitingRoom(Views(world.book), world.book.workloads, "n1")
     for key in (mine, other):
-        room.tell(key)
+        room.add(key)
     found = {one.workload: one for one in room.news(world.now_ns)}
     assert (found[mine].phase, found[mine].position) == ("Pending", 1)
     assert found[other] == Status(other), "not even that it is there"
     assert room.news(world.now_ns) == [], "nothing is new"
     world.step("delete", lambda book, now: book.delete(("Workload", *mine.split("/")), "", now))
-    room.tell_gone(mine)
+    room.add_gone(mine)
     assert [(one.workload, one.phase) for one in room.news(world.now_ns)] == [(mine, "Deleted")]
-    room.tell_gone(mine)
+    room.add_gone(mine)
     assert room.news(world.now_ns) == []
 
 
@@ -347,15 +347,15 @@ def test_places_of_many_who_wait_are_renewed_in_turn() -> None:
     keys = [world.submit(node="n1") for _ in range(2 * PLACES + 1)]
     room = WaitingRoom(Views(world.book), world.book.workloads, "n1")
     for key in keys:
-        room.tell(key)
+        room.add(key)
     assert len(room.news(world.now_ns)) == len(keys)
     world.book.delete(("Workload", *keys[0].split("/")), "", world.now_ns)
-    room.tell_gone(keys[0])
+    room.add_gone(keys[0])
     told: list[int] = []
     for looks in range(3):
         told.append(len(room.news(world.now_ns)))
         assert told[looks] <= PLACES + 1
-    assert sum(told) == len(keys), "everybody has heard of the new place, each once"
+    assert sum(told) == len(keys), "each was sent its new place once"
 
 
 def test_a_place_that_was_kept_becomes_the_pods_own_without_being_free_or_taken_twice() -> None:

@@ -94,7 +94,7 @@ def test_a_pods_gpus_count_once_and_go_with_it() -> None:
         gpu = room.stock.nodes["n"].gpus["GPU-0"]
         return gpu.memory_bytes // GIB, gpu.slots
 
-    assert left() == (59, 8), "two of 10 GiB, and one that is nobody's pod's"
+    assert left() == (59, 8), "two of 10 GiB, and one that belongs to no pod"
     assert room.pods.holding("u-a") is not None
     book.desk.report("n", node.record.epoch, 1, reported(two), 3)
     assert left() == (69, 9)

@@ -1,4 +1,4 @@
-"""A changed object makes those look again that it touches, and nobody else."""
+"""A changed object has the workloads that it concerns evaluated again, and no others."""
 
 from __future__ import annotations
 

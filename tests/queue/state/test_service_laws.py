@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from queuecontroller.scheduler.model.objects import WorkloadKey
-from queuecontroller.state.node_service import Said
+from queuecontroller.state.node_service import WorkReport
 from queuecontroller.state.nodes.sessions import StaleEpoch
 from queuecontroller.state.records import Desired, OnPreemption, PodState
 from tests.queue.state.world import GIB, SECOND, World, gpu
@@ -43,7 +43,7 @@ class ManyHands(RuleBasedStateMachine):
         self.world = World()
         if by_usage:
             self.world.apply(BY_USAGE)
-        self.messages: list[tuple[str, Said]] = []
+        self.messages: list[tuple[str, WorkReport]] = []
         self.running: set[tuple[str, str, int]] = set()
         self.number = 0
         self.world.connect()

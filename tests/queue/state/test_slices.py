@@ -238,7 +238,7 @@ def test_a_call_of_a_user_is_bounded_and_an_admins_is_not() -> None:
 def test_a_hundred_thousand_replicas_are_refused_before_they_are_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """They took seconds of the one loop that serves everybody, and the answer was no."""
+    """They took seconds of the one event loop, and the answer was no."""
     world = World()
     made: list[object] = []
     original = jobs.workloads_of
@@ -248,7 +248,7 @@ def test_a_hundred_thousand_replicas_are_refused_before_they_are_made(
         return original(*given)
 
     monkeypatch.setattr(submission, "workloads_of", making)
-    with pytest.raises(Refused, match="takes an admin"):
+    with pytest.raises(Refused, match="requires an admin"):
         world.book.apply(documents(DEPLOYMENT), False, 1, EVE)
     assert made == []
     fewer = documents(DEPLOYMENT.replace("100000", "3"))

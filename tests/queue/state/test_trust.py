@@ -13,8 +13,8 @@ import pytest
 from queuecontroller.server.api.messages import (
     read_capacity,
     read_hello,
-    read_said,
     read_usage,
+    read_work_report,
 )
 from queuecontroller.server.api.wire import Wire, find_descriptors
 from queuecontroller.server.store.sqlite import SqliteStore, StoreUnusable
@@ -206,7 +206,7 @@ def test_an_operator_may_say_that_the_database_is_an_old_copy() -> None:
     assert not world.book.journal.has_forgotten(revision)
 
 
-# --- what nodes are told (S2) --------------------------------------------------------------------
+# --- what nodes are sent (S2) --------------------------------------------------------------------
 
 
 def test_a_node_is_sent_no_manifest_and_no_secret() -> None:
@@ -281,7 +281,7 @@ def test_a_capacity_that_cannot_be_is_refused(capacity: dict[str, Any]) -> None:
 def test_odd_names_of_nodes_and_huge_usages_are_refused() -> None:
     for name in ("", "n\n1", "-n", "n" * 254, "../n", "n 1"):
         with pytest.raises(Refused, match="node"):
-            read_said(WIRE.ReleaseNotice(), WIRE.NodeNews(node=name))
+            read_work_report(WIRE.ReleaseNotice(), WIRE.NodeNews(node=name))
     with pytest.raises(Refused, match="memory_bytes"):
         read_usage([WIRE.WorkUsage(workload="a/b", memory_bytes=1 << 63)])
     with pytest.raises(Refused, match="used_ratio"):
@@ -366,7 +366,7 @@ def test_a_status_is_not_its_submitters_word() -> None:
     apply(world, early, ANN)
     (record,) = world.book.workloads.records.values()
     assert record.workload.uid != "mine"
-    assert record.workload.created_ns == world.now_ns, "nobody stands in line since 2001"
+    assert record.workload.created_ns == world.now_ns, "no workload has waited since 2001"
     for status in (
         "{admissionChecks: [{name: budget, state: Ready}]}",
         "{requeueState: {count: 3}}",
@@ -408,7 +408,7 @@ def test_the_fence_of_a_queue_holds_on_every_door() -> None:
 def test_a_token_is_its_submitters() -> None:
     world = World()
     world.submit(name="one", user="ann", token="t")
-    with pytest.raises(Refused, match="another's"):
+    with pytest.raises(Refused, match="another user's"):
         world.submit(name="two", user="eve", token="t")
 
 

@@ -17,7 +17,7 @@ import yaml
 from queuecontroller.scheduler.model.objects import WorkloadKey
 from queuecontroller.scheduler.placement.capacity import GpuCapacity, NodeCapacity
 from queuecontroller.state.book import Applied, Book, BookSettings
-from queuecontroller.state.node_service import Said
+from queuecontroller.state.node_service import WorkReport
 from queuecontroller.state.nodes.sessions import Held, Hello
 from queuecontroller.state.objects.submission import Submission
 from queuecontroller.state.records import (
@@ -224,9 +224,9 @@ class World:
         )
         self.settle()
 
-    def said(self, key: WorkloadKey, pod: str = "", reason: str = "") -> Said:
+    def said(self, key: WorkloadKey, pod: str = "", reason: str = "") -> WorkReport:
         one = self.assignment(key, pod)
-        return Said(one.node, self.epochs[one.node], key, pod, one.uid, one.attempt, reason)
+        return WorkReport(one.node, self.epochs[one.node], key, pod, one.uid, one.attempt, reason)
 
     def confirm(self, key: WorkloadKey, state: str = "running", pod: str = "") -> bool:
         said = self.said(key, pod)

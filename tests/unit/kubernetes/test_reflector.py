@@ -1,5 +1,5 @@
 """The reflector against a server that lives in the test: whatever is cut, refused or forgotten on the way, what it
-has told is in the end what is there, and nothing is told twice."""
+has reported is in the end what is there, and nothing is reported twice."""
 
 from __future__ import annotations
 
@@ -241,7 +241,9 @@ def test_a_kind_that_is_gone_takes_along_all_that_was_of_it_and_may_come_back() 
     it.paused()
     assert it.refused(404, "not found") == []
     assert it.missing
-    assert len(it) == 1, "an API server that starts answers so, too: somebody else has to know"
+    assert len(it) == 1, (
+        "an API server that starts answers so, too: another check has to find it out"
+    )
     (gone,) = it.vanished()
     assert isinstance(gone, Removed)
     assert len(it) == 0
@@ -262,7 +264,7 @@ def test_a_request_that_was_given_up_is_followed_by_all_there_is(streaming: bool
     turn(it, server, "well", 0, 1 << 20)
     it.piece(b'{"type":"ADD')  # it is given up in the middle of a line
     server.delete("a")
-    it.anew()
+    it.restart()
     assert not it.synced
     consumer = Consumer()
     consumer.known["n/a"] = ("11", "1")

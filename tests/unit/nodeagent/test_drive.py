@@ -1,4 +1,4 @@
-"""One rule for everything that fails while a book's instructions are carried out: what is kept, what is told, and to whom."""
+"""One rule for everything that fails while a book's instructions are carried out: what is kept, what is reported, and to whom."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Echo:
 
 
 class WorkloadActions:
-    """Carries out: fails at the words it was told to, and brings events at others."""
+    """Carries out: fails at the given words, and brings events at others."""
 
     def __init__(self) -> None:
         self.book = Echo()

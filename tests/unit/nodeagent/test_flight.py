@@ -42,7 +42,7 @@ OWNER = Process(100, 1, 1000, 1000, 100)
 
 
 class Told:
-    """A book with its tape, told events one second apart."""
+    """A book with its tape, given events one second apart."""
 
     def __init__(self, book: Any, quiet: frozenset[type] = frozenset()) -> None:
         self.book: Book[Any, Any] = book

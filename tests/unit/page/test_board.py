@@ -85,7 +85,7 @@ def test_what_did_not_change_is_not_told(first: Any, second: Any) -> None:
     after = whole(board, EVERYTHING)
     for one in board.since(revision, EVERYTHING) or []:
         if not one.is_new and one.fields is not None:
-            # A field may have come and gone; one that nobody touched is not there.
+            # A field may have come and gone; one that was not changed is not there.
             touched = {n for k, f in second if k == one.key for n in {**before[k], **(f or {})}}
             assert one.fields.keys() <= touched | before[one.key].keys() | after[one.key].keys()
     board_again = board.since(board.revision, EVERYTHING)

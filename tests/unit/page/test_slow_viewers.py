@@ -1,4 +1,4 @@
-"""A viewer who does not read: it holds little, is cut after a while, is told so, and goes on where it was."""
+"""A viewer who does not read: it holds little, is disconnected after a while with a reason, and goes on where it was."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WINDOWS = 32
 
 
 class Shown:
-    """A backend with one board, which everybody sees."""
+    """A backend with one board, which every viewer sees."""
 
     site = "queue"
     takes_tokens = True

@@ -22,7 +22,7 @@ AUTO: Final = "auto"
 DEADLINES_S: Final = {PREBUILT: 15.0, BCC: 60.0}
 """Seconds. On an idle machine the first takes a tenth of a second, the other compiles for 1 to 3 s.
 Together they stay below the time that the daemon gives its child to start (watch.py)."""
-MAX_SAID_CHARACTERS: Final = 2000
+MAX_OUTPUT_CHARACTERS: Final = 2000
 """Characters kept of a loader's output: the end, where compilers and the verifier give the
 reason."""
 NOT_BUILT: Final = "the prebuilt programs are not at {path}"
@@ -95,13 +95,13 @@ async def _run(loader: str, module: str, arguments: Sequence[str]) -> dict[str, 
         finally:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
-        said = (await errors).decode("utf-8", "replace").strip()[-MAX_SAID_CHARACTERS:]
+        output = (await errors).decode("utf-8", "replace").strip()[-MAX_OUTPUT_CHARACTERS:]
     try:
         answer = json.loads(text)
     except ValueError:
-        raise LoadFailed(f"{loader} ended without an answer: {said}") from None
+        raise LoadFailed(f"{loader} ended without an answer: {output}") from None
     if "error" in answer:
-        raise LoadFailed(f"{answer['error']}: {said}" if said else answer["error"])
+        raise LoadFailed(f"{answer['error']}: {output}" if output else answer["error"])
     return dict(zip(answer["names"], fds, strict=True))
 
 

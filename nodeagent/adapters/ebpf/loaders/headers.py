@@ -56,9 +56,8 @@ def kernel_headers(
 
 
 def _are_headers(place: Path) -> bool:
-    return os.path.exists(
-        place / "include" / "linux" / "kconfig.h"
-    )  # It raises no OSError, as Path's method does.
+    # It raises no OSError, as Path's method does.
+    return os.path.exists(place / "include" / "linux" / "kconfig.h")
 
 
 def _of_host(host: Path, path: Path) -> Path:

@@ -212,8 +212,8 @@ class DevicePluginManager:
     # --- what is offered ----------------------------------------------------------------------
 
     def _offers(self) -> dict[str, tuple[Offer, ...]]:
-        rules, told = self._settings.offers, self._settings.numa_topology
-        nodes = {gpu.uuid: gpu.numa_node for gpu in self._gpus.units() if told}
+        rules, numa_topology = self._settings.offers, self._settings.numa_topology
+        nodes = {gpu.uuid: gpu.numa_node for gpu in self._gpus.units() if numa_topology}
         found = offers(self._gpus.capacities(), rules)
         if found.problem != self.problem:
             self.problem = found.problem
@@ -510,7 +510,7 @@ class DevicePluginManager:
         await self._ledger.commit(do.rows)
 
     async def _make_grant(self, do: kb.MakeGrant) -> None:
-        """Where it was decided, where the kubelet counts it, or anywhere: the first that can."""
+        """Make the grant on the decided GPU, else where the kubelet counts it, else on any GPU."""
         limits, of = do.limits, do.container
         name = f"{of.namespace}/{of.pod}/{of.container}" if of.pod else f"pod {of.pod_uid}"
         name = name[:LONGEST_NAME]

@@ -102,12 +102,12 @@ class Starting:
             except NoPodSource as error:
                 requests = RequestsUnknown(str(error))
             except KubeletAway as error:
-                raise RetryLater(f"what the pod asks for cannot be read now: {error}") from error
+                raise RetryLater(f"the pod's requests cannot be read now: {error}") from error
             for source in sources:
                 try:
                     found = await source.limits(pod, container, requests, gpus)
                 except KubeletAway as error:
-                    raise RetryLater(f"whose the pod is cannot be read now: {error}") from error
+                    raise RetryLater(f"the pod's owners cannot be read now: {error}") from error
                 if found is not None:
                     parts.append(found)
                     break
@@ -122,7 +122,7 @@ class Starting:
         if whole:
             return _whole(gpus, parts)
         if not parts:
-            raise RetryLater(f"nothing says how much of a GPU {holder.pod} may have")
+            raise RetryLater(f"no source in kubelet.limits has GPU limits for {holder.pod}")
         return merge(parts)
 
     def _let_in_unread(self, pod: PodIdentity, container: str, why: str) -> None:
@@ -133,7 +133,7 @@ class Starting:
         if now_ns - self._unread_logged_ns >= LOG_UNREAD_NS:
             self._unread_logged_ns = now_ns
             log.warning(
-                "kubelet: %s, container %s, has the node's defaults, whatever it asks for: %s",
+                "kubelet: %s, container %s, has the node's defaults instead of its requests: %s",
                 pod,
                 container,
                 why,

@@ -2,9 +2,6 @@
 GPU's time that it used since the last measurement. Written when a claim is prepared, and again only
 when a figure is wrong by more than a point: a busy node's figures move all the time, and every
 write costs the API server.
-
-Written when a claim is prepared, and again only when what stands there has become wrong by more
-than a point: a busy node's figures move all the time, and every write costs the API server.
 """
 
 from __future__ import annotations
@@ -40,8 +37,8 @@ class _Mark:
     consumed_ns: tuple[int, ...]
 
 
-class Telling:
-    """Implements Endpoint."""
+class ClaimStatusWriter:
+    """Writes the status of this node's prepared claims. Implements Endpoint."""
 
     def __init__(
         self,
@@ -59,7 +56,7 @@ class Telling:
         self._every_s = every_s
         self._background = BackgroundTasks(fatal)
         self._marks: dict[GrantId, _Mark] = {}
-        self._told: dict[ClaimUid, list[dict[str, Any]]] = {}
+        self._written: dict[ClaimUid, list[dict[str, Any]]] = {}
         self._changed = asyncio.Event()
         self._trouble = ""
         self.writes_total = 0
@@ -84,28 +81,29 @@ class Telling:
             measured = self._now_s() >= next_s
             if measured:
                 next_s = self._now_s() + self._every_s
-            await self.look(measured)
+            await self.write(measured)
 
     def _now_s(self) -> float:
         return self._clock.monotonic_ns() / NS_PER_S
 
-    async def look(self, measured: bool) -> None:
-        """`measured`: the time since the last look is long enough to say what was had in it."""
+    async def write(self, measured: bool) -> None:
+        """Write the statuses that are out of date. `measured`: True if enough time has passed
+        since the last measurement of GPU time for another one."""
         rows = [row for row in self._manager.prepared() if row.state is ClaimState.PREPARED]
         kept = {row.claim.uid for row in rows}
-        for uid in self._told.keys() - kept:
-            del self._told[uid]
+        for uid in self._written.keys() - kept:
+            del self._written[uid]
         for row in rows:
-            before = self._told.get(row.claim.uid)
+            before = self._written.get(row.claim.uid)
             if before is not None and not measured:
                 continue
             devices = self._devices(row, measured)
             if devices is None or (before is not None and _alike(before, devices)):
                 continue
             try:
-                await self._status.tell(row.claim, devices)
+                await self._status.write(row.claim, devices)
             except Conflict:
-                pass  # It is gone, and will be released.
+                pass  # The claim was deleted, and will be released.
             except PoolAway as error:
                 if str(error) != self._trouble:
                     log.warning("dra: cannot write the status of ResourceClaims: %s", error)
@@ -114,10 +112,10 @@ class Telling:
             else:
                 self._trouble = ""
                 self.writes_total += 1
-            self._told[row.claim.uid] = devices
+            self._written[row.claim.uid] = devices
 
     def _devices(self, row: PreparedClaim, measured: bool) -> list[dict[str, Any]] | None:
-        """None: a grant has just ended."""
+        """The status of each device of a claim; None if a grant of it has just ended."""
         if row.allocation is None:
             return None
         found = []
@@ -128,7 +126,7 @@ class Telling:
             consumed = tuple(
                 opened.account.total(index).consumed_ns for index in range(len(held.record.devices))
             )
-            had = self._had(part.grant, consumed) if measured else None
+            used = self._used_percent(part.grant, consumed) if measured else None
             gpus: dict[GpuUuid | None, int] = {
                 one.gpu: index for index, one in enumerate(held.record.devices)
             }
@@ -139,14 +137,14 @@ class Telling:
                     "driver": DRIVER,
                     "pool": share.pool,
                     "device": share.device,
-                    "data": data(held.record, at, had[at] if had else None),
+                    "data": data(held.record, at, used[at] if used else None),
                 }
                 if share.share_id:
                     entry["shareID"] = share.share_id
                 found.append(entry)
         return found
 
-    def _had(self, grant: GrantId, consumed: tuple[int, ...]) -> tuple[float, ...] | None:
+    def _used_percent(self, grant: GrantId, consumed: tuple[int, ...]) -> tuple[float, ...] | None:
         """Used share of each GPU's time since the last measurement, in percent."""
         now_ns = self._clock.monotonic_ns()
         mark, self._marks[grant] = self._marks.get(grant), _Mark(now_ns, consumed)
@@ -160,7 +158,7 @@ class Telling:
         )
 
 
-def data(record: GrantRecord, at: int, had_percent: float | None) -> dict[str, Any]:
+def data(record: GrantRecord, at: int, used_percent: float | None) -> dict[str, Any]:
     """Status data of one share."""
     device = record.devices[at]
     granted: dict[str, Any] = {
@@ -174,8 +172,8 @@ def data(record: GrantRecord, at: int, had_percent: float | None) -> dict[str, A
     if record.ceiling_ppm:
         granted["ceilingPercent"] = record.ceiling_ppm / 10_000
     found: dict[str, Any] = {"grant": record.grant, "gpu": device.gpu, "granted": granted}
-    if had_percent is not None:
-        found["achieved"] = {"cores": had_percent}
+    if used_percent is not None:
+        found["achieved"] = {"cores": used_percent}
     return found
 
 
@@ -184,10 +182,10 @@ def _alike(before: list[dict[str, Any]], now: list[dict[str, Any]]) -> bool:
         return False
     for one, other in zip(before, now, strict=True):
         was, is_ = dict(one["data"]), dict(other["data"])
-        had = was.pop("achieved", {}).get("cores")
-        has = is_.pop("achieved", {}).get("cores")
+        before_ = was.pop("achieved", {}).get("cores")
+        now_ = is_.pop("achieved", {}).get("cores")
         if was != is_ or one.get("shareID") != other.get("shareID"):
             return False
-        if has is not None and (had is None or abs(has - had) > POINTS):
+        if now_ is not None and (before_ is None or abs(now_ - before_) > POINTS):
             return False
     return True

@@ -67,7 +67,7 @@ class Publisher:
         self._changed = asyncio.Event()
         self._wanted: tuple[Body, ...] = ()
         self._since_ns: int | None = None
-        """When what is wanted became different from what is written."""
+        """Time in ns since which the wanted slices differ from the written ones."""
         self.trouble = "not written yet"
         """Error for which the slices are outdated; empty if they are up to date."""
         self.writes_total = 0

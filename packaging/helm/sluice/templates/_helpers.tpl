@@ -27,13 +27,13 @@ app.kubernetes.io/instance: {{ .root.Release.Name }}
 app.kubernetes.io/component: {{ .component }}
 {{- end -}}
 
-{{/* Whether there is an API server to ask: `helm template` has none, and every object seems to be missing. */}}
+{{/* Returns yes if there is an API server: with `helm template` every lookup is empty. */}}
 {{- define "sluice.online" -}}
 {{- if lookup "v1" "Namespace" "" "kube-system" }}yes{{ end -}}
 {{- end -}}
 
-{{/* Sets keys in a section of TOML text: (dict "text" T "section" S "lines" (dict KEY LINE)). A key that the text's own
-     section has already stays as it is there; the section is made where it is missing. */}}
+{{/* Sets keys in a section of TOML text: (dict "text" T "section" S "lines" (dict KEY LINE)). A key that is in
+     the text's own section already is kept; a missing section is added. */}}
 {{- define "sluice.section" -}}
 {{- $lines := list -}}
 {{- range $key, $line := .lines -}}
@@ -57,7 +57,7 @@ app.kubernetes.io/component: {{ .component }}
 {{- .Values.queue.tlsSecret | default (printf "%s-queue-tls" (include "sluice.name" .)) -}}
 {{- end -}}
 
-{{/* The labels by which nodes with NVIDIA's GPUs are known, one term each, any of which will do. */}}
+{{/* Labels of nodes with NVIDIA's GPUs, one term each; any of them is enough. */}}
 {{- define "sluice.gpuLabels" -}}
 - {key: nvidia.com/gpu.present, operator: In, values: ["true"]}
 - {key: sluice.dev/gpu, operator: In, values: ["true"]}
@@ -69,7 +69,7 @@ app.kubernetes.io/component: {{ .component }}
 - {key: kubernetes.azure.com/accelerator, operator: In, values: ["nvidia"]}
 {{- end -}}
 
-{{/* Which nodes the agent runs on; what cleans up after it runs on the same. */}}
+{{/* Nodes of the agent, and of the cleanup after it. */}}
 {{- define "sluice.agentPlace" -}}
 {{- with .Values.agent.nodeSelector }}
 nodeSelector: {{- toYaml . | nindent 2 }}
@@ -105,9 +105,9 @@ tolerations: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end -}}
 
-{{/* --- values that nobody knows --- */}}
+{{/* --- unknown values --- */}}
 
-{{/* How many letters differ between .a and .b: Levenshtein's distance, row by row. */}}
+{{/* The Levenshtein distance of .a and .b, row by row. */}}
 {{- define "sluice.distance" -}}
 {{- $row := list -}}
 {{- $b := splitList "" .b -}}
@@ -132,8 +132,7 @@ tolerations: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end -}}
 
-{{/* Values that are not in values.yaml, one path a line. What goes to Kubernetes as it is has keys of Kubernetes', not
-     ours. */}}
+{{/* Values that are not in values.yaml, one path a line. Values that are passed to Kubernetes unchanged have Kubernetes' keys. */}}
 {{- define "sluice.unknownPaths" -}}
 {{- $free := list "nodeSelector" "affinity" "resources" "podAnnotations" "labels" "securityContext" }}
 {{- range $key, $value := .values }}
@@ -148,13 +147,13 @@ tolerations: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end -}}
 
-{{/* Fails with every unknown value and the nearest known one: a mistyped value would else be no value at all. */}}
+{{/* Fails with every unknown value and the nearest known one, because a mistyped value would have no effect. */}}
 {{- define "sluice.checkValues" -}}
 {{- $known := .Files.Get "files/values.yaml" | fromYaml -}}
 {{- $unknown := include "sluice.unknownPaths" (dict "values" .Values "known" $known "at" "") | splitList "\n" | compact -}}
 {{- if $unknown -}}
 {{- $paths := include "sluice.knownPaths" (dict "known" $known "at" "") | splitList "\n" | compact -}}
-{{- $told := list -}}
+{{- $problems := list -}}
 {{- range $path := $unknown -}}
 {{- $name := splitList "." $path | last -}}
 {{- $nearest := "" -}}{{- $least := 1000 -}}
@@ -164,39 +163,39 @@ tolerations: {{- toYaml . | nindent 2 }}
 {{- if eq $name (splitList "." . | last) }}{{ $far = divf $far 2 | floor | int }}{{ end -}}
 {{- if lt $far $least }}{{ $nearest = . }}{{ $least = $far }}{{ end -}}
 {{- end -}}
-{{- $told = append $told (printf "unknown value %s: did you mean %s?" $path $nearest) -}}
+{{- $problems = append $problems (printf "unknown value %s: did you mean %s?" $path $nearest) -}}
 {{- end -}}
-{{- fail (printf "\n%s" (join "\n" $told)) -}}
+{{- fail (printf "\n%s" (join "\n" $problems)) -}}
 {{- end -}}
 {{- end -}}
 
-{{/* What makes no sense beside Kueue, by name: it would have no effect. Of what has a default only what somebody has set. */}}
+{{/* Fails with the name of every value that has no effect beside Kueue. Defaults are not reported. */}}
 {{- define "sluice.checkBeside" -}}
 {{- if and .Values.queue.enabled (eq .Values.queue.mode "beside") -}}
-{{- $told := list -}}
+{{- $problems := list -}}
 {{- range $key := list "admins" "users" "checks" -}}
-{{- if index $.Values.queue $key }}{{ $told = append $told (printf "queue.%s: are of mode standalone; beside Kueue people ask the API server, by its rights" $key) }}{{ end -}}
+{{- if index $.Values.queue $key }}{{ $problems = append $problems (printf "queue.%s: has no effect beside Kueue, where the API server's RBAC applies; it is for mode standalone" $key) }}{{ end -}}
 {{- end -}}
-{{- if .Values.queue.persistence.existingClaim }}{{ $told = append $told "queue.persistence.existingClaim: nothing is kept beside Kueue: what was promised stands at the Workloads" }}{{ end -}}
-{{- if or .Values.queue.page.service .Values.queue.page.viewers .Values.queue.page.operators }}{{ $told = append $told "queue.page: there is no page beside Kueue, whose queues are not read" }}{{ end -}}
-{{- if or .Values.scheduler.callers .Values.scheduler.image .Values.scheduler.managedResources }}{{ $told = append $told "scheduler: nobody asks the controller beside Kueue; the cluster's own scheduler places the pods" }}{{ end -}}
-{{- if .Values.shares.writers }}{{ $told = append $told "shares.writers: pods are not changed as they are made beside Kueue" }}{{ end -}}
-{{- if or .Values.queue.kueueConfiguration .Values.queue.kueueConfigMap }}{{ $told = append $told "queue.kueueConfiguration, queue.kueueConfigMap: have no effect beside Kueue, which reads its own" }}{{ end -}}
-{{- if not .Values.agent.enabled }}{{ $told = append $told "agent.enabled=false: beside Kueue the controller answers by what agents report, and would answer nobody" }}{{ end -}}
+{{- if .Values.queue.persistence.existingClaim }}{{ $problems = append $problems "queue.persistence.existingClaim: has no effect beside Kueue: reservations are stored in the Workloads" }}{{ end -}}
+{{- if or .Values.queue.page.service .Values.queue.page.viewers .Values.queue.page.operators }}{{ $problems = append $problems "queue.page: there is no page beside Kueue, because its queues are not read" }}{{ end -}}
+{{- if or .Values.scheduler.callers .Values.scheduler.image .Values.scheduler.managedResources }}{{ $problems = append $problems "scheduler: has no effect beside Kueue, where the cluster's own scheduler places the pods" }}{{ end -}}
+{{- if .Values.shares.writers }}{{ $problems = append $problems "shares.writers: has no effect beside Kueue, where pods are not mutated at creation" }}{{ end -}}
+{{- if or .Values.queue.kueueConfiguration .Values.queue.kueueConfigMap }}{{ $problems = append $problems "queue.kueueConfiguration, queue.kueueConfigMap: have no effect beside Kueue, which reads its own" }}{{ end -}}
+{{- if not .Values.agent.enabled }}{{ $problems = append $problems "agent.enabled=false: beside Kueue the controller needs the agents' reports, so every check would stay Pending" }}{{ end -}}
 {{- range $key := list "webhooks_listen" "visibility_listen" "kueue_configuration" -}}
-{{- if regexMatch (printf "(?m)^[ \t]*%s[ \t]*=" $key) $.Values.queue.config }}{{ $told = append $told (printf "queue.config: %s has no effect beside Kueue, which has its own" $key) }}{{ end -}}
+{{- if regexMatch (printf "(?m)^[ \t]*%s[ \t]*=" $key) $.Values.queue.config }}{{ $problems = append $problems (printf "queue.config: %s has no effect beside Kueue, which has its own" $key) }}{{ end -}}
 {{- end -}}
-{{- if $told }}{{ fail (printf "\n%s" (join "\n" $told)) }}{{ end -}}
+{{- if $problems }}{{ fail (printf "\n%s" (join "\n" $problems)) }}{{ end -}}
 {{- end -}}
 {{- end -}}
 
-{{/* What cannot work on this cluster is said before anything is made. Only where there is a cluster to ask. */}}
+{{/* Fails for values that cannot work on this cluster, before any object is created; without a cluster nothing is checked. */}}
 {{- define "sluice.checkCluster" -}}
 {{- if include "sluice.online" . -}}
-{{- $told := list -}}
+{{- $problems := list -}}
 {{- $class := .Values.agent.runtimeClassName -}}
 {{- if and .Values.agent.enabled $class (not .Values.simulatedGpus) (not (lookup "node.k8s.io/v1" "RuntimeClass" "" $class)) -}}
-{{- $told = append $told (printf "agent.runtimeClassName: this cluster has no RuntimeClass %s, so no agent would start. Install NVIDIA's GPU operator or container toolkit with its RuntimeClass; or set agent.runtimeClassName=\"\" where NVIDIA's runtime is the nodes' default; or set simulatedGpus=2xh100-80gb to try Sluice without a GPU" $class) -}}
+{{- $problems = append $problems (printf "agent.runtimeClassName: this cluster has no RuntimeClass %s, so no agent would start. Install NVIDIA's GPU operator or container toolkit with its RuntimeClass; or set agent.runtimeClassName=\"\" where NVIDIA's runtime is the nodes' default; or set simulatedGpus=2xh100-80gb to try Sluice without a GPU" $class) -}}
 {{- end -}}
 {{- $keep := .Values.queue.persistence -}}
 {{- if and .Values.queue.enabled (eq .Values.queue.mode "standalone") $keep.enabled (not $keep.existingClaim) (not $keep.storageClass) (not (lookup "v1" "PersistentVolumeClaim" .Release.Namespace (printf "%s-queue" (include "sluice.name" .)))) -}}
@@ -205,22 +204,22 @@ tolerations: {{- toYaml . | nindent 2 }}
 {{- if eq (dig "metadata" "annotations" "storageclass.kubernetes.io/is-default-class" "" .) "true" }}{{ $default = .metadata.name }}{{ end -}}
 {{- end -}}
 {{- if not $default -}}
-{{- $told = append $told "queue.persistence: this cluster has no default StorageClass, so the controller would wait for a volume for ever. Set queue.persistence.storageClass or queue.persistence.existingClaim; or queue.persistence.enabled=false to keep the queue in the pod, for trying; or queue.enabled=false" -}}
+{{- $problems = append $problems "queue.persistence: this cluster has no default StorageClass, so the controller's pod would stay Pending. Set queue.persistence.storageClass or queue.persistence.existingClaim; or queue.persistence.enabled=false to lose the queue with its pod, for trials; or queue.enabled=false" -}}
 {{- end -}}
 {{- end -}}
 {{- if and .Values.queue.enabled (eq .Values.queue.mode "beside") -}}
 {{- $kueue := lookup "apiextensions.k8s.io/v1" "CustomResourceDefinition" "" "workloads.kueue.x-k8s.io" -}}
 {{- if not $kueue -}}
-{{- $told = append $told "queue.mode=beside: this cluster has no Kueue (no definition workloads.kueue.x-k8s.io). Install it first; or set queue.mode=kubernetes, where Sluice is the queue" -}}
+{{- $problems = append $problems "queue.mode=beside: this cluster has no Kueue (no definition workloads.kueue.x-k8s.io). Install it first; or set queue.mode=kubernetes, where Sluice is the queue" -}}
 {{- else if eq (dig "metadata" "labels" "app.kubernetes.io/part-of" "" $kueue) "sluice" -}}
-{{- $told = append $told "queue.mode=beside: the definition workloads.kueue.x-k8s.io is Sluice's own, of mode kubernetes. Set queue.mode=kubernetes; or delete the definitions (docs/queue/kueue-api.md) and install Kueue" -}}
+{{- $problems = append $problems "queue.mode=beside: the definition workloads.kueue.x-k8s.io is Sluice's own, of mode kubernetes. Set queue.mode=kubernetes; or delete the definitions (docs/queue/kueue-api.md) and install Kueue" -}}
 {{- end -}}
 {{- end -}}
 {{- $enforced := dig "metadata" "labels" "pod-security.kubernetes.io/enforce" "" (lookup "v1" "Namespace" "" .Release.Namespace | default dict) -}}
 {{- if and .Values.agent.enabled (has $enforced (list "baseline" "restricted")) -}}
-{{- $told = append $told (printf "namespace %s refuses the agent's pods (pod-security.kubernetes.io/enforce=%s): kubectl label --overwrite namespace %s pod-security.kubernetes.io/enforce=privileged" .Release.Namespace $enforced .Release.Namespace) -}}
+{{- $problems = append $problems (printf "namespace %s refuses the agent's pods (pod-security.kubernetes.io/enforce=%s): kubectl label --overwrite namespace %s pod-security.kubernetes.io/enforce=privileged" .Release.Namespace $enforced .Release.Namespace) -}}
 {{- end -}}
-{{- if $told }}{{ fail (printf "\n%s" (join "\n" $told)) }}{{ end -}}
+{{- if $problems }}{{ fail (printf "\n%s" (join "\n" $problems)) }}{{ end -}}
 {{- end -}}
 {{- end -}}
 
@@ -249,7 +248,7 @@ tolerations: {{- toYaml . | nindent 2 }}
 {{- end -}}
 {{- end -}}
 
-{{/* And where they are mounted: /etc/sluice/foreign/VOLUME/KEY, a directory, so that a change of the ConfigMap arrives. */}}
+{{/* Mounts of these volumes: /etc/sluice/foreign/VOLUME/KEY, a directory, so that a change of the ConfigMap arrives. */}}
 {{- define "sluice.foreignMounts" -}}
 {{- range include "sluice.foreignFiles" .root | fromJsonArray -}}
 {{- if has .for (list "both" $.for) }}
@@ -258,7 +257,7 @@ tolerations: {{- toYaml . | nindent 2 }}
 {{- end -}}
 {{- end -}}
 
-{{/* Their text in our ConfigMap. */}}
+{{/* Text of these files in our ConfigMap. */}}
 {{- define "sluice.foreignData" -}}
 {{- range include "sluice.foreignFiles" .root | fromJsonArray -}}
 {{- if and .text (has .for (list "both" $.for)) }}
@@ -268,19 +267,19 @@ tolerations: {{- toYaml . | nindent 2 }}
 {{- end -}}
 {{- end -}}
 
-{{/* The path of one of them in its container; empty if it is not given. */}}
+{{/* Path of one of these files in its container; empty if it is not given. */}}
 {{- define "sluice.foreignPath" -}}
 {{- range include "sluice.foreignFiles" .root | fromJsonArray -}}
 {{- if eq .key $.key }}/etc/sluice/foreign/{{ .volume }}/{{ .key }}{{ end -}}
 {{- end -}}
 {{- end -}}
 
-{{/* What the resources are called: the agent's names, and where those are the usual ones HAMi's file's. */}}
+{{/* Names of the resources: the agent's, or those of HAMi's file where the agent's are the defaults. */}}
 {{- define "sluice.resourceNames" -}}
 {{- $usual := (.Files.Get "files/values.yaml" | fromYaml).agent.resourceNames -}}
 {{- $text := .Values.shares.deviceConfig -}}
 {{- if .Values.shares.deviceConfigMap -}}
-{{- /* Without a cluster to ask (helm template), the usual names. */ -}}
+{{- /* Without a cluster (helm template) the defaults are used. */ -}}
 {{- $text = dig "data" "device-config.yaml" "" (lookup "v1" "ConfigMap" .Release.Namespace .Values.shares.deviceConfigMap | default dict) -}}
 {{- end -}}
 {{- $given := ($text | fromYaml).nvidia | default dict -}}
@@ -294,7 +293,7 @@ tolerations: {{- toYaml . | nindent 2 }}
 {{- toYaml $names -}}
 {{- end -}}
 
-{{/* What nodes have of these is the extender's to know: NVIDIA's, the vendors', those that HAMi's file names. */}}
+{{/* Resources that the extender counts instead of the scheduler: NVIDIA's, other vendors', and those in HAMi's file. */}}
 {{- define "sluice.managedResources" -}}
 {{- $names := include "sluice.resourceNames" . | fromYaml -}}
 {{- $all := list $names.count $names.memory $names.memoryPercentage $names.cores $names.priority -}}
@@ -307,7 +306,7 @@ tolerations: {{- toYaml . | nindent 2 }}
 {{- toYaml (concat $all .Values.scheduler.managedResources | uniq) -}}
 {{- end -}}
 
-{{/* What the scheduler is told: its profiles, and whom it asks about GPUs. */}}
+{{/* The scheduler's configuration: its profiles and the extender. */}}
 {{- define "sluice.schedulerConfig" -}}
 apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
@@ -315,7 +314,7 @@ leaderElection:
   leaderElect: true
   resourceName: {{ include "sluice.name" . }}-scheduler
   resourceNamespace: {{ .Release.Namespace }}
-# Of a large cluster a part would do otherwise, and the GPUs that are free may be in the rest.
+# By default only part of a large cluster is considered, and the free GPUs may be in the rest.
 percentageOfNodesToScore: 100
 profiles:
   {{- range .Values.scheduler.profiles }}
@@ -323,7 +322,7 @@ profiles:
   {{- end }}
 extenders:
   {{- if .Values.scheduler.besideQueue }}
-  # Over the pod's own loopback, where there is nobody else.
+  # The pod's own loopback, which no other pod can reach.
   - urlPrefix: http://127.0.0.1:{{ .Values.scheduler.port }}/scheduler
   {{- else }}
   - urlPrefix: https://sluice-queue-webhooks.{{ .Release.Namespace }}.svc/scheduler
@@ -337,7 +336,7 @@ extenders:
     weight: {{ .Values.scheduler.weight }}
     nodeCacheCapable: true
     httpTimeout: 30s
-    # What nodes have of these is the extender's to know: a node's sums say nothing of its cards.
+    # The extender counts these, because a node's sums do not show whether one card has room.
     managedResources:
       {{- range include "sluice.managedResources" . | fromYamlArray }}
       - {name: {{ . }}, ignoredByScheduler: true}
@@ -355,7 +354,7 @@ extenders:
     httpGet: {path: /livez, port: https, scheme: HTTPS}
     periodSeconds: 10
     timeoutSeconds: 5
-  {{- /* Beside the queue it is not asked: the queue answers the API server whether its scheduler is ready or not. */}}
+  {{- /* Beside the queue there is no readiness probe: the queue serves the API server whether its scheduler is ready or not. */}}
   {{- if not .Values.scheduler.besideQueue }}
   readinessProbe:
     httpGet: {path: /readyz, port: https, scheme: HTTPS}

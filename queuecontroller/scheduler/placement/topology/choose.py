@@ -299,7 +299,7 @@ def _evenly(domains: Sequence[Domain], ask: Ask) -> _Taken | None:
     room = {id(one): _room(one, led) for one, _, led in taken}
     counts = {id(one): 0 for one, _, _ in taken}
     left = ask.count
-    while left > 0:  # by slices: a pod set has at most some thousands
+    while left > 0:  # One slice per round: a pod set has at most some thousands.
         open_ = [one for one, _, _ in taken if room[id(one)] - counts[id(one)] >= size]
         if not open_:
             return None

@@ -30,8 +30,8 @@ class Leaves:
                 if not pods_in(free, {resource: amount}):
                     lacking[resource] += 1
                     break
-        said = [f"{count} {why}" for why, count in sorted(self.excluded.items())]
-        return said + [f"{count} without {name} for a pod" for name, count in lacking.items()]
+        parts = [f"{count} {why}" for why, count in sorted(self.excluded.items())]
+        return parts + [f"{count} without {name} for a pod" for name, count in lacking.items()]
 
 
 def leaves_of(

@@ -51,13 +51,7 @@ from queuecontroller.scheduler.placement.topology.wishes import (
     whole_values,
 )
 from queuecontroller.scheduler.preemption.candidates import Candidates, Turn
-from queuecontroller.scheduler.preemption.room import (
-    FillBack,
-    Opening,
-    RoomMove,
-    SearchBudget,
-    Verdict,
-)
+from queuecontroller.scheduler.preemption.room import FillBack, Opening, SearchBudget, Verdict
 
 _NO_TOPOLOGY = (HOSTNAME,)
 """Levels of a pod set that is bound to nodes only by its devices."""
@@ -146,8 +140,8 @@ class TopologyRoom:
             self.ground.hold(workload.key, self.parts_of(workload, workload.admission))
             self.devices.restored(workload)
 
-    def moves(self, info: WorkloadInfo, assignment: Assignment) -> tuple[RoomMove, ...]:
-        """None: pods that request whole devices are not moved."""
+    def moves(self, info: WorkloadInfo, assignment: Assignment) -> tuple[()]:
+        """Nothing: pods that request whole devices are not moved."""
         return ()
 
     def openings(
@@ -322,19 +316,21 @@ class TopologyRoom:
             for node, count in found.items():
                 counts[values_of[node]] += count
             return Given(tuple(sorted(counts.items())))
-        said = leaves.left_out(placing.ask.each)
+        left_out = leaves.left_out(placing.ask.each)
         total = len(self.ground.nodes)
-        reason = f"{found.reason}; of {total} nodes: {', '.join(said)}" if said else found.reason
-        return Unfit(reason, found.for_ever and not said, by_topology=False)
+        reason = (
+            f"{found.reason}; of {total} nodes: {', '.join(left_out)}" if left_out else found.reason
+        )
+        return Unfit(reason, found.for_ever and not left_out, by_topology=False)
 
     def _explained(self, unfit: Unfit, leaves: Leaves, ask: Ask, trial: Trial) -> Unfit:
         """The refusal, with what the nodes lack."""
         if unfit.misconfigured:
             return unfit
-        said = leaves.left_out(ask.each)
-        if not said:
+        left_out = leaves.left_out(ask.each)
+        if not left_out:
             return unfit
-        text = f"{unfit.reason}; of {len(self.ground.nodes)} nodes: {', '.join(said)}"
+        text = f"{unfit.reason}; of {len(self.ground.nodes)} nodes: {', '.join(left_out)}"
         short = [
             node
             for values, nodes in leaves.nodes.items()

@@ -129,7 +129,7 @@ def test_a_job_is_held_admitted_let_run_and_finished(queue: ControlPlane, name: 
     running = queue.api.get(path)
     assert json.dumps(running["spec"]).count('"pool": "p"') == len(assigned)
     until("its queue holds quota for it", lambda: counts() == (0, 1), DEADLINE_S)
-    if fw.succeeded is None:  # it is a service: it is over when somebody deletes it
+    if fw.succeeded is None:  # it is a service: it ends when it is deleted
         queue.api.delete(path)
         until("its Workload is gone", lambda: workload() is None, DEADLINE_S)
     else:

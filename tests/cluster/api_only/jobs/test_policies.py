@@ -138,7 +138,9 @@ def test_a_job_whose_pods_do_not_come_gives_way(plane: ControlPlane, tmp_path: P
         started(plane, "never")
         apply(plane, job("behind", "ready"))
         waiting(plane, "behind")
-        assert suspended(plane, "behind"), "nobody is let in until the pods of the first are ready"
+        assert suspended(plane, "behind"), (
+            "no workload is admitted until the pods of the first are ready"
+        )
         until(
             "it is put off",
             lambda: (

@@ -167,7 +167,7 @@ def test_one_makes_way_and_is_told_why(lab: Lab) -> None:
     wait_refused(lab.plane, "equal")
     lab.kubelets.takes_s = 4.0
     lab.high("high", **WHOLE)
-    until("somebody is told to go", lambda: lab.displaced, 60)
+    until("a pod is displaced", lambda: lab.displaced, 60)
     (name,) = lab.displaced
     node = f"gpu-{int(name.rpartition('-')[2]) % NODES}"
     status = lab.plane.api.get(f"{PODS}/high")["status"]
@@ -287,7 +287,7 @@ def test_a_leader_that_is_killed_in_the_middle_is_followed_by_one_that_displaces
     names = [f"high-{n}" for n in range(3)]
     for name in names:
         lab.high(name, **WHOLE)
-    until("somebody is told to go", lambda: lab.displaced, 60)
+    until("a pod is displaced", lambda: lab.displaced, 60)
     leader = lab.leader()
     other = next(one for one in lab.both if one is not leader)
     leader.end(signal.SIGKILL)

@@ -1,5 +1,5 @@
 """Queued jobs whose pods ask for shares of GPUs: kept at admission, noted at the Workload, given to its pods by kube-scheduler and the
-extender, and to nobody else; also while leaders are killed."""
+extender, and to no other pod; also while leaders are killed."""
 
 from __future__ import annotations
 

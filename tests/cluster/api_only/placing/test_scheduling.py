@@ -183,7 +183,7 @@ def test_pods_of_hamis_examples_are_placed_as_they_ask(lab: Lab, profile: str) -
     half = placement(pods["use-memory-fraction"])["containers"]["main"][0]
     assert half["memory_bytes"] == lab.fleet.memory // 2
     alone = placement(pods["use-exclusive-card"])["containers"]["main"][0]["uuid"]
-    assert given(list(pods.values()))[alone][2] == 1, "nobody else on that card"
+    assert given(list(pods.values()))[alone][2] == 1, "no other pod on that card"
 
 
 def test_why_a_pod_is_not_placed_is_said_in_amounts(lab: Lab) -> None:

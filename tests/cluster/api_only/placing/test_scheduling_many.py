@@ -169,7 +169,7 @@ def test_who_does_not_lead_hands_questions_on(plane: ControlPlane, tmp_path: Pat
             return str(text.get("FailedAndUnresolvableNodes", {}).get("there-is-none", ""))
 
         until("the leader's answer comes", hopeless, 60)
-        assert "no agent of it reports" in hopeless()
+        assert "its agent does not report" in hopeless()
         leader.end(signal.SIGKILL)
         answer = asked_of(tmp_path, follower.asked_port, "filter", question)
         assert "does not answer" in answer["Error"] or "does not lead" in answer["Error"]

@@ -79,7 +79,7 @@ def template(name: str, memory: str | None, selector: str = "", **exactly: Any) 
 
 
 def claimed(spec: dict[str, Any], name: str) -> None:
-    """The pods of `spec` come with a claim of the template, to a node whose kubelet nobody plays."""
+    """The pods of `spec` come with a claim of the template, to a node without a kubelet."""
     spec["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": name}]
     spec["containers"][0]["resources"]["claims"] = [{"name": "gpu"}]
     spec["tolerations"] = [{"operator": "Exists"}]

@@ -131,7 +131,7 @@ def test_what_was_decided_is_ours_to_write(
         plane.api.patch(f"{PODS}/honest", {"metadata": {"annotations": {key: None}}})
         return False
 
-    until("nobody else changes it", guarded, 30)
+    until("no other user changes it", guarded, 30)
     plane.api.patch(f"{PODS}/honest", {"metadata": {"annotations": {"note": "mine"}}})
     user = "system:serviceaccount:sluice:sluice-queue"
     plane.kubectl("annotate", "pod", "honest", "-n", "team", f"{key}=x", f"--as={user}", "--as-group=system:masters")  # fmt: skip
@@ -270,7 +270,7 @@ def test_a_share_policy_takes_a_right_in_the_namespace(plane: ControlPlane) -> N
 
 
 def test_a_share_policy_in_a_claim_takes_the_right_too(plane: ControlPlane) -> None:
-    """Without it any user made a share elastic, whose weight nobody adds up."""
+    """Without it any user could make a share elastic, whose weight counts in no sum."""
     text = (REPO / "packaging" / "helm" / "sluice" / "files" / "share-rights.yaml").read_text()
     plane.kubectl("apply", "-f", "-", given=text)
     rights = [

@@ -12,7 +12,7 @@ from queuecontroller.cluster import controller
 
 
 class Scripted:
-    """A kubectl whose answers are known; what it was told is kept."""
+    """A kubectl with fixed answers, which keeps its arguments."""
 
     def __init__(self, services: list[tuple[str, str]], leader: str | None = None) -> None:
         self.items = [{"metadata": {"namespace": n, "name": name}} for n, name in services]

@@ -1,4 +1,4 @@
-"""`sluice-queue simulate` with nodes: work is placed on GPUs, and what is lost to fragments is told."""
+"""`sluice-queue simulate` with nodes: work is placed on GPUs, and what is lost to fragments is reported."""
 
 from __future__ import annotations
 

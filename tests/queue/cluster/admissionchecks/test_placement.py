@@ -1,4 +1,4 @@
-"""Beside Kueue: who is told that there is room has it until its pods' own grants are reported."""
+"""Beside Kueue: a workload that was promised room has it until its pods' own grants are reported."""
 
 from __future__ import annotations
 

@@ -199,7 +199,7 @@ def test_one_that_leads_to_a_defect_of_the_reader_is_said_and_ends_nobody(
     odd = WorkloadKey("team/odd")
     made.workload(odd, named("odd", document("7", 1)), 1)
     heard(made, document("1", 1))
-    assert "a defect of this program: IndexError: of what nobody thought" in made.misread[odd]
+    assert "an internal error: IndexError: of what nobody thought" in made.misread[odd]
     assert odd not in made.book.workloads.records
     assert KEY in made.book.workloads.records
     assert "please report it" in caplog.text

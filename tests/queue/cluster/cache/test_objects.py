@@ -1,4 +1,4 @@
-"""The newest of what was heard counts, in whatever order it is heard; what is gone stays gone."""
+"""The newest version of an object counts, in whatever order versions arrive; a deleted object stays deleted."""
 
 from __future__ import annotations
 

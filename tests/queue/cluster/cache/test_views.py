@@ -1,4 +1,4 @@
-"""Several who look at the pods of one watch: each hears what a watch of its own would tell."""
+"""Several views of the pods of one watch: each gets what a watch of its own would report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sluicecommon.kubernetes.reflector import Change, Changed, Removed, Synced
 
 
 class Heard:
-    """Keeps what it is told, as a user of a watch does."""
+    """Keeps what it is sent, as a user of a watch does."""
 
     def __init__(self) -> None:
         self.has: dict[str, Any] = {}
@@ -24,7 +24,7 @@ class Heard:
             case Changed(item):
                 self.has[item.key] = item.value
             case Removed(key):
-                del self.has[key]  # what was never told of is not taken back
+                del self.has[key]  # what was never reported is not taken back
             case Synced():
                 self.syncs += 1
 

@@ -49,7 +49,7 @@ class Api:
         """Evictions that are refused because there are too many requests."""
         self.away = False
         self.gone: list[tuple[str, str]] = []
-        """How, and which pod was told to go."""
+        """How, and which pod was displaced."""
         self.marks: list[tuple[str, str]] = []
         """Which pod got a condition, and its reason."""
         self.changed: Callable[[str], None] = lambda name: None
@@ -208,7 +208,7 @@ class ObjectCache:
         return document
 
     def watch(self, name: str) -> None:
-        """The watch tells of it."""
+        """The watch reports it."""
         self.desk._take(self.api.pods[name])
 
     async def run_pod(self, name: str, where: str, **asked: Any) -> None:
@@ -218,7 +218,7 @@ class ObjectCache:
         self.watch(name)
 
     def end(self, name: str) -> None:
-        """It is gone, and the watch tells of it."""
+        """It is gone, and the watch reports it."""
         self.api.pods.pop(name)
         self.pods.changed(Removed(f"t/{name}"))
 

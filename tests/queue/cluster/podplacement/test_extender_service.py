@@ -42,7 +42,7 @@ def test_where_only_the_best_is_wanted_others_with_room_are_not_named() -> None:
         assert (await world.add("filter", **asked))["NodeNames"] == ["b"]
         names = {"items": [{"metadata": {"name": name}} for name in "ab"]}
         tried = await world.add("filter", Pod=asked["Pod"], Nodes=names)
-        assert tried["Nodes"] == {"metadata": {}, **names}, "an autoscaler hears of all"
+        assert tried["Nodes"] == {"metadata": {}, **names}, "an autoscaler is sent all"
 
     run(test, best_only=True)
 
@@ -66,7 +66,7 @@ def test_the_last_room_of_a_node_is_not_promised_to_the_next_pod_as_well(best_on
             world.create(name, gpumem=50_000)
         assert await chosen(world, "first") == "a", "the fullest"
         assert await chosen(world, "second") == "b"
-        assert await chosen(world, "first") == "a", "asked about again it stands in nobody's way"
+        assert await chosen(world, "first") == "a", "asked for again it blocks no other pod"
         assert await world.bind("first", "a") == ""
         assert await world.bind("second", "b") == ""
         failed = (await world.add("filter", Pod=pod("third", gpumem=50_000), NodeNames=["a", "b"]))[
@@ -255,7 +255,7 @@ def test_pods_are_kept_as_far_as_they_have_to_do_with_gpus() -> None:
     pods.changed(Changed(item(pod("plain", count=0), 1)))
     assert len(pods) == 0
     pods.changed(Changed(item(pod("p", gpumem=1), 2)))
-    pods.changed(Changed(item(pod("p", gpumem=1), 1)))  # older, told late
+    pods.changed(Changed(item(pod("p", gpumem=1), 1)))  # older, reported late
     other = pod("p", gpumem=1)
     other["metadata"]["uid"] = "u-other"
     pods.changed(Changed(item(other, 3)))

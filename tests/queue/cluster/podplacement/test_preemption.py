@@ -141,7 +141,7 @@ def test_several_comers_displace_one_each_and_none_is_counted_twice() -> None:
 
 
 def guard(world: ObjectCache, *names: str, allowed: int = 0) -> None:
-    """A budget of these pods, as its watch tells."""
+    """A budget of these pods, as its watch reports it."""
     for name in names:
         world.api.pods[name]["metadata"]["labels"] = {"guarded": "yes"}
         world.api.create(world.api.pods[name])
@@ -295,7 +295,7 @@ def test_room_whose_pod_is_gone_is_free() -> None:
         await full(world, a0=1, a1=2, b0=3, b1=4)
         await displace(world)
         world.end("high")
-        await world.until("nobody waits", lambda: not making_room(world))
+        await world.until("no pod waits", lambda: not making_room(world))
         assert not world.desk.ledger.kept
 
     run(test)

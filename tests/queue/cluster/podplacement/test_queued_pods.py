@@ -63,7 +63,7 @@ def test_pods_are_judged_as_they_will_be_when_they_are_made() -> None:
 
 def test_pods_that_another_scheduler_places_are_not_ours() -> None:
     assert asks(workload(schedulerName="volcano")) == {}
-    assert asks(workload(), Rules()) == {}, "nobody changes whom they name"
+    assert asks(workload(), Rules()) == {}, "no user changes the owner that they name"
     assert asks(workload(schedulerName="hami-scheduler"), Rules()).keys() == {"main"}
     bare = workload()
     bare["spec"]["podSets"][0]["template"]["spec"]["containers"] = [{"name": "main"}]
@@ -129,7 +129,7 @@ def test_a_pod_of_the_workloads_job_has_its_place() -> None:
     lab = Lab((WORKLOADS, workload(owner(JOB, "j"))), (JOB, job(JOB, "j")))
     assert lab.place("p", owner(JOB, "j")).node == "a"
     assert "all 1 places reserved" in lab.place("q", owner(JOB, "j"))
-    assert lab.place("p", owner(JOB, "j")).node == "a", "whoever has it keeps it"
+    assert lab.place("p", owner(JOB, "j")).node == "a", "the pod that has it keeps it"
 
 
 def test_owners_of_owners_count_and_those_that_are_not_known_are_believed() -> None:
@@ -157,11 +157,13 @@ def test_a_pod_that_is_queued_itself_is_its_workloads_owner() -> None:
 
 def test_who_asks_for_other_than_is_kept_is_told_so() -> None:
     lab = Lab((WORKLOADS, workload(owner(JOB, "j"))))
-    assert "asks for 2000 MiB, 1000 MiB are kept" in lab.place("p", owner(JOB, "j"), gpumem=2000)
+    assert "requests 2000 MiB, 1000 MiB are reserved" in lab.place(
+        "p", owner(JOB, "j"), gpumem=2000
+    )
     why = lab.place("p", owner(JOB, "j"), gpumem=1000, gpucores=30)
-    assert "another part of the time" in why
+    assert "another share of the time" in why
     why = lab.place("p", owner(JOB, "j"), gpumem=1000, side={"gpumem": 1})
-    assert "kept for the containers main, not main, side" in why
+    assert "reserved for the containers main, not main, side" in why
 
 
 def test_others_are_placed_like_plain_pods() -> None:

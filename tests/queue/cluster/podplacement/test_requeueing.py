@@ -25,7 +25,7 @@ from tests.queue.gpushares.extender.rooms import node, pod
 def test_who_was_refused_just_before_room_was_heard_of_is_tried_again(
     monkeypatch: pytest.MonkeyPatch, before_s: float, may_write: bool, tried: int
 ) -> None:
-    """Once: the pod is changed, which kube-scheduler hears of."""
+    """Once: the pod is changed, which kube-scheduler sees."""
 
     async def test(world: ObjectCache) -> None:
         world.create("whole", cores=100)
@@ -94,7 +94,7 @@ def test_whatever_makes_room_is_heard_of_for_those_who_were_refused(
     less: Callable[[ObjectCache], Any],
     more: Callable[[ObjectCache], None],
 ) -> None:
-    """However long ago: of some of it kube-scheduler itself never hears."""
+    """However long ago: kube-scheduler itself never sees some of it."""
     monkeypatch.setattr(extender_service, "LAG_S", 0.0)
     monkeypatch.setattr(requeueing, "REST_S", 0.0)
 

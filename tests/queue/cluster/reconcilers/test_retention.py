@@ -113,7 +113,7 @@ def test_one_that_was_deactivated_goes_with_its_job_and_the_jobs_pods() -> None:
         ("Job", "n/j", "Background"),
         ("told", "Job", "Deleted"),
     ]
-    assert carried_out(workload("Evicted", reason, False)) == [], "it is nobody's"
+    assert carried_out(workload("Evicted", reason, False)) == [], "it belongs to no job"
 
 
 def test_of_a_group_all_pods_go() -> None:

@@ -77,7 +77,7 @@ def test_a_schedulers_request_is_answered_and_an_agent_that_is_away_is_told_of()
     noted = {key: str(value) for key, value in differences(GPUS, {}, NOW_NS).items()}
     asked = {**noted, HANDSHAKE: "Requesting_2026-11-18 07:46:00"}
     assert set(differences(GPUS, asked, NOW_NS)) == {HANDSHAKE}
-    assert differences(None, asked, NOW_NS) == {}, "nobody answers for it"
+    assert differences(None, asked, NOW_NS) == {}, "no row is responsible for it"
     gone = differences(None, noted, NOW_NS)
     assert gone == {HANDSHAKE: f"Deleted_{stamp(NOW_NS)}"}
     deleted = {**noted, HANDSHAKE: str(gone[HANDSHAKE])}

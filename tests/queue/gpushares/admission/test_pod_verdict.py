@@ -1,4 +1,4 @@
-"""Pods as they are made: HAMi's rules one by one, others' words translated, lies refused, misspellings told."""
+"""Pods as they are made: HAMi's rules one by one, other projects' annotations translated, false ones refused, misspelt ones reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quota per namespace: nobody gets past it, whoever comes at a time, and what is let go is there again."""
+"""Quota per namespace: no pod gets past it, however many come at once, and what is released is free again."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ STEP = st.one_of(
 @settings(max_examples=300, deadline=None)
 @given(st.lists(STEP, max_size=40))
 def test_whatever_comes_at_a_time_no_more_is_let_in_than_the_quota(steps: list[Any]) -> None:
-    """Pods that were let in, heard of or not yet, are within the quota at any moment."""
+    """Pods that were admitted, seen in the watch or not yet, are within the quota at any moment."""
     book = quotas(quota(hard={f"limits.{MEM}": 10}))
     asked: dict[str, int] = {}
     heard: dict[str, int] = {}

@@ -76,10 +76,10 @@ def test_less_gives_nothing_back_and_neither_does_taking_it_away_take_more() -> 
     ("text", "said"),
     [
         ("memory=5", "'memory=5' is not NAME=AMOUNT with gpumem, gpumem-percentage, gpucores"),
-        ("gpumem=1 gpumem=2", "gpumem is said twice"),
+        ("gpumem=1 gpumem=2", "gpumem is given twice"),
         ("gpumem=0", "must be from 1 to"),
         ("gpucores=100", "must be from 1 to 99, got 100"),
-        ("gpumem=5 gpumem-percentage=5", "two words for one thing"),
+        ("gpumem=5 gpumem-percentage=5", "both set the memory"),
         ("gpumem=lots", "gpumem: "),
         ("gpumem=1" + " " * 300, "longer than 256"),
     ],

@@ -1,4 +1,4 @@
-"""Names that nobody knows: similar ones are searched for within a bound."""
+"""Unknown names: similar ones are searched for within a bound."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Selectors of devices, as Kubernetes' own documentation writes them, and those that nobody should."""
+"""Selectors of devices, as Kubernetes' own documentation writes them, and hostile ones."""
 
 from __future__ import annotations
 
@@ -91,10 +91,10 @@ def test_a_selector_means(text: str, expected: bool) -> None:
             "expected a quantity such as 1, 500m, 1.5, 2Gi or 1e3, got 'lots'",
         ),
         ('semver("1.2") == semver("1.2.0")', "expected a version such as 1.2.3, got '1.2'"),
-        (f"{A}.type", "says text, not true or false"),
+        (f"{A}.type", "evaluates to text, not true or false"),
         ("device.driver ==", "a value is expected before 'the end'"),
         ("device.driver == 'a' )", "unexpected ')'"),
-        ("a ; b", "is not read here"),
+        ("a ; b", "is not supported"),
         ("true ? false", "':' is expected"),
     ],
 )

@@ -153,7 +153,7 @@ class Queue:
         return made
 
     def bind(self, document: dict[str, Any]) -> str:
-        """Filtered, bound to the first node that passed, and told by the API server; the node, or
+        """Filtered, bound to the first node that passed, and reported by the watch; the node, or
         empty."""
         passed = self.extender.filter(document, list(self.nodes)).names
         if not passed:

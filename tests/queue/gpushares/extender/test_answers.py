@@ -117,7 +117,7 @@ def test_what_nobodys_going_would_change_is_told_apart() -> None:
     bind(one, pod("a", gpumem=70_000), "full")
     answer = one.filter(pod(gpumem=40_000), ["full", "small", "unknown"])
     assert (set(answer.failed), set(answer.hopeless)) == ({"full"}, {"small", "unknown"})
-    assert "no agent of it reports" in answer.hopeless["unknown"]
+    assert "its agent does not report" in answer.hopeless["unknown"]
 
 
 def test_a_pod_without_gpus_is_none_of_ours() -> None:

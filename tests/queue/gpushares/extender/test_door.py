@@ -1,4 +1,4 @@
-"""The schedulers' door: over the loopback whoever is there is answered as one who showed a certificate is, and nothing else is there."""
+"""The schedulers' HTTP interface: over the loopback any client is answered like one with a certificate, and no other path exists."""
 
 from __future__ import annotations
 

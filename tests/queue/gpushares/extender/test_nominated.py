@@ -47,7 +47,7 @@ def refused(steered: bool) -> tuple[int, int]:
 def test_whoever_is_sent_apart_is_bound_where_it_was_sent() -> None:
     _, before = refused(steered=False)
     sent, wrong = refused(steered=True)
-    print(f"{wrong} refused of {sent}, {before} where nobody heeds those on their way")
+    print(f"{wrong} refused of {sent}, {before} where nominated pods do not count")
     assert sent > 400
     assert before > 20
     assert wrong * 10 < before

@@ -50,7 +50,7 @@ def test_what_no_node_could_ever_give_is_waited_for_in_vain() -> None:
     verdict = queue.keep(queue.submit("w", gpumem=100_000))
     assert not verdict.preempting_helps
     verdict = queue.keep(queue.submit("many", count=MAX_PODS + 1, gpumem=1))
-    assert f"{MAX_PODS} at most are placed" in verdict.refusal
+    assert f"at most {MAX_PODS} can be placed" in verdict.refusal
     wrong = queue.submit("wrong", annotations={"nvidia.com/numa-bind": "perhaps"}, gpumem=1)
     verdict = queue.keep(wrong)
     assert "must be true or false" in verdict.refusal

@@ -1,4 +1,4 @@
-"""Places of workloads and their pods: each pod has one of its own, nobody else gets it, and no card ever promises more than it has,
+"""Places of workloads and their pods: each pod has one of its own, no other pod gets it, and no card ever promises more than it has,
 whatever comes in whatever order, and after a change of leader."""
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ def test_a_binding_that_was_refused_leaves_the_place_the_workloads() -> None:
     assert not isinstance(place, str)
     queue.ledger.assume("u-w-0", place)
     queue.ledger.forget("u-w-0")
-    assert queue.bind(pod("plain", gpucores=100)) in ("a", "b"), "the other card is nobody's"
+    assert queue.bind(pod("plain", gpucores=100)) in ("a", "b"), "the other card is free"
     assert queue.bind(pod("more", gpucores=100)) == ""
     assert queue.bind(one) == place.node
 
@@ -305,7 +305,7 @@ def test_no_card_is_promised_twice_to_queued_and_plain_pods(seed: int) -> None:
             uid = rng.choice(sorted(pods))
             del pods[uid]
             queue.ledger.drop(uid)
-        else:  # another leader, in whatever order it hears of all
+        else:  # another leader, in whatever order the objects arrive
             queue = Queue(queue.nodes, asks=queue.asks)
             heard: list[Any] = [*workloads.values(), *pods.values()]
             rng.shuffle(heard)

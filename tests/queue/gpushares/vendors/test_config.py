@@ -1,4 +1,4 @@
-"""HAMi's device-config.yaml: every section means a row, and what cannot be meant is told by its key."""
+"""HAMi's device-config.yaml: every section gives a row, and an error names its key."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def test_with_hamis_library_memory_is_what_is_asked_for() -> None:
     ("word", "limits", "why"),
     [
         ("Ascend910B3", {"-memory": 70000}, "are more than the 65536 of a chip"),
-        ("Ascend910B3", {"": 2, "-memory": 100}, "a part of each of 2 chips cannot be had"),
+        ("Ascend910B3", {"": 2, "-memory": 100}, "a part of each of 2 chips cannot be allocated"),
         ("Ascend910C", {"": 3}, "must be 1 or a multiple of 2, got 3"),
     ],
 )
@@ -122,7 +122,7 @@ def test_of_kunlunxins_cards_only_linked_ones_are_given(count: int) -> None:
 
 def test_three_of_kunlunxins_cards_are_refused_with_what_would_do() -> None:
     on = node(**{"kunlunxin.com/xpu": "8"})
-    assert "ask for 1, 2, 4 or 8" in place(on, [], pod({"kunlunxin.com/xpu": 3}))
+    assert "request 1, 2, 4 or 8" in place(on, [], pod({"kunlunxin.com/xpu": 3}))
 
 
 def test_all_parts_of_a_kunlunxin_card_are_of_one_size() -> None:

@@ -97,6 +97,22 @@ def test_every_row_has_a_plugin_here() -> None:
         assert any(one.startswith(prefix) for one in ids)
 
 
+@pytest.mark.parametrize(
+    ("register", "problem"),
+    [('{"uuid": 7}', "expected a list of devices, got"), ("[7]", "device 0: expected an object")],
+)
+def test_a_malformed_register_of_metax_is_shown(register: str, problem: str) -> None:
+    plugin = next(one for one in PLUGINS if one.word == "Metax-SGPU")
+    node = plugin.node()
+    node["metadata"]["annotations"] = {"metax-tech.com/node-gpu-devices": register}
+    problems: list[str] = []
+    assert "Metax-SGPU" not in cards_of(ROWS, node, [], problems)
+    (text,) = problems
+    assert problem in text
+    assert "7" in text
+    assert "shown(" not in text
+
+
 def test_names_are_of_one_row_each() -> None:
     for field in ("word", "count", "allocated"):
         values = [getattr(one, field) for one in ROWS]

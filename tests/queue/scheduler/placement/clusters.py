@@ -32,7 +32,7 @@ GPU, MEMORY, CORES = "nvidia.com/gpu", "nvidia.com/gpumem", "nvidia.com/gpucores
 
 @dataclass
 class Cluster:
-    """Queues of one cohort over nodes of 80 GiB GPUs; the preempted are gone when told so."""
+    """Queues of one cohort over nodes of 80 GiB GPUs; the preempted end at once."""
 
     nodes: dict[str, int]
     queues: dict[str, tuple[int, PreemptionPolicy, PreemptionPolicy]]

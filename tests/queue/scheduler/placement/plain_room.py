@@ -1,4 +1,4 @@
-"""Preemption for room the slow way, to hold the search for openings against: everybody who may go is
+"""Preemption for room the slow way, to hold the search for openings against: every workload that may go is
 collected and sorted, those who stand where nothing is won are left out, and longer and longer runs
 of the rest are taken out of the stock until there is room."""
 

@@ -92,14 +92,14 @@ def test_exclusive_means_no_company_and_percent_means_of_that_gpu() -> None:
     whole = GpuRequest(memory_ppm=1_000_000, exclusive=True)
     assert one(made, whole).shares == (Share("GPU-a-1", 80 * GIB, 1_000_000, True),)
     made.hold("other", "a", [Share("GPU-a-1", GIB, 0)])
-    assert "wants none" in why(made, whole)
+    assert "requests exclusive use" in why(made, whole)
     assert one(made, GpuRequest(memory_ppm=250_000, share_ppm=1)).shares[0].memory_bytes == 20 * GIB
 
 
 def test_what_others_use_is_not_given_and_is_company() -> None:
     made = stock(("a", 1), outside_memory_bytes=75 * GIB)
     assert "has 5120 of 10240 MiB free" in why(made, ask())
-    assert "wants none" in why(made, ask(gib=1, exclusive=True))
+    assert "requests exclusive use" in why(made, ask(gib=1, exclusive=True))
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def test_whoever_has_quota_but_no_gpu_takes_it_from_a_lower_priority() -> None:
     made.settle()
     assert list(made.running) == [high]
     assert made.preempted == [(high, low)]
-    assert "GPU 0 is held by a pod that wants no company" in made.reasons[low]
+    assert "GPU 0 is in exclusive use" in made.reasons[low]
 
 
 @pytest.mark.parametrize("within", [NEVER, LOWER])

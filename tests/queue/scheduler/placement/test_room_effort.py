@@ -59,7 +59,7 @@ def test_a_cycle_searches_once_and_the_others_follow_in_turn(cohort: bool) -> No
 
 @pytest.mark.parametrize("cohort", [True, False], ids=["one tree", "a tree each"])
 def test_nobody_starves_though_everybody_else_asks_anew_all_the_time(cohort: bool) -> None:
-    """In the first queues somebody new and more important wants room in every single cycle."""
+    """In the first queues a new workload of higher priority needs room in every cycle."""
     made = full(EngineSettings(room_steps_per_cycle=1), cohort)
     last = made.submit("patient", f"q{QUEUES - 1:02}", priority=1)
     for number in range(3 * QUEUES):

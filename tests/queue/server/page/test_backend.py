@@ -72,7 +72,7 @@ async def refused(status: int, call: Awaitable[Any]) -> str:
 def test_its_user_and_admins_hold_a_workload_and_others_do_not() -> None:
     async def scene(stage: Stage) -> None:
         eve = await stage.viewer(EVE)
-        assert "it takes its user or its node or admin" in await refused(403, stage.page.act(eve, "hold", stage.given))  # fmt: skip
+        assert "this requires its user or its node or admin" in await refused(403, stage.page.act(eve, "hold", stage.given))  # fmt: skip
         assert (await stage.page.ask(eve, "may", stage.given))["verbs"] == []
         assert stage.world.record(stage.key).workload.active
         ann = await stage.viewer(ANN)

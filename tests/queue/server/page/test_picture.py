@@ -16,37 +16,9 @@ from queuecontroller.server.page.questions import compared, explained, manifests
 from queuecontroller.server.page.what_if import documents_list
 from queuecontroller.state.nodes.sessions import MAX_DETECTIONS, Detection
 from queuecontroller.state.records import Change, Event, GpuAsk
-from queuecontroller.state.shell import Shell
 from sluicecommon.page.board import Sight
-from tests.queue.server.page.shells import shell_of
+from tests.queue.server.page.shells import ALL, drawn, picture_of, shell_of
 from tests.queue.state.world import GIB, SECOND, TEAMS, World, gpu
-
-ALL = Sight(
-    frozenset(
-        {
-            "Overview",
-            "ClusterQueue",
-            "Cohort",
-            "ResourceFlavor",
-            "Topology",
-            "Node",
-            "Gpu",
-            "Event",
-            "Detection",
-        }
-    ),
-    None,
-)
-
-
-def picture_of(shell: Shell) -> Picture:
-    return Picture(shell, "i", lambda: {"version": "1"})
-
-
-def drawn(picture: Picture, now_s: float) -> dict[Any, dict[str, Any]]:
-    while picture.round(now_s):
-        pass
-    return {one.key: dict(one.fields or {}) for one in picture.board.everything(ALL)}
 
 
 def hear(picture: Picture, world: World) -> None:

@@ -10,8 +10,7 @@ from queuecontroller.scheduler.placement.capacity import NodeCapacity, PodGpus, 
 from queuecontroller.scheduler.placement.stock import Share
 from queuecontroller.server.metrics.exposition import render
 from queuecontroller.state.status import Views
-from tests.queue.server.page.shells import shell_of
-from tests.queue.server.page.test_picture import drawn, picture_of
+from tests.queue.server.page.shells import drawn, picture_of, shell_of
 from tests.queue.state.world import GIB, World, gpu
 
 UUID = gpu(0).uuid

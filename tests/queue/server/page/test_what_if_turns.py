@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from queuecontroller.server.page import what_if
-from queuecontroller.server.page.what_if import Player
+from queuecontroller.server.page.what_if import WhatIfRunner
 from sluicecommon.web.page import Refusal
 
 
-class Held(Player):
+class Held(WhatIfRunner):
     """Plays until it is let go."""
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ def test_one_viewer_does_not_keep_others_from_theirs() -> None:
         player = Held()
         first = asyncio.create_task(player.play("ann", []))
         await asyncio.sleep(0)
-        with pytest.raises(Refusal, match="of yours") as caught:
+        with pytest.raises(Refusal, match="your other what-if") as caught:
             await player.play("ann", [])
         assert caught.value.status == 429
         other = asyncio.create_task(player.play("ben", []))

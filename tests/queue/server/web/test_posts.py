@@ -10,24 +10,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuecontroller.server.web import posts
-from queuecontroller.server.web.posts import Answered, Asked, PostServer, Route
+from queuecontroller.server.web.posts import PostServer, Request, Response, Route
 from tests.queue.server.asking import answer, question
 
 Test = Callable[[PostServer], Awaitable[None]]
 
 
-async def later(asked: Asked) -> Answered:
+async def later(asked: Request) -> Response:
     await asyncio.sleep(0.001)
-    return Answered(b"later " + asked.body)
+    return Response(b"later " + asked.body)
 
 
-def broken(asked: Asked) -> Answered:
+def broken(asked: Request) -> Response:
     raise RuntimeError("a defect")
 
 
 def run(test: Test) -> None:
     routes = {
-        "/now": Route(lambda asked: Answered(b"now " + asked.body), 100_000),
+        "/now": Route(lambda asked: Response(b"now " + asked.body), 100_000),
         "/later": Route(later, 100_000),
         "/broken": Route(broken, 100),
         "/closed": Route(later, 100, lambda certificate: "nobody may"),
@@ -201,9 +201,9 @@ def test_who_goes_meanwhile_has_what_was_counted_given_back() -> None:
     async def main() -> None:
         gate = asyncio.Event()
 
-        async def held(asked: Asked) -> Answered:
+        async def held(asked: Request) -> Response:
             await gate.wait()
-            return Answered(b"held")
+            return Response(b"held")
 
         server = PostServer({"/held": Route(held, 1000)}, None)
         await server.start("127.0.0.1", 0)
@@ -217,7 +217,7 @@ def test_who_goes_meanwhile_has_what_was_counted_given_back() -> None:
             one.transport.abort()
         while server.connections:
             await asyncio.sleep(0.001)
-        assert server.bytes == 1000, "who has asked is answered, though nobody is there to hear"
+        assert server.bytes == 1000, "the request is answered, though the client has gone"
         gate.set()
         while server.tasks:
             await asyncio.sleep(0)

@@ -1,7 +1,7 @@
 """A task that is cancelled in the moment its wait ends is cancelled all the same.
 
 `asyncio.wait_for` before Python 3.12 returns the result instead when the two meet, and the task goes
-on as if nobody had wanted it to end. So each wait is cancelled at every step of the event loop after
+on as if it had not been cancelled. So each wait is cancelled at every step of the event loop after
 what it waits for has come.
 """
 

@@ -189,9 +189,8 @@ def test_a_ledger_of_a_later_version_is_kept(tmp_path: Path) -> None:
 def test_a_current_directory_that_is_gone_is_said(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
-    sluice = shlex.join(
-        [sys.executable, str(SLUICE)]
-    )  # below a path with a space it begins in a shell
+    # Below a path with a space it begins in a shell.
+    sluice = shlex.join([sys.executable, str(SLUICE)])
     script = f"rmdir {gone}; exec {sluice} config check --hami x"
     done = subprocess.run(["sh", "-c", script], cwd=gone, capture_output=True, text=True)
     assert done.returncode == 2

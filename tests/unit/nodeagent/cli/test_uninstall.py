@@ -276,7 +276,7 @@ def test_what_was_counted_on_nodes_goes_and_what_others_count_stays() -> None:
     api.daemonset("cleanup", desired=2, ready=2)
     api.node("n1", counted="nvidia.com/gpumem, nvidia.com/gpucores")
     api.node("n2")
-    assert nodes(api) == ["all nodes are clean; what was counted was taken from 1"]
+    assert nodes(api) == ["all nodes are clean; GPU sums were removed from 1"]
     first, second = api.nodes
     assert first["metadata"]["annotations"] == {}
     assert first["status"]["capacity"] == first["status"]["allocatable"] == {"cpu": "2"}

@@ -1,4 +1,4 @@
-"""How a GPU is published: what the scheduler may give of it, and when nobody may have it."""
+"""How a GPU is published: what the scheduler may allocate of it, and when it may not be allocated."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_it_is_selected_by_our_names_and_by_those_that_others_select_by() -> Non
 def test_what_others_hold_is_not_offered() -> None:
     found = capacity(replace(FACTS, others=Load(30 * GIB, 250_001, 250_001, 2)))
     assert found["memory"]["value"] == "50Gi"
-    assert found["cores"]["value"] == "74", "a part of a percent is nobody's to promise"
+    assert found["cores"]["value"] == "74", "a part of a percent cannot be promised"
     assert found["slots"]["value"] == "8"
 
 

@@ -1,4 +1,4 @@
-"""Places for MIG instances: what the scheduler and the kubelet are told of them, so that two that overlap are never both had."""
+"""Places for MIG instances: what the scheduler and the kubelet get of them, so that two that overlap are never both had."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Effect of each sign on a GPU's health, told as short stories, and the policy as data."""
+"""Effect of each sign on a GPU's health, in short sequences, and the policy as data."""
 
 from __future__ import annotations
 

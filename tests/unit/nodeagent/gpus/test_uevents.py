@@ -291,7 +291,7 @@ def test_many_changes_are_one_refresh_once_it_is_quiet() -> None:
     refreshed: list[float] = []
 
     class Told:
-        def tell(self, kind: str, level: str, text: str) -> bool:
+        def record(self, kind: str, level: str, text: str) -> bool:
             told.append(text)
             return True
 

@@ -58,14 +58,14 @@ class World:
     host_bytes: int = 256 * GIB
     cgroup_bytes: int | None = None
     others_bytes: int = 0
-    """On the card, of nobody we know."""
+    """On the card, of no grant."""
     hostile: bool = False
     """They say that they were charged nothing."""
     acts: int = 0
     killed_at: int | None = None
     after_act: bool = False
     moving: int = 0
-    """How often it says that what somebody asked for is still under way."""
+    """How often it logs that a requested restore still runs."""
     held_up: asyncio.Event | None = None
     """The driver does nothing before it is set."""
 

@@ -1,5 +1,5 @@
 """Memory that is lent: together never more than the card, guaranteed memory never lent away, and what is not held comes back
-when somebody asks."""
+when a request needs it."""
 
 from __future__ import annotations
 

@@ -86,7 +86,9 @@ def test_the_refusal_names_the_setting_and_who_waits_gets_his_next_slot() -> Non
     assert "holds 10 of this node's 20 slots and may hold 10" in refused.reason
     assert "grants.max_slots_percent_per_uid" in refused.reason
     assert manager.ask(1000, may_wait=True) is None
-    assert hasattr(manager.ask(1001), "devices"), "who waits for his own slots is in nobody's way"
+    assert hasattr(manager.ask(1001), "devices"), (
+        "a request that waits for its user's slots blocks no other"
+    )
     first = next(iter(manager.book.grants))
     manager.book.handle(ev.Released(first))
     after = [
@@ -103,4 +105,4 @@ def test_what_a_user_can_never_hold_is_refused_also_with_patience() -> None:
     refused = manager.ask(1000, gpus=2, may_wait=True)
     assert isinstance(refused, ev.TellRefused)
     assert refused.kind is RefusalKind.INVALID
-    assert hasattr(manager.ask(1000), "devices"), "one slot is everybody's"
+    assert hasattr(manager.ask(1000), "devices"), "every user may have one slot"

@@ -76,11 +76,11 @@ def test_a_process_that_the_driver_loses_keeps_its_room_and_is_named(step: Check
     back = step is CheckpointStep.RESTORE
     world = spilled() if back else World()
     world.fails[step, 2], world.breaks = CheckpointFailed("process 2: no"), True
-    with pytest.raises(Refused, match="nothing brings process 2 back"):
+    with pytest.raises(Refused, match="process 2 cannot be restored"):
         run(world.manager.resume(G) if back else world.manager.spill(G))
     assert world.states[1] is RUNNING, "the other one is not lost with it"
     assert (world.record.spill, world.record.paused) == (Spill.RESIDENT, True)
-    assert "nothing brings process 2 back" in world.texts()[-1]
+    assert "process 2 cannot be restored, end it" in world.texts()[-1]
 
 
 @pytest.mark.parametrize(

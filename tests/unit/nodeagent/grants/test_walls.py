@@ -1,5 +1,5 @@
 """The driver's walls: built where a grant has a cgroup of its own, moved with it, and nothing of them left, whenever the
-daemon is killed and whoever removes the cgroup first."""
+daemon is killed and whichever side removes the cgroup first."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_it_stands_a_little_outside_and_guarantees_what_is_the_grants_own() -> N
     (row,) = rows_of(record(memory=8 * GIB, request=6 * GIB), "/cg/x", HEADROOM)
     assert (row.soft_bytes, row.hard_bytes) == (6 * GIB, 8 * GIB + HEADROOM)
     (whole,) = rows_of(record(memory=100 * GIB), "/cg/x", HEADROOM)
-    assert whole.soft_bytes == 80 * GIB, "nobody is guaranteed more than the card has"
+    assert whole.soft_bytes == 80 * GIB, "no more is guaranteed than the card has"
 
 
 def test_of_a_mig_instance_there_is_none() -> None:

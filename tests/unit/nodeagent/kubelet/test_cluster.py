@@ -270,7 +270,7 @@ def test_before_the_plugin_goes_the_scheduler_is_told_that_nothing_is_free() -> 
         await api.close()
         began_s = time.monotonic()
         await NodeDecommission(it, lambda: ["nvidia.com/gpu"], 3600).close()
-        assert time.monotonic() - began_s < 10, "an API server that is gone holds nobody up"
+        assert time.monotonic() - began_s < 10, "an unreachable API server delays nothing"
 
     scene(play, start=False)
 
@@ -299,13 +299,13 @@ def test_a_warning_is_an_event_of_the_pod() -> None:
     async def play(api: ApiServer, it: Cluster) -> None:
         api.put(PODS, pod("a", "u-a"))
         await until(lambda: len(it.pods) == 1)
-        await it.tell_pod(PodUid("u-a"), "SluiceDefaultsUsed", "because")
+        await it.record_pod_event(PodUid("u-a"), "SluiceDefaultsUsed", "because")
         (event,) = [one for (where, _), one in api.objects.items() if where == "/api/v1/events"]
         assert event["involvedObject"]["uid"] == "u-a"
         assert (event["type"], event["reason"]) == ("Warning", "SluiceDefaultsUsed")
-        await it.tell_pod(PodUid("unknown"), "x", "y")
+        await it.record_pod_event(PodUid("unknown"), "x", "y")
         api.refuse = lambda method, path: (403, "Forbidden")
-        await it.tell_pod(PodUid("u-a"), "x", "y")  # said in the log, and that is all
+        await it.record_pod_event(PodUid("u-a"), "x", "y")  # said in the log, and that is all
 
     scene(play)
 

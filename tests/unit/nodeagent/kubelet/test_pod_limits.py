@@ -154,4 +154,6 @@ def test_the_configuration_says_who_is_asked_and_what_holds() -> None:
     first, second = limit_sources(config, None, PodSources([]))
     assert isinstance(first, NodeDefaults)
     assert isinstance(second, PodLimits)
-    assert len(limit_sources(KubeletConfig(), None, PodSources([]))) == 2, "no queue, nobody to ask"
+    assert len(limit_sources(KubeletConfig(), None, PodSources([]))) == 2, (
+        "no queue, no such source"
+    )

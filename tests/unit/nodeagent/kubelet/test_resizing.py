@@ -1,4 +1,4 @@
-"""A running pod's annotation changes what it has: read strictly, within what quota was counted for, and told in its
+"""A running pod's annotation changes what it has: read strictly, within what quota was counted for, and reported in its
 events once."""
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def test_a_wish_is_in_the_units_of_the_resources(text: str, wish: ResizeRequest)
         ("gpumem=-1", "expected a quantity"),
         ("gpucores=100", "gpucores: 100 is more than 99 percent"),
         ("gpumem-percentage=101", "101 is more than 100 percent"),
-        ("gpumem=1 gpumem=2", "gpumem is said twice"),
-        ("gpumem=1 gpumem-percentage=2", "two words for one thing"),
+        ("gpumem=1 gpumem=2", "gpumem is given twice"),
+        ("gpumem=1 gpumem-percentage=2", "both set the memory"),
         ("gpumem=1 " * 40, "longer than 256 characters"),
     ],
 )
@@ -92,7 +92,7 @@ def test_only_our_own_annotations_are_wishes() -> None:
 
 
 class World:
-    """A book of grants, and what pods were told."""
+    """A book of grants, and the events of pods."""
 
     def __init__(self, mode: str = "down") -> None:
         self.book = GrantBook(Rules(Nanoseconds(1), Nanoseconds(1), Nanoseconds(1), "boot"))

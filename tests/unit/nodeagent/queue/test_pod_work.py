@@ -1,4 +1,4 @@
-"""Which decision a pod takes, whoever made it; and which pods are nobody's."""
+"""The decision that a pod takes, whatever made the pod; and the pods without a decision."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_pod_takes_what_was_decided_for_its_owner(
 def test_a_pod_takes_what_was_made_of_itself_and_not_what_is_called_like_it() -> None:
     assert pod_work.named(WORKS, "ns", "alone") is WORKS[0]
     assert pod_work.named(WORKS, "other", "alone") is None
-    assert pod_work.named(WORKS, "ns", "main-0") is None, "a replica of somebody's Job"
+    assert pod_work.named(WORKS, "ns", "main-0") is None, "a replica of another Job"
 
 
 def test_replicas_that_are_taken_or_told_to_stop_are_not_free() -> None:

@@ -62,7 +62,7 @@ def with_a_silent_controller(
 
 def test_a_submission_under_way_when_the_session_ends_is_to_be_sent_again(tmp_path: Path) -> None:
     """The next session closes the channel; grpc cancels the call, which took its caller along: that job waited for
-    ever, and nobody was told."""
+    ever, without a log line."""
 
     async def scene(link: GrpcQueueLink, controller: Silent) -> None:
         submit = asyncio.create_task(link.submit(SUBMISSION))

@@ -496,4 +496,4 @@ def test_whatever_comes_in_whatever_order(events: list[Any]) -> None:
         assert work.state not in OVER or work.grant is None
     held = {work.grant for work in manager.book.works.values() if work.grant}
     stopped = {one.grant for one in manager.out if isinstance(one, qd.Stop)}
-    assert live <= held | stopped, "a grant that nobody remembers is at least being stopped"
+    assert live <= held | stopped, "a grant without a record is at least being stopped"

@@ -1,4 +1,4 @@
-"""The configuration: every mistake told at once, and docs/reference/configuration.md true to the code."""
+"""The configuration: every mistake reported at once, and docs/reference/configuration.md true to the code."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_the_kubelet_section_and_its_nodes_are_as_strict() -> None:
         "kubelet.mode: must be one of share, exclusive, mig, mps, got 'shared'",
         "kubelet.limits: may hold queue, placement, pod, defaults, not 'pods'",
         "kubelet.hami: must be an absolute path, got 'relative.yaml'",
-        "kubelet.exclude_indexes: has something twice: [0, 0]",
+        "kubelet.exclude_indexes: has a duplicate: [0, 0]",
         "kubelet.exclude_uuids: must be a list of texts, got 'GPU-1'",
         "kubelet.default_memory_mib: must be a whole number, got 1.5",
         "kubelet.nodes.n3: must be a section, [kubelet.nodes.n3]",

@@ -214,7 +214,7 @@ def test_mistakes_name_the_file_and_the_key(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("", "is empty"),
-        ("- 1\n", "holds no configuration of HAMi's"),
+        ("- 1\n", "contains no HAMi configuration"),
         ("a: [", "not YAML or JSON"),
         ("kind: Service\nmetadata: {}\n", "expected a ConfigMap, HAMi's"),
         ("kind: ConfigMap\ndata: {a: b}\n", "its data has a"),

@@ -91,7 +91,7 @@ def test_nobody_exceeds_a_cap_nothing_is_given_twice_and_nothing_is_left_that_so
         floor = min(FLOOR, WHOLE_PPM // 5 // len(lower))
         wanted = sum(active[i].cap_ppm for i in tier)
         assert sum(shares[i] for i in tier) >= min(floor * len(tier), wanted)
-    assert all(shares), "nobody is forgotten, and 0 would mean no limit"
+    assert all(shares), "no tenant is left out, and 0 would mean no limit"
 
 
 names = st.sampled_from("abcd")
@@ -128,7 +128,7 @@ STEADY_ROUNDS = STEADY_NS // (5 * MS) + 3
 def busy(
     planner: TurnPlanner, everybody: list[Tenant], rounds: int
 ) -> dict[tuple[str, int], SetTurn]:
-    """Everybody launches all the time, 5 ms from look to look."""
+    """All tenants launch all the time, and the planner looks every 5 ms."""
     told: dict[tuple[str, int], SetTurn] = {}
     for i in range(rounds):
         looks = {
@@ -159,7 +159,7 @@ def test_a_gang_without_company_is_left_alone() -> None:
 
 def test_work_that_stays_outstanding_outside_its_window_changes_no_turn() -> None:
     """Kernels that overrun, and tenants that wait and have not looked yet: event pairs inside windows
-    are judged by the windows, so nothing has to be told."""
+    are judged by the windows, so nothing has to be sent."""
     planner = TurnPlanner(RULES)
     both = [tenant("x", 30), tenant("y", 70)]
 

@@ -332,7 +332,7 @@ def test_what_was_done_is_taken_back_last_first_unless_somebody_still_wants_it()
     ]  # fmt: skip
     responder.raised(first)
     climbed(responder, 5)
-    assert responder.cleared(first, alive=False) == [], "nobody is left to take it back from"
+    assert responder.cleared(first, alive=False) == [], "no process is left to take it back from"
 
 
 @given(

@@ -45,7 +45,7 @@ def test_every_case_has_its_fate(same: bool, in_force: bool, done: bool, reason:
     if not same:
         assert what is Fate.FORGET
     elif reason:
-        # Not done, as far as the row goes: undone all the same, for nobody knows.
+        # Not done, as far as the row goes: undone all the same, because it is not known.
         assert what is (Fate.UNDO if in_force or not done else Fate.FORGET)
     elif in_force:
         assert what is Fate.KEEP

@@ -330,7 +330,7 @@ def test_what_a_person_lets_go_stays_so_while_the_suspicion_stands_and_not_for_a
         assert why(it) == {"by hand"}
         await it.looks(on_gpu(7), 60)
         assert steps(it) == []
-        it.world.add(8, CGROUP, POD)  # somebody else in that container
+        it.world.add(8, CGROUP, POD)  # another process in that container
         await it.looks(on_gpu(7, 8), 5)
         assert steps(it) == ["deny_opens", "freeze", "throttle"]
 

@@ -354,13 +354,13 @@ def test_a_cgroup_that_cannot_be_held_stops_nothing_else() -> None:
 @pytest.mark.parametrize("follow", [False, True])
 def test_events_are_numbered_and_followed(follow: bool) -> None:
     async def act(it: Bench) -> None:
-        it.journal.tell("gpu", "info", "one")
+        it.journal.record("gpu", "info", "one")
         stream = it.journal.follow(0, follow)
         assert (await anext(stream)).text == "one"
         if follow:
             waiting = asyncio.ensure_future(anext(stream))
             await asyncio.sleep(0)
-            it.journal.tell("gpu", "info", "two")
+            it.journal.record("gpu", "info", "two")
             assert (await asyncio.wait_for(waiting, 60)).number == 2
         else:
             with pytest.raises(StopAsyncIteration):
