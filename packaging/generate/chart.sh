@@ -18,6 +18,7 @@ cp prometheus/sluice-alerts.yaml grafana/sluice-node.json "$new/grafana/sluice-q
 "$python" generate/crds.py --compact >"$new/helm/sluice/files/kueue-crds.yaml"
 "$python" generate/rights.py >"$new/kubernetes/queue-rights.yaml"
 "$python" generate/rights.py --beside >"$new/kubernetes/queue-rights-beside.yaml"
+"$python" generate/rights.py --users | tee "$new/kubernetes/kueue-user-roles.yaml" >"$new/helm/sluice/files/kueue-user-roles.yaml"
 "$python" generate/rights.py --rules >"$new/helm/sluice/files/queue-rules.yaml"
 "$python" generate/vendors.py >"$new/helm/sluice/files/vendor-resources.yaml"
 put() {

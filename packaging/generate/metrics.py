@@ -91,7 +91,7 @@ def queue_md() -> str:
 
 ## Kueue's names
 
-Names, kinds and labels are those of Kueue 0.19; CPU is in cores. All have the label `replica_role`. A second name is the same by LocalQueue,
+Names, kinds and labels are those of Kueue 0.19 and 0.20; CPU is in cores. All have the label `replica_role`. A second name is the same by LocalQueue,
 with `name` and `namespace` in place of `cluster_queue`.
 
 {entries(kueue_catalogue.CATALOGUE)}

@@ -48,6 +48,7 @@ from queuecontroller.cluster.cache.objects import (
     pruned,
     version_of,
 )
+from queuecontroller.cluster.cache.pod_scheduling import SELECTOR, PodScheduling, read_scheduled
 from queuecontroller.cluster.cache.views import View, Views
 from queuecontroller.cluster.leader.holder import LEASE, Holder
 from queuecontroller.cluster.leader.lease import Elector
@@ -76,6 +77,8 @@ log = logging.getLogger(__name__)
 SERVED_S: Final = 30.0
 """Seconds between two checks of whether more frameworks' kinds are served."""
 SYNC_S: Final = 0.05
+AWAY_S: Final = 1.0
+"""Seconds until kinds are looked for again after the API server did not answer."""
 VANISHED_S: Final = 2.0
 POD_SELECTORS: Final[tuple[Parameters, ...]] = (
     MANAGED_PODS,
@@ -106,6 +109,7 @@ class Controller:
         self._deciding: asyncio.Task[None] | None = None
         self._gpu_pods = GpuPods()
         self._budgets = Budgets()
+        self._scheduling = PodScheduling()
         self._pods: Views | None = None
         """Consumers of the watch of all pods; None: pods are watched by selectors."""
         self._last_ok_s = monotonic()
@@ -198,6 +202,8 @@ class Controller:
         elif self._plan.policy.has_pods:
             for selectors in POD_SELECTORS:
                 self._follow(PODS, selectors)
+        if self._plan.book.pods_ready.unscheduled_timeout_s is not None:
+            self._follow(PODS, SELECTOR, read_scheduled, self._scheduling.changed)
         group.create_task(self._find_frameworks())
         group.create_task(self._detect_removed_crds())
 
@@ -315,6 +321,8 @@ class Controller:
                     session.changed(kind, key, None)
             case Synced():
                 self._compare(kind)
+                if isinstance(session, Session):
+                    session.followed(kind)
 
     def _compare(self, kind: Resource) -> None:
         """Drop objects that only an answer to a write reported and that a newer list lacks: they
@@ -338,6 +346,7 @@ class Controller:
     async def _find_frameworks(self) -> None:
         """Follow jobs of all kinds that are served, also of kinds that are installed later."""
         while True:
+            away = False
             for group, version in {(one.group, one.version) for one in self._wanted()}:
                 path = f"/apis/{group}/{version}" if group else f"/api/{version}"
                 try:
@@ -348,6 +357,7 @@ class Controller:
                     continue
                 except ApiAway as error:
                     log.warning("%s", error)
+                    away = True
                     continue
                 plurals = {one.get("name") for one in served.get("resources") or ()}
                 for kind in self._wanted():
@@ -355,8 +365,9 @@ class Controller:
                     if of_it and kind.plural in plurals and (kind, ()) not in self._followers:
                         log.info("following %s.%s", kind.plural, kind.group)
                         self._follow(kind)
-            self._found = True
-            await asyncio.sleep(SERVED_S)
+            # A leader without a kind that is served would take its objects for missing.
+            self._found = self._found or not away
+            await asyncio.sleep(AWAY_S if away else SERVED_S)
 
     async def _detect_removed_crds(self) -> None:
         """Drop the objects of a kind of Kueue's whose CRD was deleted: otherwise finalizers of
@@ -438,7 +449,12 @@ class Controller:
 
     def _make_session(self) -> Session | Beside:
         followed = Followed(
-            self._cache, self._node_context, self._gpu_pods, self._budgets, self._is_followed
+            self._cache,
+            self._node_context,
+            self._gpu_pods,
+            self._budgets,
+            self._scheduling,
+            self._is_followed,
         )
         leadership = Leadership(self._elector.term, self._holder.uid, self._leads_on)
         make = Beside if self._plan.beside else Session
@@ -447,6 +463,7 @@ class Controller:
     async def _step_down(self, why: str) -> None:
         session, deciding = self._session, self._deciding
         self._session = self._deciding = None
+        self._scheduling.on_change = lambda key: None
         if session is None or deciding is None:
             return
         log.warning("no longer leading, term %d: %s", session.term, why)

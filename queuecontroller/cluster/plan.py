@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from queuecontroller.cluster.cache.node_context import NodeContext
 from queuecontroller.cluster.cache.objects import Document, ObjectCache
+from queuecontroller.cluster.cache.pod_scheduling import PodScheduling
 from queuecontroller.cluster.cache.policy import Policy
 from queuecontroller.cluster.podplacement.gpu_pods import Budgets, GpuPods
 from queuecontroller.cluster.podwebhooks.share_pods import SharePods
@@ -59,6 +60,7 @@ class Followed:
     nodes: NodeContext
     gpu_pods: GpuPods
     budgets: Budgets
+    scheduling: PodScheduling
     is_followed: Callable[[Resource], bool]
     """True if all objects of a kind that is not served everywhere are in the cache."""
 

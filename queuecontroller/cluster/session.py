@@ -39,8 +39,14 @@ from queuecontroller.cluster.status.events import KubernetesEvent, of_preemptor,
 from queuecontroller.cluster.writers.event_recorder import EventRecorder
 from queuecontroller.cluster.writers.queue_writer import QueueWriter
 from queuecontroller.cluster.writers.workload_writer import WorkloadWriter
+from queuecontroller.scheduler.model.compatibility import Feature
 from queuecontroller.scheduler.model.objects import WorkloadKey
-from queuecontroller.scheduler.model.reasons import PREEMPTED
+from queuecontroller.scheduler.model.reasons import (
+    PODS_READY,
+    PREEMPTED,
+    WAIT_FOR_SCHEDULING,
+    WAIT_FOR_START,
+)
 from queuecontroller.state.book import Book
 from queuecontroller.state.failed_nodes import node_failed
 from queuecontroller.state.nodes.nodes_room import Cordon
@@ -152,9 +158,31 @@ class Session:
         self._node_facts: NodeFacts | None = None
         if plan.sharing is not None and plan.register_nodes:
             self._node_facts = NodeFacts(self.shell, client, plan.sharing, may_write)
+        self._scheduling = followed.scheduling
         self._claims_changed = asyncio.Event()
         self._dispatcher = Dispatcher(self._handlers())
         self._began = False
+
+    def _follow_scheduling(self) -> None:
+        """Note which admitted workloads have all their pods on nodes, from now on."""
+        if self._plan.book.pods_ready.unscheduled_timeout_s is None:
+            return
+        self._scheduling.on_change = self._pod_bound
+        for key in list(self.shell.book.workloads.records):
+            self._pod_bound(key)
+
+    def _pod_bound(self, key: WorkloadKey) -> None:
+        record = self.shell.book.workloads.records.get(key)
+        if not self._began or record is None or record.workload.admission is None:
+            return
+        ready = record.workload.condition(PODS_READY)
+        if ready is None or ready.reason not in (WAIT_FOR_START, WAIT_FOR_SCHEDULING):
+            return
+        counts = {one.name: one.count for one in record.workload.admission.pod_sets}
+        bound = self._scheduling.all_bound(key, counts)
+        self.shell.step(
+            "pods bound", lambda book, now_ns: book.workloads.set_bound(key, bound, now_ns)
+        )
 
     def _record_preempted(self, pod: Document, event: KubernetesEvent) -> None:
         if self._plan.sharing is not None:
@@ -173,6 +201,7 @@ class Session:
         self.shell.step("begin", lambda book, now_ns: self.mirror.begin(now_ns))
         self._apply_cordons()
         self._began = True
+        self._follow_scheduling()
         self.queues.add_all()
         self.provisioner.add_all()
         self.retention.add_all()
@@ -223,7 +252,10 @@ class Session:
                 self._node_failed(host, self._failing.failed)
 
     def _node_failed(self, host: str, failed: frozenset[str]) -> None:
-        self.shell.step("node failed", lambda book, now_ns: node_failed(book, host, failed, now_ns))
+        several = Feature.SEVERAL_NODES in self._plan.policy.features
+        self.shell.step(
+            "node failed", lambda book, now_ns: node_failed(book, host, failed, now_ns, several)
+        )
 
     def node_changed(self, name: str, node: Document | None) -> None:
         self._failing.seen(name, node, monotonic())
@@ -248,6 +280,11 @@ class Session:
         """Handle a change of an object; None: it was deleted. The cache has the change already."""
         if self._began:
             self._dispatcher.changed(kind, key, document)
+
+    def followed(self, kind: Resource) -> None:
+        """Answer checks again once ProvisioningRequests are served."""
+        if self._began and kind == REQUESTS:
+            self.provisioner.add_all()
 
     def _handlers(self) -> dict[Resource, tuple[Handler, ...]]:
         """The handlers of each kind, in the order in which they run."""

@@ -28,13 +28,12 @@ from queuecontroller.frameworks.actions import (
     UpdateWorkload,
     WaitForReplacements,
 )
+from queuecontroller.frameworks.annotations.pod_groups import group_of, role_of
 from queuecontroller.frameworks.creating import group_of_set, on_create, resizing
 from queuecontroller.frameworks.infos import pod_set_infos
 from queuecontroller.frameworks.pods import (
     elastic_pod_patch,
-    group_of,
     reconcile_pods,
-    role_of,
     start_pod_patch,
 )
 from queuecontroller.frameworks.reconcile import (

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from queuecontroller.frameworks.state import Finished
+from queuecontroller.scheduler.model.reasons import PODS_FAILED
 from sluicecommon.reader import Problem
 
 
@@ -44,7 +45,11 @@ class ReleaseQuota:
 
 @dataclass(frozen=True, slots=True)
 class HoldWorkload:
-    """Release its quota and keep it out of its queue: its owner wants no pods for now."""
+    """Release its quota and keep it out of its queue: its owner wants no pods for now, or its pods
+    have to be replaced first."""
+
+    message: str
+    """Message of its condition QuotaReserved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +153,12 @@ class MovePod:
 
 @dataclass(frozen=True, slots=True)
 class WaitForReplacements:
-    """Pods of the group ended early; the Workload's condition states it."""
+    """Pods of the group ended early or were evicted; the Workload's condition states it."""
 
     waiting: bool
+    reason: str = PODS_FAILED
+    message: str = "Some Failed pods need replacement"
+    """Reason and message of the condition while it is True."""
 
 
 PodAction: TypeAlias = (

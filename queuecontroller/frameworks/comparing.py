@@ -73,7 +73,8 @@ def let_in(workload: Document) -> dict[str, int]:
     controller started has that many pods, and no annotation with its original counts."""
     given = at(workload, ("status", "admission", "podSetAssignments"))
     known = [one for one in given if isinstance(one, Mapping)] if is_list(given) else []
-    fewer = [str(one.get("name")) for one in pod_sets_of(workload) if one.get("minCount")]
+    shrinks = [one for one in pod_sets_of(workload) if one.get("minCount") is not None]
+    fewer = [str(one.get("name")) for one in shrinks]
     return {name: count for name, count in counts_of(known).items() if name in fewer}
 
 

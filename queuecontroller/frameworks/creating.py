@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from queuecontroller.frameworks import names
+from queuecontroller.frameworks.annotations.pod_groups import group_of
 from queuecontroller.frameworks.annotations.role_hash import role_hash
+from queuecontroller.frameworks.annotations.topology import asks_for_topology
 from queuecontroller.frameworks.patches import ABSENT, Change, Document, Path, at, difference
-from queuecontroller.frameworks.pods import ROLE_MAIN, group_of
+from queuecontroller.frameworks.pods import ROLE_MAIN
 from queuecontroller.frameworks.reconcile import (
     ALONE,
     Setting,
@@ -39,6 +41,9 @@ def on_create(fw: Framework, document: Document, around: Setting = ALONE) -> dic
     queue = effective_queue(fw, document, around)
     if queue and not queue_of(document):
         change.put(_QUEUE_LABEL, queue)
+    priority = (*_LABELS, names.PRIORITY_CLASS)
+    if around.default_class and not parent and at(change.document, priority) in (ABSENT, None, ""):
+        change.put(priority, names.DEFAULT_CLASS)
     match fw.holding:
         case Holding.SUSPEND:
             change.put(fw.suspend, True)
@@ -63,7 +68,7 @@ def resizing(old: Document, document: Document) -> list[Problem]:
 
 
 def _hold_pod(change: Change) -> None:
-    """Add the gate, unless the pod has been scheduled already."""
+    """Add the gates, unless the pod has been scheduled already."""
     if at(change.document, ("spec", "nodeName")) not in (ABSENT, None, ""):
         return
     change.put((*_LABELS, names.MANAGED), "true")
@@ -75,7 +80,9 @@ def _hold_pod(change: Change) -> None:
     index = at(change.document, (*_LABELS, label)) if isinstance(label, str) else ABSENT
     if isinstance(index, str):
         change.put((*_LABELS, names.GROUP_INDEX), index)
-    if group_of(change.document) and not _noted(change, names.ROLE_HASH):
+    if asks_for_topology(change.document):
+        _append(change, ("spec", "schedulingGates"), {"name": names.TOPOLOGY_GATE})
+    if not _noted(change, names.ROLE_HASH):
         change.put((*_ANNOTATIONS, names.ROLE_HASH), role_hash(change.document))
 
 

@@ -1,7 +1,8 @@
 """Pods that are queued by themselves, alone or as a group with one Workload.
 
 A pod cannot be suspended: it is gated when it is created, started by removing the gate, and stopped
-by deleting it. A finalizer keeps a pod that has ended until it has been counted.
+by deleting it. A finalizer keeps a pod that has ended until it has been counted; the pods of an
+evicted group until others replace them, so that the controller that made them sees what happened.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from queuecontroller.frameworks.actions import (
     DeletePod,
     DeleteWorkload,
     FinishWorkload,
+    HoldWorkload,
     MovePod,
     PodAction,
     Refuse,
@@ -29,7 +31,14 @@ from queuecontroller.frameworks.actions import (
     WaitForReplacements,
 )
 from queuecontroller.frameworks.annotations.gates import fewer_gates
-from queuecontroller.frameworks.annotations.role_hash import role_hash
+from queuecontroller.frameworks.annotations.pod_groups import (
+    group_of,
+    is_unretriable,
+    may_lack,
+    role_of,
+    text_at,
+    total_of,
+)
 from queuecontroller.frameworks.comparing import (
     condition_of,
     holds,
@@ -51,13 +60,9 @@ from queuecontroller.frameworks.workload import (
     workload_of,
 )
 from queuecontroller.scheduler.model import reasons
-from sluicecommon.reader import ManifestError, Reader, shown
+from sluicecommon.reader import ManifestError
 
 ROLE_MAIN: Final = "main"
-MAX_PODS: Final = 10_000
-"""Limit of the pods in one group."""
-_ANNOTATIONS: Final = ("metadata", "annotations")
-_LABELS: Final = ("metadata", "labels")
 
 
 def _pod_framework() -> Framework:
@@ -67,21 +72,6 @@ def _pod_framework() -> Framework:
 
 
 POD: Final = _pod_framework()
-
-
-def _text(document: Document, *path: str) -> str:
-    found = at(document, path)
-    return found if isinstance(found, str) else ""
-
-
-def group_of(pod: Document) -> str:
-    """The name of its group, which is that of the group's Workload; empty: it is not in a group."""
-    return _text(pod, *_LABELS, names.GROUP_NAME) or _text(pod, *_ANNOTATIONS, names.GROUP_NAME)
-
-
-def role_of(pod: Document) -> str:
-    """Pods of one role are one pod set."""
-    return _text(pod, *_ANNOTATIONS, names.ROLE_HASH) or role_hash(pod)
 
 
 def start_pod_patch(pod: Document, info: PodSetInfo) -> dict[str, Any]:
@@ -94,23 +84,11 @@ def _rest(info: PodSetInfo) -> tuple[Any, ...]:
 
 
 def elastic_pod_patch(pod: Document) -> dict[str, Any]:
-    """The patch that starts a pod of an elastic job, once the slice that counts it is admitted;
-    empty: it is started already."""
+    """The patch that starts a pod of an elastic job; empty: it is started already."""
     gates = at(pod, ("spec", "schedulingGates"))
     known = [one for one in gates if isinstance(one, Mapping)] if is_list(gates) else []
     rest = [one for one in known if one.get("name") != names.ELASTIC_GATE]
     return {} if len(rest) == len(known) else {"spec": {"schedulingGates": rest or None}}
-
-
-def total_of(pod: Document) -> int:
-    """Total number of pods of the group. Raises ManifestError."""
-    reader = Reader(pod).child("metadata").child("annotations")
-    text = reader.text(names.GROUP_TOTAL)
-    if text.isascii() and text.isdigit() and 0 <= int(text[:9]) <= MAX_PODS:
-        return int(text[:9])
-    what = f"expected a whole number up to {MAX_PODS}, got {shown(text)}" if text else "is required"
-    reader.problem(names.GROUP_TOTAL, what, "write the number of pods of the group, in quotes")
-    raise ManifestError(reader.problems)
 
 
 def reconcile_pods(
@@ -118,7 +96,7 @@ def reconcile_pods(
 ) -> list[PodAction]:
     """Actions for the pods of one group, or for one pod without a group, and their Workload. Never
     raises."""
-    known = sorted(pods, key=_age)
+    known = sorted(pods, key=age_of)
     if not known:
         return [DeleteWorkload("its pods are gone")] if workload is not None else []
     try:
@@ -129,14 +107,22 @@ def reconcile_pods(
         return [Refuse((TOO_DEEP,))]
 
 
-def _age(pod: Document) -> tuple[bool, str, str]:
+def is_over(pod: Document) -> bool:
+    """True for a pod that runs no more: it has ended, or was deleted without a grace period, as one
+    is that no node has."""
+    grace_s = at(pod, ("metadata", "deletionGracePeriodSeconds"))
+    leaving = at(pod, ("metadata", "deletionTimestamp")) not in (ABSENT, None)
+    return finished(POD, pod) is not None or (leaving and grace_s == 0)
+
+
+def age_of(pod: Document) -> tuple[bool, str, str]:
     """Sort key of the pods to keep: running ones first, then the oldest."""
-    made = _text(pod, "metadata", "creationTimestamp")
-    return is_suspended(POD, pod), made, _text(pod, "metadata", "name")
+    made = text_at(pod, "metadata", "creationTimestamp")
+    return is_suspended(POD, pod), made, text_at(pod, "metadata", "name")
 
 
 @dataclass(frozen=True, slots=True)
-class _One:
+class PodState:
     document: Document
     name: str
     role: str
@@ -150,6 +136,13 @@ class _One:
         return self.done is None and not self.leaving
 
     @property
+    def is_evicted(self) -> bool:
+        """True if it was stopped because its Workload was evicted."""
+        reason = condition_of(self.document, reasons.TERMINATION_TARGET).get("reason")
+        evicted = isinstance(reason, str) and reason.startswith(reasons.WORKLOAD_EVICTED)
+        return self.leaving and evicted
+
+    @property
     def held(self) -> bool:
         """True if the finalizer keeps it."""
         found = at(self.document, ("metadata", "finalizers"))
@@ -160,10 +153,10 @@ class _One:
         return holds(self.document, "Ready")
 
 
-def _read(pod: Document) -> _One:
-    return _One(
+def read_pod_state(pod: Document) -> PodState:
+    return PodState(
         pod,
-        _text(pod, "metadata", "name"),
+        text_at(pod, "metadata", "name"),
         role_of(pod),
         is_suspended(POD, pod),
         finished(POD, pod),
@@ -178,10 +171,10 @@ class _Pods:
     documents: Sequence[Document]
     workload: Document | None
     around: Setting
-    pods: list[_One] = field(default_factory=list)
+    pods: list[PodState] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.pods = [_read(one) for one in self.documents]
+        self.pods = [read_pod_state(one) for one in self.documents]
 
     @property
     def first(self) -> Document:
@@ -200,18 +193,18 @@ class _Pods:
 
     @property
     def serving(self) -> bool:
-        return _text(self.first, *_ANNOTATIONS, names.GROUP_SERVING) == "true"
+        return text_at(self.first, "metadata", "annotations", names.GROUP_SERVING) == "true"
 
     @property
     def fast(self) -> bool:
-        return _text(self.first, *_ANNOTATIONS, names.GROUP_FAST) == "true"
+        return text_at(self.first, "metadata", "annotations", names.GROUP_FAST) == "true"
 
     @property
-    def alive(self) -> list[_One]:
+    def alive(self) -> list[PodState]:
         return [one for one in self.pods if one.alive]
 
     @property
-    def succeeded(self) -> list[_One]:
+    def succeeded(self) -> list[PodState]:
         return [one for one in self.pods if one.done is not None and one.done.success]
 
     def actions(self) -> list[PodAction]:
@@ -237,7 +230,7 @@ class _Pods:
         done = len(self.succeeded)
         if self.total and done >= self.total:
             return Finished(True, reasons.SUCCEEDED, f"Pods succeeded: {done}/{self.total}")
-        last = any(_unretriable(one.document) for one in self.pods)
+        last = any(is_unretriable(one.document) for one in self.pods)
         if last and not self.alive:
             return Finished(False, reasons.FAILED, f"Pods succeeded: {done}/{self.total}")
         return None
@@ -302,7 +295,7 @@ class _Pods:
         ]
 
     def known_roles(self, workload: Document) -> bool:
-        given = {str(one.get("name", "main")): _count(one) for one in pod_sets_of(workload)}
+        given = {str(one.get("name", "main")): count_of(one) for one in pod_sets_of(workload)}
         if not self.group:
             return len(given) == 1
         counted: dict[str, int] = {}
@@ -313,14 +306,30 @@ class _Pods:
         )
 
     def evicted(self, workload: Document) -> list[PodAction]:
-        why = f"DueTo{condition_of(workload, 'Evicted').get('reason') or 'Evicted'}"
-        stopped = self.stop(reason_of(workload, reasons.EVICTED), reasons.WORKLOAD_EVICTED + why)
+        due = str(condition_of(workload, reasons.EVICTED).get("reason") or reasons.EVICTED)
+        text = reason_of(workload, reasons.EVICTED)
+        stopped = self.stop(text, f"{reasons.WORKLOAD_EVICTED}DueTo{due}")
         if stopped:
             return stopped
-        going = any(one.leaving and not one.gated and one.done is None for one in self.pods)
+        if owned := self.own(workload):
+            return owned  # Before its former owners are released.
         reserved = holds(workload, reasons.QUOTA_RESERVED)
-        quota: list[PodAction] = [ReleaseQuota()] if reserved and not going else []
-        return [*self.release(False), *quota]
+        made: list[PodAction] = self.release(False)
+        if not any(self.is_kept(one) for one in self.pods):
+            going = any(
+                one.leaving and not one.gated and not is_over(one.document) for one in self.pods
+            )
+            return [*made, *([ReleaseQuota()] if reserved and not going else [])]
+        if any(not is_over(one.document) for one in self.pods if one.leaving):
+            return made
+        missing = not self.is_complete
+        if missing != holds(workload, reasons.WAITING_FOR_PODS):
+            made.append(WaitForReplacements(missing, due, text))
+        if missing and not self.is_on_hold(workload):
+            made.append(HoldWorkload(reasons.TO_BE_REPLACED))
+        elif not missing:
+            made += [ReleaseQuota()] if reserved else self.resume(workload)
+        return made
 
     def stop(self, why: str, reason: str) -> list[PodAction]:
         return [DeletePod(one.name, why, reason) for one in self.alive if not one.gated]
@@ -332,9 +341,12 @@ class _Pods:
             if one.gated
         ]
 
+    @staticmethod
+    def is_on_hold(workload: Document) -> bool:
+        return condition_of(workload, reasons.QUOTA_RESERVED).get("reason") == reasons.ON_HOLD
+
     def resume(self, workload: Document) -> list[PodAction]:
-        held = condition_of(workload, reasons.QUOTA_RESERVED).get("reason") == reasons.ON_HOLD
-        return [ResumeWorkload()] if held else []
+        return [ResumeWorkload()] if self.is_on_hold(workload) else []
 
     def follow(self, workload: Document) -> list[PodAction]:
         """Update gates and queue of a Workload without quota to those of the pods, or of the owner
@@ -379,35 +391,60 @@ class _Pods:
     def report(self, workload: Document) -> list[PodAction]:
         made: list[PodAction] = []
         up = sum(one.ready for one in self.alive) + len(self.succeeded)
-        if (up >= self.total) != holds(workload, reasons.PODS_READY):
-            made.append(SetPodsReady(up >= self.total))
+        ready = up >= self.total - self.allowed
+        if ready != holds(workload, reasons.PODS_READY):
+            made.append(SetPodsReady(ready))
         free: dict[str, int] = {}
         if self.group and not self.serving:
             for one in self.succeeded:
                 free[one.role] = free.get(one.role, 0) + 1
             if free != reclaimable_of(workload):
                 made.append(UpdateReclaimable(free))
-        missing = bool(self.group) and len(self.alive) + len(self.succeeded) < self.total
+        missing = bool(self.group) and not self.is_complete
         if missing != holds(workload, reasons.WAITING_FOR_PODS):
             made.append(WaitForReplacements(missing))
         return made
 
+    @property
+    def is_complete(self) -> bool:
+        """True if no pod of the group is missing."""
+        return len(self.alive) + len(self.succeeded) >= self.total
+
+    def is_kept(self, one: PodState) -> bool:
+        """True for a pod that stays until it is replaced, although it is being deleted."""
+        success = one.done is not None and one.done.success
+        grouped = bool(self.group) and not self.serving and self.workload is not None
+        return grouped and one.is_evicted and not success
+
+    @property
+    def allowed(self) -> int:
+        """Number of pods of the group that may lack readiness: the least that any of them
+        allows."""
+        if not self.group or not self.around.may_lack_pods:
+            return 0
+        counted = [*self.alive, *self.succeeded]
+        return min((may_lack(one.document, self.total) for one in counted), default=0)
+
     def release(self, ended: bool) -> list[PodAction]:
         """Release pods that need not be counted any more. A pod that is being deleted is released
         once it has stopped; one that succeeded counts until the whole group has ended; one that
-        failed is kept until it is replaced."""
-        ended = ended or all(one.leaving for one in self.pods)
-        full = self.serving or len(self.alive) + len(self.succeeded) >= self.total
+        failed or was evicted is kept until it is replaced. A group that is deleted as a whole is
+        not kept."""
+        evicted = self.workload is not None and all(one.is_evicted for one in self.pods)
+        ended = ended or (all(one.leaving for one in self.pods) and not evicted)
+        full = self.serving or self.is_complete
         made: list[PodAction] = []
         for one in self.pods:
-            if one.done is None:
+            if self.is_kept(one):
+                free = ended or full
+            elif one.done is None:
                 free = one.leaving
             elif one.done.success and self.group and not self.serving:
                 free = ended
             else:
                 free = ended or full
             if free and one.held:
-                made.append(ReleasePod(one.name, _without_finalizer(one.document)))
+                made.append(ReleasePod(one.name, without_finalizer(one.document)))
         return made
 
     def made(self) -> dict[str, Any]:
@@ -423,7 +460,7 @@ class _Pods:
             return made
         made["metadata"]["name"] = self.group
         if (above := self.around.group_document) is not None:
-            gates = _text(above, *_ANNOTATIONS, names.GATED_BY)
+            gates = text_at(above, "metadata", "annotations", names.GATED_BY)
             if gates:
                 made["metadata"].setdefault("annotations", {})[names.GATED_BY] = gates
         made["metadata"]["labels"].pop(names.JOB_UID, None)
@@ -452,16 +489,12 @@ class _Pods:
         return list(made.values())
 
 
-def _count(pod_set: Mapping[str, Any]) -> int:
+def count_of(pod_set: Mapping[str, Any]) -> int:
     found = pod_set.get("count", 1)
     return found if type(found) is int else 0
 
 
-def _unretriable(pod: Document) -> bool:
-    return _text(pod, *_ANNOTATIONS, names.RETRIABLE) == "false"
-
-
-def _without_finalizer(pod: Document) -> dict[str, Any]:
+def without_finalizer(pod: Document) -> dict[str, Any]:
     found = at(pod, ("metadata", "finalizers"))
     rest = [one for one in found if one != names.MANAGED] if is_list(found) else []
     return {"metadata": {"finalizers": rest or None}}

@@ -73,6 +73,13 @@ class Setting:
     """True if its namespace has a LocalQueue named `default`."""
     namespace_selected: bool = True
     """False if managedJobsNamespaceSelector excludes its namespace: no job of it is queued."""
+    default_class: bool = False
+    """True if a job that names no WorkloadPriorityClass gets the one named `default`."""
+    longest_ready_s: int | None = None
+    """The longest timeout that a job may have of its own for its pods to be ready; None: it has
+    none."""
+    may_lack_pods: bool = False
+    """True if the pods of a group may allow some of them not to be ready."""
     parent_managed: bool = False
     """True if one of its owners is queued, so that it follows that owner."""
     runtime: Runtime = None
@@ -433,6 +440,11 @@ class _Job:
             wanted["priority"] = 0 if priority is None else priority
         spec_patch = difference(known, wanted)
         patch = fewer_gates(self.document, workload)
+        path = (*_ANNOTATIONS, names.WAIT_FOR_PODS_READY)
+        timeouts, before = (at(one, path) for one in (self.document, workload))
+        if timeouts != before:
+            given = patch.setdefault("metadata", {}).setdefault("annotations", {})
+            given[names.WAIT_FOR_PODS_READY] = None if timeouts is ABSENT else timeouts
         if spec_patch:
             patch["spec"] = spec_patch
         return [UpdateWorkload(patch, "its job has changed")] if patch else []

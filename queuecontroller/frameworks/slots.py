@@ -263,9 +263,9 @@ def _job(reader: Reader, spec: Reader, at: Path) -> Slot:
 def _least(annotations: Reader, least: str | None, count: int) -> int | None:
     if least is None:
         return None
-    if least.isascii() and least.isdigit() and 1 <= int(least[:10]) <= max(1, count):
+    if least.isascii() and least.isdigit() and int(least[:10]) <= max(1, count):
         return int(least)
-    what = f"expected a whole number from 1 to parallelism ({count}), got {shown(least)}"
+    what = f"expected a whole number up to parallelism ({count}), got {shown(least)}"
     annotations.problem(names.MIN_PARALLELISM, what, "write a valid number, in quotes")
     return None
 

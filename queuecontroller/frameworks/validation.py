@@ -13,11 +13,12 @@ from typing import Any, Final
 
 from queuecontroller.frameworks import names
 from queuecontroller.frameworks.annotations.gates import gate_problems
+from queuecontroller.frameworks.annotations.ready_timeouts import timeout_problems
 from queuecontroller.frameworks.annotations.topology import topology_problems
 from queuecontroller.frameworks.creating import resizing
 from queuecontroller.frameworks.patches import ABSENT, Document, at
 from queuecontroller.frameworks.reconcile import ALONE, Setting, is_managed
-from queuecontroller.frameworks.slots import Runtime, Slot, slots
+from queuecontroller.frameworks.slots import Slot, slots
 from queuecontroller.frameworks.starting import is_suspended
 from queuecontroller.frameworks.table import Framework, Holding, OfRuntime, RayGroups
 from queuecontroller.frameworks.workload import max_execution_s, queue_of
@@ -30,7 +31,7 @@ _NAMED: Final = (names.QUEUE_NAME, names.PREBUILT)
 """Labels that name an object."""
 _FIXED_LABELS: Final = (names.QUEUE_NAME, names.PREBUILT, names.MAX_EXEC_SECONDS)
 """Labels that may not change while the job runs."""
-_FIXED_ANNOTATIONS: Final = (names.MIN_PARALLELISM, names.ELASTIC)
+_FIXED_ANNOTATIONS: Final = (names.MIN_PARALLELISM, names.ELASTIC, names.WAIT_FOR_PODS_READY)
 _IMMUTABLE: Final = "cannot be changed while it runs"
 _SUSPEND: Final = "suspend it first"
 
@@ -41,13 +42,13 @@ def job_problems(
     """Problems for which a job is refused; `old` is the object that it replaces, None for a new
     one. A job that is not queued has none."""
     managed = is_managed(fw, document, around)
-    found = list(_own_problems(fw, document, around.runtime)) if managed else []
+    found = list(_own_problems(fw, document, around)) if managed else []
     if old is None:
         if managed:
             found += gate_problems(_annotation(document, names.GATED_BY), None)
         return found
     if managed:
-        known = set(_own_problems(fw, old, around.runtime))
+        known = set(_own_problems(fw, old, around))
         found = [one for one in found if one not in known]
         before = _annotation(old, names.GATED_BY)
         if (after := _annotation(document, names.GATED_BY)) != before:
@@ -57,8 +58,12 @@ def job_problems(
     return found
 
 
-def _own_problems(fw: Framework, document: Document, runtime: Runtime) -> Iterator[Problem]:
+def _own_problems(fw: Framework, document: Document, around: Setting) -> Iterator[Problem]:
     """Problems of a job by itself."""
+    runtime = around.runtime
+    if around.longest_ready_s is not None:
+        timeouts = _annotation(document, names.WAIT_FOR_PODS_READY)
+        yield from timeout_problems(timeouts, around.longest_ready_s)
     for key in _NAMED:
         value = _label(document, key)
         if value and (len(value) > names.LONGEST_NAME or not _NAME.fullmatch(value)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ from queuecontroller.frameworks.table import Framework
 from sluicecommon.reader import ManifestError, Reader, shown
 
 API_VERSION: Final = "kueue.x-k8s.io/v1beta2"
-_COPIED: Final = (names.GATED_BY, names.ALLOWED_FLAVORS)
+_COPIED: Final = (names.GATED_BY, names.ALLOWED_FLAVORS, names.WAIT_FOR_PODS_READY)
 """Annotations of a job that its Workload has as well."""
 _COPIED_PREFIX: Final = "provreq.kueue.x-k8s.io/"
 _WISHES: Final = {
@@ -61,10 +61,35 @@ def pod_set_of_slot(slot: Slot) -> dict[str, Any]:
     made: dict[str, Any] = {"name": slot.name, "count": slot.count}
     if slot.min_count is not None:
         made["minCount"] = slot.min_count
-    made["template"] = slot.template
+    made["template"] = _with_unique_env(slot.template)
     if constraints := topology_request(slot):
         made["topologyRequest"] = constraints
     return made
+
+
+def _with_unique_env(template: Document) -> Document:
+    """The template with each environment variable once in a container, the last one, as Kueue has
+    it: server-side apply refuses lists with a key twice, and other clients apply Workloads."""
+    spec = at(template, ("spec",))
+    changed: dict[str, Any] = {}
+    for part in ("initContainers", "containers"):
+        given = at(spec, (part,))
+        if not isinstance(given, list):
+            continue
+        unique = [_unique_env(one) for one in given]
+        if any(one is not before for one, before in zip(unique, given, strict=True)):
+            changed[part] = unique
+    if not changed or not isinstance(spec, Mapping):
+        return template
+    return {**template, "spec": {**spec, **changed}}
+
+
+def _unique_env(container: Any) -> Any:
+    env = at(container, ("env",))
+    if not isinstance(env, list) or not all(isinstance(one, Mapping) for one in env):
+        return container
+    last = {str(one.get("name")): one for one in env}
+    return container if len(last) == len(env) else {**container, "env": list(last.values())}
 
 
 def topology_request(slot: Slot) -> dict[str, Any]:

@@ -79,7 +79,7 @@ _TOPOLOGY_REQUEST: Final = fields(
 _POD_SET: Final = fields(
     name=Field("Name of the pod set.", POD_SET_NAME, default="main"),
     count=Field("Pods.", COUNT, default=1),
-    minCount=Field("The fewest pods with which it may be admitted.", Whole(1)),
+    minCount=Field("The fewest pods with which it may be admitted.", COUNT),
     template=Field("Template of the pods.", PodTemplate(), required=True),
     topologyRequest=Field("Topology constraints of the pods.", _TOPOLOGY_REQUEST),
 )

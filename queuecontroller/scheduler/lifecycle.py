@@ -26,6 +26,7 @@ from queuecontroller.scheduler.model.reasons import (
     DEACTIVATED_FOR,
     PODS_READY,
     WAIT_FOR_RECOVERY,
+    WAIT_FOR_SCHEDULING,
     WAIT_FOR_START,
     EvictionReason,
 )
@@ -41,12 +42,24 @@ class PodsReadySettings:
     """Seconds from admission until the pods must be ready."""
     recovery_timeout_s: int | None = None
     """Seconds until pods that stopped being ready must be ready again; None: no limit."""
+    unscheduled_timeout_s: int | None = None
+    """Seconds from admission until all pods must be on nodes; from then on `timeout_s` counts.
+    None: no limit of its own."""
     backoff_base_s: int = 60
     """Seconds before the first requeue; Kueue's default."""
     backoff_max_s: int = 3600
     """Longest back-off in seconds; Kueue's default."""
     backoff_limit_count: int | None = None
     """Requeues before the workload is deactivated; None: never."""
+    own: bool = False
+    """True if a workload's own timeouts count before these."""
+
+    def of(self, workload: Workload) -> tuple[int | None, int | None]:
+        """The timeout of a workload and the one of its recovery; None: no limit."""
+        if self.own and workload.ready_timeouts_s is not None:
+            timeout_s, recovery_s = workload.ready_timeouts_s
+            return timeout_s, recovery_s or None
+        return self.timeout_s, self.recovery_timeout_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,17 +151,24 @@ def _ran_too_long(workload: Workload, now_ns: int) -> Eviction | None:
 
 def _must_be_ready_ns(workload: Workload, settings: PodsReadySettings) -> int | None:
     admitted, ready = workload.condition(ADMITTED), workload.condition(PODS_READY)
-    if settings.timeout_s is None or admitted is None or not admitted.status:
+    timeout_s, recovery_timeout_s = settings.of(workload)
+    if timeout_s is None or admitted is None or not admitted.status:
         return None
+    unscheduled_s = settings.unscheduled_timeout_s
+    if ready is not None and not ready.status and ready.reason == WAIT_FOR_SCHEDULING:
+        first_s = timeout_s if unscheduled_s is None else min(unscheduled_s, timeout_s)
+        return admitted.changed_ns + first_s * SECOND_NS
     if ready is None or ready.changed_ns < admitted.changed_ns:
-        return admitted.changed_ns + settings.timeout_s * SECOND_NS
+        return admitted.changed_ns + timeout_s * SECOND_NS
     if ready.status:
         return None
+    if ready.reason == WAIT_FOR_START and unscheduled_s is not None:
+        return ready.changed_ns + timeout_s * SECOND_NS
     if ready.reason != WAIT_FOR_RECOVERY:
-        return admitted.changed_ns + settings.timeout_s * SECOND_NS
-    if settings.recovery_timeout_s is None:
+        return admitted.changed_ns + timeout_s * SECOND_NS
+    if recovery_timeout_s is None:
         return None
-    return ready.changed_ns + settings.recovery_timeout_s * SECOND_NS
+    return ready.changed_ns + recovery_timeout_s * SECOND_NS
 
 
 def _not_ready(workload: Workload, now_ns: int, settings: PodsReadySettings) -> Eviction | None:
@@ -166,11 +186,15 @@ def _not_ready(workload: Workload, now_ns: int, settings: PodsReadySettings) -> 
     assert admitted is not None
     since_ns = ready.changed_ns if ready is not None else 0
     recovers = ready is not None and ready.reason == WAIT_FOR_RECOVERY
+    timeout_s, recovery_timeout_s = settings.of(workload)
     if recovers and since_ns >= admitted.changed_ns:
-        message = f"pods were not ready again after {settings.recovery_timeout_s} s"
+        message = f"pods were not ready again after {recovery_timeout_s} s"
         cause = WAIT_FOR_RECOVERY
+    elif ready is not None and ready.reason == WAIT_FOR_SCHEDULING:
+        message = f"pods were not on nodes {settings.unscheduled_timeout_s} s after admission"
+        cause = WAIT_FOR_SCHEDULING
     else:
-        message = f"pods were not ready {settings.timeout_s} s after admission"
+        message = f"pods were not ready {timeout_s} s after admission"
         cause = WAIT_FOR_START
     return Eviction(EvictionReason.PODS_READY_TIMEOUT, message, requeue=requeue, cause=cause)
 

@@ -96,6 +96,9 @@ class KubernetesSettings:
     """Kueue's Configuration file, for mode kubernetes: queued frameworks and namespaces,
     transformations, fair sharing, waitForPodsReady; it overrides [engine]. Sections without effect
     are logged. Empty: every framework, and only jobs with a queue."""
+    compatibility: str = _choice("0.20", "0.19", "0.20")
+    """Line of Kueue whose behaviour counts where the two differ (docs/queue/kueue-api.md has the
+    table); the Configuration's featureGates turn single features on and off."""
     events: str = _choice("few", "few", "all")
     """few: one event for each change of a job, pod or Workload. all: also Kueue's repetitions of
     conditions: four more API writes per admitted job."""

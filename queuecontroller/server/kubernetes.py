@@ -31,7 +31,7 @@ from queuecontroller.cluster.leader.shell import LeaderShell
 from queuecontroller.cluster.plan import Plan
 from queuecontroller.cluster.podplacement.extender_service import VERBS, refusal
 from queuecontroller.cluster.podwebhooks.share_pods import SharePods
-from queuecontroller.cluster.setup.configuration import Given, given_by
+from queuecontroller.cluster.setup.configuration import Given, given_by, without_file
 from queuecontroller.cluster.setup.front_proxy import Access as MayDo
 from queuecontroller.cluster.setup.front_proxy import read_front_proxy
 from queuecontroller.cluster.setup.job_webhooks import (
@@ -47,6 +47,7 @@ from queuecontroller.cluster.status.visibility import Question, answer
 from queuecontroller.gpushares.admission import Rules
 from queuecontroller.gpushares.extender.answers import Defaults, with_policies
 from queuecontroller.kueueapi.crds import Webhook
+from queuecontroller.scheduler.model.compatibility import Line
 from queuecontroller.scheduler.placement.request import Policy, gpu_policies
 from queuecontroller.server.api.calls import Calls
 from queuecontroller.server.api.loop import GrpcLoop
@@ -134,14 +135,15 @@ def configuration_of(settings: Settings) -> Given:
     """The settings merged with Kueue's Configuration, if one is given. Raises ManifestError,
     OSError."""
     book = book_settings(settings)
+    line = Line(settings.kubernetes.compatibility)
     path = settings.kubernetes.kueue_configuration
     if not path:
-        return Given(book=book)
+        return without_file(book, line)
     try:
         document = yaml_text.read(Path(path).read_text(encoding="utf-8"))
     except ValueError as error:
         raise ManifestError([Problem(path, str(error))]) from error
-    return given_by(document, book)
+    return given_by(document, book, line)
 
 
 def access_of(given: KubernetesSettings, environment: Mapping[str, str]) -> Access:

@@ -340,6 +340,7 @@ class Book:
             max_execution_s=new.max_execution_s,
             active=new.active,
             gated_by=new.gated_by,
+            ready_timeouts_s=new.ready_timeouts_s,
         )
         if after.kind == "Workload" and document.get("status"):
             changed = replace(

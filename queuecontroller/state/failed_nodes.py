@@ -1,6 +1,9 @@
-"""Handling of a failed node: each workload there gets other places for its pods on that node. It is
-evicted if there are none, if it is on several failed nodes, or if GPU shares were reserved for it
-there. No clock and no I/O; the node watcher reports failures."""
+"""Handling of a failed node: each workload there gets other places for its pods on that node.
+
+It is evicted if there are none, if it is on several failed nodes that are not to be replaced one by
+one, or if GPU shares were reserved for it there. No clock and no I/O; the node watcher reports
+failures.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,11 @@ from queuecontroller.scheduler.model.reasons import EVICTED, FINISHED, NODE_FAIL
 from queuecontroller.state.book import Book
 
 
-def node_failed(book: Book, host: str, failed: frozenset[str], now_ns: int) -> list[WorkloadKey]:
+def node_failed(
+    book: Book, host: str, failed: frozenset[str], now_ns: int, several: bool = False
+) -> list[WorkloadKey]:
     """Handle the failure of `host`, one of the `failed` nodes. Returns the workloads that were
-    there."""
+    there. `several`: the other failed nodes of a workload are replaced, too, each by a call."""
     topology = book.topology
     if topology is None:
         return []
@@ -29,7 +34,7 @@ def node_failed(book: Book, host: str, failed: frozenset[str], now_ns: int) -> l
             continue
         concerned.append(key)
         others = sorted(_hosts(workload) & failed)
-        if len(others) > 1:
+        if len(others) > 1 and not several:
             text = f"Workload was evicted due to failures of nodes: {', '.join(others[:10])}"
             book.workloads.evict(key, NODE_FAILURES, text, None, now_ns)
             continue

@@ -140,6 +140,8 @@ class Figures:
     checks_wait: WaitsByQueue = field(default_factory=WaitsByQueue)
     ready_wait: WaitsByQueue = field(default_factory=WaitsByQueue)
     admitted_ready: WaitsByQueue = field(default_factory=WaitsByQueue)
+    recovery_wait: WaitsByQueue = field(default_factory=WaitsByQueue)
+    execution: WaitsByQueue = field(default_factory=WaitsByQueue)
     ready_evicted: Waits = field(default_factory=Waits)
     """Times by ClusterQueue, reason and cause."""
     eviction_latency: Waits = field(default_factory=Waits)
@@ -185,7 +187,7 @@ class Figures:
         return (
             *(self.reserved, self.admitted, self.finished, self.evicted, self.evicted_once),
             *(self.reserve_wait, self.admit_wait, self.checks_wait, self.ready_wait),
-            self.admitted_ready,
+            *(self.admitted_ready, self.recovery_wait, self.execution),
         )
 
     def estimate_s(self, queue: str, position: int, now_ns: int) -> float | None:

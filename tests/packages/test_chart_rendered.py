@@ -328,6 +328,12 @@ def test_in_mode_kubernetes_the_queue_is_the_api_servers_objects() -> None:
     role = of(objects, "ClusterRole", "queue")["rules"]
     rules = yaml.safe_load((CHART / "files" / "queue-rules.yaml").read_text())
     assert role == rules["cluster"]
+    roles = {one["metadata"]["name"] for one in objects if one["kind"] == "ClusterRole"}
+    for_users = {one for one in roles if one.startswith("kueue-")}
+    assert {"kueue-batch-admin-role", "kueue-batch-user-role", "kueue-metrics-reader"} <= for_users
+    assert len(for_users) > 50
+    without = {one["metadata"]["name"] for one in static() if one["kind"] == "ClusterRole"}
+    assert not for_users & without, "there are no objects of Kueue's in mode standalone"
 
 
 @needs_helm

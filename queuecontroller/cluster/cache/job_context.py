@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from queuecontroller.cluster.cache.kinds import LOCAL_QUEUES, RUNTIMES
+from queuecontroller.cluster.cache.kinds import LOCAL_QUEUES, PRIORITY_CLASSES, RUNTIMES
 from queuecontroller.cluster.cache.objects import (
     Document,
     ObjectCache,
@@ -26,7 +26,9 @@ from queuecontroller.frameworks import (
     is_managed,
     runtime_of,
 )
+from queuecontroller.frameworks.names import DEFAULT_CLASS
 from queuecontroller.frameworks.serving import SET
+from queuecontroller.scheduler.model.compatibility import Feature
 from sluicecommon.kubernetes.resources import NAMESPACES, STATEFUL_SETS, Resource
 from sluicecommon.reader import ManifestError
 
@@ -78,6 +80,10 @@ def setting(
         namespace_selected=selected,
         labels_to_copy=policy.labels_to_copy,
         default_queue=default,
+        default_class=Feature.DEFAULT_CLASS in policy.features
+        and cache.get(PRIORITY_CLASSES, DEFAULT_CLASS) is not None,
+        longest_ready_s=policy.longest_ready_s if Feature.OWN_TIMEOUTS in policy.features else None,
+        may_lack_pods=Feature.MAX_NOT_READY in policy.features,
         parent_managed=managed,
         priority_of=priority_of,
         runtime=_runtime(cache, document, namespace),

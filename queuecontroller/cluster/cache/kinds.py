@@ -22,6 +22,7 @@ COHORTS: Final = of_kueue("Cohort")
 FLAVORS: Final = of_kueue("ResourceFlavor")
 CHECKS: Final = of_kueue("AdmissionCheck")
 TOPOLOGIES: Final = of_kueue("Topology")
+PRIORITY_CLASSES: Final = of_kueue("WorkloadPriorityClass")
 LIMIT_RANGES: Final = Resource("", "v1", "limitranges", "LimitRange")
 OBJECTS: Final = (
     NAMESPACES,
@@ -31,7 +32,7 @@ OBJECTS: Final = (
     COHORTS,
     CLUSTER_QUEUES,
     LOCAL_QUEUES,
-    of_kueue("WorkloadPriorityClass"),
+    PRIORITY_CLASSES,
     Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False),
     LIMIT_RANGES,
 )

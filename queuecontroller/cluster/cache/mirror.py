@@ -60,6 +60,7 @@ _OTHERS_TOO: Final = (
     "reclaimable_pods",
     "replaces",
     "gated_by",
+    "ready_timeouts_s",
 )
 """Fields of a Workload that other writers may change while it is pending or runs."""
 

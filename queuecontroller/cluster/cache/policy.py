@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from queuecontroller.frameworks import External, Framework, Holding
+from queuecontroller.scheduler.model.compatibility import Feature, Line, features_of
 from queuecontroller.scheduler.model.selectors import LabelSelector, Requirement
 
 EXCEPT: Final = LabelSelector(
@@ -40,6 +41,11 @@ class Policy:
     labels_to_copy: tuple[str, ...] = ()
     """Labels copied from jobs to their Workloads."""
     retention: Retention = Retention()
+    features: frozenset[Feature] = features_of(Line.V0_20)
+    """Features of the line of Kueue, changed by its feature gates."""
+    longest_ready_s: int = 7200
+    """The longest timeout that a job may have of its own for its pods to be ready, in seconds
+    (waitForPodsReady.maxTimeoutOnWorkload); Kueue's default."""
 
     def has(self, framework: Framework) -> bool:
         return self.frameworks is None or framework.name in self.frameworks

@@ -67,7 +67,7 @@ from queuecontroller.frameworks.names import (
     MANAGED,
     POD_SET,
 )
-from queuecontroller.frameworks.pods import POD
+from queuecontroller.frameworks.pods import POD, is_over
 from queuecontroller.frameworks.serving import COMPONENT_INDEX
 from queuecontroller.scheduler.model.reasons import (
     ADMITTED,
@@ -78,6 +78,7 @@ from queuecontroller.scheduler.model.reasons import (
     NAME_CONFLICT,
     ON_HOLD,
     QUOTA_RESERVED,
+    SCALED_TO_ZERO,
     STARTED,
     STOPPED,
     TERMINATION_TARGET,
@@ -135,7 +136,7 @@ class Pods:
 
     def runs(self, unit: Unit) -> bool:
         """Return True if one of the unit's pods may be running."""
-        return any(not is_suspended(POD, one) and not finished(POD, one) for one in self.of(unit))
+        return any(not is_suspended(POD, one) and not is_over(one) for one in self.of(unit))
 
     # -- one pod, or one group --------------------------------------------------------------------
 
@@ -212,7 +213,7 @@ class Pods:
         `on_hold`: the set wants no pods for now."""
         if on_hold and not is_leaving(workload):
             if condition_of(workload, QUOTA_RESERVED).get("reason") != ON_HOLD:
-                await self._actions.do(HoldWorkload(), workload)
+                await self._actions.do(HoldWorkload(SCALED_TO_ZERO), workload)
         elif has_condition(workload, EVICTED) and has_condition(workload, QUOTA_RESERVED):
             await self._actions.do(ReleaseQuota(), workload)
         elif is_leaving(workload):

@@ -51,7 +51,6 @@ from queuecontroller.scheduler.model.reasons import (
     EVICTED,
     FINISHED_WORKLOAD,
     OWNER_REFERENCES_ADDED,
-    PODS_FAILED,
     PODS_READY,
     RECOVERED,
     STARTED,
@@ -140,9 +139,11 @@ class WorkloadActions:
                 event = self._finish(key_of(_existing(workload)), done)
             case ReleaseQuota():
                 self._release_quota(key_of(_existing(workload)))
-            case HoldWorkload():
+            case HoldWorkload(message):
                 mine = WorkloadKey(key_of(_existing(workload)))
-                self.step("hold", lambda book, now_ns: book.workloads.put_on_hold(mine, now_ns))
+                self.step(
+                    "hold", lambda book, now_ns: book.workloads.put_on_hold(mine, message, now_ns)
+                )
             case ResumeWorkload():
                 mine = WorkloadKey(key_of(_existing(workload)))
                 self.step("resume", lambda book, now_ns: book.workloads.take_off_hold(mine, now_ns))
@@ -150,8 +151,8 @@ class WorkloadActions:
                 self._set_reclaimable(key_of(_existing(workload)), pods)
             case SetPodsReady(ready):
                 self._set_ready(key_of(_existing(workload)), ready)
-            case WaitForReplacements(waiting):
-                self._set_waiting(key_of(_existing(workload)), waiting)
+            case WaitForReplacements(waiting, reason, message):
+                self._set_waiting(key_of(_existing(workload)), waiting, reason, message)
             case Refuse(problems):
                 assert owner is not None
                 self.refuse(kind, owner, "; ".join(map(str, problems)))
@@ -424,10 +425,11 @@ class WorkloadActions:
         self.step("reclaimable", lambda book, now_ns: book.workloads.change(mine, workload, now_ns))
 
     def _set_ready(self, key: str, ready: bool) -> None:
-        if self._shell.book.settings.pods_ready.timeout_s is None:
-            return
         record = self._shell.book.workloads.records.get(WorkloadKey(key))
-        before = record.workload.condition(PODS_READY) if record is not None else None
+        settings = self._shell.book.settings.pods_ready
+        if record is None or settings.of(record.workload)[0] is None:
+            return
+        before = record.workload.condition(PODS_READY)
         again = before is not None and before.reason in (WAIT_FOR_RECOVERY, RECOVERED)
         if ready:
             text = "All pods are ready or succeeded"
@@ -436,9 +438,9 @@ class WorkloadActions:
             text = "A pod is no longer ready"
             self._set(key, PODS_READY, False, WAIT_FOR_RECOVERY, text)
 
-    def _set_waiting(self, key: str, waiting: bool) -> None:
-        text = "Some Failed pods need replacement" if waiting else "No pods need replacement"
-        reason = PODS_FAILED if waiting else PODS_READY
+    def _set_waiting(self, key: str, waiting: bool, reason: str, text: str) -> None:
+        if not waiting:
+            reason, text = PODS_READY, "No pods need replacement"
         self._set(key, WAITING_FOR_PODS, waiting, reason, text)
 
     def _set(self, key: str, kind: str, status: bool, reason: str, text: str) -> None:

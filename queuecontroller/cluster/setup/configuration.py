@@ -16,6 +16,7 @@ from queuecontroller.kueueapi.manifests.configuration import read_configuration
 from queuecontroller.kueueapi.manifests.durations import parse_duration_ns
 from queuecontroller.kueueapi.manifests.kueue import read_selector
 from queuecontroller.scheduler.lifecycle import PodsReadySettings
+from queuecontroller.scheduler.model.compatibility import Feature, Line, features_of
 from queuecontroller.scheduler.model.settings import EngineSettings, FairPreemptionStrategy
 from queuecontroller.state.book import BookSettings
 from sluicecommon.reader import ManifestError, Reader, read, shown
@@ -26,7 +27,8 @@ DEFAULT_TIMEOUT: Final = "5m"
 """Kueue's default timeout of waitForPodsReady."""
 OF_THE_BOOK: Final = ("resources", "admissionFairSharing", "preemptionProtection")
 BALANCED: Final = "TASBalancedPlacement"
-"""The only feature gate of Kueue that has an effect; off by default, as in Kueue."""
+"""Feature gate of Kueue that is off by default in every line; those that differ between the lines
+have an effect as well."""
 WITHOUT_EFFECT: Final = {
     "namespace": "kubernetes.namespace has the Lease",
     "health": "server.probes_listen does that",
@@ -56,9 +58,18 @@ class Given:
     """Messages about sections without effect."""
 
 
-def given_by(document: object, book: BookSettings) -> Given:
-    """Read the Configuration. Raises ManifestError, which names every wrong field."""
-    found = read(lambda reader: _given(reader, book), document, "Configuration")
+def without_file(book: BookSettings, line: Line) -> Given:
+    """Return the settings without a Configuration."""
+    features = features_of(line)
+    own = Feature.OWN_TIMEOUTS in features
+    ready = replace(book.pods_ready, own=own)
+    return Given(Policy(features=features), replace(book, pods_ready=ready))
+
+
+def given_by(document: object, book: BookSettings, line: Line = Line.V0_20) -> Given:
+    """Read the Configuration for a line of Kueue. Raises ManifestError, which names every wrong
+    field."""
+    found = read(lambda reader: _given(reader, book, line), document, "Configuration")
     assert isinstance(document, dict)
     wanted = {key: document[key] for key in OF_THE_BOOK if key in document}
     if wanted:
@@ -69,7 +80,7 @@ def given_by(document: object, book: BookSettings) -> Given:
     return found
 
 
-def _given(reader: Reader, book: BookSettings) -> Given:
+def _given(reader: Reader, book: BookSettings, line: Line) -> Given:
     version = reader.required("apiVersion")
     if version.partition("/")[0] != GROUP or reader.required("kind") != "Configuration":
         reader.problem("kind", f"expected a Configuration of {GROUP}", "give Kueue's file")
@@ -86,19 +97,27 @@ def _given(reader: Reader, book: BookSettings) -> Given:
     engine = book.engine
     if reader.has("fairSharing"):
         engine = _fair_sharing(reader.child("fairSharing"), engine)
-    ready = book.pods_ready
-    if reader.has("waitForPodsReady"):
-        ready, engine = _pods_ready(reader.child("waitForPodsReady"), ready, engine)
     remarks = []
     balanced = book.balanced_topology
+    features = features_of(line)
     if reader.has("featureGates"):
         gates = reader.child("featureGates")
         balanced = gates.flag(BALANCED, balanced)
+        features = frozenset(one for one in Feature if gates.flag(str(one), one in features))
         remarks = [
             f"Configuration: featureGates.{name} has no effect: the feature is always on"
             for name in gates.names()
-            if name != BALANCED
+            if name not in (BALANCED, *Feature)
         ]
+    ready = book.pods_ready
+    policy = replace(policy, features=features)
+    if reader.has("waitForPodsReady"):
+        section = reader.child("waitForPodsReady")
+        longest_s = _seconds(section, "maxTimeoutOnWorkload", "")
+        if longest_s is not None:
+            policy = replace(policy, longest_ready_s=longest_s)
+        ready, engine = _pods_ready(section, ready, engine)
+    ready = replace(ready, own=Feature.OWN_TIMEOUTS in features)
     for name in reader.names():
         if name in WITHOUT_EFFECT:
             remarks.append(f"Configuration: {name} has no effect: {WITHOUT_EFFECT[name]}")
@@ -176,6 +195,9 @@ def _pods_ready(
     is_on = reader.flag("enable", True)
     timeout_s = _seconds(reader, "timeout", DEFAULT_TIMEOUT)
     recovery_s = _seconds(reader, "recoveryTimeout", "")
+    unscheduled_s = _seconds(reader, "unscheduledTimeout", "")
+    if unscheduled_s is not None and not 0 <= unscheduled_s <= (timeout_s or 0):
+        reader.problem("unscheduledTimeout", "is negative or longer than timeout", "write less")
     block = reader.flag("blockAdmission", False)
     again = reader.child("requeuingStrategy")
     order = again.text("timestamp", "Eviction")
@@ -185,6 +207,7 @@ def _pods_ready(
     made = PodsReadySettings(
         timeout_s=timeout_s,
         recovery_timeout_s=recovery_s,
+        unscheduled_timeout_s=unscheduled_s or None,
         backoff_base_s=again.whole("backoffBaseSeconds", ready.backoff_base_s, least=0),
         backoff_max_s=again.whole("backoffMaxSeconds", ready.backoff_max_s, least=0),
         backoff_limit_count=again.optional_whole("backoffLimitCount", least=0),

@@ -14,6 +14,7 @@ from queuecontroller.cluster.cache.job_context import FRAMEWORKS, kind_of, setti
 from queuecontroller.cluster.cache.kinds import CLUSTER_QUEUES, FLAVORS, IN_USE
 from queuecontroller.cluster.cache.objects import ObjectCache, is_leaving
 from queuecontroller.frameworks import Holding, job_problems, on_create, queue_of, resizing
+from queuecontroller.frameworks.names import QUEUE_NAME
 from queuecontroller.frameworks.patches import TOO_DEEP
 from queuecontroller.kueueapi import GROUP
 from sluicecommon.hami.names import IGNORE, OPT_OUT
@@ -59,17 +60,25 @@ def mutating(
                 },
                 "rules": _rules(holding, operations),
                 **(by_others if unless_by and holding is Holding.SUSPEND else {}),
+                **({"objectSelector": {"matchExpressions": [selector]}} if selector else {}),
             }
-            for name, holding, operations, seconds in (
+            for name, holding, operations, seconds, selector in (
                 # What a running job may not change is refused.
-                ("jobs", Holding.SUSPEND, ["CREATE", "UPDATE"], 5),
-                ("pods", Holding.GATE, ["CREATE"], 2),
+                ("jobs", Holding.SUSPEND, ["CREATE", "UPDATE"], 5, None),
+                # A pod that misses the webhook runs without quota: one that names a queue waits
+                # for a busy controller, others start without delay.
+                ("queued-pods", Holding.GATE, ["CREATE"], 10, _named("Exists")),
+                ("pods", Holding.GATE, ["CREATE"], 2, _named("DoesNotExist")),
                 # Any write may replace their templates.
-                ("templates", Holding.PODS, ["CREATE", "UPDATE"], 5),
+                ("templates", Holding.PODS, ["CREATE", "UPDATE"], 5, None),
             )
         ]
         + [_objects(client), _shares(client, apart)],
     }
+
+
+def _named(operator: str) -> dict[str, str]:
+    return {"key": QUEUE_NAME, "operator": operator}
 
 
 def _objects(client: Callable[[str], Mapping[str, Any]]) -> dict[str, Any]:

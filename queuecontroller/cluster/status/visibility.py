@@ -273,9 +273,14 @@ def _number(value: object) -> int:
 
 def _item(waiting: Waiting, position: int, in_local: int) -> dict[str, Any]:
     head = waiting.document["metadata"]
-    kept = ("name", "namespace", "labels", "creationTimestamp", "ownerReferences")
+    kept = ("name", "namespace", "creationTimestamp")
+    metadata: dict[str, Any] = {name: head[name] for name in kept if head.get(name)}
+    # Callers need not know more of the owners of others' work.
+    of_owner = ("apiVersion", "kind", "name", "uid")
+    if owners := head.get("ownerReferences"):
+        metadata["ownerReferences"] = [{name: one.get(name) for name in of_owner} for one in owners]
     made: dict[str, Any] = {
-        "metadata": {name: head[name] for name in kept if head.get(name)},
+        "metadata": metadata,
         "priority": waiting.priority,
         "localQueueName": _queue_name(waiting.document),
         "positionInClusterQueue": position,

@@ -26,6 +26,13 @@ _LABEL_KEY: Final = re.compile(
 )
 
 
+def asks_for_topology(template: Document) -> bool:
+    """True if a pod or its template asks for a place in a topology."""
+    found = at(template, ("metadata", "annotations"))
+    given: Mapping[str, Any] = found if isinstance(found, Mapping) else {}
+    return given.get(UNCONSTRAINED) == "true" or any(given.get(one) for one in _LEVELS)
+
+
 def topology_problems(template: Document, where: str, count: int | None) -> Iterator[Problem]:
     """Problems of a pod template's annotations. `count` is the number of its pods, None if that is
     not known."""

@@ -22,7 +22,7 @@ from queuecontroller.gpushares.claims.mappings import DeviceClasses, Mapped, Sou
 from queuecontroller.gpushares.claims.published import Published, qualified, rounded
 from sluicecommon.budget import Budget
 from sluicecommon.kubernetes.quantity import saturate
-from sluicecommon.reader import Reader, shown
+from sluicecommon.reader import Problem, Reader, shown
 
 MAX_CLAIMS: Final = 64
 """Claims per pod."""
@@ -30,6 +30,9 @@ MAX_STEPS: Final = 500_000
 """Steps of all selectors of one pod, over all devices: about half a second."""
 MAX_REQUESTS: Final = 32
 """Requests per claim; the limit is the one of the Kubernetes API."""
+
+MAX_ALTERNATIVES: Final = 8
+"""Alternatives of one request; the limit is the one of the Kubernetes API."""
 
 Document = Mapping[str, Any]
 
@@ -78,32 +81,60 @@ def claims_of(spec: Reader, namespace: str, known: Known) -> dict[str, int]:
 def _count(
     request: Reader, known: Known, total: dict[str, int], number: int, budget: Budget
 ) -> None:
-    if request.has("firstAvailable"):
-        what = "which of several devices it will be is not known before it is placed"
-        request.problem("firstAvailable", what, "write exactly")
+    given = request.children("firstAvailable")
+    if not given:
+        exactly = request.child("exactly")
+        if not exactly.flag("adminAccess"):  # Such access leaves the devices to others.
+            for resource, amount in _asked_for(exactly, known, budget).items():
+                total[resource] = saturate(total.get(resource, 0) + amount)
         return
-    exactly = request.child("exactly")
-    if exactly.flag("adminAccess"):
-        exactly.problem("adminAccess", "is not queued", "leave it out of queued pods")
-        return
+    # The scheduler chooses later: the most that any of them counts for, of each resource.
+    most: dict[str, int] = {}
+    missing: list[Problem] = []
+    for one in given[:MAX_ALTERNATIVES]:
+        try:
+            amounts = _asked_for(one, known, budget, missing)
+        except _NoDevice:
+            continue
+        for resource, amount in amounts.items():
+            most[resource] = max(most.get(resource, 0), amount)
+    if not most:
+        request.problems += missing
+    for resource, amount in most.items():
+        total[resource] = saturate(total.get(resource, 0) + amount)
+
+
+def _asked_for(
+    exactly: Reader, known: Known, budget: Budget, missing: list[Problem] | None = None
+) -> dict[str, int]:
+    """Amounts of one request. If `missing` is given, the problem that no device fits is added to it
+    instead of the reader's, and _NoDevice is raised."""
     mode = exactly.text("allocationMode", "ExactCount")
     if mode != "ExactCount":
         what = f"{shown(mode)} has no number"
         exactly.problem("allocationMode", what, "write ExactCount and a count")
-        return
+        return {}
     name = exactly.required("deviceClassName")
     mapped = known.classes.get(name)
     if mapped is None:
         what = f"DeviceClass {shown(name)} is in no mapping of the queue's configuration"
         exactly.problem("deviceClassName", what, "add it to resources.deviceClassMappings")
-        return
+        return {}
     count = exactly.whole("count", 1, least=1)
-    for resource, amount in _amounts(exactly, name, mapped, count, known, budget):
-        total[resource] = saturate(total.get(resource, 0) + amount)
+    found: dict[str, int] = {}
+    for resource, amount in _amounts(exactly, name, mapped, count, known, budget, missing):
+        found[resource] = saturate(found.get(resource, 0) + amount)
+    return found
 
 
 def _amounts(
-    exactly: Reader, name: str, mapped: Mapped, count: int, known: Known, budget: Budget
+    exactly: Reader,
+    name: str,
+    mapped: Mapped,
+    count: int,
+    known: Known,
+    budget: Budget,
+    missing: list[Problem] | None,
 ) -> list[tuple[str, int]]:
     if not mapped.sources:
         return [(mapped.resource, count)]
@@ -132,6 +163,9 @@ def _amounts(
             amount = _amount(exactly, source, devices, count)
         except _Uncounted as error:
             exactly.problem("", f"{error} ({source.driver}, {source.name})", error.fix)
+            if missing is not None and isinstance(error, _NoDevice):
+                missing.append(exactly.problems.pop())
+                raise
             continue
         found.append((resource, saturate(amount * count)))
     return found
@@ -141,6 +175,10 @@ class _Uncounted(Exception):
     def __init__(self, what: str, fix: str) -> None:
         super().__init__(what)
         self.fix = fix
+
+
+class _NoDevice(_Uncounted):
+    """No published device can be what is requested; another alternative may do."""
 
 
 def _selectors(reader: Reader) -> tuple[str, ...]:
@@ -163,7 +201,7 @@ def _amount(exactly: Reader, source: Source, devices: Sequence[Published], count
     """Amount for one device. Raises _Uncounted."""
     if len(devices) < count:
         what = f"{len(devices)} published devices match, {count} are requested"
-        raise _Uncounted(what, "request less, or wait until they are published")
+        raise _NoDevice(what, "request less, or wait until they are published")
     if source.counter:
         found = [
             max(values)
@@ -195,7 +233,7 @@ def _of_capacity(exactly: Reader, source: Source, devices: Sequence[Published]) 
         if fitting is not None and fitting <= one.device.capacity[domain][name].thousandths:
             found.append(fitting)
     if not found:
-        raise _Uncounted("no matching device has enough capacity", "request less")
+        raise _NoDevice("no matching device has enough capacity", "request less")
     return found
 
 

@@ -14,6 +14,7 @@ from queuecontroller.scheduler.model.transformations import (
     Transformation,
     Transformations,
 )
+from sluicecommon.kubernetes.quantity import PODS
 from sluicecommon.reader import Reader, read, shown
 
 DEFAULT_SAMPLING: Final = "5m"
@@ -125,6 +126,9 @@ def _weight(reader: Reader, name: str) -> int:
 def _rule(reader: Reader) -> Transformation:
     outputs = reader.child("outputs")
     factors = outputs.amounts_here()
+    if PODS in factors:
+        what = "is the number of pods, which every pod counts for once"
+        outputs.problem(PODS, what, "name another resource")
     rule = Transformation(
         input=reader.required("input"),
         strategy=reader.choice("strategy", Strategy, Strategy.RETAIN, {}),

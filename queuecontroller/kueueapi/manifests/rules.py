@@ -45,6 +45,8 @@ def rule_problems(kind: str, document: Mapping[str, Any]) -> Iterator[Problem]:
                 yield from _groups(spec, "the cohort" if alone else "")
             yield from _weight(spec)
             yield from _preemption(spec)
+            if is_new:
+                yield from _checks(spec)
             selector = spec.get("namespaceSelector")
             yield from _selector(selector or {}, "spec.namespaceSelector")
         case "Cohort":
@@ -89,6 +91,22 @@ def _weight(spec: Mapping[str, Any]) -> Iterator[Problem]:
     if 0 < found <= _LEAST_WEIGHT:
         what = f"{weight} is too small to be distinguished from 0"
         yield Problem("spec.fairSharing.weight", what, "write 0, or more than 1n")
+
+
+def _checks(spec: Mapping[str, Any]) -> Iterator[Problem]:
+    """A check on a flavor that the queue does not have is never asked."""
+    known = {
+        flavor.get("name")
+        for group in spec.get("resourceGroups") or ()
+        for flavor in group.get("flavors") or ()
+    }
+    strategy = spec.get("admissionChecksStrategy") or {}
+    for i, check in enumerate(strategy.get("admissionChecks") or ()):
+        for j, name in enumerate(check.get("onFlavors") or ()):
+            if name not in known:
+                at = f"spec.admissionChecksStrategy.admissionChecks[{i}].onFlavors[{j}]"
+                what = f"{shown(name)} is not a flavor of the ClusterQueue"
+                yield Problem(at, what, "name one of its resourceGroups")
 
 
 def _preemption(spec: Mapping[str, Any]) -> Iterator[Problem]:

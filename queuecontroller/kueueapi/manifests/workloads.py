@@ -7,6 +7,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, TypeAlias
 
+from queuecontroller.frameworks.annotations.ready_timeouts import ready_timeouts
+from queuecontroller.frameworks.names import WAIT_FOR_PODS_READY
 from queuecontroller.gpushares.claims.counting import Known, claims_of
 from queuecontroller.kueueapi.manifests.checking import read_kind
 from queuecontroller.kueueapi.manifests.pods import (
@@ -92,7 +94,7 @@ def read_pod_set(
     template = reader.child("template")
     topology = reader.child("topologyRequest")
     count = reader.whole("count", 1, least=0)
-    least = reader.optional_whole("minCount", least=1)
+    least = reader.optional_whole("minCount", least=0)
     made = pod_set_of(template, reader.text("name", "main"), count, least, change, defaults)
     if more is not None:
         made = replace(made, requests=_with(made.requests, more(template.child("spec"))))
@@ -245,8 +247,15 @@ def _workload(reader: Reader, pod_sets: Callable[[Reader], tuple[PodSet, ...]]) 
         replaces=WorkloadKey(replaces) if replaces else None,
         owner_uid=_controller_uid(head),
         allowed_flavors=tuple(one.strip() for one in allowed.split(",")) if allowed else None,
+        ready_timeouts_s=_ready_timeouts(annotations.text(WAIT_FOR_PODS_READY)),
         gated_by=annotations.text(GATED_BY),
     )
+
+
+def _ready_timeouts(text: str) -> tuple[int, int] | None:
+    """The timeouts in the annotation; None: it has none, or cannot be read."""
+    found = ready_timeouts(text)
+    return None if found is None else (found.timeout_s, found.recovery_timeout_s)
 
 
 def read_reclaimable(reader: Reader, key: str) -> dict[str, int]:

@@ -10,6 +10,7 @@ from queuecontroller.scheduler.explain.limits import Limit, LimitKind
 from queuecontroller.scheduler.explain.shortages import Candidate, Needs, Shortage
 from queuecontroller.scheduler.model.flavor_resources import Fr
 from queuecontroller.scheduler.model.objects import ClusterQueue, LocalQueue, StopPolicy, Workload
+from queuecontroller.scheduler.model.reasons import QUOTA_RESERVED, TO_BE_REPLACED
 from queuecontroller.scheduler.model.selectors import Requirement, holds
 from queuecontroller.scheduler.model.workload_info import WorkloadInfo
 from queuecontroller.scheduler.preemption.room import RoomMove
@@ -202,6 +203,9 @@ def unqueued(workload: Workload, local: LocalQueue | None) -> str:
     if not workload.active:
         return f"it were active again (sluice-queue resume workload {workload.key})"
     if workload.is_on_hold:
+        reserved = workload.condition(QUOTA_RESERVED)
+        if reserved is not None and reserved.message == TO_BE_REPLACED:
+            return "its evicted pods were replaced"
         return "its StatefulSet were scaled up again"
     if workload.is_gated:
         gates = "kueue.x-k8s.io/admission-gated-by"

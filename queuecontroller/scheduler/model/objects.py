@@ -315,6 +315,9 @@ class Workload:
     allowed_flavors: tuple[str, ...] | None = None
     """Flavors an annotation restricts the workload to, for concurrently admitted variants of one
     job."""
+    ready_timeouts_s: tuple[int, int] | None = None
+    """Its own timeouts for its pods to be ready, and to be ready again (0: no limit), in
+    seconds."""
     gated_by: str = ""
     """Controllers that have to agree before it is queued, as its annotation names them."""
 

@@ -7,6 +7,7 @@ module defines a constant with the same text.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
@@ -60,7 +61,11 @@ class PendingReason(StrEnum):
 
 
 ON_HOLD: Final = "OnHold"
-"""QuotaReserved=False: its StatefulSet is scaled to zero."""
+"""QuotaReserved=False: its StatefulSet is scaled to zero, or its evicted pods are not replaced."""
+SCALED_TO_ZERO: Final = "Quota intentionally released while scaled to zero"
+"""Message of QuotaReserved=False with ON_HOLD, Kueue's."""
+TO_BE_REPLACED: Final = "Quota released until its evicted pods are replaced"
+"""Message of QuotaReserved=False with ON_HOLD of a pod group. Not one of Kueue's."""
 NO_RESERVATION: Final = "NoReservation"
 """Admitted=False of a Workload that lost its quota; also a label of the metric of unadmitted."""
 UNSATISFIED_CHECKS: Final = "UnsatisfiedAdmissionChecks"
@@ -100,12 +105,25 @@ class PreemptionReason(StrEnum):
     IN_COHORT_RECLAIM_WHILE_BORROWING = "InCohortReclaimWhileBorrowing"
 
 
+PREEMPTION_WORDS: Final[Mapping[PreemptionReason, str]] = {
+    PreemptionReason.IN_CLUSTER_QUEUE: "prioritization in the ClusterQueue",
+    PreemptionReason.IN_COHORT_RECLAMATION: "reclamation within the cohort",
+    PreemptionReason.IN_COHORT_FAIR_SHARING: "Fair Sharing within the cohort",
+    PreemptionReason.IN_COHORT_RECLAIM_WHILE_BORROWING: (
+        "reclamation within the cohort while borrowing"
+    ),
+}
+"""The reasons in the message of a preemption, Kueue's words."""
+
 # -- reasons of PodsReady, WaitingForReplacementPods and Finished ---------------------------------
 
 STARTED: Final = "Started"
 """PodsReady=True for the first time since the admission. Event of a job that is unsuspended."""
 RECOVERED: Final = "Recovered"
 """PodsReady=True again, after pods that were ready had stopped being ready."""
+WAIT_FOR_SCHEDULING: Final = "WaitForScheduling"
+"""PodsReady=False since the admission, and some pods are on no node yet; cause in the statistics of
+evictions."""
 WAIT_FOR_START: Final = "WaitForStart"
 """PodsReady=False since the admission; cause in the statistics of evictions."""
 WAIT_FOR_RECOVERY: Final = "WaitForRecovery"

@@ -138,6 +138,8 @@ class _Kueue:
             (figures.checks_wait, k.CHECKS_WAIT, k.LQ_CHECKS_WAIT),
             (figures.ready_wait, k.READY_WAIT, k.LQ_READY_WAIT),
             (figures.admitted_ready, k.ADMITTED_READY, k.LQ_ADMITTED_READY),
+            (figures.recovery_wait, k.RECOVERY_WAIT, k.LQ_RECOVERY_WAIT),
+            (figures.execution, k.EXECUTION, k.LQ_EXECUTION),
         )
         for waits, of_cluster, of_local in times:
             self._waits(of_cluster, waits.cluster)
@@ -241,8 +243,12 @@ class _Kueue:
                 for resource, amount in one.requests.items():
                     asked[resource] += count * amount
             self._count_unadmitted((namespace, queue), name, NO_RESERVATION, why, count)
+        shapes: Counter[bool] = Counter(
+            active for _, active in {(shape, active) for shape, _, _, active, _ in alike}
+        )
         for status, count in by_status.items():
             self._add(k.PENDING, (name, status), count)
+            self._add(k.PENDING_SHAPES, (name, status), shapes[status == "active"])
         for resource, amount in asked.items():
             self._add(k.RESOURCE_PENDING, (name, resource), in_units(resource, amount))
 

@@ -1,5 +1,5 @@
-"""Kueue's metrics, with the names, kinds and labels of its 0.19, so that its dashboards keep
-working; a test compares the list with Kueue's source.
+"""Kueue's metrics, with the names, kinds and labels of its 0.19 and 0.20, so that its dashboards
+keep working; a test compares the list with Kueue's source.
 
 The metrics of unadmitted workloads and of resources are always exported, which in Kueue need a
 feature gate and a setting. Custom labels (its `metrics.customLabels`) are not exported.
@@ -304,6 +304,41 @@ LQ_FAIR_USAGE: Final = _made(
     (*_LQ, *_CQ, ROLE),
     "Past usage of a LocalQueue, weighted by resource and divided by its weight.",
 )
+
+# -- of Kueue 0.20 ---------------------------------------------------------------------------------
+
+PENDING_SHAPES: Final = _made(
+    _G,
+    "pending_scheduling_hashes",
+    (*_CQ, "status", ROLE),
+    "Kinds of pending workloads: those that are alike for the scheduler are one.",
+)
+RECOVERY_WAIT: Final = _made(
+    _H,
+    "workload_recovery_wait_time_seconds",
+    (*_CQ, *_CLASS),
+    "Time from when pods were no longer ready until all were ready again.",
+)
+LQ_RECOVERY_WAIT: Final = _made(
+    _H,
+    "local_queue_workload_recovery_wait_time_seconds",
+    (*_LQ, *_CLASS),
+    "The same, by LocalQueue.",
+)
+EXECUTION: Final = _made(
+    _H,
+    "execution_time_seconds",
+    (*_CQ, *_CLASS),
+    "Time that finished workloads were admitted, over all their admissions.",
+)
+LQ_EXECUTION: Final = _made(
+    _H,
+    "local_queue_execution_time_seconds",
+    (*_LQ, *_CLASS),
+    "The same, by LocalQueue.",
+)
+NEWER: Final = (PENDING_SHAPES, RECOVERY_WAIT, LQ_RECOVERY_WAIT, EXECUTION, LQ_EXECUTION)
+"""Metrics that 0.19 lacks. They are exported whatever the line."""
 
 # -- never exported --------------------------------------------------------------------------------
 

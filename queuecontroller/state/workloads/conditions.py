@@ -15,6 +15,9 @@ from queuecontroller.scheduler.model.reasons import (
     PREEMPTED,
     QUOTA_RESERVED,
     REQUEUED,
+    TO_BE_REPLACED,
+    WAIT_FOR_SCHEDULING,
+    WAIT_FOR_START,
     PendingReason,
 )
 
@@ -53,6 +56,16 @@ def admitted(workload: Workload, now_ns: int) -> Workload:
     return with_condition(workload, ADMITTED, True, ADMITTED, "The workload is admitted", now_ns)
 
 
+def awaiting_pods(workload: Workload, all_bound: bool | None, now_ns: int) -> Workload:
+    """Return an admitted workload whose pods are not ready yet. `all_bound`: True if all of them
+    are on nodes, None if that is not followed. The time is that of the change of the reason, from
+    which the next timeout counts."""
+    reason = WAIT_FOR_START if all_bound is not False else WAIT_FOR_SCHEDULING
+    rest = tuple(one for one in workload.conditions if one.type != PODS_READY)
+    made = Condition(PODS_READY, False, reason, "Not all pods are ready or succeeded", now_ns)
+    return replace(workload, conditions=(*rest, made))
+
+
 def evicting(
     workload: Workload,
     reason: str,
@@ -87,9 +100,8 @@ def back_in_line(workload: Workload, reason: str, message: str, now_ns: int) -> 
     return with_condition(workload, REQUEUED, again, reason, message, now_ns)
 
 
-def on_hold(workload: Workload, now_ns: int) -> Workload:
-    """Return a workload without quota whose owner wants no pods for now."""
-    text = "Quota intentionally released while scaled to zero"
+def on_hold(workload: Workload, text: str, now_ns: int) -> Workload:
+    """Return a workload without quota that needs none for now; `text` is the message."""
     workload = replace(workload, admission=None)
     for kind in (ADMITTED, PODS_READY):
         if workload.condition(kind) is not None:
@@ -98,7 +110,10 @@ def on_hold(workload: Workload, now_ns: int) -> Workload:
 
 
 def off_hold(workload: Workload, now_ns: int) -> Workload:
-    reason, text = PendingReason.PENDING_EVALUATION, "It is scaled up again"
+    reserved = workload.condition(QUOTA_RESERVED)
+    replaced = reserved is not None and reserved.message == TO_BE_REPLACED
+    text = "Its pods are replaced" if replaced else "It is scaled up again"
+    reason = PendingReason.PENDING_EVALUATION
     return with_condition(workload, QUOTA_RESERVED, False, reason, text, now_ns)
 
 

@@ -11,8 +11,10 @@ from queuecontroller.scheduler.model.reasons import (
     EVICTED,
     PODS_READY,
     QUOTA_RESERVED,
+    RECOVERED,
     REQUEUED,
     STARTED,
+    WAIT_FOR_RECOVERY,
 )
 from queuecontroller.state.figures import Figures, place_of
 
@@ -50,10 +52,16 @@ class Counting:
             figures.checks_wait.add(place, (now_ns - reserved.changed_ns) / SECOND_NS)
 
     def changed(self, before: Workload, after: Workload, now_ns: int) -> None:
-        """Count the first time that the workload's pods are ready."""
+        """Count the first time that the workload's pods are ready, and each recovery."""
         ready, admitted = after.condition(PODS_READY), after.condition(ADMITTED)
         if ready is None or not ready.status or before.is_true(PODS_READY):
             return
+        lost = before.condition(PODS_READY)
+        recovers = ready.reason == RECOVERED and after.admission is not None
+        if recovers and lost is not None and lost.reason == WAIT_FOR_RECOVERY:
+            assert after.admission is not None
+            place = place_of(after, after.admission.cluster_queue)
+            self._figures.recovery_wait.add(place, (now_ns - lost.changed_ns) / SECOND_NS)
         if ready.reason != STARTED or after.admission is None or admitted is None:
             return
         place = place_of(after, after.admission.cluster_queue)
@@ -87,7 +95,13 @@ class Counting:
             self._figures.eviction_latency.add(latency_s, queue, evicted.reason)
         self._queued_ns.pop(workload.key, None)
 
-    def finished(self, workload: Workload) -> None:
+    def finished(self, workload: Workload, now_ns: int) -> None:
+        """Count the end of a workload; `workload` is as it was before."""
         queue = workload.admission.cluster_queue if workload.admission else ""
-        self._figures.finished.add(place_of(workload, queue))
+        place = place_of(workload, queue)
+        self._figures.finished.add(place)
+        admitted = workload.condition(ADMITTED)
+        if workload.admission is not None and admitted is not None and admitted.status:
+            ran_s = (now_ns - admitted.changed_ns) / SECOND_NS
+            self._figures.execution.add(place, workload.past_execution_s + ran_s)
         self.forget(workload.key)

@@ -45,8 +45,11 @@ from queuecontroller.scheduler.model.reasons import (
     FINISHED,
     NODE_REFUSED,
     PODS_READY,
+    PREEMPTION_WORDS,
     STARTED,
     STOPPED,
+    WAIT_FOR_SCHEDULING,
+    WAIT_FOR_START,
     EvictionReason,
     PendingReason,
 )
@@ -78,6 +81,8 @@ _MAKING_WAY: Final = {
 MAX_TURNS: Final = 3
 """Mutual preemptions of two workloads before an event is recorded. The scheduler protects a
 workload after three, so more than six would be a defect."""
+UNKNOWN: Final = "UNKNOWN"
+"""Kueue's word for a UID that is not known."""
 BACKOFF: Final = PodsReadySettings(backoff_base_s=2, backoff_max_s=300)
 """Back-off after a refusal by a node, whose GPUs may be free again soon."""
 
@@ -211,7 +216,7 @@ class Workloads:
         workload = record.workload
         if workload.is_true(FINISHED):
             return
-        self.counting.finished(workload)
+        self.counting.finished(workload, now_ns)
         workload = conditions.finished(workload, reason, message, now_ns)
         self._save(record, now_ns, workload=workload)
         self.engine.delete(key, now_ns)
@@ -348,10 +353,15 @@ class Workloads:
             return False
         self._unplaced.pop(key, None)
         self.waiting.pop(key, None)
-        queue = workload.admission.cluster_queue
-        self._save(record, now_ns, workload=conditions.admitted(workload, now_ns))
+        given = workload.admission
+        queue = given.cluster_queue
+        workload = conditions.admitted(workload, now_ns)
+        if self._elsewhere is not None and self._pods_ready.of(workload)[0] is not None:
+            follows = self._pods_ready.unscheduled_timeout_s is not None
+            workload = conditions.awaiting_pods(workload, False if follows else None, now_ns)
+        self._save(record, now_ns, workload=workload)
         self.engine.admitted(key, now_ns)
-        nodes = {one.node for one in placed} | nodes_of(workload.admission)
+        nodes = {one.node for one in placed} | nodes_of(given)
         where = f"; {', '.join(sorted(nodes))}" if nodes else ""
         self._journal.note("Admitted", _subject(key), f"by {queue}{where}", now_ns)
         for one in placed:
@@ -400,10 +410,14 @@ class Workloads:
 
     def _preempt(self, decision: Preempted, now_ns: int) -> None:
         preemptor = decision.preemptor
+        here, there = map(self._path, (preemptor.cluster_queue, decision.target.cluster_queue))
         message = (
-            f"Preempted to accommodate a workload (UID: {preemptor.uid or 'unknown'})"
-            f" due to {decision.reason}: {preemptor.key}"
+            f"Preempted to accommodate a workload (UID: {preemptor.uid or UNKNOWN}, JobUID:"
+            f" {preemptor.workload.owner_uid or UNKNOWN}) due to"
+            f" {PREEMPTION_WORDS[decision.reason]}; preemptor path: {here}; preemptee path: {there}"
         )
+        if self._elsewhere is None:  # Kueue's message does not name the workload.
+            message += f"; preemptor: {preemptor.key}"
         self.figures.preempted[preemptor.cluster_queue, str(decision.reason)] += 1
         key = decision.target.key
         self.preemptor_of[key] = preemptor.key
@@ -423,6 +437,12 @@ class Workloads:
             again_ns = now_ns + self._preempted_rests_ns
             rest = replace(record.workload.requeue_state, requeue_at_ns=again_ns)
         self.evict(key, reason, message, str(decision.reason), now_ns, desired, rest)
+
+    def _path(self, cluster_queue: str) -> str:
+        """The path of a ClusterQueue from the root of its cohorts, as Kueue writes it."""
+        state = self.engine.cache.queues.get(cluster_queue)
+        above = state.node.path[1:] if state is not None else ()
+        return "/" + "/".join((*(one.name for one in reversed(above)), cluster_queue))
 
     def _makes_way(self, record: WorkloadRecord, cluster_queue: str) -> Desired:
         """The state for a preempted workload's processes."""
@@ -500,19 +520,23 @@ class Workloads:
         record = self._save(record, now_ns, workload=workload)
         self.engine.submit(record.workload, now_ns)
 
-    def put_on_hold(self, key: WorkloadKey, now_ns: int) -> None:
-        """Release the quota of a workload whose pods are gone and are not wanted for now."""
+    def put_on_hold(self, key: WorkloadKey, message: str, now_ns: int) -> None:
+        """Release the quota of a workload whose pods are gone and are not wanted for now, or have
+        to be replaced first."""
+        self.complete_eviction(key, now_ns)
         record = self.records.get(key)
         if record is None or record.workload.is_on_hold or record.workload.is_true(FINISHED):
             return
         if self._nodes.of_workload(key):
             return  # A node has not released its pods yet.
+        if record.workload.admission is not None and record.workload.is_true(EVICTED):
+            return  # One of its pods still runs.
         if record.workload.admission is not None:
             self.engine.release(key, now_ns)
             self.counting.stopped(record.workload, now_ns)
         self.waiting.pop(key, None)
         self._unplaced.pop(key, None)
-        workload = conditions.on_hold(record.workload, now_ns)
+        workload = conditions.on_hold(record.workload, message, now_ns)
         self.engine.submit(self._save(record, now_ns, workload=workload).workload, now_ns)
 
     def take_off_hold(self, key: WorkloadKey, now_ns: int) -> None:
@@ -641,6 +665,19 @@ class Workloads:
             self.look([key], now_ns)
             self.advance(key, now_ns)
         return record
+
+    def set_bound(self, key: WorkloadKey, all_bound: bool, now_ns: int) -> None:
+        """Note whether all pods of a workload that has not started yet are on nodes."""
+        record = self.records.get(key)
+        ready = record.workload.condition(PODS_READY) if record is not None else None
+        if record is None or ready is None or ready.status:
+            return
+        wanted = WAIT_FOR_START if all_bound else WAIT_FOR_SCHEDULING
+        if ready.reason == wanted or ready.reason not in (WAIT_FOR_START, WAIT_FOR_SCHEDULING):
+            return
+        if record.workload.is_true(ADMITTED) and not record.workload.is_true(EVICTED):
+            workload = conditions.awaiting_pods(record.workload, all_bound, now_ns)
+            self.change(key, workload, now_ns)
 
     def mark_ready(self, key: WorkloadKey, now_ns: int) -> None:
         """Set PodsReady once every pod runs."""

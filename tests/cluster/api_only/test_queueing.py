@@ -167,7 +167,13 @@ def test_the_more_important_takes_the_place_of_the_less(queue: ControlPlane) -> 
     assert low is not None
     assert condition(low, "Evicted")["reason"] == "Preempted"
     assert condition(low, "Preempted")["reason"] == "InClusterQueue"
-    assert "Preempted to accommodate a workload" in condition(low, "Preempted")["message"]
+    high = workload_of(queue, "high-job")
+    assert high is not None
+    by = f"UID: {high['metadata']['uid']}, JobUID: {high['metadata']['ownerReferences'][0]['uid']}"
+    assert condition(low, "Preempted")["message"] == (
+        f"Preempted to accommodate a workload ({by}) due to prioritization in the ClusterQueue;"
+        " preemptor path: /ranks; preemptee path: /ranks"
+    )
     assert "admission" not in low["status"]
     assert low["spec"]["priorityClassRef"]["name"] == "low"
     pods = queue.api.get(f"{JOBS}/low-job")["spec"]["template"]["spec"]

@@ -209,18 +209,51 @@ def test_a_pod_that_failed_is_replaced(queue: ControlPlane) -> None:
     until("it is done", lambda: is_true(workload(queue, "retry"), "Finished"), 30)
 
 
-def test_a_preempted_pod_is_deleted(queue: ControlPlane) -> None:
+def test_the_pods_of_a_preempted_group_are_kept_until_they_are_replaced(
+    queue: ControlPlane,
+) -> None:
     high = {"apiVersion": f"{KUEUE[6:]}", "kind": "WorkloadPriorityClass", "metadata": {"name": "high"}, "value": 100}  # fmt: skip
     preemption = {"withinClusterQueue": "LowerPriority"}
     apply(queue, high, quota("ranks", 2, preemption=preemption), door("ranks", "ranks"))
     make(queue, member("low-0", "ranks", "low", 2), member("low-1", "ranks", "low", 2))
     let_go(queue, "low-0", "low-1")
+    first = workload(queue, "low")["metadata"]["uid"]
     make(queue, pod("urgent", "ranks", labels={"kueue.x-k8s.io/priority-class": "high"}))
-    gone(queue, "low-0", "low-1")
     let_go(queue, "urgent")
-    until("nothing of it is left", lambda: workload(queue, "low") is None, 30)
+    stopped = [found(queue, one) for one in ("low-0", "low-1")]
+    assert all(one["metadata"]["finalizers"] for one in stopped)
+    why = [condition(one, "TerminationTarget")["reason"] for one in stopped]
+    assert why == ["WorkloadEvictedDueToPreempted"] * 2
+    assert condition(workload(queue, "low"), "QuotaReserved")["reason"] == "OnHold"
+    assert condition(workload(queue, "low"), "WaitingForReplacementPods")["reason"] == "Preempted"
     end(queue, "urgent")
+    make(queue, member("low-2", "ranks", "low", 2))
+    until("it gives its quota back", lambda: is_true(workload(queue, "urgent"), "Finished"), 30)
+    assert is_held(found(queue, "low-2")), "one is not replaced yet"
+    make(queue, member("low-3", "ranks", "low", 2))
+    let_go(queue, "low-2", "low-3")
+    gone(queue, "low-0", "low-1")
+    assert workload(queue, "low")["metadata"]["uid"] == first
+    make(queue, pod("again", "ranks", labels={"kueue.x-k8s.io/priority-class": "high"}))
+    let_go(queue, "again")
+    queue.api.delete(f"{WORKLOADS}/low")
+    gone(queue, "low-2", "low-3")
+    until("nothing of it is left", lambda: workload(queue, "low") is None, 30)
+    end(queue, "again")
     free(queue, "ranks")
+
+
+def test_a_preempted_pod_without_a_group_is_deleted(queue: ControlPlane) -> None:
+    preemption = {"withinClusterQueue": "LowerPriority"}
+    apply(queue, quota("lone", 1, preemption=preemption), door("lone", "lone"))
+    make(queue, pod("lone", "lone"))
+    let_go(queue, "lone")
+    make(queue, pod("before-it", "lone", labels={"kueue.x-k8s.io/priority-class": "high"}))
+    gone(queue, "lone")
+    let_go(queue, "before-it")
+    until("nothing of it is left", lambda: workload(queue, "lone") is None, 30)
+    end(queue, "before-it")
+    free(queue, "lone")
 
 
 def test_a_pod_nobody_held_is_left_alone_without_a_queue(queue: ControlPlane) -> None:

@@ -64,6 +64,44 @@ def test_a_job_that_names_no_queue_has_the_one_called_default(queue: ControlPlan
     queue.api.delete(f"{KUEUE}/namespaces/default/localqueues/default")
 
 
+def test_a_job_without_a_class_has_the_one_called_default(queue: ControlPlane) -> None:
+    kind = {"apiVersion": f"{GROUP}/v1beta2", "kind": "WorkloadPriorityClass"}
+    apply(queue, {**kind, "metadata": {"name": "default"}, "value": 7})
+    key = "kueue.x-k8s.io/priority-class"
+
+    def labels() -> dict[str, str]:
+        made = queue.api.call("POST", f"{JOBS}?dryRun=All", job("try", "classed", suspend=False))
+        return dict(made["metadata"]["labels"])
+
+    until("the class is known", lambda: labels().get(key) == "default", 30)
+    apply(queue, quota("classed", 1), door("classed", "classed"))
+    queue.api.create("jobs", "default", job("classed", "classed"))
+    until("it has a Workload", lambda: workload_of(queue, "classed"), 30)
+    spec = (workload_of(queue, "classed") or {})["spec"]
+    assert (spec["priority"], spec["priorityClassRef"]["name"]) == (7, "default")
+    queue.api.delete(f"{KUEUE}/workloadpriorityclasses/default")
+
+
+def test_a_job_has_timeouts_of_its_own_until_its_pods_are_ready(queue: ControlPlane) -> None:
+    key = "kueue.x-k8s.io/wait-for-pods-ready"
+    apply(queue, quota("timed", 1), door("timed", "timed"))
+    wrong = job("wrong", "timed")
+    wrong["metadata"]["annotations"] = {key: '{"timeoutSeconds": 7201}'}
+    with pytest.raises(ControlPlaneError, match="more than 7200"):
+        apply(queue, wrong)
+    timed = job("timed", "timed")
+    timed["metadata"]["annotations"] = {key: '{"timeoutSeconds": 1}'}
+    queue.api.create("jobs", "default", timed)
+
+    def evicted() -> dict[str, Any]:
+        return condition(workload_of(queue, "timed"), "Evicted")
+
+    until("its pods were not ready in time", lambda: evicted().get("status") == "True", 30)
+    assert evicted()["reason"] == "PodsReadyTimeout"
+    until("it is stopped", lambda: suspended(queue, "timed"), 30)
+    queue.api.delete(f"{JOBS}/timed")
+
+
 def test_what_is_wrong_is_refused_with_the_readers_words(queue: ControlPlane) -> None:
     wrong = quota("wrong", 1)
     wrong["spec"]["resourceGroups"].append(wrong["spec"]["resourceGroups"][0])

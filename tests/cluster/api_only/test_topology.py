@@ -311,6 +311,27 @@ def test_a_node_that_is_gone_is_replaced_within_its_rack(queue: ControlPlane) ->
         del RACK_OF["spare"]
 
 
+def test_several_nodes_that_fail_at_once_are_each_replaced(queue: ControlPlane) -> None:
+    found = start(queue, wishing("wide", 3, "3", preferred_topology=BLOCK))
+    assert len(found) == 3
+    lost = sorted(found)[:2]
+    kept = sorted(found)[2]
+    blocks = {one: next(b for b, every in NODES.items() if RACK_OF[one] in every) for one in lost}
+    try:
+        for one in lost:
+            queue.api.delete(f"/api/v1/nodes/{one}")
+        until("it has others", lambda: not set(lost) & set(given(queue, "wide")), 60)
+        after = given(queue, "wide")
+        assert (len(after), after[kept]) == (3, 1)
+        workload = workload_of(queue, "wide")
+        assert workload is not None
+        assert is_true(workload, "Admitted")
+        assert "schedulingStats" not in workload["status"], "it was not evicted meanwhile"
+    finally:
+        for one in lost:
+            node(queue, one, blocks[one], RACK_OF[one])
+
+
 def knows_spare(queue: ControlPlane) -> bool:
     """A probe that only the spare node can take."""
     made = wishing("probe", 1, "4", required_topology=HOST)

@@ -143,6 +143,9 @@ def test_a_queue_tells_who_waits_in_it(served: Served) -> None:
     found = items()
     owners = [one["metadata"]["ownerReferences"][0]["name"] for one in found]
     assert owners == NAMES, "by priority, then by age"
+    assert all(one["metadata"].keys() == {"name", "namespace", "creationTimestamp", "ownerReferences"} for one in found)  # fmt: skip
+    of_owners = [one["metadata"]["ownerReferences"][0].keys() for one in found]
+    assert all(one == {"apiVersion", "kind", "name", "uid"} for one in of_owners)
     assert [one["positionInClusterQueue"] for one in found] == [0, 1, 2, 3]
     assert [one["positionInLocalQueue"] for one in found] == [0, 0, 1, 1]
     assert [one["localQueueName"] for one in found] == ["other", "one", "other", "one"]

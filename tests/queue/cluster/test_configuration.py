@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from queuecontroller.cluster.cache.policy import Retention
-from queuecontroller.cluster.setup.configuration import WITHOUT_EFFECT, given_by
+from queuecontroller.cluster.setup.configuration import WITHOUT_EFFECT, given_by, without_file
 from queuecontroller.frameworks import External, framework_named
+from queuecontroller.scheduler.lifecycle import PodsReadySettings
+from queuecontroller.scheduler.model.compatibility import Feature, Line, as_markdown
 from queuecontroller.scheduler.model.settings import FairPreemptionStrategy
 from queuecontroller.state.book import BookSettings
 from sluicecommon.reader import ManifestError
@@ -25,7 +28,7 @@ def given(**sections: Any) -> Any:
 
 def test_an_empty_one_changes_nothing() -> None:
     found = given()
-    assert found.book == BookSettings()
+    assert found.book == BookSettings(pods_ready=PodsReadySettings(own=True))
     assert (found.document, found.remarks) == (None, ())
     assert found.policy.frameworks is None
     assert not found.policy.without_queue
@@ -120,6 +123,14 @@ def test_a_section_without_effect_is_named(name: str) -> None:
         ({"waitForPodsReady": {"requeuingStrategy": {"timestamp": "Creation"}}}, "timestamp"),
         ({"fairSharing": {"preemptionStrategies": ["Guess"]}}, "'Guess' is not a strategy"),
         ({"resources": {"transformations": [{}]}}, "input"),
+        (
+            {
+                "resources": {
+                    "transformations": [{"input": "nvidia.com/gpu", "outputs": {"pods": 5}}]
+                }
+            },
+            "outputs.pods: is the number of pods",
+        ),
         ({"apiVersion": "kueue.x-k8s.io/v1beta2"}, "Configuration of config.kueue"),
     ],
 )
@@ -155,6 +166,45 @@ def test_how_long_what_is_over_is_kept() -> None:
     for wrong in ({"afterFinished": "soon"}, {"afterFinished": "-5m"}, {"after": "1h"}):
         with pytest.raises(ManifestError, match=next(iter(wrong))):
             given(objectRetentionPolicies={"workloads": wrong})
+
+
+def test_the_features_are_those_of_the_line_unless_a_gate_says_otherwise() -> None:
+    older = given_by(configuration(), BookSettings(), Line.V0_19)
+    assert older.policy.features == frozenset()
+    assert not older.book.pods_ready.own
+    newer = given_by(configuration(), BookSettings(), Line.V0_20)
+    assert newer.policy.features == frozenset(Feature)
+    assert newer.book.pods_ready.own
+    assert without_file(BookSettings(), Line.V0_19).policy.features == frozenset()
+    assert without_file(BookSettings(), Line.V0_20).policy.features == frozenset(Feature)
+    gates = {"WorkloadPriorityClassDefaulting": False, "WorkloadLevelWaitForPodsReady": True}
+    found = given_by(configuration(featureGates=gates), BookSettings(), Line.V0_20)
+    assert found.policy.features == frozenset(Feature) - {Feature.DEFAULT_CLASS}
+    assert found.remarks == ()
+    found = given_by(configuration(featureGates=gates), BookSettings(), Line.V0_19)
+    assert found.policy.features == {Feature.OWN_TIMEOUTS}
+
+
+def test_the_timeout_of_pods_on_no_node_is_within_the_one_of_readiness() -> None:
+    def unscheduled_s(text: str) -> int | None:
+        found = given(waitForPodsReady={"timeout": "1m", "unscheduledTimeout": text})
+        return found.book.pods_ready.unscheduled_timeout_s
+
+    assert (unscheduled_s("10s"), unscheduled_s("1m"), unscheduled_s("0s")) == (10, 60, None)
+    for wrong in ("61s", "-1s", "soon"):
+        with pytest.raises(ManifestError, match=r"waitForPodsReady\.unscheduledTimeout"):
+            unscheduled_s(wrong)
+
+
+def test_the_longest_timeout_of_a_job_is_read() -> None:
+    assert given().policy.longest_ready_s == 7200
+    found = given(waitForPodsReady={"timeout": "1m", "maxTimeoutOnWorkload": "1h"})
+    assert (found.policy.longest_ready_s, found.book.pods_ready.timeout_s) == (3600, 60)
+
+
+def test_the_documentation_has_the_table_of_what_differs() -> None:
+    page = (Path(__file__).parents[3] / "docs/queue/kueue-api.md").read_text()
+    assert as_markdown() in page
 
 
 def test_the_gate_for_balanced_placement_counts_and_others_have_no_effect() -> None:

@@ -56,5 +56,16 @@ def test_the_controllers_own_writes_to_jobs_are_not_sent() -> None:
     assert all("UPDATE" in one["operations"] for one in by_name["jobs.kueue.sluice.dev"]["rules"])
     assert "matchConditions" not in by_name["pods.kueue.sluice.dev"]
     assert all(
-        "matchConditions" not in one for one in mutating(lambda path: {}, "sluice")["webhooks"][:3]
+        "matchConditions" not in one for one in mutating(lambda path: {}, "sluice")["webhooks"][:4]
     )
+
+
+def test_a_pod_that_names_a_queue_waits_longer_for_a_busy_controller_than_others_do() -> None:
+    made = mutating(lambda path: {}, "sluice")["webhooks"]
+    of_pods = [one for one in made if any(r["resources"] == ["pods"] for r in one["rules"])]
+    of_queue = {
+        one["objectSelector"]["matchExpressions"][0]["operator"]: one["timeoutSeconds"]
+        for one in of_pods
+        if "objectSelector" in one
+    }
+    assert of_queue == {"Exists": 10, "DoesNotExist": 2}

@@ -19,6 +19,8 @@ PACKAGING = ROOT / "packaging"
     [
         (["rights.py"], "kubernetes/queue-rights.yaml"),
         (["rights.py", "--beside"], "kubernetes/queue-rights-beside.yaml"),
+        (["rights.py", "--users"], "kubernetes/kueue-user-roles.yaml"),
+        (["rights.py", "--users"], "helm/sluice/files/kueue-user-roles.yaml"),
         (["rights.py", "--rules"], "helm/sluice/files/queue-rules.yaml"),
         (["crds.py", "--compact"], "helm/sluice/files/kueue-crds.yaml"),
         (["vendors.py"], "helm/sluice/files/vendor-resources.yaml"),

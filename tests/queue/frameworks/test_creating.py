@@ -3,6 +3,7 @@ its pods."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ from queuecontroller.frameworks import (
     workload_name,
     workload_of,
 )
-from queuecontroller.frameworks.patches import at, merged
+from queuecontroller.frameworks.patches import ABSENT, at, merged
 from sluicecommon.reader import ManifestError
 from tests.queue.frameworks.samples import QUEUE, RUNTIME, SAMPLES, job, pod, sample
 
@@ -191,6 +192,51 @@ def test_a_workload_has_what_its_job_says() -> None:
     }
 
 
+@pytest.mark.parametrize("part", ["containers", "initContainers"])
+def test_an_environment_variable_is_in_the_workload_once_and_as_the_kubelet_takes_it(
+    part: str,
+) -> None:
+    document = sample("batch/job")
+    env = [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}, {"name": "A", "value": "3"}]
+    spec = document["spec"]["template"]["spec"]
+    spec[part] = [{"name": "main", "image": "i", "env": env}, {"name": "other", "image": "i"}]
+    fw = framework_of(document)
+    assert fw is not None
+    made = workload_of(fw, document, queue="queue")["spec"]["podSets"][0]["template"]["spec"]
+    assert made[part][0]["env"] == [{"name": "A", "value": "3"}, {"name": "B", "value": "2"}]
+    assert made[part][1] == spec[part][1]
+    assert spec[part][0]["env"] == env, "the job stays as it is"
+
+
+CLASS = "kueue.x-k8s.io/priority-class"
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_job_without_a_class_gets_the_default_one_if_there_is_one(name: str) -> None:
+    document = sample(name)
+    document["metadata"].get("labels", {}).pop(CLASS, None)
+    fw = framework_of(document)
+    assert fw is not None
+    labels = ("metadata", "labels", CLASS)
+    without = Setting(runtime=RUNTIME)
+    assert at(merged(document, on_create(fw, document, without)), labels) is ABSENT
+    with_class = replace(without, default_class=True)
+    made = merged(document, on_create(fw, document, with_class))
+    assert at(made, labels) == "default"
+    assert on_create(fw, made, with_class) == {}
+    document["metadata"].setdefault("labels", {})[CLASS] = "high"
+    assert at(merged(document, on_create(fw, document, with_class)), labels) == "high"
+
+
+def test_pods_of_a_queued_parent_get_no_class_of_their_own() -> None:
+    head = {"annotations": {"kueue.x-k8s.io/pod-suspending-parent": "deployment"}}
+    document = job("v1", "Pod", pod()["spec"], **head)
+    fw = framework_of(document)
+    assert fw is not None
+    made = merged(document, on_create(fw, document, Setting(default_class=True)))
+    assert at(made, ("metadata", "labels", CLASS)) is ABSENT
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -200,8 +246,8 @@ def test_a_workload_has_what_its_job_says() -> None:
         ),
         (
             {"metadata": {"annotations": {"kueue.x-k8s.io/job-min-parallelism": "5"}}},
-            "metadata.annotations.kueue.x-k8s.io/job-min-parallelism: expected a whole number from "
-            "1 to parallelism (4), got '5'",
+            "metadata.annotations.kueue.x-k8s.io/job-min-parallelism: expected a whole number "
+            "up to parallelism (4), got '5'",
         ),
         ({"spec": {"template": 3}}, "spec.template: expected fields, got 3"),
     ],

@@ -29,7 +29,7 @@ from queuecontroller.frameworks import (
     reconcile,
 )
 from queuecontroller.frameworks.comparing import holds
-from queuecontroller.frameworks.patches import at
+from queuecontroller.frameworks.patches import ABSENT, at, merged
 from queuecontroller.frameworks.state import finished, pods_ready, reclaimable
 from tests.queue.frameworks.samples import QUEUE, SAMPLES, sample
 from tests.queue.frameworks.world import World, admitted, evicted, with_condition
@@ -275,12 +275,13 @@ def test_changed_pods_stop_a_job_that_runs_and_queue_it_anew() -> None:
     assert world.pools == 0
 
 
+@pytest.mark.parametrize("least", ["2", "0"])
 @pytest.mark.parametrize(("pods", "kept"), [(2, True), (3, False)])
 def test_a_job_that_another_controller_started_with_fewer_pods_goes_on(
-    pods: int, kept: bool
+    pods: int, kept: bool, least: str
 ) -> None:
     document = sample("batch/job")
-    document["metadata"]["annotations"] = {"kueue.x-k8s.io/job-min-parallelism": "2"}
+    document["metadata"]["annotations"] = {"kueue.x-k8s.io/job-min-parallelism": least}
     world = World(document)
     world.settle()
     assert world.workload is not None
@@ -290,6 +291,23 @@ def test_a_job_that_another_controller_started_with_fewer_pods_goes_on(
     document["spec"]["template"]["spec"]["nodeSelector"] = {"pool": "spot"}
     world.document = document
     assert (Suspend not in kinds(world.settle())) == kept
+
+
+def test_timeouts_of_a_waiting_job_are_followed_and_those_of_a_running_one_are_not() -> None:
+    def timeouts(text: str | None) -> dict[str, Any]:
+        return {"metadata": {"annotations": {"kueue.x-k8s.io/wait-for-pods-ready": text}}}
+
+    document = merged(sample("batch/job"), timeouts('{"timeoutSeconds": 30}'))
+    world = World(document)
+    world.settle()
+    path = ("metadata", "annotations", "kueue.x-k8s.io/wait-for-pods-ready")
+    assert at(world.workload, path) == '{"timeoutSeconds": 30}'
+    world.document = merged(world.document, timeouts('{"timeoutSeconds": 40}'))
+    assert kinds(world.settle()) == [UpdateWorkload]
+    assert at(world.workload, path) == '{"timeoutSeconds": 40}'
+    world.document = merged(world.document, timeouts(None))
+    assert kinds(world.settle()) == [UpdateWorkload]
+    assert at(world.workload, path) is ABSENT
 
 
 def test_done_pods_give_back_their_quota_and_readiness_is_told() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.frameworks import Setting, framework_of, job_problems
+from queuecontroller.frameworks import Setting, framework_of, job_problems, pod_sets
 from queuecontroller.frameworks.patches import at, merged
 from queuecontroller.frameworks.reconcile import ALONE
 from queuecontroller.frameworks.table import frameworks
@@ -93,6 +93,59 @@ def test_labels_are_judged_by_their_grammar(change: dict[str, str], field: str) 
 def test_the_fewest_pods_are_a_number_within_reach(least: str) -> None:
     (field,) = told(noted(ready("batch/job"), job_min_parallelism=least))
     assert field.endswith("job-min-parallelism")
+
+
+def test_a_job_may_do_without_pods() -> None:
+    document = noted(ready("batch/job"), job_min_parallelism="0")
+    assert told(document) == []
+    fw = framework_of(document)
+    assert fw is not None
+    assert pod_sets(fw, document)[0]["minCount"] == 0
+
+
+TIMEOUTS = "metadata.annotations[kueue.x-k8s.io/wait-for-pods-ready]"
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ('{"timeoutSeconds": 30}', ""),
+        ('{"timeoutSeconds": 30, "recoveryTimeoutSeconds": 0}', ""),
+        ('{"timeoutSeconds": 0}', "timeoutSeconds: expected a whole number from 1, got 0"),
+        ('{"timeoutSeconds": true}', "timeoutSeconds: expected a whole number from 1, got True"),
+        ('{"timeoutSeconds": 30, "recoveryTimeoutSeconds": -1}', "whole number from 0, got -1"),
+        ('{"recoveryTimeoutSeconds": 30}', "timeoutSeconds is required"),
+        (
+            '{"timeoutSeconds": 61, "recoveryTimeoutSeconds": 1}',
+            "timeoutSeconds 61 is more than 60",
+        ),
+        ('{"timeoutSeconds": 1, "recoveryTimeoutSeconds": 61}', "61 is more than 60"),
+        ('{"timeout": 30}', "'timeout' is not a field of it"),
+        ("30", "expected a JSON object, got '30'"),
+        ("[" * 900, "expected a JSON object"),
+    ],
+)
+def test_timeouts_of_a_job_are_judged(text: str, what: str) -> None:
+    document = noted(ready("batch/job"), wait_for_pods_ready=text)
+    fw = framework_of(document)
+    assert fw is not None
+    found = job_problems(fw, document, None, Setting(longest_ready_s=60))
+    assert [one.field for one in found] == ([TIMEOUTS] if what else [])
+    assert all(what in one.message for one in found)
+    assert job_problems(fw, document, None, Setting()) == [], "in the older line it has no meaning"
+
+
+def test_timeouts_of_a_running_job_stay_as_they_are() -> None:
+    before = noted(ready("batch/job"), wait_for_pods_ready='{"timeoutSeconds": 30}')
+    after = noted(ready("batch/job"), wait_for_pods_ready='{"timeoutSeconds": 40}')
+    for one in (before, after):
+        one["spec"]["suspend"] = False
+    fw = framework_of(after)
+    assert fw is not None
+    around = Setting(longest_ready_s=60)
+    assert [one.field for one in job_problems(fw, after, before, around)] == [TIMEOUTS]
+    after["spec"]["suspend"] = True
+    assert job_problems(fw, after, before, around) == []
 
 
 def in_templates(document: dict[str, Any], notes: dict[str, str]) -> dict[str, Any]:

@@ -24,6 +24,10 @@ def queue(**spec: Any) -> dict[str, Any]:
     return made("ClusterQueue", spec)
 
 
+def on_flavors(*names: str) -> dict[str, Any]:
+    return {"admissionChecks": [{"name": "check", "onFlavors": list(names)}]}
+
+
 def selecting(**requirement: Any) -> dict[str, Any]:
     return queue(namespaceSelector={"matchExpressions": [{"key": "a", **requirement}]})
 
@@ -62,6 +66,9 @@ RECLAIM = {"reclaimWithinCohort": "Any", "borrowWithinCohort": {"policy": "Lower
         (queue(resourceGroups=[group(quota("memory"), quota(), covered=("cpu", "memory"))]), "spec.resourceGroups[0].flavors[0].resources"),
         (queue(preemption={"borrowWithinCohort": {"policy": "LowerPriority"}}), "spec.preemption.borrowWithinCohort"),
         (queue(preemption=RECLAIM), ""),
+        (queue(resourceGroups=[group(quota())], admissionChecksStrategy=on_flavors("other")), "spec.admissionChecksStrategy.admissionChecks[0].onFlavors[0]"),
+        (queue(resourceGroups=[group(quota())], admissionChecksStrategy=on_flavors(group(quota())["flavors"][0]["name"])), ""),
+        (queue(resourceGroups=[group(quota())], admissionChecksStrategy=on_flavors()), ""),
         (queue(fairSharing={"weight": "1n"}), "spec.fairSharing.weight"),
         (queue(fairSharing={"weight": "2n"}), ""),
         (queue(fairSharing={"weight": 0}), ""),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,6 +60,54 @@ def test_when_a_workload_has_to_stop(
     found = due_eviction(one, now_s * SECOND, WAITS)
     assert (found and str(found.reason)) == reason
     assert (found is not None and found.deactivates) is deactivates
+
+
+UNBOUND = Condition("PodsReady", False, "WaitForScheduling", changed_ns=100 * SECOND)
+BOUND = Condition("PodsReady", False, "WaitForStart", changed_ns=104 * SECOND)
+SHORT = PodsReadySettings(timeout_s=30, unscheduled_timeout_s=5)
+
+
+@pytest.mark.parametrize(
+    ("ready", "settings", "due_s", "cause"),
+    [
+        (UNBOUND, SHORT, 105, "WaitForScheduling"),
+        (UNBOUND, WAITS, 130, "WaitForScheduling"),
+        (BOUND, SHORT, 134, "WaitForStart"),
+        (BOUND, WAITS, 130, "WaitForStart"),
+    ],
+    ids=["on no node", "no limit of its own", "from when all are on nodes", "from the admission"],
+)
+def test_pods_that_are_on_no_node_have_a_timeout_of_their_own(
+    ready: Condition, settings: PodsReadySettings, due_s: int, cause: str
+) -> None:
+    one = workload("w", "q", 1, conditions=(ADMITTED, ready))
+    assert due_at_ns(one, settings) == due_s * SECOND
+    due = due_eviction(one, due_s * SECOND, settings)
+    assert due is not None
+    assert (due.reason, due.cause) == ("PodsReadyTimeout", cause)
+
+
+@pytest.mark.parametrize("conditions", [(ADMITTED,), (ADMITTED, FAILED)], ids=["start", "recovery"])
+@pytest.mark.parametrize("wide", [WAITS, PodsReadySettings()], ids=["also for all", "alone"])
+def test_a_workloads_own_timeouts_count_before_those_for_all(
+    wide: PodsReadySettings, conditions: tuple[Condition, ...]
+) -> None:
+    own = replace(wide, own=True)
+    one = workload("w", "q", 1, conditions=conditions, ready_timeouts_s=(50, 60))
+    due_s = 150 if conditions == (ADMITTED,) else 210
+    assert due_at_ns(one, own) == due_s * SECOND
+    assert due_eviction(one, due_s * SECOND - 1, own) is None
+    due = due_eviction(one, due_s * SECOND, own)
+    assert due is not None
+    assert due.reason == "PodsReadyTimeout"
+    assert ("50 s" if due_s == 150 else "60 s") in due.message
+    without = workload("w", "q", 1, conditions=conditions)
+    assert due_at_ns(one, wide) == due_at_ns(without, wide), "not in the older line"
+
+
+def test_a_recovery_timeout_of_its_own_of_0_is_none() -> None:
+    one = workload("w", "q", 1, conditions=(ADMITTED, FAILED), ready_timeouts_s=(50, 0))
+    assert due_at_ns(one, replace(WAITS, own=True)) is None
 
 
 @pytest.mark.parametrize(

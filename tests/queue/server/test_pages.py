@@ -97,6 +97,11 @@ def test_every_metric_of_the_catalogue_is_exposed_and_no_other() -> None:
     assert usage == {"a": 1.0, "b": 3.0}
     pending = sum(s.value for s in families["kueue_pending_workloads"].samples)
     assert pending == 1
+    kinds = {
+        (s.labels["cluster_queue"], s.labels["status"]): s.value
+        for s in families["kueue_pending_scheduling_hashes"].samples
+    }
+    assert sum(kinds.values()) == 1
 
 
 class _Clock:

@@ -59,6 +59,23 @@ def test_every_wait_is_measured_from_where_kueue_measures_it() -> None:
     assert not counted()[0].checks_wait.cluster, "it has no checks"
 
 
+def test_a_recovery_and_the_whole_execution_are_measured() -> None:
+    figures, counting, one = counted()
+    lost = conditions.with_condition(one, "PodsReady", False, "WaitForRecovery", "", 30 * SECOND)
+    counting.changed(one, lost, 30 * SECOND)
+    assert not figures.recovery_wait.cluster
+    again = conditions.with_condition(lost, "PodsReady", True, "Recovered", "", 37 * SECOND)
+    counting.changed(lost, again, 37 * SECOND)
+    assert only(figures.recovery_wait.cluster) == (("cq", "high"), 7)
+    assert only(figures.recovery_wait.local) == (("lq", "ns", "high"), 7)
+    counting.finished(replace(again, past_execution_s=100), 50 * SECOND)
+    assert only(figures.execution.cluster) == (("cq", "high"), 100 + 50 - ADMITTED_S)
+    assert only(figures.execution.local) == (("lq", "ns", "high"), 100 + 50 - ADMITTED_S)
+    figures.forget("ClusterQueue", "", "cq")
+    assert not figures.execution.cluster
+    assert not figures.recovery_wait.cluster
+
+
 def test_an_eviction_is_counted_and_once_for_the_same_reason_and_cause() -> None:
     figures, counting, one = counted()
     counting.evicted(one, "cq", "PodsReadyTimeout", "WaitForStart", EVICTED_S * SECOND)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from queuecontroller.scheduler.model.reasons import SCALED_TO_ZERO
 from queuecontroller.state.book import Book
 from queuecontroller.state.records import Desired
 from tests.queue.state.world import TEAMS, World
@@ -51,7 +52,7 @@ def test_a_workload_on_hold_has_no_quota_until_it_is_wanted_again() -> None:
     key = world.submit()
     world.settle()
     assert world.used("a")
-    world.step("hold", lambda book, now: book.workloads.put_on_hold(key, now))
+    world.step("hold", lambda book, now: book.workloads.put_on_hold(key, SCALED_TO_ZERO, now))
     world.settle()
     assert not world.used("a")
     assert world.status(key).reason == "OnHold"

@@ -137,6 +137,24 @@ def test_a_preempted_workload_rests_before_it_is_queued_again() -> None:
 ONE_EACH = TEAMS.replace("nominalQuota: 2", "nominalQuota: 1")
 
 
+def test_the_message_of_a_preemption_names_both_paths_and_in_a_queue_of_its_own_the_preemptor() -> (
+    None
+):
+    world = World(ONE_EACH)
+    world.connect(gpus=(gpu(0),))
+    first = world.submit("a")
+    world.confirm(first)
+    world.confirm(world.submit("b"))
+    urgent = world.submit("a", priority_class="urgent")
+    preempted = world.record(first).workload.condition("Preempted")
+    assert preempted is not None
+    assert preempted.message == (
+        f"Preempted to accommodate a workload (UID: {world.record(urgent).workload.uid}, JobUID:"
+        " UNKNOWN) due to prioritization in the ClusterQueue; preemptor path: /both/a; preemptee"
+        f" path: /both/a; preemptor: {urgent}"
+    )
+
+
 def test_a_preempted_workload_may_be_paused_and_goes_on_where_it_was() -> None:
     world = World(ONE_EACH)
     world.connect(gpus=(gpu(0),))

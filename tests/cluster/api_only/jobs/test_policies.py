@@ -129,6 +129,40 @@ def test_two_who_borrow_share_what_there_is(plane: ControlPlane, tmp_path: Path)
                 plane.api.delete(f"{JOBS}/{side}-{number}")
 
 
+def test_a_job_whose_pods_are_on_no_node_gives_way_before_one_whose_pods_start(
+    plane: ControlPlane, tmp_path: Path
+) -> None:
+    ready = {"timeout": "1h", "unscheduledTimeout": "3s"}
+    with serving(plane, tmp_path, configuration(tmp_path, waitForPodsReady=ready)) as replica:
+        until("it decides", replica.leads, 60)
+        apply(plane, quota("bound", 4), door("bound", "bound"), job("starts", "bound"))
+        started(plane, "starts")
+        template = plane.api.get(f"{JOBS}/starts")["spec"]["template"]
+        spec = {**template["spec"], "nodeName": "somewhere", "nodeSelector": None}
+        plane.api.create(
+            "pods", "default", {"metadata": {**template["metadata"], "name": "it"}, "spec": spec}
+        )
+
+        def reason(name: str) -> str:
+            return str(condition(workload_of(plane, name), "PodsReady").get("reason"))
+
+        until("its pod is on a node", lambda: reason("starts") == "WaitForStart", DEADLINE_S)
+        apply(plane, job("floats", "bound"))
+
+        def evictions() -> object:
+            status = (workload_of(plane, "floats") or {}).get("status") or {}
+            stats = (status.get("schedulingStats") or {}).get("evictions") or [{}]
+            return stats[0].get("reason"), stats[0].get("underlyingCause")
+
+        expected = ("PodsReadyTimeout", "WaitForScheduling")
+        until("it gives way", lambda: evictions() == expected, DEADLINE_S)
+        assert is_true(workload_of(plane, "starts"), "Admitted")
+        assert reason("starts") == "WaitForStart"
+        for name in ("starts", "floats"):
+            plane.api.delete(f"{JOBS}/{name}")
+        plane.api.delete("/api/v1/namespaces/default/pods/it", grace_s=0)
+
+
 def test_a_job_whose_pods_do_not_come_gives_way(plane: ControlPlane, tmp_path: Path) -> None:
     strategy = {"backoffBaseSeconds": 1, "backoffLimitCount": 1}
     ready = {"timeout": "4s", "blockAdmission": True, "requeuingStrategy": strategy}

@@ -90,6 +90,7 @@ def test_metrics_are_kueues_in_name_kind_and_labels(source: Path) -> None:
     ours = {
         (one.name + ("_total" if one.kind is Kind.COUNTER else ""), str(one.kind)): frozenset(one.labels)
         for one in kueue_catalogue.CATALOGUE
+        if one not in kueue_catalogue.NEWER
     }  # fmt: skip
     assert ours == theirs
 

@@ -75,6 +75,15 @@ def template(**exactly: Any) -> dict[str, Any]:
     return {"spec": {"spec": {"devices": {"requests": [request]}}}}
 
 
+def alternatives(*given: dict[str, Any]) -> dict[str, Any]:
+    made = [
+        {"name": f"a{at}", "deviceClassName": "gpu.sluice.dev", **one}
+        for at, one in enumerate(given)
+    ]
+    request = {"name": "gpu", "firstAvailable": made}
+    return {"spec": {"spec": {"devices": {"requests": [request]}}}}
+
+
 def count(
     *templates: dict[str, Any] | None,
     slices: list[dict[str, Any]] | None = None,
@@ -165,7 +174,6 @@ def test_a_counter_counts_the_most_that_a_device_that_is_meant_consumes() -> Non
     [
         (None, "ResourceClaimTemplate 't0' is not in namespace ns"),
         (template(deviceClassName="other"), "DeviceClass 'other' is in no mapping"),
-        (template(adminAccess=True), "adminAccess: is not queued"),
         (template(allocationMode="All"), "'All' has no number"),
         (template(count=7), "2 published devices match, 7 are requested"),
         (template(count=0), "must be from 1 to"),
@@ -177,10 +185,9 @@ def test_a_counter_counts_the_most_that_a_device_that_is_meant_consumes() -> Non
             template(selectors=[{"cel": {"expression": "device.attributes['sluice.dev'].x == 1"}}]),
             "the selectors cannot be evaluated: no such key: x",
         ),
-        (
-            {"spec": {"spec": {"devices": {"requests": [{"name": "a", "firstAvailable": [{}]}]}}}},
-            "which of several devices it will be is not known",
-        ),
+        (alternatives({"deviceClassName": ""}), "deviceClassName"),
+        (alternatives({"deviceClassName": "plain.example.com"}, {"deviceClassName": "other"}), "in no mapping"),
+        (alternatives({"count": 7}, {"count": 5}), "2 published devices match, 5 are requested"),
         ({"spec": "much"}, "expected fields"),
     ],
 )  # fmt: skip
@@ -191,6 +198,34 @@ def test_what_cannot_be_counted_is_said_with_its_field(
         count(given)
     assert said in str(raised.value)
     assert "resourceClaims[0]" in str(raised.value)
+
+
+def test_access_for_administration_counts_nothing() -> None:
+    admin = template(deviceClassName="plain.example.com", adminAccess=True)
+    assert count(admin) == {}
+    assert count(admin, template(count=2)) == {"sluice.dev/gpu-memory": 2 * GIB}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (
+            [{"deviceClassName": "plain.example.com"}, {"deviceClassName": "more.example.com"}],
+            {"example.com/devices": 1},
+        ),
+        (
+            [{"deviceClassName": "plain.example.com", "count": 1}, {"deviceClassName": "plain.example.com", "count": 4}],
+            {"example.com/devices": 4},
+        ),
+        ([{}, {"deviceClassName": "plain.example.com"}], {"sluice.dev/gpu-memory": GIB, "example.com/devices": 1}),
+        ([{"count": 7}, {"deviceClassName": "plain.example.com"}], {"example.com/devices": 1}),
+    ],
+    ids=["of one quota", "the most of any", "of two quotas", "one that no device fits is left out"],
+)  # fmt: skip
+def test_of_several_alternatives_each_quota_is_charged_once(
+    given: list[dict[str, Any]], expected: dict[str, int]
+) -> None:
+    assert count(alternatives(*given)) == expected
 
 
 def test_a_class_counts_for_two_quotas() -> None:

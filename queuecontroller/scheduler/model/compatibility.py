@@ -1,0 +1,75 @@
+"""Differences between the two lines of Kueue that the queue is compatible with.
+
+One table, which the settings, the Configuration's feature gates and the documentation read.
+
+Everything else is the same in both: the API's versions v1alpha2 and v1beta1 stay served, and what
+the newer line refuses because it would run outside of quota is refused in both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+
+class Line(StrEnum):
+    V0_19 = "0.19"
+    V0_20 = "0.20"
+
+
+class Feature(StrEnum):
+    """Behaviour that a line has or lacks, by the name of Kueue's feature gate."""
+
+    DEFAULT_CLASS = "WorkloadPriorityClassDefaulting"
+    OWN_TIMEOUTS = "WorkloadLevelWaitForPodsReady"
+    MAX_NOT_READY = "WaitForPodsReadyMaxNotReady"
+    SEVERAL_NODES = "TASReplaceMultipleFailedNodes"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    feature: Feature
+    text: str
+    """The effect of the feature, as a sentence for the documentation."""
+    lines: frozenset[Line] = frozenset({Line.V0_20})
+    """Lines that have it by default."""
+
+
+DIFFERENCES: Final = (
+    Difference(
+        Feature.DEFAULT_CLASS,
+        "A new job without the label `kueue.x-k8s.io/priority-class` gets the WorkloadPriorityClass"
+        " `default`, if there is one, whatever PriorityClass its pods name",
+    ),
+    Difference(
+        Feature.OWN_TIMEOUTS,
+        "The annotation `kueue.x-k8s.io/wait-for-pods-ready` of a job has its own timeouts, as"
+        ' `{"timeoutSeconds": 30, "recoveryTimeoutSeconds": 40}`, up to'
+        " `waitForPodsReady.maxTimeoutOnWorkload` (2 h); they count without the section, too",
+    ),
+    Difference(
+        Feature.MAX_NOT_READY,
+        "A pod group is ready although as many pods are not as the annotation"
+        " `kueue.x-k8s.io/pod-group-max-not-ready-count` of all its pods allows",
+    ),
+    Difference(
+        Feature.SEVERAL_NODES,
+        "A Workload stays admitted when several nodes of its topology fail at once, each of which"
+        " is replaced; without it the Workload is evicted",
+    ),
+)
+
+
+def features_of(line: Line) -> frozenset[Feature]:
+    """The features that a line has by default."""
+    return frozenset(one.feature for one in DIFFERENCES if line in one.lines)
+
+
+def as_markdown() -> str:
+    """The table of the documentation."""
+    rows = [f"| {' | '.join(('Feature gate', *Line, 'What it does'))} |", "|---|---|---|---|"]
+    for one in DIFFERENCES:
+        has = ("yes" if line in one.lines else "no" for line in Line)
+        rows.append(f"| {' | '.join((f'`{one.feature}`', *has, one.text))} |")
+    return "\n".join(rows) + "\n"
