@@ -10,7 +10,6 @@
 #include "interpose/compute/throttle.h"
 #include "interpose/driver/driver.h"
 #include "interpose/memory/charge.h"
-#include "interpose/memory/overhead.h"
 #include "interpose/memory/pool.h"
 #include "interpose/memory/ptrmap.h"
 #include "interpose/tenant/guest.h"

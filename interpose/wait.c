@@ -2,9 +2,9 @@
 /* The calls that wait for work, or poll for it: a good moment to settle the accounts of both caps. */
 #include "interpose/compute/throttle.h"
 #include "interpose/driver/driver.h"
-#include "interpose/memory/overhead.h"
+#include "interpose/memory/charge.h"
 #include "interpose/memory/pool.h"
-#include "interpose/tenant/away.h"
+#include "interpose/tenant/moves.h"
 #include "interpose/tenant/guest.h"
 
 /* The application waited for its work: counters, records and pools are brought up to date. */

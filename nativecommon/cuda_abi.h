@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum cudaError_enum {
+typedef enum cudaError_enum {
 	CUDA_SUCCESS = 0,
 	CUDA_ERROR_INVALID_VALUE = 1,
 	CUDA_ERROR_OUT_OF_MEMORY = 2,
@@ -115,17 +115,14 @@ enum cudaError_enum {
 	CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION = 915,
 	CUDA_ERROR_KEY_ROTATION = 916,
 	CUDA_ERROR_UNKNOWN = 999,
-};
-
-typedef enum cudaError_enum CUresult;
+} CUresult;
 typedef int CUdevice_v1;
 typedef CUdevice_v1 CUdevice;
-struct CUuuid_st {
+typedef struct CUuuid_st {
 	char bytes[16];
-};
+} CUuuid;
 
-typedef struct CUuuid_st CUuuid;
-enum CUarray_format_enum {
+typedef enum CUarray_format_enum {
 	CU_AD_FORMAT_UNSIGNED_INT8 = 1,
 	CU_AD_FORMAT_UNSIGNED_INT16 = 2,
 	CU_AD_FORMAT_UNSIGNED_INT32 = 3,
@@ -178,10 +175,9 @@ enum CUarray_format_enum {
 	CU_AD_FORMAT_YUV444_16bit_SemiPlanar = 181,
 	CU_AD_FORMAT_UNORM_INT_101010_2 = 80,
 	CU_AD_FORMAT_MAX = 0x7fffffff,
-};
+} CUarray_format;
 
-typedef enum CUarray_format_enum CUarray_format;
-enum CUdevice_attribute_enum {
+typedef enum CUdevice_attribute_enum {
 	CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK = 1,
 	CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X = 2,
 	CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y = 3,
@@ -336,96 +332,43 @@ enum CUdevice_attribute_enum {
 	CU_DEVICE_ATTRIBUTE_HOST_ALLOC_DMA_BUF_SUPPORTED = 146,
 	CU_DEVICE_ATTRIBUTE_ONLY_PARTIAL_HOST_NATIVE_ATOMIC_SUPPORTED = 147,
 	CU_DEVICE_ATTRIBUTE_MAX = 148,
-};
+} CUdevice_attribute;
 
-typedef enum CUdevice_attribute_enum CUdevice_attribute;
-enum CUatomicOperation_enum {
-	CU_ATOMIC_OPERATION_INTEGER_ADD = 0,
-	CU_ATOMIC_OPERATION_INTEGER_MIN = 1,
-	CU_ATOMIC_OPERATION_INTEGER_MAX = 2,
-	CU_ATOMIC_OPERATION_INTEGER_INCREMENT = 3,
-	CU_ATOMIC_OPERATION_INTEGER_DECREMENT = 4,
-	CU_ATOMIC_OPERATION_AND = 5,
-	CU_ATOMIC_OPERATION_OR = 6,
-	CU_ATOMIC_OPERATION_XOR = 7,
-	CU_ATOMIC_OPERATION_EXCHANGE = 8,
-	CU_ATOMIC_OPERATION_CAS = 9,
-	CU_ATOMIC_OPERATION_FLOAT_ADD = 10,
-	CU_ATOMIC_OPERATION_FLOAT_MIN = 11,
-	CU_ATOMIC_OPERATION_FLOAT_MAX = 12,
-	CU_ATOMIC_OPERATION_MAX = 13,
-};
-
-typedef enum CUatomicOperation_enum CUatomicOperation;
 typedef struct CUmemPoolHandle_st *CUmemoryPool;
-enum CUexecAffinityType_enum {
+typedef enum CUexecAffinityType_enum {
 	CU_EXEC_AFFINITY_TYPE_SM_COUNT = 0,
 	CU_EXEC_AFFINITY_TYPE_MAX = 1,
-};
+} CUexecAffinityType;
 
-typedef enum CUexecAffinityType_enum CUexecAffinityType;
-enum CUflushGPUDirectRDMAWritesTarget_enum {
-	CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX = 0,
-};
-
-typedef enum CUflushGPUDirectRDMAWritesTarget_enum CUflushGPUDirectRDMAWritesTarget;
-enum CUflushGPUDirectRDMAWritesScope_enum {
-	CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER = 100,
-	CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES = 200,
-};
-
-typedef enum CUflushGPUDirectRDMAWritesScope_enum CUflushGPUDirectRDMAWritesScope;
-struct CUdevprop_st {
-	int maxThreadsPerBlock;
-	int maxThreadsDim[3];
-	int maxGridSize[3];
-	int sharedMemPerBlock;
-	int totalConstantMemory;
-	int SIMDWidth;
-	int memPitch;
-	int regsPerBlock;
-	int clockRate;
-	int textureAlign;
-};
-
-typedef struct CUdevprop_st CUdevprop_v1;
-typedef CUdevprop_v1 CUdevprop;
 typedef struct CUctx_st *CUcontext;
-struct CUexecAffinitySmCount_st {
+typedef struct CUexecAffinitySmCount_st {
 	unsigned int val;
-};
-
-typedef struct CUexecAffinitySmCount_st CUexecAffinitySmCount_v1;
+} CUexecAffinitySmCount_v1;
 typedef CUexecAffinitySmCount_v1 CUexecAffinitySmCount;
-struct CUexecAffinityParam_st {
+typedef struct CUexecAffinityParam_st {
 	CUexecAffinityType type;
 	union {
 		CUexecAffinitySmCount smCount;
 	} param;
-};
-
-typedef struct CUexecAffinityParam_st CUexecAffinityParam_v1;
+} CUexecAffinityParam_v1;
 typedef CUexecAffinityParam_v1 CUexecAffinityParam;
-enum CUcigDataType_enum {
+typedef enum CUcigDataType_enum {
 	CIG_DATA_TYPE_D3D12_COMMAND_QUEUE = 1,
 	CIG_DATA_TYPE_NV_BLOB = 2,
-};
+} CUcigDataType;
 
-typedef enum CUcigDataType_enum CUcigDataType;
-struct CUctxCigParam_st {
+typedef struct CUctxCigParam_st {
 	CUcigDataType sharedDataType;
 	void *sharedData;
-};
+} CUctxCigParam;
 
-typedef struct CUctxCigParam_st CUctxCigParam;
-struct CUctxCreateParams_st {
+typedef struct CUctxCreateParams_st {
 	CUexecAffinityParam *execAffinityParams;
 	int numExecAffinityParams;
 	CUctxCigParam *cigParams;
-};
+} CUctxCreateParams;
 
-typedef struct CUctxCreateParams_st CUctxCreateParams;
-enum CUlimit_enum {
+typedef enum CUlimit_enum {
 	CU_LIMIT_STACK_SIZE = 0,
 	CU_LIMIT_PRINTF_FIFO_SIZE = 1,
 	CU_LIMIT_MALLOC_HEAP_SIZE = 2,
@@ -437,27 +380,22 @@ enum CUlimit_enum {
 	CU_LIMIT_CIG_ENABLED = 8,
 	CU_LIMIT_CIG_SHMEM_FALLBACK_ENABLED = 9,
 	CU_LIMIT_MAX = 10,
-};
+} CUlimit;
 
-typedef enum CUlimit_enum CUlimit;
-enum CUfunc_cache_enum {
+typedef enum CUfunc_cache_enum {
 	CU_FUNC_CACHE_PREFER_NONE = 0,
 	CU_FUNC_CACHE_PREFER_SHARED = 1,
 	CU_FUNC_CACHE_PREFER_L1 = 2,
 	CU_FUNC_CACHE_PREFER_EQUAL = 3,
-};
-
-typedef enum CUfunc_cache_enum CUfunc_cache;
+} CUfunc_cache;
 typedef struct CUevent_st *CUevent;
-enum CUsharedconfig_enum {
+typedef enum CUsharedconfig_enum {
 	CU_SHARED_MEM_CONFIG_DEFAULT_BANK_SIZE = 0,
 	CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE = 1,
 	CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE = 2,
-};
-
-typedef enum CUsharedconfig_enum CUsharedconfig;
+} CUsharedconfig;
 typedef struct CUmod_st *CUmodule;
-enum CUjit_option_enum {
+typedef enum CUjit_option_enum {
 	CU_JIT_MAX_REGISTERS = 0,
 	CU_JIT_THREADS_PER_BLOCK = 1,
 	CU_JIT_WALL_TIME = 2,
@@ -494,20 +432,17 @@ enum CUjit_option_enum {
 	CU_JIT_OVERRIDE_DIRECTIVE_VALUES = 33,
 	CU_JIT_SPLIT_COMPILE = 34,
 	CU_JIT_NUM_OPTIONS = 35,
-};
+} CUjit_option;
 
-typedef enum CUjit_option_enum CUjit_option;
-enum CUmoduleLoadingMode_enum {
+typedef enum CUmoduleLoadingMode_enum {
 	CU_MODULE_EAGER_LOADING = 1,
 	CU_MODULE_LAZY_LOADING = 2,
-};
-
-typedef enum CUmoduleLoadingMode_enum CUmoduleLoadingMode;
+} CUmoduleLoadingMode;
 typedef struct CUfunc_st *CUfunction;
 typedef unsigned long long CUdeviceptr_v2;
 typedef CUdeviceptr_v2 CUdeviceptr;
 typedef struct CUlinkState_st *CUlinkState;
-enum CUjitInputType_enum {
+typedef enum CUjitInputType_enum {
 	CU_JIT_INPUT_CUBIN = 0,
 	CU_JIT_INPUT_PTX = 1,
 	CU_JIT_INPUT_FATBINARY = 2,
@@ -515,21 +450,15 @@ enum CUjitInputType_enum {
 	CU_JIT_INPUT_LIBRARY = 4,
 	CU_JIT_INPUT_NVVM = 5,
 	CU_JIT_NUM_INPUT_TYPES = 6,
-};
-
-typedef enum CUjitInputType_enum CUjitInputType;
-typedef struct CUtexref_st *CUtexref;
-typedef struct CUsurfref_st *CUsurfref;
+} CUjitInputType;
 typedef struct CUlib_st *CUlibrary;
-enum CUlibraryOption_enum {
+typedef enum CUlibraryOption_enum {
 	CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE = 0,
 	CU_LIBRARY_BINARY_IS_PRESERVED = 1,
 	CU_LIBRARY_NUM_OPTIONS = 2,
-};
-
-typedef enum CUlibraryOption_enum CUlibraryOption;
+} CUlibraryOption;
 typedef struct CUkern_st *CUkernel;
-enum CUfunction_attribute_enum {
+typedef enum CUfunction_attribute_enum {
 	CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK = 0,
 	CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES = 1,
 	CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES = 2,
@@ -547,48 +476,25 @@ enum CUfunction_attribute_enum {
 	CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED = 14,
 	CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE = 15,
 	CU_FUNC_ATTRIBUTE_MAX = 16,
-};
+} CUfunction_attribute;
 
-typedef enum CUfunction_attribute_enum CUfunction_attribute;
-enum CUasyncNotificationType_enum {
-	CU_ASYNC_NOTIFICATION_TYPE_OVER_BUDGET = 1,
-};
-
-typedef enum CUasyncNotificationType_enum CUasyncNotificationType;
-struct CUasyncNotificationInfo_st {
-	CUasyncNotificationType type;
-	union {
-		struct {
-			unsigned long long bytesOverBudget;
-		} overBudget;
-	} info;
-};
-
-typedef struct CUasyncNotificationInfo_st CUasyncNotificationInfo;
-typedef struct CUasyncCallbackEntry_st *CUasyncCallbackHandle;
-typedef void (*CUasyncCallback)(CUasyncNotificationInfo *, void *, CUasyncCallbackHandle);
-struct CUipcEventHandle_st {
+typedef struct CUipcEventHandle_st {
 	char reserved[64];
-};
-
-typedef struct CUipcEventHandle_st CUipcEventHandle_v1;
+} CUipcEventHandle_v1;
 typedef CUipcEventHandle_v1 CUipcEventHandle;
-struct CUipcMemHandle_st {
+typedef struct CUipcMemHandle_st {
 	char reserved[64];
-};
-
-typedef struct CUipcMemHandle_st CUipcMemHandle_v1;
+} CUipcMemHandle_v1;
 typedef CUipcMemHandle_v1 CUipcMemHandle;
 typedef struct CUarray_st *CUarray;
-enum CUmemorytype_enum {
+typedef enum CUmemorytype_enum {
 	CU_MEMORYTYPE_HOST = 1,
 	CU_MEMORYTYPE_DEVICE = 2,
 	CU_MEMORYTYPE_ARRAY = 3,
 	CU_MEMORYTYPE_UNIFIED = 4,
-};
+} CUmemorytype;
 
-typedef enum CUmemorytype_enum CUmemorytype;
-struct CUDA_MEMCPY2D_st {
+typedef struct CUDA_MEMCPY2D_st {
 	size_t srcXInBytes;
 	size_t srcY;
 	CUmemorytype srcMemoryType;
@@ -605,11 +511,9 @@ struct CUDA_MEMCPY2D_st {
 	size_t dstPitch;
 	size_t WidthInBytes;
 	size_t Height;
-};
-
-typedef struct CUDA_MEMCPY2D_st CUDA_MEMCPY2D_v2;
+} CUDA_MEMCPY2D_v2;
 typedef CUDA_MEMCPY2D_v2 CUDA_MEMCPY2D;
-struct CUDA_MEMCPY3D_st {
+typedef struct CUDA_MEMCPY3D_st {
 	size_t srcXInBytes;
 	size_t srcY;
 	size_t srcZ;
@@ -635,11 +539,9 @@ struct CUDA_MEMCPY3D_st {
 	size_t WidthInBytes;
 	size_t Height;
 	size_t Depth;
-};
-
-typedef struct CUDA_MEMCPY3D_st CUDA_MEMCPY3D_v2;
+} CUDA_MEMCPY3D_v2;
 typedef CUDA_MEMCPY3D_v2 CUDA_MEMCPY3D;
-struct CUDA_MEMCPY3D_PEER_st {
+typedef struct CUDA_MEMCPY3D_PEER_st {
 	size_t srcXInBytes;
 	size_t srcY;
 	size_t srcZ;
@@ -665,21 +567,18 @@ struct CUDA_MEMCPY3D_PEER_st {
 	size_t WidthInBytes;
 	size_t Height;
 	size_t Depth;
-};
-
-typedef struct CUDA_MEMCPY3D_PEER_st CUDA_MEMCPY3D_PEER_v1;
+} CUDA_MEMCPY3D_PEER_v1;
 typedef CUDA_MEMCPY3D_PEER_v1 CUDA_MEMCPY3D_PEER;
 typedef struct CUstream_st *CUstream;
-enum CUmemcpySrcAccessOrder_enum {
+typedef enum CUmemcpySrcAccessOrder_enum {
 	CU_MEMCPY_SRC_ACCESS_ORDER_INVALID = 0,
 	CU_MEMCPY_SRC_ACCESS_ORDER_STREAM = 1,
 	CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL = 2,
 	CU_MEMCPY_SRC_ACCESS_ORDER_ANY = 3,
 	CU_MEMCPY_SRC_ACCESS_ORDER_MAX = 0x7fffffff,
-};
+} CUmemcpySrcAccessOrder;
 
-typedef enum CUmemcpySrcAccessOrder_enum CUmemcpySrcAccessOrder;
-enum CUmemLocationType_enum {
+typedef enum CUmemLocationType_enum {
 	CU_MEM_LOCATION_TYPE_INVALID = 0,
 	CU_MEM_LOCATION_TYPE_NONE = 0,
 	CU_MEM_LOCATION_TYPE_DEVICE = 1,
@@ -688,41 +587,33 @@ enum CUmemLocationType_enum {
 	CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT = 4,
 	CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN = 6, /* since CUDA 13.4; the low byte of id is the device */
 	CU_MEM_LOCATION_TYPE_MAX = 0x7fffffff,
-};
+} CUmemLocationType;
 
-typedef enum CUmemLocationType_enum CUmemLocationType;
-struct CUmemLocation_st {
+typedef struct CUmemLocation_st {
 	CUmemLocationType type;
 	int id;
-};
-
-typedef struct CUmemLocation_st CUmemLocation_v1;
+} CUmemLocation_v1;
 typedef CUmemLocation_v1 CUmemLocation;
-struct CUmemcpyAttributes_st {
+typedef struct CUmemcpyAttributes_st {
 	CUmemcpySrcAccessOrder srcAccessOrder;
 	CUmemLocation srcLocHint;
 	CUmemLocation dstLocHint;
 	unsigned int flags;
-};
-
-typedef struct CUmemcpyAttributes_st CUmemcpyAttributes_v1;
+} CUmemcpyAttributes_v1;
 typedef CUmemcpyAttributes_v1 CUmemcpyAttributes;
-enum CUmemcpy3DOperandType_enum {
+typedef enum CUmemcpy3DOperandType_enum {
 	CU_MEMCPY_OPERAND_TYPE_POINTER = 1,
 	CU_MEMCPY_OPERAND_TYPE_ARRAY = 2,
 	CU_MEMCPY_OPERAND_TYPE_MAX = 0x7fffffff,
-};
+} CUmemcpy3DOperandType;
 
-typedef enum CUmemcpy3DOperandType_enum CUmemcpy3DOperandType;
-struct CUoffset3D_st {
+typedef struct CUoffset3D_st {
 	size_t x;
 	size_t y;
 	size_t z;
-};
-
-typedef struct CUoffset3D_st CUoffset3D_v1;
+} CUoffset3D_v1;
 typedef CUoffset3D_v1 CUoffset3D;
-struct CUmemcpy3DOperand_st {
+typedef struct CUmemcpy3DOperand_st {
 	CUmemcpy3DOperandType type;
 	union {
 		struct {
@@ -736,30 +627,24 @@ struct CUmemcpy3DOperand_st {
 			CUoffset3D offset;
 		} array;
 	} op;
-};
-
-typedef struct CUmemcpy3DOperand_st CUmemcpy3DOperand_v1;
+} CUmemcpy3DOperand_v1;
 typedef CUmemcpy3DOperand_v1 CUmemcpy3DOperand;
-struct CUextent3D_st {
+typedef struct CUextent3D_st {
 	size_t width;
 	size_t height;
 	size_t depth;
-};
-
-typedef struct CUextent3D_st CUextent3D_v1;
+} CUextent3D_v1;
 typedef CUextent3D_v1 CUextent3D;
-struct CUDA_MEMCPY3D_BATCH_OP_st {
+typedef struct CUDA_MEMCPY3D_BATCH_OP_st {
 	CUmemcpy3DOperand src;
 	CUmemcpy3DOperand dst;
 	CUextent3D extent;
 	CUmemcpySrcAccessOrder srcAccessOrder;
 	unsigned int flags;
-};
-
-typedef struct CUDA_MEMCPY3D_BATCH_OP_st CUDA_MEMCPY3D_BATCH_OP_v1;
+} CUDA_MEMCPY3D_BATCH_OP_v1;
 typedef CUDA_MEMCPY3D_BATCH_OP_v1 CUDA_MEMCPY3D_BATCH_OP;
 /* CUDA 13.5: copies over a fabric. An operand is a pointer or a place in a logical endpoint. */
-struct CUfabricCpyOperand_st {
+typedef struct CUfabricCpyOperand_st {
 	uint32_t type;
 	union {
 		struct {
@@ -771,107 +656,61 @@ struct CUfabricCpyOperand_st {
 			uint64_t offset;
 		} le;
 	} op;
-};
+} CUfabricCpyOperand;
 
-typedef struct CUfabricCpyOperand_st CUfabricCpyOperand;
-struct CUDA_FABRIC_COPY_BATCH_OP_st {
+typedef struct CUDA_FABRIC_COPY_BATCH_OP_st {
 	CUfabricCpyOperand src;
 	CUfabricCpyOperand dst;
 	size_t size;
 	unsigned int flags;
-};
+} CUDA_FABRIC_COPY_BATCH_OP;
 
-typedef struct CUDA_FABRIC_COPY_BATCH_OP_st CUDA_FABRIC_COPY_BATCH_OP;
-struct CUDA_ARRAY_DESCRIPTOR_st {
+typedef struct CUDA_ARRAY_DESCRIPTOR_st {
 	size_t Width;
 	size_t Height;
 	CUarray_format Format;
 	unsigned int NumChannels;
-};
-
-typedef struct CUDA_ARRAY_DESCRIPTOR_st CUDA_ARRAY_DESCRIPTOR_v2;
+} CUDA_ARRAY_DESCRIPTOR_v2;
 typedef CUDA_ARRAY_DESCRIPTOR_v2 CUDA_ARRAY_DESCRIPTOR;
-struct CUDA_ARRAY_SPARSE_PROPERTIES_st {
-	struct {
-		unsigned int width;
-		unsigned int height;
-		unsigned int depth;
-	} tileExtent;
-	unsigned int miptailFirstLevel;
-	unsigned long long miptailSize;
-	unsigned int flags;
-	unsigned int reserved[4];
-};
 
-typedef struct CUDA_ARRAY_SPARSE_PROPERTIES_st CUDA_ARRAY_SPARSE_PROPERTIES_v1;
-typedef CUDA_ARRAY_SPARSE_PROPERTIES_v1 CUDA_ARRAY_SPARSE_PROPERTIES;
 typedef struct CUmipmappedArray_st *CUmipmappedArray;
-struct CUDA_ARRAY_MEMORY_REQUIREMENTS_st {
+typedef struct CUDA_ARRAY_MEMORY_REQUIREMENTS_st {
 	size_t size;
 	size_t alignment;
 	unsigned int reserved[4];
-};
-
-typedef struct CUDA_ARRAY_MEMORY_REQUIREMENTS_st CUDA_ARRAY_MEMORY_REQUIREMENTS_v1;
+} CUDA_ARRAY_MEMORY_REQUIREMENTS_v1;
 typedef CUDA_ARRAY_MEMORY_REQUIREMENTS_v1 CUDA_ARRAY_MEMORY_REQUIREMENTS;
-struct CUDA_ARRAY3D_DESCRIPTOR_st {
+typedef struct CUDA_ARRAY3D_DESCRIPTOR_st {
 	size_t Width;
 	size_t Height;
 	size_t Depth;
 	CUarray_format Format;
 	unsigned int NumChannels;
 	unsigned int Flags;
-};
-
-typedef struct CUDA_ARRAY3D_DESCRIPTOR_st CUDA_ARRAY3D_DESCRIPTOR_v2;
+} CUDA_ARRAY3D_DESCRIPTOR_v2;
 typedef CUDA_ARRAY3D_DESCRIPTOR_v2 CUDA_ARRAY3D_DESCRIPTOR;
-enum CUmemRangeHandleType_enum {
-	CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD = 1,
-	CU_MEM_RANGE_HANDLE_TYPE_MAX = 0x7fffffff,
-};
 
-typedef enum CUmemRangeHandleType_enum CUmemRangeHandleType;
 typedef uint32_t cuuint32_t;
-enum CUmemDecompressAlgorithm_enum {
-	CU_MEM_DECOMPRESS_UNSUPPORTED = 0,
-	CU_MEM_DECOMPRESS_ALGORITHM_DEFLATE = 1,
-	CU_MEM_DECOMPRESS_ALGORITHM_SNAPPY = 2,
-	CU_MEM_DECOMPRESS_ALGORITHM_LZ4 = 4,
-};
 
-typedef enum CUmemDecompressAlgorithm_enum CUmemDecompressAlgorithm;
-struct CUmemDecompressParams_st {
-	size_t srcNumBytes;
-	size_t dstNumBytes;
-	cuuint32_t *dstActBytes;
-	const void *src;
-	void *dst;
-	CUmemDecompressAlgorithm algo;
-	unsigned char padding[20];
-};
-
-typedef struct CUmemDecompressParams_st CUmemDecompressParams;
 typedef unsigned long long CUmemGenericAllocationHandle_v1;
 typedef CUmemGenericAllocationHandle_v1 CUmemGenericAllocationHandle;
-enum CUmemAllocationType_enum {
+typedef enum CUmemAllocationType_enum {
 	CU_MEM_ALLOCATION_TYPE_INVALID = 0,
 	CU_MEM_ALLOCATION_TYPE_PINNED = 1,
 	CU_MEM_ALLOCATION_TYPE_MANAGED = 2,
 	CU_MEM_ALLOCATION_TYPE_MAX = 0x7fffffff,
-};
+} CUmemAllocationType;
 
-typedef enum CUmemAllocationType_enum CUmemAllocationType;
-enum CUmemAllocationHandleType_enum {
+typedef enum CUmemAllocationHandleType_enum {
 	CU_MEM_HANDLE_TYPE_NONE = 0,
 	CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1,
 	CU_MEM_HANDLE_TYPE_WIN32 = 2,
 	CU_MEM_HANDLE_TYPE_WIN32_KMT = 4,
 	CU_MEM_HANDLE_TYPE_FABRIC = 8,
 	CU_MEM_HANDLE_TYPE_MAX = 0x7fffffff,
-};
+} CUmemAllocationHandleType;
 
-typedef enum CUmemAllocationHandleType_enum CUmemAllocationHandleType;
-struct CUmemAllocationProp_st {
+typedef struct CUmemAllocationProp_st {
 	CUmemAllocationType type;
 	CUmemAllocationHandleType requestedHandleTypes;
 	CUmemLocation location;
@@ -882,94 +721,27 @@ struct CUmemAllocationProp_st {
 		unsigned short usage;
 		unsigned char reserved[4];
 	} allocFlags;
-};
-
-typedef struct CUmemAllocationProp_st CUmemAllocationProp_v1;
+} CUmemAllocationProp_v1;
 typedef CUmemAllocationProp_v1 CUmemAllocationProp;
-enum CUresourcetype_enum {
-	CU_RESOURCE_TYPE_ARRAY = 0,
-	CU_RESOURCE_TYPE_MIPMAPPED_ARRAY = 1,
-	CU_RESOURCE_TYPE_LINEAR = 2,
-	CU_RESOURCE_TYPE_PITCH2D = 3,
-};
 
-typedef enum CUresourcetype_enum CUresourcetype;
-enum CUarraySparseSubresourceType_enum {
-	CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_SPARSE_LEVEL = 0,
-	CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_MIPTAIL = 1,
-};
-
-typedef enum CUarraySparseSubresourceType_enum CUarraySparseSubresourceType;
-enum CUmemOperationType_enum {
-	CU_MEM_OPERATION_TYPE_MAP = 1,
-	CU_MEM_OPERATION_TYPE_UNMAP = 2,
-};
-
-typedef enum CUmemOperationType_enum CUmemOperationType;
-enum CUmemHandleType_enum {
-	CU_MEM_HANDLE_TYPE_GENERIC = 0,
-};
-
-typedef enum CUmemHandleType_enum CUmemHandleType;
-struct CUarrayMapInfo_st {
-	CUresourcetype resourceType;
-	union {
-		CUmipmappedArray mipmap;
-		CUarray array;
-	} resource;
-	CUarraySparseSubresourceType subresourceType;
-	union {
-		struct {
-			unsigned int level;
-			unsigned int layer;
-			unsigned int offsetX;
-			unsigned int offsetY;
-			unsigned int offsetZ;
-			unsigned int extentWidth;
-			unsigned int extentHeight;
-			unsigned int extentDepth;
-		} sparseLevel;
-		struct {
-			unsigned int layer;
-			unsigned long long offset;
-			unsigned long long size;
-		} miptail;
-	} subresource;
-	CUmemOperationType memOperationType;
-	CUmemHandleType memHandleType;
-	union {
-		CUmemGenericAllocationHandle memHandle;
-	} memHandle;
-	unsigned long long offset;
-	unsigned int deviceBitMask;
-	unsigned int flags;
-	unsigned int reserved[2];
-};
-
-typedef struct CUarrayMapInfo_st CUarrayMapInfo_v1;
-typedef CUarrayMapInfo_v1 CUarrayMapInfo;
-enum CUmemAccess_flags_enum {
+typedef enum CUmemAccess_flags_enum {
 	CU_MEM_ACCESS_FLAGS_PROT_NONE = 0,
 	CU_MEM_ACCESS_FLAGS_PROT_READ = 1,
 	CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3,
 	CU_MEM_ACCESS_FLAGS_PROT_MAX = 0x7fffffff,
-};
+} CUmemAccess_flags;
 
-typedef enum CUmemAccess_flags_enum CUmemAccess_flags;
-struct CUmemAccessDesc_st {
+typedef struct CUmemAccessDesc_st {
 	CUmemLocation location;
 	CUmemAccess_flags flags;
-};
-
-typedef struct CUmemAccessDesc_st CUmemAccessDesc_v1;
+} CUmemAccessDesc_v1;
 typedef CUmemAccessDesc_v1 CUmemAccessDesc;
-enum CUmemAllocationGranularity_flags_enum {
+typedef enum CUmemAllocationGranularity_flags_enum {
 	CU_MEM_ALLOC_GRANULARITY_MINIMUM = 0,
 	CU_MEM_ALLOC_GRANULARITY_RECOMMENDED = 1,
-};
+} CUmemAllocationGranularity_flags;
 
-typedef enum CUmemAllocationGranularity_flags_enum CUmemAllocationGranularity_flags;
-enum CUmemPool_attribute_enum {
+typedef enum CUmemPool_attribute_enum {
 	CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES = 1,
 	CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC = 2,
 	CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES = 3,
@@ -978,10 +750,9 @@ enum CUmemPool_attribute_enum {
 	CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH = 6,
 	CU_MEMPOOL_ATTR_USED_MEM_CURRENT = 7,
 	CU_MEMPOOL_ATTR_USED_MEM_HIGH = 8,
-};
+} CUmemPool_attribute;
 
-typedef enum CUmemPool_attribute_enum CUmemPool_attribute;
-struct CUmemPoolProps_st {
+typedef struct CUmemPoolProps_st {
 	CUmemAllocationType allocType;
 	CUmemAllocationHandleType handleTypes;
 	CUmemLocation location;
@@ -989,32 +760,14 @@ struct CUmemPoolProps_st {
 	size_t maxSize;
 	unsigned short usage;
 	unsigned char reserved[54];
-};
-
-typedef struct CUmemPoolProps_st CUmemPoolProps_v1;
+} CUmemPoolProps_v1;
 typedef CUmemPoolProps_v1 CUmemPoolProps;
-struct CUmemPoolPtrExportData_st {
+typedef struct CUmemPoolPtrExportData_st {
 	unsigned char reserved[64];
-};
-
-typedef struct CUmemPoolPtrExportData_st CUmemPoolPtrExportData_v1;
+} CUmemPoolPtrExportData_v1;
 typedef CUmemPoolPtrExportData_v1 CUmemPoolPtrExportData;
-struct CUmulticastObjectProp_st {
-	unsigned int numDevices;
-	size_t size;
-	unsigned long long handleTypes;
-	unsigned long long flags;
-};
 
-typedef struct CUmulticastObjectProp_st CUmulticastObjectProp_v1;
-typedef CUmulticastObjectProp_v1 CUmulticastObjectProp;
-enum CUmulticastGranularity_flags_enum {
-	CU_MULTICAST_GRANULARITY_MINIMUM = 0,
-	CU_MULTICAST_GRANULARITY_RECOMMENDED = 1,
-};
-
-typedef enum CUmulticastGranularity_flags_enum CUmulticastGranularity_flags;
-enum CUpointer_attribute_enum {
+typedef enum CUpointer_attribute_enum {
 	CU_POINTER_ATTRIBUTE_CONTEXT = 1,
 	CU_POINTER_ATTRIBUTE_MEMORY_TYPE = 2,
 	CU_POINTER_ATTRIBUTE_DEVICE_POINTER = 3,
@@ -1036,20 +789,18 @@ enum CUpointer_attribute_enum {
 	CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR = 19,
 	CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID = 20,
 	CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE = 21,
-};
+} CUpointer_attribute;
 
-typedef enum CUpointer_attribute_enum CUpointer_attribute;
-enum CUmem_advise_enum {
+typedef enum CUmem_advise_enum {
 	CU_MEM_ADVISE_SET_READ_MOSTLY = 1,
 	CU_MEM_ADVISE_UNSET_READ_MOSTLY = 2,
 	CU_MEM_ADVISE_SET_PREFERRED_LOCATION = 3,
 	CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION = 4,
 	CU_MEM_ADVISE_SET_ACCESSED_BY = 5,
 	CU_MEM_ADVISE_UNSET_ACCESSED_BY = 6,
-};
+} CUmem_advise;
 
-typedef enum CUmem_advise_enum CUmem_advise;
-enum CUmem_range_attribute_enum {
+typedef enum CUmem_range_attribute_enum {
 	CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY = 1,
 	CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION = 2,
 	CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY = 3,
@@ -1058,37 +809,30 @@ enum CUmem_range_attribute_enum {
 	CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_ID = 6,
 	CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_TYPE = 7,
 	CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_ID = 8,
-};
-
-typedef enum CUmem_range_attribute_enum CUmem_range_attribute;
+} CUmem_range_attribute;
 typedef struct CUgreenCtx_st *CUgreenCtx;
 typedef void (*CUstreamCallback)(CUstream, CUresult, void *);
-enum CUstreamCaptureMode_enum {
+typedef enum CUstreamCaptureMode_enum {
 	CU_STREAM_CAPTURE_MODE_GLOBAL = 0,
 	CU_STREAM_CAPTURE_MODE_THREAD_LOCAL = 1,
 	CU_STREAM_CAPTURE_MODE_RELAXED = 2,
-};
-
-typedef enum CUstreamCaptureMode_enum CUstreamCaptureMode;
+} CUstreamCaptureMode;
 typedef struct CUgraph_st *CUgraph;
 typedef struct CUgraphNode_st *CUgraphNode;
-struct CUgraphEdgeData_st {
+typedef struct CUgraphEdgeData_st {
 	unsigned char from_port;
 	unsigned char to_port;
 	unsigned char type;
 	unsigned char reserved[5];
-};
+} CUgraphEdgeData;
 
-typedef struct CUgraphEdgeData_st CUgraphEdgeData;
-enum CUstreamCaptureStatus_enum {
+typedef enum CUstreamCaptureStatus_enum {
 	CU_STREAM_CAPTURE_STATUS_NONE = 0,
 	CU_STREAM_CAPTURE_STATUS_ACTIVE = 1,
 	CU_STREAM_CAPTURE_STATUS_INVALIDATED = 2,
-};
-
-typedef enum CUstreamCaptureStatus_enum CUstreamCaptureStatus;
+} CUstreamCaptureStatus;
 typedef uint64_t cuuint64_t;
-enum CUlaunchAttributeID_enum {
+typedef enum CUlaunchAttributeID_enum {
 	CU_LAUNCH_ATTRIBUTE_IGNORE = 0,
 	CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW = 1,
 	CU_LAUNCH_ATTRIBUTE_COOPERATIVE = 2,
@@ -1106,56 +850,46 @@ enum CUlaunchAttributeID_enum {
 	CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT = 14,
 	CU_LAUNCH_ATTRIBUTE_NVLINK_UTIL_CENTRIC_SCHEDULING = 16,
 	CU_LAUNCH_ATTRIBUTE_MAX = 17,
-};
-
-typedef enum CUlaunchAttributeID_enum CUlaunchAttributeID;
+} CUlaunchAttributeID;
 typedef CUlaunchAttributeID CUstreamAttrID;
-enum CUaccessProperty_enum {
+typedef enum CUaccessProperty_enum {
 	CU_ACCESS_PROPERTY_NORMAL = 0,
 	CU_ACCESS_PROPERTY_STREAMING = 1,
 	CU_ACCESS_PROPERTY_PERSISTING = 2,
-};
+} CUaccessProperty;
 
-typedef enum CUaccessProperty_enum CUaccessProperty;
-struct CUaccessPolicyWindow_st {
+typedef struct CUaccessPolicyWindow_st {
 	void *base_ptr;
 	size_t num_bytes;
 	float hitRatio;
 	CUaccessProperty hitProp;
 	CUaccessProperty missProp;
-};
-
-typedef struct CUaccessPolicyWindow_st CUaccessPolicyWindow_v1;
+} CUaccessPolicyWindow_v1;
 typedef CUaccessPolicyWindow_v1 CUaccessPolicyWindow;
-enum CUsynchronizationPolicy_enum {
+typedef enum CUsynchronizationPolicy_enum {
 	CU_SYNC_POLICY_AUTO = 1,
 	CU_SYNC_POLICY_SPIN = 2,
 	CU_SYNC_POLICY_YIELD = 3,
 	CU_SYNC_POLICY_BLOCKING_SYNC = 4,
-};
+} CUsynchronizationPolicy;
 
-typedef enum CUsynchronizationPolicy_enum CUsynchronizationPolicy;
-enum CUclusterSchedulingPolicy_enum {
+typedef enum CUclusterSchedulingPolicy_enum {
 	CU_CLUSTER_SCHEDULING_POLICY_DEFAULT = 0,
 	CU_CLUSTER_SCHEDULING_POLICY_SPREAD = 1,
 	CU_CLUSTER_SCHEDULING_POLICY_LOAD_BALANCING = 2,
-};
+} CUclusterSchedulingPolicy;
 
-typedef enum CUclusterSchedulingPolicy_enum CUclusterSchedulingPolicy;
-struct CUlaunchMemSyncDomainMap_st {
+typedef struct CUlaunchMemSyncDomainMap_st {
 	unsigned char default_;
 	unsigned char remote;
-};
+} CUlaunchMemSyncDomainMap;
 
-typedef struct CUlaunchMemSyncDomainMap_st CUlaunchMemSyncDomainMap;
-enum CUlaunchMemSyncDomain_enum {
+typedef enum CUlaunchMemSyncDomain_enum {
 	CU_LAUNCH_MEM_SYNC_DOMAIN_DEFAULT = 0,
 	CU_LAUNCH_MEM_SYNC_DOMAIN_REMOTE = 1,
-};
-
-typedef enum CUlaunchMemSyncDomain_enum CUlaunchMemSyncDomain;
+} CUlaunchMemSyncDomain;
 typedef struct CUgraphDeviceUpdatableNode_st *CUgraphDeviceNode;
-union CUlaunchAttributeValue_union {
+typedef union CUlaunchAttributeValue_union {
 	char pad[64];
 	CUaccessPolicyWindow accessPolicyWindow;
 	int cooperative;
@@ -1190,92 +924,13 @@ union CUlaunchAttributeValue_union {
 	} deviceUpdatableKernelNode;
 	unsigned int sharedMemCarveout;
 	unsigned int nvlinkUtilCentricScheduling;
-};
-
-typedef union CUlaunchAttributeValue_union CUlaunchAttributeValue;
+} CUlaunchAttributeValue;
 typedef CUlaunchAttributeValue CUstreamAttrValue_v1;
 typedef CUstreamAttrValue_v1 CUstreamAttrValue;
-typedef struct CUextMemory_st *CUexternalMemory;
-enum CUexternalMemoryHandleType_enum {
-	CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD = 1,
-	CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_WIN32 = 2,
-	CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_WIN32_KMT = 3,
-	CU_EXTERNAL_MEMORY_HANDLE_TYPE_D3D12_HEAP = 4,
-	CU_EXTERNAL_MEMORY_HANDLE_TYPE_D3D12_RESOURCE = 5,
-	CU_EXTERNAL_MEMORY_HANDLE_TYPE_D3D11_RESOURCE = 6,
-	CU_EXTERNAL_MEMORY_HANDLE_TYPE_D3D11_RESOURCE_KMT = 7,
-	CU_EXTERNAL_MEMORY_HANDLE_TYPE_NVSCIBUF = 8,
-	CU_EXTERNAL_MEMORY_HANDLE_TYPE_DMABUF_FD = 9,
-};
 
-typedef enum CUexternalMemoryHandleType_enum CUexternalMemoryHandleType;
-struct CUDA_EXTERNAL_MEMORY_HANDLE_DESC_st {
-	CUexternalMemoryHandleType type;
-	union {
-		int fd;
-		struct {
-			void *handle;
-			const void *name;
-		} win32;
-		const void *nvSciBufObject;
-	} handle;
-	unsigned long long size;
-	unsigned int flags;
-	unsigned int reserved[16];
-};
-
-typedef struct CUDA_EXTERNAL_MEMORY_HANDLE_DESC_st CUDA_EXTERNAL_MEMORY_HANDLE_DESC_v1;
-typedef CUDA_EXTERNAL_MEMORY_HANDLE_DESC_v1 CUDA_EXTERNAL_MEMORY_HANDLE_DESC;
-struct CUDA_EXTERNAL_MEMORY_BUFFER_DESC_st {
-	unsigned long long offset;
-	unsigned long long size;
-	unsigned int flags;
-	unsigned int reserved[16];
-};
-
-typedef struct CUDA_EXTERNAL_MEMORY_BUFFER_DESC_st CUDA_EXTERNAL_MEMORY_BUFFER_DESC_v1;
-typedef CUDA_EXTERNAL_MEMORY_BUFFER_DESC_v1 CUDA_EXTERNAL_MEMORY_BUFFER_DESC;
-struct CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC_st {
-	unsigned long long offset;
-	CUDA_ARRAY3D_DESCRIPTOR arrayDesc;
-	unsigned int numLevels;
-	unsigned int reserved[16];
-};
-
-typedef struct CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC_st CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC_v1;
-typedef CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC_v1 CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC;
 typedef struct CUextSemaphore_st *CUexternalSemaphore;
-enum CUexternalSemaphoreHandleType_enum {
-	CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_FD = 1,
-	CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_WIN32 = 2,
-	CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_WIN32_KMT = 3,
-	CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_D3D12_FENCE = 4,
-	CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_D3D11_FENCE = 5,
-	CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_NVSCISYNC = 6,
-	CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_D3D11_KEYED_MUTEX = 7,
-	CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_D3D11_KEYED_MUTEX_KMT = 8,
-	CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_TIMELINE_SEMAPHORE_FD = 9,
-	CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_TIMELINE_SEMAPHORE_WIN32 = 10,
-};
 
-typedef enum CUexternalSemaphoreHandleType_enum CUexternalSemaphoreHandleType;
-struct CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC_st {
-	CUexternalSemaphoreHandleType type;
-	union {
-		int fd;
-		struct {
-			void *handle;
-			const void *name;
-		} win32;
-		const void *nvSciSyncObj;
-	} handle;
-	unsigned int flags;
-	unsigned int reserved[16];
-};
-
-typedef struct CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC_st CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC_v1;
-typedef CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC_v1 CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC;
-struct CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_st {
+typedef struct CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_st {
 	struct {
 		struct {
 			unsigned long long value;
@@ -1291,11 +946,9 @@ struct CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_st {
 	} params;
 	unsigned int flags;
 	unsigned int reserved[16];
-};
-
-typedef struct CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_st CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_v1;
+} CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_v1;
 typedef CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_v1 CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS;
-struct CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_st {
+typedef struct CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_st {
 	struct {
 		struct {
 			unsigned long long value;
@@ -1312,21 +965,18 @@ struct CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_st {
 	} params;
 	unsigned int flags;
 	unsigned int reserved[16];
-};
-
-typedef struct CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_st CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_v1;
+} CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_v1;
 typedef CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_v1 CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS;
-enum CUstreamBatchMemOpType_enum {
+typedef enum CUstreamBatchMemOpType_enum {
 	CU_STREAM_MEM_OP_WAIT_VALUE_32 = 1,
 	CU_STREAM_MEM_OP_WRITE_VALUE_32 = 2,
 	CU_STREAM_MEM_OP_WAIT_VALUE_64 = 4,
 	CU_STREAM_MEM_OP_WRITE_VALUE_64 = 5,
 	CU_STREAM_MEM_OP_BARRIER = 6,
 	CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES = 3,
-};
+} CUstreamBatchMemOpType;
 
-typedef enum CUstreamBatchMemOpType_enum CUstreamBatchMemOpType;
-union CUstreamBatchMemOpParams_union {
+typedef union CUstreamBatchMemOpParams_union {
 	CUstreamBatchMemOpType operation;
 	struct {
 		CUstreamBatchMemOpType operation;
@@ -1357,25 +1007,21 @@ union CUstreamBatchMemOpParams_union {
 		unsigned int flags;
 	} memoryBarrier;
 	cuuint64_t pad[6];
-};
-
-typedef union CUstreamBatchMemOpParams_union CUstreamBatchMemOpParams_v1;
+} CUstreamBatchMemOpParams_v1;
 typedef CUstreamBatchMemOpParams_v1 CUstreamBatchMemOpParams;
-enum CUfunctionLoadingState_enum {
+typedef enum CUfunctionLoadingState_enum {
 	CU_FUNCTION_LOADING_STATE_UNLOADED = 0,
 	CU_FUNCTION_LOADING_STATE_LOADED = 1,
 	CU_FUNCTION_LOADING_STATE_MAX = 2,
-};
+} CUfunctionLoadingState;
 
-typedef enum CUfunctionLoadingState_enum CUfunctionLoadingState;
-struct CUlaunchAttribute_st {
+typedef struct CUlaunchAttribute_st {
 	CUlaunchAttributeID id;
 	char pad[4];
 	CUlaunchAttributeValue value;
-};
+} CUlaunchAttribute;
 
-typedef struct CUlaunchAttribute_st CUlaunchAttribute;
-struct CUlaunchConfig_st {
+typedef struct CUlaunchConfig_st {
 	unsigned int gridDimX;
 	unsigned int gridDimY;
 	unsigned int gridDimZ;
@@ -1386,10 +1032,9 @@ struct CUlaunchConfig_st {
 	CUstream hStream;
 	CUlaunchAttribute *attrs;
 	unsigned int numAttrs;
-};
+} CUlaunchConfig;
 
-typedef struct CUlaunchConfig_st CUlaunchConfig;
-struct CUDA_LAUNCH_PARAMS_st {
+typedef struct CUDA_LAUNCH_PARAMS_st {
 	CUfunction function;
 	unsigned int gridDimX;
 	unsigned int gridDimY;
@@ -1400,12 +1045,10 @@ struct CUDA_LAUNCH_PARAMS_st {
 	unsigned int sharedMemBytes;
 	CUstream hStream;
 	void **kernelParams;
-};
-
-typedef struct CUDA_LAUNCH_PARAMS_st CUDA_LAUNCH_PARAMS_v1;
+} CUDA_LAUNCH_PARAMS_v1;
 typedef CUDA_LAUNCH_PARAMS_v1 CUDA_LAUNCH_PARAMS;
 typedef void (*CUhostFn)(void *);
-struct CUDA_KERNEL_NODE_PARAMS_v2_st {
+typedef struct CUDA_KERNEL_NODE_PARAMS_v2_st {
 	CUfunction func;
 	unsigned int gridDimX;
 	unsigned int gridDimY;
@@ -1418,73 +1061,47 @@ struct CUDA_KERNEL_NODE_PARAMS_v2_st {
 	void **extra;
 	CUkernel kern;
 	CUcontext ctx;
-};
-
-typedef struct CUDA_KERNEL_NODE_PARAMS_v2_st CUDA_KERNEL_NODE_PARAMS_v2;
+} CUDA_KERNEL_NODE_PARAMS_v2;
 typedef CUDA_KERNEL_NODE_PARAMS_v2 CUDA_KERNEL_NODE_PARAMS;
-struct CUDA_MEMSET_NODE_PARAMS_st {
+typedef struct CUDA_MEMSET_NODE_PARAMS_st {
 	CUdeviceptr dst;
 	size_t pitch;
 	unsigned int value;
 	unsigned int elementSize;
 	size_t width;
 	size_t height;
-};
-
-typedef struct CUDA_MEMSET_NODE_PARAMS_st CUDA_MEMSET_NODE_PARAMS_v1;
+} CUDA_MEMSET_NODE_PARAMS_v1;
 typedef CUDA_MEMSET_NODE_PARAMS_v1 CUDA_MEMSET_NODE_PARAMS;
-struct CUDA_HOST_NODE_PARAMS_st {
+typedef struct CUDA_HOST_NODE_PARAMS_st {
 	CUhostFn fn;
 	void *userData;
-};
-
-typedef struct CUDA_HOST_NODE_PARAMS_st CUDA_HOST_NODE_PARAMS_v1;
+} CUDA_HOST_NODE_PARAMS_v1;
 typedef CUDA_HOST_NODE_PARAMS_v1 CUDA_HOST_NODE_PARAMS;
-struct CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_st {
-	CUexternalSemaphore *extSemArray;
-	const CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS *paramsArray;
-	unsigned int numExtSems;
-};
 
-typedef struct CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_st CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_v1;
-typedef CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_v1 CUDA_EXT_SEM_SIGNAL_NODE_PARAMS;
-struct CUDA_EXT_SEM_WAIT_NODE_PARAMS_st {
-	CUexternalSemaphore *extSemArray;
-	const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS *paramsArray;
-	unsigned int numExtSems;
-};
-
-typedef struct CUDA_EXT_SEM_WAIT_NODE_PARAMS_st CUDA_EXT_SEM_WAIT_NODE_PARAMS_v1;
-typedef CUDA_EXT_SEM_WAIT_NODE_PARAMS_v1 CUDA_EXT_SEM_WAIT_NODE_PARAMS;
-struct CUDA_BATCH_MEM_OP_NODE_PARAMS_v1_st {
+typedef struct CUDA_BATCH_MEM_OP_NODE_PARAMS_v1_st {
 	CUcontext ctx;
 	unsigned int count;
 	CUstreamBatchMemOpParams *paramArray;
 	unsigned int flags;
-};
-
-typedef struct CUDA_BATCH_MEM_OP_NODE_PARAMS_v1_st CUDA_BATCH_MEM_OP_NODE_PARAMS_v1;
+} CUDA_BATCH_MEM_OP_NODE_PARAMS_v1;
 typedef CUDA_BATCH_MEM_OP_NODE_PARAMS_v1 CUDA_BATCH_MEM_OP_NODE_PARAMS;
 typedef struct CUgraphExec_st *CUgraphExec;
-struct CUDA_MEM_ALLOC_NODE_PARAMS_v1_st {
+typedef struct CUDA_MEM_ALLOC_NODE_PARAMS_v1_st {
 	CUmemPoolProps poolProps;
 	const CUmemAccessDesc *accessDescs;
 	size_t accessDescCount;
 	size_t bytesize;
 	CUdeviceptr dptr;
-};
-
-typedef struct CUDA_MEM_ALLOC_NODE_PARAMS_v1_st CUDA_MEM_ALLOC_NODE_PARAMS_v1;
+} CUDA_MEM_ALLOC_NODE_PARAMS_v1;
 typedef CUDA_MEM_ALLOC_NODE_PARAMS_v1 CUDA_MEM_ALLOC_NODE_PARAMS;
-enum CUgraphMem_attribute_enum {
+typedef enum CUgraphMem_attribute_enum {
 	CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT = 0,
 	CU_GRAPH_MEM_ATTR_USED_MEM_HIGH = 1,
 	CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT = 2,
 	CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH = 3,
-};
+} CUgraphMem_attribute;
 
-typedef enum CUgraphMem_attribute_enum CUgraphMem_attribute;
-enum CUgraphNodeType_enum {
+typedef enum CUgraphNodeType_enum {
 	CU_GRAPH_NODE_TYPE_KERNEL = 0,
 	CU_GRAPH_NODE_TYPE_MEMCPY = 1,
 	CU_GRAPH_NODE_TYPE_MEMSET = 2,
@@ -1499,28 +1116,25 @@ enum CUgraphNodeType_enum {
 	CU_GRAPH_NODE_TYPE_MEM_FREE = 11,
 	CU_GRAPH_NODE_TYPE_BATCH_MEM_OP = 12,
 	CU_GRAPH_NODE_TYPE_CONDITIONAL = 13,
-};
+} CUgraphNodeType;
 
-typedef enum CUgraphNodeType_enum CUgraphNodeType;
-enum CUgraphInstantiateResult_enum {
+typedef enum CUgraphInstantiateResult_enum {
 	CUDA_GRAPH_INSTANTIATE_SUCCESS = 0,
 	CUDA_GRAPH_INSTANTIATE_ERROR = 1,
 	CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE = 2,
 	CUDA_GRAPH_INSTANTIATE_NODE_OPERATION_NOT_SUPPORTED = 3,
 	CUDA_GRAPH_INSTANTIATE_MULTIPLE_CTXS_NOT_SUPPORTED = 4,
 	CUDA_GRAPH_INSTANTIATE_CONDITIONAL_HANDLE_UNUSED = 5,
-};
+} CUgraphInstantiateResult;
 
-typedef enum CUgraphInstantiateResult_enum CUgraphInstantiateResult;
-struct CUDA_GRAPH_INSTANTIATE_PARAMS_st {
+typedef struct CUDA_GRAPH_INSTANTIATE_PARAMS_st {
 	cuuint64_t flags;
 	CUstream hUploadStream;
 	CUgraphNode hErrNode_out;
 	CUgraphInstantiateResult result_out;
-};
+} CUDA_GRAPH_INSTANTIATE_PARAMS;
 
-typedef struct CUDA_GRAPH_INSTANTIATE_PARAMS_st CUDA_GRAPH_INSTANTIATE_PARAMS;
-enum CUgraphExecUpdateResult_enum {
+typedef enum CUgraphExecUpdateResult_enum {
 	CU_GRAPH_EXEC_UPDATE_SUCCESS = 0,
 	CU_GRAPH_EXEC_UPDATE_ERROR = 1,
 	CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED = 2,
@@ -1530,22 +1144,16 @@ enum CUgraphExecUpdateResult_enum {
 	CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED = 6,
 	CU_GRAPH_EXEC_UPDATE_ERROR_UNSUPPORTED_FUNCTION_CHANGE = 7,
 	CU_GRAPH_EXEC_UPDATE_ERROR_ATTRIBUTES_CHANGED = 8,
-};
+} CUgraphExecUpdateResult;
 
-typedef enum CUgraphExecUpdateResult_enum CUgraphExecUpdateResult;
-struct CUgraphExecUpdateResultInfo_st {
+typedef struct CUgraphExecUpdateResultInfo_st {
 	CUgraphExecUpdateResult result;
 	CUgraphNode errorNode;
 	CUgraphNode errorFromNode;
-};
-
-typedef struct CUgraphExecUpdateResultInfo_st CUgraphExecUpdateResultInfo_v1;
+} CUgraphExecUpdateResultInfo_v1;
 typedef CUgraphExecUpdateResultInfo_v1 CUgraphExecUpdateResultInfo;
-typedef CUlaunchAttributeID CUkernelNodeAttrID;
-typedef CUlaunchAttributeValue CUkernelNodeAttrValue_v1;
-typedef CUkernelNodeAttrValue_v1 CUkernelNodeAttrValue;
 typedef struct CUuserObject_st *CUuserObject;
-struct CUDA_KERNEL_NODE_PARAMS_v3_st {
+typedef struct CUDA_KERNEL_NODE_PARAMS_v3_st {
 	CUfunction func;
 	unsigned int gridDimX;
 	unsigned int gridDimY;
@@ -1558,18 +1166,16 @@ struct CUDA_KERNEL_NODE_PARAMS_v3_st {
 	void **extra;
 	CUkernel kern;
 	CUcontext ctx;
-};
+} CUDA_KERNEL_NODE_PARAMS_v3;
 
-typedef struct CUDA_KERNEL_NODE_PARAMS_v3_st CUDA_KERNEL_NODE_PARAMS_v3;
-struct CUDA_MEMCPY_NODE_PARAMS_st {
+typedef struct CUDA_MEMCPY_NODE_PARAMS_st {
 	int flags;
 	int reserved;
 	CUcontext copyCtx;
 	CUDA_MEMCPY3D copyParams;
-};
+} CUDA_MEMCPY_NODE_PARAMS;
 
-typedef struct CUDA_MEMCPY_NODE_PARAMS_st CUDA_MEMCPY_NODE_PARAMS;
-struct CUDA_MEMSET_NODE_PARAMS_v2_st {
+typedef struct CUDA_MEMSET_NODE_PARAMS_v2_st {
 	CUdeviceptr dst;
 	size_t pitch;
 	unsigned int value;
@@ -1577,81 +1183,68 @@ struct CUDA_MEMSET_NODE_PARAMS_v2_st {
 	size_t width;
 	size_t height;
 	CUcontext ctx;
-};
+} CUDA_MEMSET_NODE_PARAMS_v2;
 
-typedef struct CUDA_MEMSET_NODE_PARAMS_v2_st CUDA_MEMSET_NODE_PARAMS_v2;
-struct CUDA_HOST_NODE_PARAMS_v2_st {
+typedef struct CUDA_HOST_NODE_PARAMS_v2_st {
 	CUhostFn fn;
 	void *userData;
-};
+} CUDA_HOST_NODE_PARAMS_v2;
 
-typedef struct CUDA_HOST_NODE_PARAMS_v2_st CUDA_HOST_NODE_PARAMS_v2;
-enum CUgraphChildGraphNodeOwnership_enum {
+typedef enum CUgraphChildGraphNodeOwnership_enum {
 	CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE = 0,
 	CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE = 1,
-};
+} CUgraphChildGraphNodeOwnership;
 
-typedef enum CUgraphChildGraphNodeOwnership_enum CUgraphChildGraphNodeOwnership;
-struct CUDA_CHILD_GRAPH_NODE_PARAMS_st {
+typedef struct CUDA_CHILD_GRAPH_NODE_PARAMS_st {
 	CUgraph graph;
 	CUgraphChildGraphNodeOwnership ownership;
-};
+} CUDA_CHILD_GRAPH_NODE_PARAMS;
 
-typedef struct CUDA_CHILD_GRAPH_NODE_PARAMS_st CUDA_CHILD_GRAPH_NODE_PARAMS;
-struct CUDA_EVENT_WAIT_NODE_PARAMS_st {
+typedef struct CUDA_EVENT_WAIT_NODE_PARAMS_st {
 	CUevent event;
-};
+} CUDA_EVENT_WAIT_NODE_PARAMS;
 
-typedef struct CUDA_EVENT_WAIT_NODE_PARAMS_st CUDA_EVENT_WAIT_NODE_PARAMS;
-struct CUDA_EVENT_RECORD_NODE_PARAMS_st {
+typedef struct CUDA_EVENT_RECORD_NODE_PARAMS_st {
 	CUevent event;
-};
+} CUDA_EVENT_RECORD_NODE_PARAMS;
 
-typedef struct CUDA_EVENT_RECORD_NODE_PARAMS_st CUDA_EVENT_RECORD_NODE_PARAMS;
-struct CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_v2_st {
+typedef struct CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_v2_st {
 	CUexternalSemaphore *extSemArray;
 	const CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS *paramsArray;
 	unsigned int numExtSems;
-};
+} CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_v2;
 
-typedef struct CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_v2_st CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_v2;
-struct CUDA_EXT_SEM_WAIT_NODE_PARAMS_v2_st {
+typedef struct CUDA_EXT_SEM_WAIT_NODE_PARAMS_v2_st {
 	CUexternalSemaphore *extSemArray;
 	const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS *paramsArray;
 	unsigned int numExtSems;
-};
+} CUDA_EXT_SEM_WAIT_NODE_PARAMS_v2;
 
-typedef struct CUDA_EXT_SEM_WAIT_NODE_PARAMS_v2_st CUDA_EXT_SEM_WAIT_NODE_PARAMS_v2;
-struct CUDA_MEM_ALLOC_NODE_PARAMS_v2_st {
+typedef struct CUDA_MEM_ALLOC_NODE_PARAMS_v2_st {
 	CUmemPoolProps poolProps;
 	const CUmemAccessDesc *accessDescs;
 	size_t accessDescCount;
 	size_t bytesize;
 	CUdeviceptr dptr;
-};
+} CUDA_MEM_ALLOC_NODE_PARAMS_v2;
 
-typedef struct CUDA_MEM_ALLOC_NODE_PARAMS_v2_st CUDA_MEM_ALLOC_NODE_PARAMS_v2;
-struct CUDA_MEM_FREE_NODE_PARAMS_st {
+typedef struct CUDA_MEM_FREE_NODE_PARAMS_st {
 	CUdeviceptr dptr;
-};
+} CUDA_MEM_FREE_NODE_PARAMS;
 
-typedef struct CUDA_MEM_FREE_NODE_PARAMS_st CUDA_MEM_FREE_NODE_PARAMS;
-struct CUDA_BATCH_MEM_OP_NODE_PARAMS_v2_st {
+typedef struct CUDA_BATCH_MEM_OP_NODE_PARAMS_v2_st {
 	CUcontext ctx;
 	unsigned int count;
 	CUstreamBatchMemOpParams *paramArray;
 	unsigned int flags;
-};
-
-typedef struct CUDA_BATCH_MEM_OP_NODE_PARAMS_v2_st CUDA_BATCH_MEM_OP_NODE_PARAMS_v2;
+} CUDA_BATCH_MEM_OP_NODE_PARAMS_v2;
 typedef cuuint64_t CUgraphConditionalHandle;
-enum CUgraphConditionalNodeType_enum {
+typedef enum CUgraphConditionalNodeType_enum {
 	CU_GRAPH_COND_TYPE_IF = 0,
 	CU_GRAPH_COND_TYPE_WHILE = 1,
 	CU_GRAPH_COND_TYPE_SWITCH = 2,
-};
+} CUgraphConditionalNodeType;
 
-typedef enum CUgraphConditionalNodeType_enum CUgraphConditionalNodeType;
 typedef struct {
 	CUgraphConditionalHandle handle;
 	CUgraphConditionalNodeType type;
@@ -1660,7 +1253,7 @@ typedef struct {
 	CUcontext ctx;
 } CUDA_CONDITIONAL_NODE_PARAMS;
 
-struct CUgraphNodeParams_st {
+typedef struct CUgraphNodeParams_st {
 	CUgraphNodeType type;
 	int reserved0[3];
 	union {
@@ -1680,134 +1273,14 @@ struct CUgraphNodeParams_st {
 		CUDA_CONDITIONAL_NODE_PARAMS conditional;
 	};
 	long long reserved2;
-};
-
-typedef struct CUgraphNodeParams_st CUgraphNodeParams;
+} CUgraphNodeParams;
 typedef size_t (*CUoccupancyB2DSize)(int);
-enum CUaddress_mode_enum {
-	CU_TR_ADDRESS_MODE_WRAP = 0,
-	CU_TR_ADDRESS_MODE_CLAMP = 1,
-	CU_TR_ADDRESS_MODE_MIRROR = 2,
-	CU_TR_ADDRESS_MODE_BORDER = 3,
-};
 
-typedef enum CUaddress_mode_enum CUaddress_mode;
-enum CUfilter_mode_enum {
-	CU_TR_FILTER_MODE_POINT = 0,
-	CU_TR_FILTER_MODE_LINEAR = 1,
-};
-
-typedef enum CUfilter_mode_enum CUfilter_mode;
-typedef unsigned long long CUtexObject_v1;
-typedef CUtexObject_v1 CUtexObject;
-struct CUDA_RESOURCE_DESC_st {
-	CUresourcetype resType;
-	union {
-		struct {
-			CUarray hArray;
-		} array;
-		struct {
-			CUmipmappedArray hMipmappedArray;
-		} mipmap;
-		struct {
-			CUdeviceptr devPtr;
-			CUarray_format format;
-			unsigned int numChannels;
-			size_t sizeInBytes;
-		} linear;
-		struct {
-			CUdeviceptr devPtr;
-			CUarray_format format;
-			unsigned int numChannels;
-			size_t width;
-			size_t height;
-			size_t pitchInBytes;
-		} pitch2D;
-		struct {
-			int reserved[32];
-		} reserved;
-	} res;
-	unsigned int flags;
-};
-
-typedef struct CUDA_RESOURCE_DESC_st CUDA_RESOURCE_DESC_v1;
-typedef CUDA_RESOURCE_DESC_v1 CUDA_RESOURCE_DESC;
-struct CUDA_TEXTURE_DESC_st {
-	CUaddress_mode addressMode[3];
-	CUfilter_mode filterMode;
-	unsigned int flags;
-	unsigned int maxAnisotropy;
-	CUfilter_mode mipmapFilterMode;
-	float mipmapLevelBias;
-	float minMipmapLevelClamp;
-	float maxMipmapLevelClamp;
-	float borderColor[4];
-	int reserved[12];
-};
-
-typedef struct CUDA_TEXTURE_DESC_st CUDA_TEXTURE_DESC_v1;
-typedef CUDA_TEXTURE_DESC_v1 CUDA_TEXTURE_DESC;
-enum CUresourceViewFormat_enum {
-	CU_RES_VIEW_FORMAT_NONE = 0,
-	CU_RES_VIEW_FORMAT_UINT_1X8 = 1,
-	CU_RES_VIEW_FORMAT_UINT_2X8 = 2,
-	CU_RES_VIEW_FORMAT_UINT_4X8 = 3,
-	CU_RES_VIEW_FORMAT_SINT_1X8 = 4,
-	CU_RES_VIEW_FORMAT_SINT_2X8 = 5,
-	CU_RES_VIEW_FORMAT_SINT_4X8 = 6,
-	CU_RES_VIEW_FORMAT_UINT_1X16 = 7,
-	CU_RES_VIEW_FORMAT_UINT_2X16 = 8,
-	CU_RES_VIEW_FORMAT_UINT_4X16 = 9,
-	CU_RES_VIEW_FORMAT_SINT_1X16 = 10,
-	CU_RES_VIEW_FORMAT_SINT_2X16 = 11,
-	CU_RES_VIEW_FORMAT_SINT_4X16 = 12,
-	CU_RES_VIEW_FORMAT_UINT_1X32 = 13,
-	CU_RES_VIEW_FORMAT_UINT_2X32 = 14,
-	CU_RES_VIEW_FORMAT_UINT_4X32 = 15,
-	CU_RES_VIEW_FORMAT_SINT_1X32 = 16,
-	CU_RES_VIEW_FORMAT_SINT_2X32 = 17,
-	CU_RES_VIEW_FORMAT_SINT_4X32 = 18,
-	CU_RES_VIEW_FORMAT_FLOAT_1X16 = 19,
-	CU_RES_VIEW_FORMAT_FLOAT_2X16 = 20,
-	CU_RES_VIEW_FORMAT_FLOAT_4X16 = 21,
-	CU_RES_VIEW_FORMAT_FLOAT_1X32 = 22,
-	CU_RES_VIEW_FORMAT_FLOAT_2X32 = 23,
-	CU_RES_VIEW_FORMAT_FLOAT_4X32 = 24,
-	CU_RES_VIEW_FORMAT_UNSIGNED_BC1 = 25,
-	CU_RES_VIEW_FORMAT_UNSIGNED_BC2 = 26,
-	CU_RES_VIEW_FORMAT_UNSIGNED_BC3 = 27,
-	CU_RES_VIEW_FORMAT_UNSIGNED_BC4 = 28,
-	CU_RES_VIEW_FORMAT_SIGNED_BC4 = 29,
-	CU_RES_VIEW_FORMAT_UNSIGNED_BC5 = 30,
-	CU_RES_VIEW_FORMAT_SIGNED_BC5 = 31,
-	CU_RES_VIEW_FORMAT_UNSIGNED_BC6H = 32,
-	CU_RES_VIEW_FORMAT_SIGNED_BC6H = 33,
-	CU_RES_VIEW_FORMAT_UNSIGNED_BC7 = 34,
-};
-
-typedef enum CUresourceViewFormat_enum CUresourceViewFormat;
-struct CUDA_RESOURCE_VIEW_DESC_st {
-	CUresourceViewFormat format;
-	size_t width;
-	size_t height;
-	size_t depth;
-	unsigned int firstMipmapLevel;
-	unsigned int lastMipmapLevel;
-	unsigned int firstLayer;
-	unsigned int lastLayer;
-	unsigned int reserved[16];
-};
-
-typedef struct CUDA_RESOURCE_VIEW_DESC_st CUDA_RESOURCE_VIEW_DESC_v1;
-typedef CUDA_RESOURCE_VIEW_DESC_v1 CUDA_RESOURCE_VIEW_DESC;
-typedef unsigned long long CUsurfObject_v1;
-typedef CUsurfObject_v1 CUsurfObject;
-struct CUtensorMap_st {
+typedef struct CUtensorMap_st {
 	cuuint64_t opaque[16];
-};
+} CUtensorMap;
 
-typedef struct CUtensorMap_st CUtensorMap;
-enum CUtensorMapDataType_enum {
+typedef enum CUtensorMapDataType_enum {
 	CU_TENSOR_MAP_DATA_TYPE_UINT8 = 0,
 	CU_TENSOR_MAP_DATA_TYPE_UINT16 = 1,
 	CU_TENSOR_MAP_DATA_TYPE_UINT32 = 2,
@@ -1824,17 +1297,15 @@ enum CUtensorMapDataType_enum {
 	CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN8B = 13,
 	CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN16B = 14,
 	CU_TENSOR_MAP_DATA_TYPE_16U6_ALIGN16B = 15,
-};
+} CUtensorMapDataType;
 
-typedef enum CUtensorMapDataType_enum CUtensorMapDataType;
-enum CUtensorMapInterleave_enum {
+typedef enum CUtensorMapInterleave_enum {
 	CU_TENSOR_MAP_INTERLEAVE_NONE = 0,
 	CU_TENSOR_MAP_INTERLEAVE_16B = 1,
 	CU_TENSOR_MAP_INTERLEAVE_32B = 2,
-};
+} CUtensorMapInterleave;
 
-typedef enum CUtensorMapInterleave_enum CUtensorMapInterleave;
-enum CUtensorMapSwizzle_enum {
+typedef enum CUtensorMapSwizzle_enum {
 	CU_TENSOR_MAP_SWIZZLE_NONE = 0,
 	CU_TENSOR_MAP_SWIZZLE_32B = 1,
 	CU_TENSOR_MAP_SWIZZLE_64B = 2,
@@ -1842,59 +1313,35 @@ enum CUtensorMapSwizzle_enum {
 	CU_TENSOR_MAP_SWIZZLE_128B_ATOM_32B = 4,
 	CU_TENSOR_MAP_SWIZZLE_128B_ATOM_32B_FLIP_8B = 5,
 	CU_TENSOR_MAP_SWIZZLE_128B_ATOM_64B = 6,
-};
+} CUtensorMapSwizzle;
 
-typedef enum CUtensorMapSwizzle_enum CUtensorMapSwizzle;
-enum CUtensorMapL2promotion_enum {
+typedef enum CUtensorMapL2promotion_enum {
 	CU_TENSOR_MAP_L2_PROMOTION_NONE = 0,
 	CU_TENSOR_MAP_L2_PROMOTION_L2_64B = 1,
 	CU_TENSOR_MAP_L2_PROMOTION_L2_128B = 2,
 	CU_TENSOR_MAP_L2_PROMOTION_L2_256B = 3,
-};
+} CUtensorMapL2promotion;
 
-typedef enum CUtensorMapL2promotion_enum CUtensorMapL2promotion;
-enum CUtensorMapFloatOOBfill_enum {
+typedef enum CUtensorMapFloatOOBfill_enum {
 	CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE = 0,
 	CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA = 1,
-};
+} CUtensorMapFloatOOBfill;
 
-typedef enum CUtensorMapFloatOOBfill_enum CUtensorMapFloatOOBfill;
-enum CUtensorMapIm2ColWideMode_enum {
-	CU_TENSOR_MAP_IM2COL_WIDE_MODE_W = 0,
-	CU_TENSOR_MAP_IM2COL_WIDE_MODE_W128 = 1,
-};
-
-typedef enum CUtensorMapIm2ColWideMode_enum CUtensorMapIm2ColWideMode;
-enum CUdevice_P2PAttribute_enum {
+typedef enum CUdevice_P2PAttribute_enum {
 	CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK = 1,
 	CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED = 2,
 	CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED = 3,
 	CU_DEVICE_P2P_ATTRIBUTE_ACCESS_ACCESS_SUPPORTED = 4,
 	CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED = 4,
 	CU_DEVICE_P2P_ATTRIBUTE_ONLY_PARTIAL_NATIVE_ATOMIC_SUPPORTED = 5,
-};
+} CUdevice_P2PAttribute;
 
-typedef enum CUdevice_P2PAttribute_enum CUdevice_P2PAttribute;
-typedef struct CUgraphicsResource_st *CUgraphicsResource;
-enum CUdriverProcAddressQueryResult_enum {
+typedef enum CUdriverProcAddressQueryResult_enum {
 	CU_GET_PROC_ADDRESS_SUCCESS = 0,
 	CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND = 1,
 	CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT = 2,
-};
+} CUdriverProcAddressQueryResult;
 
-typedef enum CUdriverProcAddressQueryResult_enum CUdriverProcAddressQueryResult;
-enum CUcoredumpSettings_enum {
-	CU_COREDUMP_ENABLE_ON_EXCEPTION = 1,
-	CU_COREDUMP_TRIGGER_HOST = 2,
-	CU_COREDUMP_LIGHTWEIGHT = 3,
-	CU_COREDUMP_ENABLE_USER_TRIGGER = 4,
-	CU_COREDUMP_FILE = 5,
-	CU_COREDUMP_PIPE = 6,
-	CU_COREDUMP_GENERATION_FLAGS = 7,
-	CU_COREDUMP_MAX = 8,
-};
-
-typedef enum CUcoredumpSettings_enum CUcoredumpSettings;
 typedef struct CUdevResourceDesc_st *CUdevResourceDesc;
 typedef enum {
 	CU_DEV_RESOURCE_TYPE_INVALID = 0,
@@ -1902,35 +1349,24 @@ typedef enum {
 	CU_DEV_RESOURCE_TYPE_MAX = 2,
 } CUdevResourceType;
 
-struct CUdevSmResource_st {
+typedef struct CUdevSmResource_st {
 	unsigned int smCount;
 	unsigned int minSmPartitionSize;
 	unsigned int smCoscheduledAlignment;
-};
+} CUdevSmResource;
 
-typedef struct CUdevSmResource_st CUdevSmResource;
-struct CUdevResource_st {
+typedef struct CUdevResource_st {
 	CUdevResourceType type;
 	unsigned char _internal_padding[92];
 	union {
 		CUdevSmResource sm;
 		unsigned char _oversize[48];
 	};
-};
-
-typedef struct CUdevResource_st CUdevResource_v1;
+} CUdevResource_v1;
 typedef CUdevResource_v1 CUdevResource;
-enum CUlogLevel_enum {
-	CU_LOG_LEVEL_ERROR = 0,
-	CU_LOG_LEVEL_WARNING = 1,
-};
 
-typedef enum CUlogLevel_enum CUlogLevel;
-typedef void (*CUlogsCallback)(void *, CUlogLevel, char *, size_t);
-typedef struct CUlogsCallbackEntry_st *CUlogsCallbackHandle;
-typedef unsigned int CUlogIterator;
 typedef unsigned int CUdeviceptr_v1;
-struct CUDA_MEMCPY2D_v1_st {
+typedef struct CUDA_MEMCPY2D_v1_st {
 	unsigned int srcXInBytes;
 	unsigned int srcY;
 	CUmemorytype srcMemoryType;
@@ -1947,10 +1383,9 @@ struct CUDA_MEMCPY2D_v1_st {
 	unsigned int dstPitch;
 	unsigned int WidthInBytes;
 	unsigned int Height;
-};
+} CUDA_MEMCPY2D_v1;
 
-typedef struct CUDA_MEMCPY2D_v1_st CUDA_MEMCPY2D_v1;
-struct CUDA_MEMCPY3D_v1_st {
+typedef struct CUDA_MEMCPY3D_v1_st {
 	unsigned int srcXInBytes;
 	unsigned int srcY;
 	unsigned int srcZ;
@@ -1976,28 +1411,25 @@ struct CUDA_MEMCPY3D_v1_st {
 	unsigned int WidthInBytes;
 	unsigned int Height;
 	unsigned int Depth;
-};
+} CUDA_MEMCPY3D_v1;
 
-typedef struct CUDA_MEMCPY3D_v1_st CUDA_MEMCPY3D_v1;
-struct CUDA_ARRAY_DESCRIPTOR_v1_st {
+typedef struct CUDA_ARRAY_DESCRIPTOR_v1_st {
 	unsigned int Width;
 	unsigned int Height;
 	CUarray_format Format;
 	unsigned int NumChannels;
-};
+} CUDA_ARRAY_DESCRIPTOR_v1;
 
-typedef struct CUDA_ARRAY_DESCRIPTOR_v1_st CUDA_ARRAY_DESCRIPTOR_v1;
-struct CUDA_ARRAY3D_DESCRIPTOR_v1_st {
+typedef struct CUDA_ARRAY3D_DESCRIPTOR_v1_st {
 	unsigned int Width;
 	unsigned int Height;
 	unsigned int Depth;
 	CUarray_format Format;
 	unsigned int NumChannels;
 	unsigned int Flags;
-};
+} CUDA_ARRAY3D_DESCRIPTOR_v1;
 
-typedef struct CUDA_ARRAY3D_DESCRIPTOR_v1_st CUDA_ARRAY3D_DESCRIPTOR_v1;
-struct CUDA_KERNEL_NODE_PARAMS_st {
+typedef struct CUDA_KERNEL_NODE_PARAMS_st {
 	CUfunction func;
 	unsigned int gridDimX;
 	unsigned int gridDimY;
@@ -2008,106 +1440,55 @@ struct CUDA_KERNEL_NODE_PARAMS_st {
 	unsigned int sharedMemBytes;
 	void **kernelParams;
 	void **extra;
-};
+} CUDA_KERNEL_NODE_PARAMS_v1;
 
-typedef struct CUDA_KERNEL_NODE_PARAMS_st CUDA_KERNEL_NODE_PARAMS_v1;
-enum CUprocessState_enum {
+typedef enum CUprocessState_enum {
 	CU_PROCESS_STATE_RUNNING = 0,
 	CU_PROCESS_STATE_LOCKED = 1,
 	CU_PROCESS_STATE_CHECKPOINTED = 2,
 	CU_PROCESS_STATE_FAILED = 3,
-};
+} CUprocessState;
 
-typedef enum CUprocessState_enum CUprocessState;
-struct CUcheckpointLockArgs_st {
+typedef struct CUcheckpointLockArgs_st {
 	unsigned int timeoutMs;
 	unsigned int reserved0;
 	cuuint64_t reserved1[7];
-};
+} CUcheckpointLockArgs;
 
-typedef struct CUcheckpointLockArgs_st CUcheckpointLockArgs;
-struct CUcheckpointCheckpointArgs_st {
+typedef struct CUcheckpointCheckpointArgs_st {
 	cuuint64_t reserved[8];
-};
+} CUcheckpointCheckpointArgs;
 
-typedef struct CUcheckpointCheckpointArgs_st CUcheckpointCheckpointArgs;
-struct CUcheckpointGpuPair_st {
+typedef struct CUcheckpointGpuPair_st {
 	CUuuid oldUuid;
 	CUuuid newUuid;
-};
+} CUcheckpointGpuPair;
 
-typedef struct CUcheckpointGpuPair_st CUcheckpointGpuPair;
-struct CUcheckpointRestoreArgs_st {
+typedef struct CUcheckpointRestoreArgs_st {
 	CUcheckpointGpuPair *gpuPairs;
 	unsigned int gpuPairsCount;
 	char reserved[44];
 	cuuint64_t reserved1;
-};
+} CUcheckpointRestoreArgs;
 
-typedef struct CUcheckpointRestoreArgs_st CUcheckpointRestoreArgs;
-struct CUcheckpointUnlockArgs_st {
+typedef struct CUcheckpointUnlockArgs_st {
 	cuuint64_t reserved[8];
-};
-
-typedef struct CUcheckpointUnlockArgs_st CUcheckpointUnlockArgs;
+} CUcheckpointUnlockArgs;
 enum CUipcMem_flags_enum {
 	CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS = 1,
 };
 
-typedef enum CUipcMem_flags_enum CUipcMem_flags;
 enum CUmemAttach_flags_enum {
 	CU_MEM_ATTACH_GLOBAL = 1,
 	CU_MEM_ATTACH_HOST = 2,
 	CU_MEM_ATTACH_SINGLE = 4,
 };
 
-typedef enum CUmemAttach_flags_enum CUmemAttach_flags;
-enum CUctx_flags_enum {
-	CU_CTX_SCHED_AUTO = 0,
-	CU_CTX_SCHED_SPIN = 1,
-	CU_CTX_SCHED_YIELD = 2,
-	CU_CTX_SCHED_BLOCKING_SYNC = 4,
-	CU_CTX_BLOCKING_SYNC = 4,
-	CU_CTX_SCHED_MASK = 7,
-	CU_CTX_MAP_HOST = 8,
-	CU_CTX_LMEM_RESIZE_TO_MAX = 16,
-	CU_CTX_COREDUMP_ENABLE = 32,
-	CU_CTX_USER_COREDUMP_ENABLE = 64,
-	CU_CTX_SYNC_MEMOPS = 128,
-	CU_CTX_FLAGS_MASK = 255,
-};
-
-typedef enum CUctx_flags_enum CUctx_flags;
-enum CUevent_sched_flags_enum {
-	CU_EVENT_SCHED_AUTO = 0,
-	CU_EVENT_SCHED_SPIN = 1,
-	CU_EVENT_SCHED_YIELD = 2,
-	CU_EVENT_SCHED_BLOCKING_SYNC = 4,
-};
-
-typedef enum CUevent_sched_flags_enum CUevent_sched_flags;
-enum cl_event_flags_enum {
-	NVCL_EVENT_SCHED_AUTO = 0,
-	NVCL_EVENT_SCHED_SPIN = 1,
-	NVCL_EVENT_SCHED_YIELD = 2,
-	NVCL_EVENT_SCHED_BLOCKING_SYNC = 4,
-};
-
-typedef enum cl_event_flags_enum cl_event_flags;
-enum cl_context_flags_enum {
-	NVCL_CTX_SCHED_AUTO = 0,
-	NVCL_CTX_SCHED_SPIN = 1,
-	NVCL_CTX_SCHED_YIELD = 2,
-	NVCL_CTX_SCHED_BLOCKING_SYNC = 4,
-};
-
-typedef enum cl_context_flags_enum cl_context_flags;
 enum CUstream_flags_enum {
 	CU_STREAM_DEFAULT = 0,
 	CU_STREAM_NON_BLOCKING = 1,
 };
 
-typedef enum CUstream_flags_enum CUstream_flags;
 enum CUevent_flags_enum {
 	CU_EVENT_DEFAULT = 0,
 	CU_EVENT_BLOCKING_SYNC = 1,
@@ -2115,19 +1496,11 @@ enum CUevent_flags_enum {
 	CU_EVENT_INTERPROCESS = 4,
 };
 
-typedef enum CUevent_flags_enum CUevent_flags;
-enum CUevent_record_flags_enum {
-	CU_EVENT_RECORD_DEFAULT = 0,
-	CU_EVENT_RECORD_EXTERNAL = 1,
-};
-
-typedef enum CUevent_record_flags_enum CUevent_record_flags;
 enum CUevent_wait_flags_enum {
 	CU_EVENT_WAIT_DEFAULT = 0,
 	CU_EVENT_WAIT_EXTERNAL = 1,
 };
 
-typedef enum CUevent_wait_flags_enum CUevent_wait_flags;
 enum CUstreamWaitValue_flags_enum {
 	CU_STREAM_WAIT_VALUE_GEQ = 0,
 	CU_STREAM_WAIT_VALUE_EQ = 1,
@@ -2136,237 +1509,46 @@ enum CUstreamWaitValue_flags_enum {
 	CU_STREAM_WAIT_VALUE_FLUSH = 0x40000000,
 };
 
-typedef enum CUstreamWaitValue_flags_enum CUstreamWaitValue_flags;
 enum CUstreamWriteValue_flags_enum {
 	CU_STREAM_WRITE_VALUE_DEFAULT = 0,
 	CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER = 1,
 };
 
-typedef enum CUstreamWriteValue_flags_enum CUstreamWriteValue_flags;
-enum CUstreamMemoryBarrier_flags_enum {
-	CU_STREAM_MEMORY_BARRIER_TYPE_SYS = 0,
-	CU_STREAM_MEMORY_BARRIER_TYPE_GPU = 1,
-};
-
-typedef enum CUstreamMemoryBarrier_flags_enum CUstreamMemoryBarrier_flags;
 enum CUoccupancy_flags_enum {
 	CU_OCCUPANCY_DEFAULT = 0,
 	CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE = 1,
 };
 
-typedef enum CUoccupancy_flags_enum CUoccupancy_flags;
 enum CUstreamUpdateCaptureDependencies_flags_enum {
 	CU_STREAM_ADD_CAPTURE_DEPENDENCIES = 0,
 	CU_STREAM_SET_CAPTURE_DEPENDENCIES = 1,
 };
 
-typedef enum CUstreamUpdateCaptureDependencies_flags_enum CUstreamUpdateCaptureDependencies_flags;
-enum CUshared_carveout_enum {
-	CU_SHAREDMEM_CARVEOUT_DEFAULT = -1,
-	CU_SHAREDMEM_CARVEOUT_MAX_SHARED = 100,
-	CU_SHAREDMEM_CARVEOUT_MAX_L1 = 0,
-};
-
-typedef enum CUshared_carveout_enum CUshared_carveout;
-enum CUcomputemode_enum {
-	CU_COMPUTEMODE_DEFAULT = 0,
-	CU_COMPUTEMODE_PROHIBITED = 2,
-	CU_COMPUTEMODE_EXCLUSIVE_PROCESS = 3,
-};
-
-typedef enum CUcomputemode_enum CUcomputemode;
-enum CUjit_target_enum {
-	CU_TARGET_COMPUTE_30 = 30,
-	CU_TARGET_COMPUTE_32 = 32,
-	CU_TARGET_COMPUTE_35 = 35,
-	CU_TARGET_COMPUTE_37 = 37,
-	CU_TARGET_COMPUTE_50 = 50,
-	CU_TARGET_COMPUTE_52 = 52,
-	CU_TARGET_COMPUTE_53 = 53,
-	CU_TARGET_COMPUTE_60 = 60,
-	CU_TARGET_COMPUTE_61 = 61,
-	CU_TARGET_COMPUTE_62 = 62,
-	CU_TARGET_COMPUTE_70 = 70,
-	CU_TARGET_COMPUTE_72 = 72,
-	CU_TARGET_COMPUTE_75 = 75,
-	CU_TARGET_COMPUTE_80 = 80,
-	CU_TARGET_COMPUTE_86 = 86,
-	CU_TARGET_COMPUTE_87 = 87,
-	CU_TARGET_COMPUTE_89 = 89,
-	CU_TARGET_COMPUTE_90 = 90,
-	CU_TARGET_COMPUTE_100 = 100,
-	CU_TARGET_COMPUTE_110 = 110,
-	CU_TARGET_COMPUTE_103 = 103,
-	CU_TARGET_COMPUTE_120 = 120,
-	CU_TARGET_COMPUTE_121 = 121,
-	CU_TARGET_COMPUTE_90A = 0x1005a,
-	CU_TARGET_COMPUTE_100A = 0x10064,
-	CU_TARGET_COMPUTE_110A = 0x1006e,
-	CU_TARGET_COMPUTE_103A = 0x10067,
-	CU_TARGET_COMPUTE_120A = 0x10078,
-	CU_TARGET_COMPUTE_121A = 0x10079,
-	CU_TARGET_COMPUTE_100F = 0x20064,
-	CU_TARGET_COMPUTE_110F = 0x2006e,
-	CU_TARGET_COMPUTE_103F = 0x20067,
-	CU_TARGET_COMPUTE_120F = 0x20078,
-	CU_TARGET_COMPUTE_121F = 0x20079,
-};
-
-typedef enum CUjit_target_enum CUjit_target;
-enum CUjit_fallback_enum {
-	CU_PREFER_PTX = 0,
-	CU_PREFER_BINARY = 1,
-};
-
-typedef enum CUjit_fallback_enum CUjit_fallback;
-enum CUjit_cacheMode_enum {
-	CU_JIT_CACHE_OPTION_NONE = 0,
-	CU_JIT_CACHE_OPTION_CG = 1,
-	CU_JIT_CACHE_OPTION_CA = 2,
-};
-
-typedef enum CUjit_cacheMode_enum CUjit_cacheMode;
-enum CUgraphicsRegisterFlags_enum {
-	CU_GRAPHICS_REGISTER_FLAGS_NONE = 0,
-	CU_GRAPHICS_REGISTER_FLAGS_READ_ONLY = 1,
-	CU_GRAPHICS_REGISTER_FLAGS_WRITE_DISCARD = 2,
-	CU_GRAPHICS_REGISTER_FLAGS_SURFACE_LDST = 4,
-	CU_GRAPHICS_REGISTER_FLAGS_TEXTURE_GATHER = 8,
-};
-
-typedef enum CUgraphicsRegisterFlags_enum CUgraphicsRegisterFlags;
-enum CUgraphicsMapResourceFlags_enum {
-	CU_GRAPHICS_MAP_RESOURCE_FLAGS_NONE = 0,
-	CU_GRAPHICS_MAP_RESOURCE_FLAGS_READ_ONLY = 1,
-	CU_GRAPHICS_MAP_RESOURCE_FLAGS_WRITE_DISCARD = 2,
-};
-
-typedef enum CUgraphicsMapResourceFlags_enum CUgraphicsMapResourceFlags;
-enum CUarray_cubemap_face_enum {
-	CU_CUBEMAP_FACE_POSITIVE_X = 0,
-	CU_CUBEMAP_FACE_NEGATIVE_X = 1,
-	CU_CUBEMAP_FACE_POSITIVE_Y = 2,
-	CU_CUBEMAP_FACE_NEGATIVE_Y = 3,
-	CU_CUBEMAP_FACE_POSITIVE_Z = 4,
-	CU_CUBEMAP_FACE_NEGATIVE_Z = 5,
-};
-
-typedef enum CUarray_cubemap_face_enum CUarray_cubemap_face;
-enum CUgraphDependencyType_enum {
-	CU_GRAPH_DEPENDENCY_TYPE_DEFAULT = 0,
-	CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC = 1,
-};
-
-typedef enum CUgraphDependencyType_enum CUgraphDependencyType;
 enum CUdriverProcAddress_flags_enum {
 	CU_GET_PROC_ADDRESS_DEFAULT = 0,
 	CU_GET_PROC_ADDRESS_LEGACY_STREAM = 1,
 	CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM = 2,
 };
 
-typedef enum CUdriverProcAddress_flags_enum CUdriverProcAddress_flags;
-enum CUatomicOperationCapability_enum {
-	CU_ATOMIC_CAPABILITY_SIGNED = 1,
-	CU_ATOMIC_CAPABILITY_UNSIGNED = 2,
-	CU_ATOMIC_CAPABILITY_REDUCTION = 4,
-	CU_ATOMIC_CAPABILITY_SCALAR_32 = 8,
-	CU_ATOMIC_CAPABILITY_SCALAR_64 = 16,
-	CU_ATOMIC_CAPABILITY_SCALAR_128 = 32,
-	CU_ATOMIC_CAPABILITY_VECTOR_32x4 = 64,
-};
-
-typedef enum CUatomicOperationCapability_enum CUatomicOperationCapability;
-enum CUDA_POINTER_ATTRIBUTE_ACCESS_FLAGS_enum {
-	CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE = 0,
-	CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READ = 1,
-	CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE = 3,
-};
-
-typedef enum CUDA_POINTER_ATTRIBUTE_ACCESS_FLAGS_enum CUDA_POINTER_ATTRIBUTE_ACCESS_FLAGS;
-enum CUmemRangeFlags_enum {
-	CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE = 1,
-};
-
-typedef enum CUmemRangeFlags_enum CUmemRangeFlags;
-enum CUmemAllocationCompType_enum {
-	CU_MEM_ALLOCATION_COMP_NONE = 0,
-	CU_MEM_ALLOCATION_COMP_GENERIC = 1,
-};
-
-typedef enum CUmemAllocationCompType_enum CUmemAllocationCompType;
 enum CUmemcpyFlags_enum {
 	CU_MEMCPY_FLAG_DEFAULT = 0,
 	CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE = 1,
 };
 
-typedef enum CUmemcpyFlags_enum CUmemcpyFlags;
-enum CUflushGPUDirectRDMAWritesOptions_enum {
-	CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST = 1,
-	CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_MEMOPS = 2,
-};
-
-typedef enum CUflushGPUDirectRDMAWritesOptions_enum CUflushGPUDirectRDMAWritesOptions;
-enum CUGPUDirectRDMAWritesOrdering_enum {
-	CU_GPU_DIRECT_RDMA_WRITES_ORDERING_NONE = 0,
-	CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER = 100,
-	CU_GPU_DIRECT_RDMA_WRITES_ORDERING_ALL_DEVICES = 200,
-};
-
-typedef enum CUGPUDirectRDMAWritesOrdering_enum CUGPUDirectRDMAWritesOrdering;
-enum CUgraphDebugDot_flags_enum {
-	CU_GRAPH_DEBUG_DOT_FLAGS_VERBOSE = 1,
-	CU_GRAPH_DEBUG_DOT_FLAGS_RUNTIME_TYPES = 2,
-	CU_GRAPH_DEBUG_DOT_FLAGS_KERNEL_NODE_PARAMS = 4,
-	CU_GRAPH_DEBUG_DOT_FLAGS_MEMCPY_NODE_PARAMS = 8,
-	CU_GRAPH_DEBUG_DOT_FLAGS_MEMSET_NODE_PARAMS = 16,
-	CU_GRAPH_DEBUG_DOT_FLAGS_HOST_NODE_PARAMS = 32,
-	CU_GRAPH_DEBUG_DOT_FLAGS_EVENT_NODE_PARAMS = 64,
-	CU_GRAPH_DEBUG_DOT_FLAGS_EXT_SEMAS_SIGNAL_NODE_PARAMS = 128,
-	CU_GRAPH_DEBUG_DOT_FLAGS_EXT_SEMAS_WAIT_NODE_PARAMS = 256,
-	CU_GRAPH_DEBUG_DOT_FLAGS_KERNEL_NODE_ATTRIBUTES = 512,
-	CU_GRAPH_DEBUG_DOT_FLAGS_HANDLES = 1024,
-	CU_GRAPH_DEBUG_DOT_FLAGS_MEM_ALLOC_NODE_PARAMS = 2048,
-	CU_GRAPH_DEBUG_DOT_FLAGS_MEM_FREE_NODE_PARAMS = 4096,
-	CU_GRAPH_DEBUG_DOT_FLAGS_BATCH_MEM_OP_NODE_PARAMS = 8192,
-	CU_GRAPH_DEBUG_DOT_FLAGS_EXTRA_TOPO_INFO = 16384,
-	CU_GRAPH_DEBUG_DOT_FLAGS_CONDITIONAL_NODE_PARAMS = 32768,
-};
-
-typedef enum CUgraphDebugDot_flags_enum CUgraphDebugDot_flags;
 enum CUuserObject_flags_enum {
 	CU_USER_OBJECT_NO_DESTRUCTOR_SYNC = 1,
 };
 
-typedef enum CUuserObject_flags_enum CUuserObject_flags;
 enum CUuserObjectRetain_flags_enum {
 	CU_GRAPH_USER_OBJECT_MOVE = 1,
 };
 
-typedef enum CUuserObjectRetain_flags_enum CUuserObjectRetain_flags;
 enum CUgraphInstantiate_flags_enum {
 	CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH = 1,
 	CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD = 2,
 	CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH = 4,
 	CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY = 8,
 };
-
-typedef enum CUgraphInstantiate_flags_enum CUgraphInstantiate_flags;
-enum CUdeviceNumaConfig_enum {
-	CU_DEVICE_NUMA_CONFIG_NONE = 0,
-	CU_DEVICE_NUMA_CONFIG_NUMA_NODE = 1,
-};
-
-typedef enum CUdeviceNumaConfig_enum CUdeviceNumaConfig;
-typedef enum {
-	CU_COREDUMP_DEFAULT_FLAGS = 0,
-	CU_COREDUMP_SKIP_NONRELOCATED_ELF_IMAGES = 1,
-	CU_COREDUMP_SKIP_GLOBAL_MEMORY = 2,
-	CU_COREDUMP_SKIP_SHARED_MEMORY = 4,
-	CU_COREDUMP_SKIP_LOCAL_MEMORY = 8,
-	CU_COREDUMP_SKIP_ABORT = 16,
-	CU_COREDUMP_SKIP_CONSTBANK_MEMORY = 32,
-	CU_COREDUMP_LIGHTWEIGHT_FLAGS = 47,
-} CUCoredumpGenerationFlags;
 
 typedef enum {
 	CU_GREEN_CTX_DEFAULT_STREAM = 1,

@@ -27,7 +27,7 @@
 #include "interpose/attach/oldglibc.h"
 
 #include "nativecommon/clock.h"
-#include "interpose/attach/settings.h"
+#include "interpose/attach/places.h"
 #include "proto/register.h"
 
 #define FIRST_PAUSE_MS 4 /* pause before a retry, doubled each time: six tries within the deadline */

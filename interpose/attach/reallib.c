@@ -5,7 +5,7 @@
  * A library counts as "ourselves" by device and inode before dlopen and by our marker symbol after it, because a second
  * copy of us must not become our driver: the two would call each other for ever.
  */
-#include "interpose/attach/reallib.h"
+#include "interpose/attach/places.h"
 
 #include <dlfcn.h>
 #include <limits.h>

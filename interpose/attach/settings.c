@@ -5,7 +5,7 @@
  * The fixed place wins, so that a program in a container cannot point us at a region of its own making. Nothing else
  * comes from the environment, limits least of all: they are in the read-only page.
  */
-#include "interpose/attach/settings.h"
+#include "interpose/attach/places.h"
 
 #include <stdlib.h>
 #include <string.h>

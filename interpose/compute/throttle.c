@@ -14,7 +14,7 @@
 #include "interpose/compute/timing/switches.h"
 #include "interpose/tenant/capture.h"
 #include "interpose/tenant/guest.h"
-#include "interpose/tenant/move.h"
+#include "interpose/tenant/moves.h"
 
 static void (*on_launch)(int device, bool loaded);
 

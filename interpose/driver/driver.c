@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "interpose/attach/attach.h"
-#include "interpose/attach/reallib.h"
+#include "interpose/attach/places.h"
 
 #define HOOK(group, ret, name, params, since) __attribute__((visibility("hidden"))) ret lazy_##name params;
 #define DRIVER_ONLY(ret, name, params) __attribute__((visibility("hidden"))) ret lazy_##name params;

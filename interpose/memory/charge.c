@@ -8,7 +8,7 @@
 #include "interpose/driver/driver.h"
 #include "nativecommon/footprint.h"
 #include "interpose/tenant/guest.h"
-#include "interpose/tenant/move.h"
+#include "interpose/tenant/moves.h"
 #include "interpose/tenant/tally.h"
 
 static bool (*give_back)(int device);

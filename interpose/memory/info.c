@@ -7,7 +7,6 @@
  */
 #include "interpose/driver/driver.h"
 #include "interpose/memory/charge.h"
-#include "interpose/memory/overhead.h"
 #include "interpose/memory/pool.h"
 #include "interpose/tenant/guest.h"
 

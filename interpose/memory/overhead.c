@@ -17,7 +17,7 @@
  * missing, or does not list this process (self-claimed inside a pid namespace), contexts are not charged and the
  * daemon's audit has to find them.
  */
-#include "interpose/memory/overhead.h"
+#include "interpose/memory/charge.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -26,10 +26,9 @@
 #include <unistd.h>
 
 #include "nativecommon/clock.h"
-#include "interpose/attach/reallib.h"
+#include "interpose/attach/places.h"
 #include "nativecommon/footprint.h"
-#include "interpose/memory/charge.h"
-#include "interpose/tenant/away.h"
+#include "interpose/tenant/moves.h"
 #include "interpose/tenant/guest.h"
 #include "interpose/tenant/tally.h"
 #include "interpose/tenant/visible.h"

@@ -32,7 +32,7 @@
 #include "nativecommon/footprint.h"
 #include "interpose/memory/charge.h"
 #include "interpose/tenant/guest.h"
-#include "interpose/tenant/wiped.h"
+#include "interpose/tenant/moves.h"
 
 /* Pools that one process may have at once. Frameworks have one per GPU; beyond it cuMemPoolCreate returns out of
  * memory. */

@@ -6,7 +6,7 @@
 #include <sched.h>
 #include <sys/mman.h>
 
-#include "interpose/tenant/wiped.h"
+#include "interpose/tenant/moves.h"
 
 #define FIRST_CAPACITY 128 /* 3 KiB: one page per shard in use; doubles when half full */
 

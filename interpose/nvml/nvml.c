@@ -11,7 +11,7 @@
 #include <dlfcn.h>
 #include <string.h>
 
-#include "interpose/attach/reallib.h"
+#include "interpose/attach/places.h"
 
 struct nvml_table nvml_real = {
 #define HOOK(ret, name, params) .name = lazy_##name,

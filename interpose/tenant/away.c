@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Waits while the grant's memory is checkpointed on the host: see away.h. */
-#include "interpose/tenant/away.h"
+#include "interpose/tenant/moves.h"
 
 #include <linux/futex.h>
 #include <stdbool.h>

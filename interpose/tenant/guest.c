@@ -18,7 +18,7 @@
 #include "nativecommon/clock.h"
 #include "interpose/driver/driver.h"
 #include "interpose/tenant/guest_page.h"
-#include "interpose/tenant/wiped.h"
+#include "interpose/tenant/moves.h"
 
 enum { DETACHED, ATTACHING, ATTACHED, READY };
 

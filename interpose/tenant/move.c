@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* When the daemon gives our slot away: register again, and move the charges along. */
-#include "interpose/tenant/move.h"
+#include "interpose/tenant/moves.h"
 
 #include <stdbool.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Separate pages with MADV_WIPEONFORK: a child has them at the same address, filled with zeros. */
-#include "interpose/tenant/wiped.h"
+#include "interpose/tenant/moves.h"
 
 #include <stdbool.h>
 #include <sys/mman.h>

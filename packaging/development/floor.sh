@@ -26,7 +26,7 @@ if [ ! -e "$venv/.ready" ] || [ packaging/development/floor.txt -nt "$venv/.read
 	rm -rf "$venv"
 	"$python" -m venv "$venv"
 	"$venv/bin/pip" install -q --disable-pip-version-check --only-binary :all: \
-		-r packaging/development/floor.txt 'pytest>=7' pytest-timeout hypothesis prometheus-client
+		-r packaging/development/floor.txt 'pytest>=8.2' pytest-timeout hypothesis prometheus-client
 	packaging/development/checkout.sh "$venv"
 	touch "$venv/.ready"
 fi

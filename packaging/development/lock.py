@@ -1,10 +1,11 @@
 """Writes packaging/development/requirements-dev.txt: every package of the development environment, by version and hash; and
 requirements-packages.txt: what `make test-packages` adds to it.
 
-`python packaging/development/lock.py` resolves what pyproject.toml asks for with pip, for the Python that runs it and for the other
-supported ones, and takes the hashes of all files of those versions from the package index, so that one list holds for
-each Python and architecture. What is in the list already stays at its version unless pyproject.toml asks for another:
-`--upgrade` resolves everything again. packaging/development/setup.sh installs nothing else.
+`python packaging/development/lock.py` resolves what pyproject.toml asks for with pip, for the Python that runs it and for
+the other supported ones, and takes the hashes of those versions' files from the package index, so that one list holds for
+each supported Python and architecture; wheels for others are left out. What is in the list already stays at its version
+unless pyproject.toml asks for another: `--upgrade` resolves everything again. setup.sh beside it installs nothing
+else.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import tomllib
 from pathlib import Path
 from typing import Any, Final
 
-from package_index import hashes_of, name_of, resolved
+from package_index import OTHER_SYSTEMS, hashes_of, name_of, resolved
 
 REPO: Final = Path(__file__).resolve().parents[2]
 HERE: Final = REPO / "packaging" / "development"
@@ -25,9 +26,17 @@ LOCK: Final = HERE / "requirements-dev.txt"
 MORE: Final = HERE / "requirements-packages.txt"
 PYTHONS: Final = ("3.11", "3.12", "3.13")
 """Debian 12's, Ubuntu 24.04's, Debian 13's."""
+OTHER_PYTHONS: Final = (
+    "-pp3",
+    "graalpy",
+    "-cp2",
+    *(f"-cp3{minor}-cp3{minor}" for minor in (6, 7, 8, 9, 10, 14, 15)),
+    "-cp313-cp313t",
+)
+"""In the names of wheels for other Pythons: PyPy, older and newer ones, those without a lock."""
 HEAD: Final = """\
-# Written by packaging/development/lock.py from pyproject.toml; do not edit. Every file of each version, so that one list holds for
-# all supported Pythons and architectures.
+# Written by packaging/development/lock.py from pyproject.toml; do not edit. The source of each version and its wheels for all
+# supported Pythons and architectures, so that one list holds for them.
 """
 
 
@@ -96,7 +105,10 @@ def write(lock: Path, asked: list[str], fixed: dict[str, str], upgrade: bool) ->
     for name, version in sorted(needed.items()):
         if name in fixed:
             continue
-        hashes = " \\\n".join(f"    --hash=sha256:{one}" for one in hashes_of(name, version))
+        hashes = " \\\n".join(
+            f"    --hash=sha256:{one}"
+            for one in hashes_of(name, version, OTHER_SYSTEMS + OTHER_PYTHONS)
+        )
         lines.append(f"{name}=={version} \\\n{hashes}\n")
     lock.write_text("".join(lines), encoding="utf-8")
     print(f"lock: {lock.name}: {len(lines) - 1} packages for Python {', '.join(PYTHONS)}")

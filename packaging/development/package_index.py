@@ -19,6 +19,18 @@ from urllib.parse import unquote
 
 SETTINGS: Final = (":env:.index-url", "install.index-url", "site.index-url", "global.index-url")
 """In the order in which pip obeys them."""
+OTHER_SYSTEMS: Final = (
+    "macosx",
+    "musllinux",
+    "win32",
+    "win_",
+    "ppc64",
+    "i686",
+    "s390x",
+    "armv7l",
+    "riscv64",
+)
+"""In the names of wheels for other systems than Linux with glibc on x86-64 and aarch64."""
 DEFAULT: Final = "from pip._internal.models.index import PyPI; print(PyPI.simple_url)"
 
 

@@ -9,20 +9,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from package_index import hashes_of, resolved
+from package_index import OTHER_SYSTEMS, hashes_of, resolved
 
-OTHERS = (
-    "macosx",
-    "musllinux",
-    "win32",
-    "win_",
-    "aarch64",
-    "ppc64le",
-    "i686",
-    "s390x",
-    "armv7l",
-    "riscv64",
-)
+OTHERS = (*OTHER_SYSTEMS, "aarch64")
 """In the names of files for other systems than Linux on x86-64."""
 
 

@@ -4,14 +4,11 @@
 #include <stdlib.h>
 
 #include "simgpu/cuda/base/queue.h"
-#include "simgpu/cuda/graphs/capture.h"
-#include "simgpu/cuda/memory/alloc.h"
-#include "simgpu/cuda/memory/array.h"
-#include "simgpu/cuda/memory/ipc.h"
-#include "simgpu/cuda/pools/pool.h"
-#include "simgpu/cuda/ranges/charge.h"
-#include "simgpu/cuda/streams/hold.h"
-#include "simgpu/cuda/streams/stream.h"
+#include "simgpu/cuda/graphs/graphs.h"
+#include "simgpu/cuda/memory/memory.h"
+#include "simgpu/cuda/pools/pools.h"
+#include "simgpu/cuda/ranges/ranges.h"
+#include "simgpu/cuda/streams/streams.h"
 #include "simgpu/cuda/work/wait.h"
 
 /* Uses the given record (an inactive primary context's, which keeps its handle), or a new one when it is NULL. */

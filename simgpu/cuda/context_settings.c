@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Contexts: settings that are only stored or have one possible value, and events over all of a context's work. */
 #include "simgpu/cuda/base/call.h"
-#include "simgpu/cuda/modules/code.h"
+#include "simgpu/cuda/modules/modules.h"
 
 CUresult cuCtxPushCurrent_v2(CUcontext context);
 CUresult cuCtxPopCurrent_v2(CUcontext *context);

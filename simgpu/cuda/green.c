@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "simgpu/cuda/streams/stream.h"
+#include "simgpu/cuda/streams/streams.h"
 
 #define TAG UINT32_C(0x47524e31)
 #define TAG_DESC UINT32_C(0x47524431)

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "simgpu/cuda/base/call.h"
-#include "simgpu/cuda/modules/code.h"
+#include "simgpu/cuda/modules/modules.h"
 
 #define PARAMETER_BYTES 4096 /* limit of a kernel's parameters */
 

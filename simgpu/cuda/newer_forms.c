@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Newer forms of calls whose older form is modelled: they have one argument more, which is checked here. */
 #include "simgpu/cuda/base/call.h"
-#include "simgpu/cuda/streams/hold.h"
+#include "simgpu/cuda/streams/streams.h"
 #include "simgpu/cuda/work/wait.h"
 
 CUresult cuCtxSynchronize(void);

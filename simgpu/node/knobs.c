@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Faults on demand. The control file is read again at most every 20 ms. */
-#include "simgpu/node/knobs.h"
+#include "simgpu/node/place.h"
 
 #include <ctype.h>
 #include <fcntl.h>
@@ -11,8 +11,6 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
-
-#include "simgpu/node/place.h"
 
 #define LOOK_EVERY_NS UINT64_C(20000000)
 #define VALUE_BYTES 128

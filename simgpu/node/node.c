@@ -12,9 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "simgpu/node/knobs.h"
-#include "simgpu/node/mig.h"
 #include "simgpu/node/place.h"
+#include "simgpu/node/mig.h"
 
 #define DEFAULT_GPUS "h100-80gb"
 #define DEFAULT_SLICE_NS 2000000

@@ -10,7 +10,6 @@
 #include <sys/auxv.h>
 #include <unistd.h>
 
-#include "simgpu/node/knobs.h"
 #include "simgpu/node/place.h"
 
 #define REAP_EVERY_NS UINT64_C(1000000)

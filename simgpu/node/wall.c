@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "simgpu/kernel/cgroup.h"
-#include "simgpu/node/knobs.h"
+#include "simgpu/node/place.h"
 
 enum sim_wall_book sim_wall_book(void)
 {

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "simgpu/nvml/mig_change.h"
+#include "simgpu/nvml/nvml.h"
 
 struct profile_info {
 	unsigned id, p2p, slices, most, multiprocessors, copy_engines, decoders, encoders, jpeg, ofa;

@@ -2,7 +2,7 @@
 /* The simulated management library: compute instances; see mig_change.c. One fills its GPU instance. */
 #include <stdio.h>
 
-#include "simgpu/nvml/mig_change.h"
+#include "simgpu/nvml/nvml.h"
 
 struct compute_profile_info {
 	unsigned id, slices, most, multiprocessors, copy_engines, decoders, encoders, jpeg, ofa;

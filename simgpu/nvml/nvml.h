@@ -6,7 +6,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "simgpu/node/knobs.h"
+#include "simgpu/node/place.h"
+#include "simgpu/node/mig.h"
 #include "simgpu/node/node.h"
 
 #define NVML_API __attribute__((visibility("default")))
@@ -67,6 +68,37 @@ uint64_t nvml_now_us(void); /* on the wall clock, as NVML's samples are stamped 
 	do {                                                                                                           \
 		if (!(condition))                                                                                      \
 			return NVML_ERROR_INVALID_ARGUMENT;                                                            \
+	} while (0)
+
+/* Shared parts of calls about a card's geometry: the permission to change it, and the handles of its parts. */
+
+struct placement {
+	unsigned start, size;
+};
+
+/* Only root may call it, and the n-th such call may fail by the knob `fail`. */
+nvmlReturn_t nvml_enter_change(nvmlDevice_t device, const char *function);
+struct sim_gpu *nvml_card_of(const struct sim_gpu *instance);
+
+/* First step of every call that changes or reads a card's geometry. */
+#define CHANGE(device)                                                                                                 \
+	do {                                                                                                           \
+		nvmlReturn_t r_ = nvml_enter_change(device, __func__);                                                 \
+		if (r_ != NVML_SUCCESS)                                                                                \
+			return r_;                                                                                     \
+	} while (0)
+
+#define ENTER_CARD(device)                                                                                             \
+	do {                                                                                                           \
+		ENTER_DEVICE(device);                                                                                  \
+		if (!nvml_model(device)->mig)                                                                          \
+			return NVML_ERROR_NOT_SUPPORTED;                                                               \
+	} while (0)
+
+#define ENTER_INSTANCE(instance)                                                                                       \
+	do {                                                                                                           \
+		ENTER_DEVICE(instance);                                                                                \
+		WANT((instance)->card >= 0);                                                                           \
 	} while (0)
 
 #endif

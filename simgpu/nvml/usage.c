@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "simgpu/kernel/cgroup.h"
-#include "simgpu/node/knobs.h"
+#include "simgpu/node/place.h"
 #include "simgpu/node/wall.h"
 #include "simgpu/nvml/nvml.h"
 

@@ -123,13 +123,6 @@ class ControlPlane:
             raise ControlPlaneError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
         return done.stdout
 
-    def cpu_seconds(self, name: str) -> float:
-        """Processor time that it has used, for measurements."""
-        fields = (
-            Path(f"/proc/{self._running[name].pid}/stat").read_text().rpartition(")")[2].split()
-        )
-        return (int(fields[11]) + int(fields[12])) / 100.0  # USER_HZ
-
     def memory_bytes(self, name: str) -> int:
         status = Path(f"/proc/{self._running[name].pid}/status").read_text()
         return int(status.partition("VmRSS:")[2].split()[0]) * 1024

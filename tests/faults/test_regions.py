@@ -30,7 +30,14 @@ from nodeagent.adapters.region.store import RegionLibrary
 from tests.faults.programs import build
 from tests.faults.programs.same_pid import fork_as
 from tests.kit import measure
-from tests.kit.daemon.harness import Daemon, Tenant, daemon, until
+from tests.kit.daemon.harness import (
+    Daemon,
+    Tenant,
+    daemon,
+    neighbour_is_well,
+    registered,
+    until,
+)
 from tests.kit.node import Node, running
 from tests.kit.places import REPO, SIM, SLUICE
 from tests.kit.workplace import workplace
@@ -50,18 +57,6 @@ def node() -> Iterator[Daemon]:
 def view(node: Daemon, name: str) -> Any:
     (grant,) = [grant for grant in node.grants() if grant.name == name]
     return grant
-
-
-def registered(node: Daemon, name: str) -> Tenant:
-    tenant = node.run("--gpumem", "1Gi", "--cores", "5", "--name", name)
-    assert tenant.do("register")["slot"] == 0
-    return tenant
-
-
-def neighbour_is_well(node: Daemon) -> None:
-    other = node.run("--gpumem", "1Gi", "--cores", "5")
-    assert other.do("register")["error"] == 0
-    other.kill()
 
 
 @needs_root

@@ -17,7 +17,7 @@ from queuecontroller.kueueapi.manifests.nodes import read_node
 from queuecontroller.server.api import users
 from queuecontroller.server.web import reviews
 from queuecontroller.server.web.http import HttpServer
-from queuecontroller.server.web.posts import Answered, PostServer, Route
+from queuecontroller.server.web.posts import PostServer, Response, Route
 from queuecontroller.state.access import Names, RoleLists
 from queuecontroller.state.access.lists import parse_checks
 from queuecontroller.state.nodes.seals import Fence, Seals
@@ -166,7 +166,7 @@ def http_request() -> Reader:
 
 
 def webhook_request() -> Reader:
-    server = PostServer({"/validate/w": Route(lambda asked: Answered(asked.body), 64)}, None)
+    server = PostServer({"/validate/w": Route(lambda asked: Response(asked.body), 64)}, None)
     connections = Posts(server)
 
     def run(data: bytes) -> object:

@@ -3,8 +3,13 @@
 #ifndef SLUICE_CHECK_H
 #define SLUICE_CHECK_H
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "proto/region.h"
 
 #define CHECK(condition)                                                                                               \
 	do {                                                                                                           \
@@ -23,5 +28,21 @@
 			exit(1);                                                                                       \
 		}                                                                                                      \
 	} while (0)
+
+/* The policy page of the region that SLUICE_GRANT_DIR names, for tests that act as the daemon. */
+static inline struct sluice_policy *map_policy(void)
+{
+	char path[512];
+	struct sluice_policy *policy;
+	int fd;
+
+	snprintf(path, sizeof(path), "%s/%s", getenv("SLUICE_GRANT_DIR"), SLUICE_POLICY_FILE);
+	fd = open(path, O_RDWR);
+	CHECK(fd >= 0);
+	policy = mmap(NULL, SLUICE_POLICY_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	CHECK(policy != MAP_FAILED);
+	close(fd);
+	return policy;
+}
 
 #endif

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import json
 from collections.abc import Sequence
 from typing import Any, Final
 
 from nodeagent.adapters.checkpoint.child import OUT_OF_MEMORY
-from nodeagent.adapters.host.children import python_child
+from nodeagent.adapters.host.child_request import ChildFailed, ask_child
 from nodeagent.ports.driver.checkpoint import (
     CheckpointFailed,
     CheckpointState,
@@ -17,6 +14,7 @@ from nodeagent.ports.driver.checkpoint import (
 )
 from nodeagent.ports.processes import Process
 
+CHILD: Final = "nodeagent.adapters.checkpoint.child"
 START_S: Final = 10.0
 """Seconds; the start of Python, and of the driver if no process has it open."""
 LONGEST_ANSWER_BYTES: Final = 1 << 20
@@ -48,32 +46,13 @@ class ChildCheckpoints:
         await self._request(request, START_S + len(processes) * (each_s + 1.0))
 
     async def _request(self, request: Any, deadline_s: float) -> Any:
-        arguments = [self._library] if self._library else []
-        child = await asyncio.create_subprocess_exec(
-            *python_child("nodeagent.adapters.checkpoint.child", *arguments),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            limit=LONGEST_ANSWER_BYTES,
-        )
         try:
-            async with asyncio.timeout(deadline_s):
-                out, _ = await child.communicate(json.dumps(request).encode() + b"\n")
-        except TimeoutError:
-            raise CheckpointFailed(
-                f"the driver timed out after {deadline_s:g} s ({request['do']})"
-            ) from None
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                child.kill()
-        try:
-            answer = json.loads(out)
-        except ValueError:
-            raise CheckpointFailed(
-                f"the process that calls the driver exited with status {child.returncode}"
-            ) from None
-        if "error" in answer:
-            raise CheckpointFailed(answer["error"], answer.get("code") == OUT_OF_MEMORY)
-        return answer
+            return await ask_child(
+                CHILD, self._library, request, deadline_s, LONGEST_ANSWER_BYTES, "the driver"
+            )
+        except ChildFailed as failed:
+            reason = f"{request['do']}: {failed}" if not failed.answer else str(failed)
+            raise CheckpointFailed(reason, failed.answer.get("code") == OUT_OF_MEMORY) from None
 
 
 def _named(processes: Sequence[Process]) -> list[tuple[int, int]]:

@@ -132,7 +132,3 @@ def _text(path: Path) -> str:
         raise ConfigError([f"{path}: {error.strerror}"]) from error
     except UnicodeDecodeError as error:
         raise ConfigError([f"{path}: not UTF-8: {error.reason} at byte {error.start}"]) from error
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 
-from nodeagent.adapters.host.children import python_child
+from nodeagent.adapters.host.child_request import ChildFailed, ask_child
 from nodeagent.ports.mig import MigEdit, MigOutcome, MigPlace, MigState, MigUnavailable
 from nodeagent.units import GpuUuid
 from sluicecommon.plain import read_plain, write_all_fields
 
+CHILD: Final = "nodeagent.adapters.nvml.mig_child"
 READ_DEADLINE_S: Final = 15.0
 """Seconds; includes the start of Python and of the driver, which loads its firmware when no process
 has it open."""
@@ -58,27 +57,9 @@ class ChildMig:
         return outcome
 
     async def _request(self, request: Any, deadline_s: float) -> Any:
-        arguments = [self._library] if self._library else []
-        child = await asyncio.create_subprocess_exec(
-            *python_child("nodeagent.adapters.nvml.mig_child", *arguments),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            limit=LONGEST_ANSWER_BYTES,
-        )
         try:
-            async with asyncio.timeout(deadline_s):
-                out, _ = await child.communicate(json.dumps(request).encode() + b"\n")
-        except TimeoutError:
-            raise MigUnavailable(f"NVML timed out after {deadline_s:g} s") from None
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                child.kill()
-        try:
-            answer = json.loads(out)
-        except ValueError:
-            raise MigUnavailable(
-                f"the process that calls NVML exited with status {child.returncode}"
-            ) from None
-        if "error" in answer:
-            raise MigUnavailable(answer["error"])
-        return answer
+            return await ask_child(
+                CHILD, self._library, request, deadline_s, LONGEST_ANSWER_BYTES, "NVML"
+            )
+        except ChildFailed as failed:
+            raise MigUnavailable(str(failed)) from None

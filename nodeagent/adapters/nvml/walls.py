@@ -4,18 +4,16 @@ DriverWalls.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 
-from nodeagent.adapters.host.children import python_child
+from nodeagent.adapters.host.child_request import ChildFailed, ask_child
 from nodeagent.ports.driver.walls import WallOrder, WallReading, WallsUnavailable
 from nodeagent.units import GpuUuid
 from sluicecommon.plain import read_plain, write_all_fields
 
+CHILD: Final = "nodeagent.adapters.nvml.walls_child"
 DEADLINE_S: Final = 10.0
 """Seconds; includes the start of Python, and of the driver if no process has it open."""
 LONGEST_ANSWER_BYTES: Final = 1 << 20
@@ -41,31 +39,10 @@ class ChildWalls:
         return [read_plain(WallReading | None, one) for one in answer["readings"]]
 
     async def _request(self, request: Any) -> Any:
-        async with self._together():
-            return await self._child(request)
-
-    async def _child(self, request: Any) -> Any:
-        arguments = [self._library] if self._library else []
-        child = await asyncio.create_subprocess_exec(
-            *python_child("nodeagent.adapters.nvml.walls_child", *arguments),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            limit=LONGEST_ANSWER_BYTES,
-        )
         try:
-            async with asyncio.timeout(DEADLINE_S):
-                out, _ = await child.communicate(json.dumps(request).encode() + b"\n")
-        except TimeoutError:
-            raise WallsUnavailable(f"NVML timed out after {DEADLINE_S:g} s") from None
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                child.kill()
-        try:
-            answer = json.loads(out)
-        except ValueError:
-            raise WallsUnavailable(
-                f"the process that calls NVML exited with status {child.returncode}"
-            ) from None
-        if "error" in answer:
-            raise WallsUnavailable(answer["error"])
-        return answer
+            async with self._together():
+                return await ask_child(
+                    CHILD, self._library, request, DEADLINE_S, LONGEST_ANSWER_BYTES, "NVML"
+                )
+        except ChildFailed as failed:
+            raise WallsUnavailable(str(failed)) from None

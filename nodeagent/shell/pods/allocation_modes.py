@@ -18,7 +18,6 @@ from typing import Any, Final, Protocol
 from nodeagent.ports.dra.claims import DRIVER
 from nodeagent.ports.dra.pool import ClaimStatus, Conflict, PoolAway
 from nodeagent.ports.gpus import GpuReading
-from nodeagent.ports.kubelet import parse_slot
 from nodeagent.ports.views import Finding
 from nodeagent.shell.gpus.readings import Gpus
 from nodeagent.units import GpuUuid
@@ -174,7 +173,3 @@ def _devices(claim: Mapping[str, Any]) -> list[str]:
 def unit_ids(unit: GpuReading) -> tuple[GpuUuid, ...]:
     """UUID of a card, or of an instance and its card."""
     return (unit.uuid,) if unit.mig_card is None else (unit.uuid, unit.mig_card)
-
-
-def gpus_of_slots(device_ids: Collection[str]) -> frozenset[GpuUuid]:
-    return frozenset(parse_slot(one).gpu for one in device_ids)

@@ -1,16 +1,58 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#ifndef SIM_CALL_H
+#define SIM_CALL_H
+
+#include "simgpu/cuda/base/object.h"
+#include "simgpu/cuda/base/process.h"
+#include "simgpu/node/place.h"
+#include "simgpu/node/state.h"
+
+/* The contexts that exist, and the one in which a thread works. */
+
+/* NULL: there is no usable one; sim_no_context() gives the reason. */
+struct CUctx_st *sim_current(void);
+CUresult sim_no_context(void);
+/* The context that the thread made current last, even if it is unusable; NULL: none. */
+struct CUctx_st *sim_current_top(void);
+
+/* The thread's stack of them. */
+bool sim_current_push(struct CUctx_st *context); /* false: the stack is full */
+bool sim_current_pop(struct CUctx_st **ret_context);
+void sim_current_set(struct CUctx_st *context); /* replaces the top of the stack; NULL removes it */
+void sim_current_forget(const struct CUctx_st *context);
+
+/* Tells a stale handle from a valid one. */
+bool sim_context_alive(const struct CUctx_st *context);
+/* A primary context that is not retained: it may be made current, but calls in it fail. */
+bool sim_context_inactive(const struct CUctx_st *context);
+void sim_context_listed(struct CUctx_st *context);
+void sim_context_unlisted(const struct CUctx_st *context);
+
+/*
+ * The place where calls of a process wait while another process has locked it for a checkpoint.
+ *
+ * A call passes the gate when it begins, and counts as inside while it changes state that a checkpoint moves: the
+ * account of a device, or a context's queue. The locking process shuts the gate first and then waits until no thread is
+ * inside, so no such state changes under it. The count of a process that is killed inside ends with its record.
+ */
+
+/* Wait until the gate is open. */
+void sim_gate_wait(const struct sim_client *client);
+/* The same, and then the thread counts as inside until it leaves; not twice in one thread. */
+void sim_gate_enter(struct sim_client *client);
+void sim_gate_leave(struct sim_client *client);
+
+static inline void sim_gate_pass(const struct sim_client *client)
+{
+	if (__builtin_expect(__atomic_load_n(&client->checkpoint, __ATOMIC_RELAXED) != 0, 0))
+		sim_gate_wait(client);
+}
+
 /*
  * The common beginning of every entry point of the driver. SIM_PASS and the macros made of it are the only ones here
  * that return: some 400 entry points begin with it, and each would otherwise repeat the same four lines
  * (docs/node/simulator.md).
  */
-#ifndef SIM_CALL_H
-#define SIM_CALL_H
-
-#include "simgpu/cuda/base/current.h"
-#include "simgpu/cuda/base/gate.h"
-#include "simgpu/cuda/base/process.h"
-#include "simgpu/node/knobs.h"
 
 #define SIM_API __attribute__((visibility("default")))
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The contexts of this process, and each thread's stack of them. */
-#include "simgpu/cuda/base/current.h"
+#include "simgpu/cuda/base/call.h"
 
 #include <pthread.h>
+#include <time.h>
 
 #include "simgpu/cuda/base/process.h"
 
@@ -98,4 +99,31 @@ void sim_current_forget(const struct CUctx_st *context)
 	for (int i = 0; i < depth; i++)
 		if (stack[i] == context)
 			stack[i] = NULL;
+}
+
+/* The gate of a process that can be checkpointed: see call.h. */
+
+void sim_gate_wait(const struct sim_client *client)
+{
+	struct timespec nap = { .tv_nsec = 200000 }; /* a process is locked for seconds: a fraction is exact enough */
+
+	while (__atomic_load_n(&client->checkpoint, __ATOMIC_SEQ_CST) != 0)
+		nanosleep(&nap, NULL);
+}
+
+void sim_gate_enter(struct sim_client *client)
+{
+	for (;;) {
+		/* G1: pairs with the store and the load in shut(), checkpoint.c: one of the two sees the other. */
+		__atomic_add_fetch(&client->inside, 1, __ATOMIC_SEQ_CST);
+		if (__atomic_load_n(&client->checkpoint, __ATOMIC_SEQ_CST) == 0)
+			return;
+		sim_gate_leave(client);
+		sim_gate_wait(client);
+	}
+}
+
+void sim_gate_leave(struct sim_client *client)
+{
+	__atomic_sub_fetch(&client->inside, 1, __ATOMIC_RELEASE);
 }

@@ -5,7 +5,7 @@
 #include <sched.h>
 #include <time.h>
 
-#include "simgpu/cuda/base/gate.h"
+#include "simgpu/cuda/base/call.h"
 #include "simgpu/cuda/base/process.h"
 #include "simgpu/node/node.h"
 #include "simgpu/node/place.h"

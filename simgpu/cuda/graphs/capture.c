@@ -3,11 +3,11 @@
  * Stream capture. A session begins on one stream; others join it by waiting for an event recorded in it, and must be
  * joined back before it ends on the stream where it began.
  */
-#include "simgpu/cuda/graphs/capture.h"
+#include "simgpu/cuda/graphs/graphs.h"
 
 #include <stdlib.h>
 
-#include "simgpu/cuda/streams/stream.h"
+#include "simgpu/cuda/streams/streams.h"
 
 static __thread CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 static __thread int thread_captures; /* begun by this thread in a mode other than relaxed */

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Graphs as structures: nodes, edges, copies. */
-#include "simgpu/cuda/graphs/graph.h"
+#include "simgpu/cuda/graphs/graphs.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "simgpu/cuda/base/call.h"
-#include "simgpu/cuda/graphs/user_object.h"
 
 struct CUgraph_st *sim_graph_make(void)
 {

@@ -3,7 +3,7 @@
  * User objects: reference-counted resources with a destructor. Graphs may hold references, and so do their copies. The
  * destructor runs in the thread that drops the last reference, where a driver uses a thread of its own.
  */
-#include "simgpu/cuda/graphs/user_object.h"
+#include "simgpu/cuda/graphs/graphs.h"
 
 #include <pthread.h>
 #include <stdlib.h>

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "simgpu/cuda/images/cubin.h"
+#include "simgpu/cuda/images/images.h"
 
 enum {
 	STO_ENTRY = 0x10,

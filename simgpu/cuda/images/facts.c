@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Facts about a code image in the order of their discovery. */
-#include "simgpu/cuda/images/facts.h"
+#include "simgpu/cuda/images/images.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,14 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Code images: detects their kind, and chooses from a fat binary the entry that the driver would choose. */
-#include "simgpu/cuda/images/image.h"
+#include "simgpu/cuda/images/images.h"
 
 #include <elf.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "simgpu/cuda/images/cubin.h"
-#include "simgpu/cuda/images/fat.h"
-#include "simgpu/cuda/images/ptx.h"
 
 #define WRAPPER UINT32_C(0x466243b1) /* the wrapper that a compiled program passes: points to the fat binary */
 

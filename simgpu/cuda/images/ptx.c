@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "simgpu/cuda/images/ptx.h"
+#include "simgpu/cuda/images/images.h"
 
 struct reader {
 	const char *at, *end;

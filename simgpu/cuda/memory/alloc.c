@@ -3,12 +3,12 @@
  * Plain device memory: allocation and freeing. The device is charged in 2 MiB pages, so NVML, MemGetInfo and the sum
  * over all clients agree to the byte.
  */
-#include "simgpu/cuda/memory/alloc.h"
+#include "simgpu/cuda/memory/memory.h"
 
 #include "simgpu/cuda/base/call.h"
-#include "simgpu/cuda/graphs/capture.h"
-#include "simgpu/cuda/pools/async.h"
-#include "simgpu/cuda/ranges/range.h"
+#include "simgpu/cuda/graphs/graphs.h"
+#include "simgpu/cuda/pools/pools.h"
+#include "simgpu/cuda/ranges/ranges.h"
 #include "simgpu/node/wall.h"
 
 #define CLASSES 12 /* 512 B, 1 KiB … 1 MiB */

@@ -6,14 +6,14 @@
  * Sparse and deferred arrays have no memory until some is mapped to them, and cuMemMapArrayAsync is not simulated: they
  * can be created and described, but not written to.
  */
-#include "simgpu/cuda/memory/array.h"
+#include "simgpu/cuda/memory/memory.h"
 
 #include <stdlib.h>
 
 #include "nativecommon/footprint.h"
 #include "simgpu/cuda/base/call.h"
-#include "simgpu/cuda/graphs/capture.h"
-#include "simgpu/cuda/ranges/range.h"
+#include "simgpu/cuda/graphs/graphs.h"
+#include "simgpu/cuda/ranges/ranges.h"
 
 #define ROW_BYTES UINT64_C(512)
 #define MAX_WIDTH 131072 /* limits of H100 and A100, in elements: 1D and 2D */

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Host memory that devices can access: the caller's own, or allocated here and page-aligned. Devices use the same
  * address. */
-#include "simgpu/cuda/memory/host.h"
+#include "simgpu/cuda/memory/memory.h"
 
 #include <stdlib.h>
 
 #include "simgpu/cuda/base/call.h"
-#include "simgpu/cuda/ranges/arena.h"
+#include "simgpu/cuda/ranges/ranges.h"
 
 /* One block of such memory. A process has few of them, so a list is enough. */
 struct host_block {

@@ -4,7 +4,7 @@
  * it maps them at addresses of this process. Only the exporter is charged. Both must see each other in /proc, with
  * permission.
  */
-#include "simgpu/cuda/memory/ipc.h"
+#include "simgpu/cuda/memory/memory.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -14,7 +14,6 @@
 #include <unistd.h>
 
 #include "simgpu/cuda/base/call.h"
-#include "simgpu/cuda/memory/block.h"
 
 #define MAGIC UINT64_C(0x0031504943504953)
 

@@ -6,7 +6,7 @@
  * the shareable handle. It is charged from its creation until the last handle and the last mapping end; imported memory
  * is charged to its exporter only, and no longer once the exporter has released it.
  */
-#include "simgpu/cuda/memory/physical.h"
+#include "simgpu/cuda/memory/memory.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -16,9 +16,7 @@
 #include <unistd.h>
 
 #include "simgpu/cuda/base/call.h"
-#include "simgpu/cuda/ranges/charge.h"
-#include "simgpu/cuda/ranges/memfd.h"
-#include "simgpu/cuda/ranges/range.h"
+#include "simgpu/cuda/ranges/ranges.h"
 
 #define MEMFD "sim-physical-" /* followed by the GPU's number, which an importer cannot find out otherwise */
 

@@ -3,13 +3,12 @@
  * Addresses apart from memory: cuMemAddressReserve, cuMemMap, and their lifetimes. Mapping shows a range of a file
  * (physical.c) at reserved addresses, so two mappings of one handle are the same bytes, in this process or in two.
  */
-#include "simgpu/cuda/memory/vmm.h"
+#include "simgpu/cuda/memory/memory.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "simgpu/cuda/base/call.h"
-#include "simgpu/cuda/memory/physical.h"
 
 struct mapping {
 	struct sim_physical *physical;

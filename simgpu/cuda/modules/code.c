@@ -2,7 +2,7 @@
 /* One lock for modules, their functions and variables; each of them depends on it. */
 #include <pthread.h>
 
-#include "simgpu/cuda/modules/code.h"
+#include "simgpu/cuda/modules/modules.h"
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 

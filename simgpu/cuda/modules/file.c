@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reading a file that a program names. */
-#include "simgpu/cuda/modules/file.h"
+#include "simgpu/cuda/modules/modules.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Attributes of functions and kernels, their duration, and how many of their blocks fit an SM. */
-#include "simgpu/cuda/modules/function.h"
+#include "simgpu/cuda/modules/modules.h"
 
 #include <string.h>
 

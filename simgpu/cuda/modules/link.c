@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "simgpu/cuda/base/call.h"
-#include "simgpu/cuda/images/fat.h"
-#include "simgpu/cuda/modules/file.h"
+#include "simgpu/cuda/images/images.h"
+#include "simgpu/cuda/modules/modules.h"
 
 #define TAG UINT32_C(0x4c4e4b31)
 

@@ -4,10 +4,8 @@
 #include <string.h>
 
 #include "simgpu/cuda/base/call.h"
-#include "simgpu/cuda/images/image.h"
-#include "simgpu/cuda/modules/file.h"
-#include "simgpu/cuda/modules/function.h"
-#include "simgpu/cuda/modules/variable.h"
+#include "simgpu/cuda/images/images.h"
+#include "simgpu/cuda/modules/modules.h"
 
 /* `context` NULL: a library. */
 static CUresult make(struct CUctx_st *context, const void *code, struct CUmod_st **ret_module)

@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "simgpu/cuda/modules/variable.h"
+#include "simgpu/cuda/modules/modules.h"
 
 #include "simgpu/cuda/base/call.h"
-#include "simgpu/cuda/ranges/arena.h"
+#include "simgpu/cuda/ranges/ranges.h"
 
 /* A variable of an image in one context. */
 struct sim_variable {

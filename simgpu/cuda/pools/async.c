@@ -1,15 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Stream-ordered allocation: from a pool at the call, and under capture as nodes of the graph. */
-#include "simgpu/cuda/pools/async.h"
+#include "simgpu/cuda/pools/pools.h"
 
 #include <string.h>
 
-#include "simgpu/cuda/graphs/capture.h"
-#include "simgpu/cuda/pools/graph_memory.h"
-#include "simgpu/cuda/pools/pool.h"
-#include "simgpu/cuda/pools/share.h"
-#include "simgpu/cuda/streams/hold.h"
-#include "simgpu/cuda/streams/stream.h"
+#include "simgpu/cuda/graphs/graphs.h"
+#include "simgpu/cuda/streams/streams.h"
 
 bool sim_pool_free(uint64_t address)
 {

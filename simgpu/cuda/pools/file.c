@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The file of a shareable pool. */
-#include "simgpu/cuda/pools/file.h"
+#include "simgpu/cuda/pools/pools.h"
 
 #include <stdio.h>
 #include <sys/mman.h>

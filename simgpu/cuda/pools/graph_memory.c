@@ -5,11 +5,10 @@
  * to the largest need of the nodes at one time, stays after the memory is freed, and returns to the device by
  * cuDeviceGraphMemTrim alone.
  */
-#include "simgpu/cuda/pools/graph_memory.h"
+#include "simgpu/cuda/pools/pools.h"
 
 #include "simgpu/cuda/base/call.h"
-#include "simgpu/cuda/ranges/charge.h"
-#include "simgpu/cuda/ranges/arena.h"
+#include "simgpu/cuda/ranges/ranges.h"
 
 #define DEVICES 64
 

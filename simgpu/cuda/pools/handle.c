@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "simgpu/cuda/base/call.h"
-#include "simgpu/cuda/pools/pool.h"
+#include "simgpu/cuda/pools/pools.h"
 
 SIM_API CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device)
 {

@@ -7,13 +7,12 @@
  * frees it, because a process's work is queued in the order of its calls. A chunk is released only when the device has
  * passed its last free.
  */
-#include "simgpu/cuda/pools/pool.h"
+#include "simgpu/cuda/pools/pools.h"
 
 #include <stdlib.h>
 
 #include "simgpu/cuda/base/queue.h"
-#include "simgpu/cuda/ranges/charge.h"
-#include "simgpu/cuda/ranges/range.h"
+#include "simgpu/cuda/ranges/ranges.h"
 
 #define BLOCK_STEP 512
 

@@ -7,7 +7,7 @@
  * exporter is charged. An importer allocates no memory; when it frees an imported allocation, the exporter's is
  * unchanged.
  */
-#include "simgpu/cuda/pools/share.h"
+#include "simgpu/cuda/pools/pools.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -16,8 +16,7 @@
 #include <unistd.h>
 
 #include "simgpu/cuda/base/call.h"
-#include "simgpu/cuda/pools/pool.h"
-#include "simgpu/cuda/ranges/memfd.h"
+#include "simgpu/cuda/ranges/ranges.h"
 
 #define MAGIC UINT64_C(0x314c4f4f504d4953)
 

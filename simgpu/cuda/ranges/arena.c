@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Pages of device address space: see arena.h. Callers hold the lock. */
-#include "simgpu/cuda/ranges/arena.h"
+#include "simgpu/cuda/ranges/ranges.h"
 
 #include <fcntl.h>
 #include <stdlib.h>

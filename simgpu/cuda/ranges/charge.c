@@ -3,11 +3,11 @@
  * Charging a device. Code that keeps unused memory lies above this layer: it registers a callback, which is called when
  * a device is full, like shrinkers in a kernel.
  */
-#include "simgpu/cuda/ranges/charge.h"
+#include "simgpu/cuda/ranges/ranges.h"
 
 #include <stddef.h>
 
-#include "simgpu/cuda/base/gate.h"
+#include "simgpu/cuda/base/call.h"
 #include "simgpu/node/wall.h"
 
 static void (*give_back)(struct sim_device *device); /* under the memory lock; NULL = no callback registered */

@@ -1,10 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Charged ranges. Small ones share pages, so the charge of a context's small ranges together is in whole pages. */
-#include "simgpu/cuda/ranges/range.h"
+#include "simgpu/cuda/ranges/ranges.h"
 
+#include <ctype.h>
 #include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
-#include "simgpu/cuda/ranges/charge.h"
+#include "simgpu/cuda/base/process.h"
 
 static uint64_t in_pages(uint64_t bytes)
 {
@@ -89,4 +94,27 @@ void sim_range_drop(struct sim_range *range)
 		__atomic_sub_fetch(&sim_process()->client->managed, 1, __ATOMIC_RELAXED);
 	(is_managed(range) ? sim_uncharge_managed : sim_uncharge)(sim_device_get(range->device), charged);
 	sim_range_free(range);
+}
+
+/* Files of shared memory: the name holds the kind and the GPU's number, which an importer cannot find out otherwise. */
+
+CUresult sim_memfd_device(int fd, const char *kind, int *ret_device)
+{
+	char link[64], target[96], wanted[64];
+	unsigned gpu;
+
+	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+	ssize_t n = readlink(link, target, sizeof(target) - 1);
+
+	target[n > 0 ? n : 0] = 0;
+	snprintf(wanted, sizeof(wanted), "/memfd:%s", kind);
+	if (strncmp(target, wanted, strlen(wanted)) != 0 || !isdigit((unsigned char)target[strlen(wanted)]))
+		return CUDA_ERROR_INVALID_VALUE;
+	gpu = (unsigned)strtoul(target + strlen(wanted), NULL, 10);
+	for (int d = 0; sim_device_get(d); d++)
+		if (sim_device_get(d)->gpu_index == gpu) {
+			*ret_device = d;
+			return CUDA_SUCCESS;
+		}
+	return CUDA_ERROR_INVALID_DEVICE;
 }

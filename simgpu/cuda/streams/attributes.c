@@ -2,7 +2,7 @@
 /* Stream attributes, which are stored and have no effect here. */
 #include <string.h>
 
-#include "simgpu/cuda/streams/stream.h"
+#include "simgpu/cuda/streams/streams.h"
 
 /* Index at which a stream stores an attribute; -1: an attribute of launches only. */
 static int slot_of(CUstreamAttrID id)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The queues of held streams: see hold.h. */
-#include "simgpu/cuda/streams/hold.h"
+#include "simgpu/cuda/streams/streams.h"
 
 #include <pthread.h>
 #include <signal.h>

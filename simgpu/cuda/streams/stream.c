@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Streams: the handles, and the default ones. */
-#include "simgpu/cuda/streams/stream.h"
+#include "simgpu/cuda/streams/streams.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-
-#include "simgpu/cuda/streams/hold.h"
 
 static pthread_mutex_t list_mutex = PTHREAD_MUTEX_INITIALIZER;
 

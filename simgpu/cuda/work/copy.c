@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "simgpu/cuda/base/call.h"
-#include "simgpu/cuda/memory/array.h"
+#include "simgpu/cuda/memory/memory.h"
 #include "simgpu/cuda/work/transfer.h"
 
 static struct sim_copy_end at_host(const void *address)

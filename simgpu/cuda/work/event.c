@@ -5,9 +5,8 @@
 #include <string.h>
 
 #include "simgpu/cuda/base/queue.h"
-#include "simgpu/cuda/graphs/capture.h"
-#include "simgpu/cuda/streams/hold.h"
-#include "simgpu/cuda/streams/stream.h"
+#include "simgpu/cuda/graphs/graphs.h"
+#include "simgpu/cuda/streams/streams.h"
 #include "simgpu/cuda/work/wait.h"
 
 static pthread_mutex_t cell_mutex = PTHREAD_MUTEX_INITIALIZER;

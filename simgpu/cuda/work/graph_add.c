@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cuGraphAddNode: one call for all kinds of nodes, each added as by its own call. */
 #include "simgpu/cuda/base/call.h"
-#include "simgpu/cuda/graphs/graph.h"
+#include "simgpu/cuda/graphs/graphs.h"
 
 CUresult cuGraphAddKernelNode_v2(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, const CUDA_KERNEL_NODE_PARAMS *);
 CUresult cuGraphAddEmptyNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t);

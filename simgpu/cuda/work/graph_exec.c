@@ -4,9 +4,8 @@
 #include <string.h>
 
 #include "simgpu/cuda/base/queue.h"
-#include "simgpu/cuda/pools/graph_memory.h"
-#include "simgpu/cuda/streams/hold.h"
-#include "simgpu/cuda/streams/stream.h"
+#include "simgpu/cuda/pools/pools.h"
+#include "simgpu/cuda/streams/streams.h"
 #include "simgpu/cuda/work/graph_nodes.h"
 #include "simgpu/cuda/work/memop.h"
 

@@ -6,8 +6,8 @@
 
 #include "simgpu/cuda/base/call.h"
 #include "simgpu/cuda/base/queue.h"
-#include "simgpu/cuda/modules/function.h"
-#include "simgpu/cuda/pools/graph_memory.h"
+#include "simgpu/cuda/modules/modules.h"
+#include "simgpu/cuda/pools/pools.h"
 
 static CUresult add(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
                     const struct sim_node_params *params)

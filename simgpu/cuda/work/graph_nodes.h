@@ -3,7 +3,7 @@
 #ifndef SIM_GRAPH_NODES_H
 #define SIM_GRAPH_NODES_H
 
-#include "simgpu/cuda/graphs/graph.h"
+#include "simgpu/cuda/graphs/graphs.h"
 
 /* Check a kernel node's parameters and convert them to the simulator's form. */
 CUresult sim_kernel_params(const CUDA_KERNEL_NODE_PARAMS *p, struct sim_node_params *ret);

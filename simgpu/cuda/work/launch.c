@@ -3,11 +3,10 @@
 #include <time.h>
 
 #include "simgpu/cuda/base/queue.h"
-#include "simgpu/cuda/graphs/capture.h"
-#include "simgpu/cuda/modules/function.h"
-#include "simgpu/cuda/ranges/charge.h"
-#include "simgpu/cuda/streams/hold.h"
-#include "simgpu/cuda/streams/stream.h"
+#include "simgpu/cuda/graphs/graphs.h"
+#include "simgpu/cuda/modules/modules.h"
+#include "simgpu/cuda/ranges/ranges.h"
+#include "simgpu/cuda/streams/streams.h"
 
 #define LOADING_NS 500000
 

@@ -4,9 +4,8 @@
 #include <string.h>
 
 #include "simgpu/cuda/base/queue.h"
-#include "simgpu/cuda/memory/block.h"
-#include "simgpu/cuda/streams/hold.h"
-#include "simgpu/cuda/streams/stream.h"
+#include "simgpu/cuda/memory/memory.h"
+#include "simgpu/cuda/streams/streams.h"
 #include "simgpu/cuda/work/transfer.h"
 
 /* The flavours of a per-thread default stream. */

@@ -6,11 +6,9 @@
  */
 #include "simgpu/cuda/work/memop.h"
 
-#include "simgpu/cuda/graphs/capture.h"
-#include "simgpu/cuda/memory/block.h"
-#include "simgpu/cuda/memory/host.h"
-#include "simgpu/cuda/streams/hold.h"
-#include "simgpu/cuda/streams/stream.h"
+#include "simgpu/cuda/graphs/graphs.h"
+#include "simgpu/cuda/memory/memory.h"
+#include "simgpu/cuda/streams/streams.h"
 
 #define MOST_OPS 255 /* "must be less than 256" */
 

@@ -13,12 +13,9 @@
 #include <string.h>
 
 #include "simgpu/cuda/base/queue.h"
-#include "simgpu/cuda/graphs/capture.h"
-#include "simgpu/cuda/memory/array.h"
-#include "simgpu/cuda/memory/block.h"
-#include "simgpu/cuda/memory/host.h"
-#include "simgpu/cuda/streams/hold.h"
-#include "simgpu/cuda/streams/stream.h"
+#include "simgpu/cuda/graphs/graphs.h"
+#include "simgpu/cuda/memory/memory.h"
+#include "simgpu/cuda/streams/streams.h"
 
 enum place { HOST, DEVICE };
 

@@ -5,7 +5,7 @@
 
 #include <stddef.h>
 
-#include "simgpu/cuda/graphs/graph.h"
+#include "simgpu/cuda/graphs/graphs.h"
 
 #define SIM_LINK_BYTES_PER_NS 25 /* 25 GB/s: the rate of a PCIe 4.0 x16 slot, to the host and between GPUs */
 

@@ -3,10 +3,9 @@
 #include "simgpu/cuda/work/wait.h"
 
 #include "simgpu/cuda/base/queue.h"
-#include "simgpu/cuda/graphs/capture.h"
-#include "simgpu/cuda/pools/pool.h"
-#include "simgpu/cuda/streams/hold.h"
-#include "simgpu/cuda/streams/stream.h"
+#include "simgpu/cuda/graphs/graphs.h"
+#include "simgpu/cuda/pools/pools.h"
+#include "simgpu/cuda/streams/streams.h"
 
 CUresult sim_synchronise(struct CUctx_st *context, uint64_t sequence)
 {

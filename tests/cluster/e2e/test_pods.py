@@ -18,7 +18,6 @@ from tests.kit.node import until
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 CONTEXT_BYTES = 300 << 20
 """Less than what any simulated card's context takes."""
-WHOLE_MIB = 70000
 """More than half of a card, so that two of them cannot be on one."""
 
 

@@ -22,7 +22,7 @@
 
 #include "nativecommon/clock.h"
 #include "interpose/attach/oldglibc.h"
-#include "interpose/attach/settings.h"
+#include "interpose/attach/places.h"
 #include "proto/register.h"
 
 #define FD 1000000 /* not a real descriptor: calls that are not replaced here fail */

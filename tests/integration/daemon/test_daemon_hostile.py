@@ -7,7 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.kit.daemon.harness import Daemon, Tenant, daemon, until
+from tests.kit.daemon.harness import (
+    Daemon,
+    daemon,
+    neighbour_is_well,
+    registered,
+    until,
+)
 
 HUGE = (1 << 64) - 1
 
@@ -29,22 +35,10 @@ def view(node: Daemon, name: str) -> object:
     return grant.devices[0]
 
 
-def hostile(node: Daemon, name: str) -> Tenant:
-    tenant = node.run("--gpumem", "1Gi", "--cores", "5", "--name", name)
-    assert tenant.do("register")["slot"] == 0
-    return tenant
-
-
-def neighbour_is_well(node: Daemon) -> None:
-    other = node.run("--gpumem", "1Gi", "--cores", "5")
-    assert other.do("register")["error"] == 0
-    other.kill()
-
-
 @pytest.mark.parametrize("size", [0, 1, 4096, 4097, 299007])
 def test_truncating_the_usage_file_is_repaired_and_counted(node: Daemon, size: int) -> None:
     name = f"cut-{size}"
-    tenant = hostile(node, name)
+    tenant = registered(node, name)
     # Not through the tenant's mapping: touching it now would be its own SIGBUS.
     tenant.do("truncate", size)
     until("it is counted", lambda: tampers(node, name) >= 1)
@@ -55,7 +49,7 @@ def test_truncating_the_usage_file_is_repaired_and_counted(node: Daemon, size: i
 
 
 def test_garbage_everywhere_is_counted_and_believed_nowhere(node: Daemon) -> None:
-    tenant = hostile(node, "garbage")
+    tenant = registered(node, "garbage")
     tenant.do("set", 0, "launches", 5)
     until("the good value is seen", lambda: view(node, "garbage").launches_total == 5)
     tenant.do("garbage")
@@ -75,7 +69,7 @@ def test_garbage_everywhere_is_counted_and_believed_nowhere(node: Daemon) -> Non
 )
 def test_an_impossible_value_is_counted_and_not_shown(node: Daemon, field: str) -> None:
     name = f"huge-{field}"
-    tenant = hostile(node, name)
+    tenant = registered(node, name)
     tenant.do("set", 0, "launches", 1)
     until("the slot is known", lambda: view(node, name).launches_total == 1)
     tenant.do("set", 0, field, HUGE)
@@ -89,7 +83,7 @@ def test_an_impossible_value_is_counted_and_not_shown(node: Daemon, field: str) 
 
 
 def test_a_counter_that_runs_backwards_is_counted(node: Daemon) -> None:
-    tenant = hostile(node, "back")
+    tenant = registered(node, "back")
     tenant.do("set", 0, "launches", 1000)
     until("it is seen", lambda: view(node, "back").launches_total == 1000)
     tenant.do("set", 0, "launches", 1)
@@ -99,7 +93,7 @@ def test_a_counter_that_runs_backwards_is_counted(node: Daemon) -> None:
 
 
 def test_a_heartbeat_from_the_future_keeps_nobody_active(node: Daemon) -> None:
-    tenant = hostile(node, "future")
+    tenant = registered(node, "future")
     tenant.do("set", 0, "consumed_ns", 10**12)
     tenant.do("beat", 0, HUGE)
     until("it turned idle", lambda: tenant.do("turn", 0)["active_grants"] == 0)
@@ -107,7 +101,7 @@ def test_a_heartbeat_from_the_future_keeps_nobody_active(node: Daemon) -> None:
 
 
 def test_closing_the_socket_does_not_give_the_charge_back(node: Daemon) -> None:
-    tenant = hostile(node, "closer")
+    tenant = registered(node, "closer")
     tenant.do("set", 0, "charged_bytes", 1 << 29)
     until("it is seen", lambda: view(node, "closer").memory_used_bytes == 1 << 29)
     tenant.do("close")
@@ -117,7 +111,7 @@ def test_closing_the_socket_does_not_give_the_charge_back(node: Daemon) -> None:
 
 
 def test_a_program_that_becomes_another_gives_its_slot_back(node: Daemon) -> None:
-    tenant = hostile(node, "exec")
+    tenant = registered(node, "exec")
     tenant.do("set", 0, "charged_bytes", 1 << 29)
     until("it is seen", lambda: view(node, "exec").memory_used_bytes == 1 << 29)
     assert tenant.do("exec") == "ready"
@@ -126,7 +120,7 @@ def test_a_program_that_becomes_another_gives_its_slot_back(node: Daemon) -> Non
 
 
 def test_a_claim_on_every_slot_locks_only_its_own_grant(node: Daemon) -> None:
-    tenant = hostile(node, "greedy")
+    tenant = registered(node, "greedy")
     for slot in range(1, 256):
         tenant.do("claim", slot)
     until("all are adopted", lambda: _processes(node, "greedy") == 256)

@@ -12,9 +12,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "interpose/attach/attach.h"
 #include "interpose/compute/throttle.h"
@@ -114,19 +112,6 @@ static void *plan(void *arg)
 	return NULL;
 }
 
-static void map_policy(void)
-{
-	char path[512];
-	int fd;
-
-	snprintf(path, sizeof(path), "%s/%s", getenv("SLUICE_GRANT_DIR"), SLUICE_POLICY_FILE);
-	fd = open(path, O_RDWR);
-	CHECK(fd >= 0);
-	policy = mmap(NULL, SLUICE_POLICY_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	CHECK(policy != MAP_FAILED);
-	close(fd);
-}
-
 int main(int argc, char **argv)
 {
 	int threads = argc > 1 ? (int)strtol(argv[1], NULL, 10) : 4;
@@ -136,7 +121,7 @@ int main(int argc, char **argv)
 	void *stub;
 
 	launches = argc > 2 ? strtol(argv[2], NULL, 10) : 5000;
-	map_policy();
+	policy = map_policy();
 	CHECK_EQUAL(cuInit(0), CUDA_SUCCESS);
 	CHECK_EQUAL(cuMemAlloc_v2(&p, 1), CUDA_ERROR_INVALID_CONTEXT);
 	for (int i = 0; i < DEVICES; i++)

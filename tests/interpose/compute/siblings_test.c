@@ -8,13 +8,10 @@
  * The interposer is linked in, so that the sanitizers see it. The region is the one SLUICE_GRANT_DIR names; this
  * process also acts as the daemon.
  */
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "nativecommon/clock.h"
 #include "interpose/compute/rules/fair.h"
@@ -168,19 +165,6 @@ static void quiet(void)
 	CHECK_EQUAL(siblings_ahead_ns(0, now_ns + 3000000 + FAIR_WANTS_NS), 0); /* the sibling has ended */
 }
 
-static void map_policy(void)
-{
-	char path[512];
-	int fd;
-
-	snprintf(path, sizeof(path), "%s/%s", getenv("SLUICE_GRANT_DIR"), SLUICE_POLICY_FILE);
-	fd = open(path, O_RDWR);
-	CHECK(fd >= 0);
-	policy = mmap(NULL, SLUICE_POLICY_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	CHECK(policy != MAP_FAILED);
-	close(fd);
-}
-
 int main(int argc, char **argv)
 {
 	int threads = argc > 1 ? (int)strtol(argv[1], NULL, 10) : 4;
@@ -188,7 +172,7 @@ int main(int argc, char **argv)
 
 	rounds = argc > 2 ? strtol(argv[2], NULL, 10) : 2000;
 	CHECK(threads >= 1 && threads <= 16);
-	map_policy();
+	policy = map_policy();
 	struct sluice_policy_device limits = policy->dev[0];
 
 	limits.share_ppm = 900000;

@@ -14,9 +14,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "interpose/attach/attach.h"
 #include "interpose/driver/driver.h"
@@ -203,19 +201,6 @@ static void threads_work(long moves, uint64_t seed)
 		pthread_join(threads[i], NULL);
 }
 
-static void map_policy(void)
-{
-	char path[512];
-	int fd;
-
-	snprintf(path, sizeof(path), "%s/%s", getenv("SLUICE_GRANT_DIR"), SLUICE_POLICY_FILE);
-	fd = open(path, O_RDWR);
-	CHECK(fd >= 0);
-	policy = mmap(NULL, SLUICE_POLICY_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	CHECK(policy != MAP_FAILED);
-	close(fd);
-}
-
 int main(int argc, char **argv)
 {
 	long moves = argc > 1 ? strtol(argv[1], NULL, 10) : 200;
@@ -223,7 +208,7 @@ int main(int argc, char **argv)
 	CUmemoryPool pool;
 	void *stub;
 
-	map_policy();
+	policy = map_policy();
 	CHECK_EQUAL(cuInit(0), CUDA_SUCCESS);
 	CHECK_EQUAL(cuDevicePrimaryCtxRetain(&primary, 0), CUDA_SUCCESS);
 	CHECK_EQUAL(cuCtxSetCurrent(primary), CUDA_SUCCESS);

@@ -203,3 +203,17 @@ def daemon(extra_config: str = "", start: bool = True, module: str = "") -> Iter
         raise
     finally:
         made.close()
+
+
+def registered(node: Daemon, name: str) -> Tenant:
+    """A tenant in a grant of its own, in slot 0 of its region."""
+    tenant = node.run("--gpumem", "1Gi", "--cores", "5", "--name", name)
+    assert tenant.do("register")["slot"] == 0
+    return tenant
+
+
+def neighbour_is_well(node: Daemon) -> None:
+    """Another tenant of this daemon can still register."""
+    other = node.run("--gpumem", "1Gi", "--cores", "5")
+    assert other.do("register")["error"] == 0
+    other.kill()

@@ -15,10 +15,10 @@ from typing import Any, Final
 
 import pytest
 
-from tests.golden import check
+from tests.golden import check_entry
 from tests.queue.manifests.collected import FOLDER, SETS
 
-GOLDEN: Final = Path(__file__).parent / "golden"
+GOLDEN: Final = Path(__file__).parent / "golden.json"
 ROOT: Final = Path(__file__).resolve().parents[3]
 SLUICE: Final = Path(sys.executable).parent / "sluice"
 HOW_MANY_CYCLES: Final = "cycles"
@@ -53,19 +53,15 @@ def pinned(verb: str, folder: str) -> dict[str, Any]:
     return {"exit_status": status, "answer": said}
 
 
-def golden_file(verb: str, folder: str) -> Path:
-    return GOLDEN / f"{verb}-{folder}.json"
-
-
 @pytest.mark.parametrize("verb", ["lint", "simulate"])
 @pytest.mark.parametrize("folder", SETS, ids=lambda path: path.name)
 def test_the_answer_is_the_recorded_one(verb: str, folder: Path) -> None:
-    check(golden_file(verb, folder.name), json.dumps(pinned(verb, folder.name), indent=2) + "\n")
+    check_entry(GOLDEN, f"{verb} {folder.name}", pinned(verb, folder.name))
 
 
 def test_nothing_is_recorded_of_folders_that_are_gone() -> None:
-    wanted = {golden_file(verb, one.name) for verb in ("lint", "simulate") for one in SETS}
-    assert set(GOLDEN.glob("*.json")) == wanted
+    wanted = {f"{verb} {one.name}" for verb in ("lint", "simulate") for one in SETS}
+    assert set(json.loads(GOLDEN.read_text())) == wanted
 
 
 @pytest.mark.parametrize(

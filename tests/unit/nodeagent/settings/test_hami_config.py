@@ -15,11 +15,11 @@ from nodeagent.core.reload import Loaded
 from nodeagent.settings.daemon import ConfigError
 from nodeagent.settings.kubelet import DEFAULTS
 from sluicecommon.hami.sections import NODE_KEYS, NVIDIA_KEYS, VENDORS
-from tests.golden import check
+from tests.golden import check_entry
 from tests.kit.places import REPO
 
 FILES = sorted((REPO / "examples" / "from-hami").glob("*.yaml"))
-GOLDEN = REPO / "tests" / "golden" / "hami"
+GOLDEN = REPO / "tests" / "golden" / "hami.json"
 UUID = "GPU-12345678-1234-1234-1234-123456789012"
 
 
@@ -71,8 +71,8 @@ def test_each_file_as_it_is(path: Path) -> None:
         lines.append(f"{node}: {json.dumps(said)}")
         lines += [f"  warning: {one}" for one in found.warnings]
         lines += [f"  refused: {one}" for one in found.problems]
-    text = "\n".join(lines).replace(f"{path.parent}/", "")
-    check(GOLDEN / f"{path.stem}.txt", text + "\n")
+    lines = [line.replace(f"{path.parent}/", "") for line in lines]
+    check_entry(GOLDEN, path.stem, lines)
 
 
 def test_a_config_map_and_the_bare_file_mean_the_same(tmp_path: Path) -> None:

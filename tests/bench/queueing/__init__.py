@@ -1,1 +1,0 @@
-"""Benchmarks of the queue: its engine, its placement and its service."""

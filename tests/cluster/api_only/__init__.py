@@ -1,1 +1,0 @@
-"""Scenarios that need an API server only."""

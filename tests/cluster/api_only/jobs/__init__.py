@@ -1,1 +1,0 @@
-"""Jobs of every framework and under every policy, decided upon in a real API server."""

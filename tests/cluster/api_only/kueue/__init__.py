@@ -1,1 +1,0 @@
-"""Beside the real Kueue, and after it."""

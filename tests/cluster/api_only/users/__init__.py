@@ -1,1 +1,0 @@
-"""Commands and manifests of users, against a real API server."""

@@ -1,1 +1,0 @@
-"""Scenarios on a whole node, in the order of conftest.py."""

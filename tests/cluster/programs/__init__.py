@@ -1,1 +1,0 @@
-"""Programs of a test cluster: built once from pinned sources, packed and signed."""

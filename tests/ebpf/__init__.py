@@ -1,1 +1,0 @@
-"""The programs of nodeagent/bpf in this machine's kernel, for real; needs root."""

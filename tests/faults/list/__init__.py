@@ -1,1 +1,0 @@
-"""The list of faults and findings, and what checks it."""

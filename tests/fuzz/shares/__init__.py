@@ -1,1 +1,0 @@
-"""Readers around pods that ask for shares."""

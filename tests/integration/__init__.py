@@ -1,1 +1,0 @@
-"""The product in one piece, by scene: real processes over the simulated driver."""

@@ -1,1 +1,0 @@
-"""Claims of dynamic resource allocation on a whole daemon."""

@@ -1,1 +1,0 @@
-"""The driver, the cards and what is read of them."""

@@ -1,1 +1,0 @@
-"""Programs without a grant: found, held, and held on."""

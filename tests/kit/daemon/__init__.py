@@ -1,1 +1,0 @@
-"""A daemon with invented GPUs, and tenants without CUDA."""

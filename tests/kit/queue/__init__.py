@@ -1,1 +1,0 @@
-"""The queue of a test: a real controller, and the objects it is configured with."""

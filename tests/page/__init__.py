@@ -1,1 +1,0 @@
-"""The page in a real Chromium, against the real services."""

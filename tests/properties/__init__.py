@@ -1,1 +1,0 @@
-"""Properties that hold for every input: reducers, arithmetic, allocation against a model."""

@@ -1,1 +1,0 @@
-"""Claims, counted for quota."""

@@ -1,1 +1,0 @@
-"""The node under random load and kills for as long as you like; `make soak` runs it."""

@@ -1,1 +1,0 @@
-"""Claims of DRA."""
