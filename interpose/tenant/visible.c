@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #include "interpose/attach/attach.h"
-#include "interpose/attach/reallib.h"
+#include "interpose/attach/places.h"
 
 #define VARIABLE "CUDA_VISIBLE_DEVICES"
 #define NVML_UUID_BYTES 96

@@ -57,11 +57,7 @@ def cluster_rules() -> list[Rule]:
         _rule(GROUP, ["workloads"], "get", "list", "watch", "create", "patch", "delete"),
         _rule(GROUP, ["workloads/status"], "patch"),
         # An owner reference with blockOwnerDeletion needs update on the owner's finalizers.
-        *(
-            rule
-            for group, plurals in job_resources().items()
-            for rule in _of_jobs(group, plurals)
-        ),
+        *(rule for group, plurals in job_resources().items() for rule in _of_jobs(group, plurals)),
         # The provisioning check creates requests to the cluster autoscaler.
         _rule(GROUP, ["provisioningrequestconfigs"], "list", "watch"),
         _rule(GROUP, ["admissionchecks/status"], "patch"),

@@ -1,1 +1,0 @@
-"""Comparisons of Sluice with the documented behaviour of other projects, as data."""

@@ -1,1 +1,0 @@
-"""Sluice's queue against Kueue's semantics: verdicts on objects and whole runs, read from data."""
