@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.cluster.api import ApiError
 from tests.cluster.api_only.placing.queued import (
     NODES,
     kept,
@@ -52,6 +53,21 @@ def is_leading(replica: Replica) -> bool:
     return replica.process is not None and "placing pods" in replica.life
 
 
+def create(plane: ControlPlane, document: dict[str, Any]) -> None:
+    """Create a job, again and again while no replica answers its webhook: it is refused then."""
+
+    def is_created() -> bool:
+        try:
+            plane.api.create("jobs", "default", document)
+        except ApiError as error:
+            if "failed calling webhook" not in str(error):
+                raise
+            return False
+        return True
+
+    until(f"{document['metadata']['name']} is created", is_created, 60)
+
+
 def test_no_card_is_promised_twice_while_leaders_are_killed(
     control_plane: ControlPlane, tmp_path: Path
 ) -> None:
@@ -72,7 +88,7 @@ def test_no_card_is_promised_twice_while_leaders_are_killed(
             made: set[str] = set()
             for n in range(JOBS_AT_ONCE):
                 kind = KINDS[n % len(KINDS)]
-                plane.api.create("jobs", "default", queue_job(f"job-{n}", 1 + n % 3, **kind))
+                create(plane, queue_job(f"job-{n}", 1 + n % 3, **kind))
                 plane.api.call("POST", PODS, gpu_pod(f"plain-{n}", **KINDS[(n + 1) % 4]))
                 if n % (JOBS_AT_ONCE // KILLS) == 3:
                     kill_the_leader(both)

@@ -40,6 +40,7 @@ def replica(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactor
     settings = [f"{name}=127.0.0.1:{port}" for name, port in ports.items()]
     settings += [f"tls.certificate={place}/server.crt", f"tls.key={place}/server.key"]
     settings += ["kubernetes.audience=sluice-queue", "extender.callers=sluice"]
+    settings += ["kubernetes.leader_lease_s=15"]  # The default; tests have one of seconds.
     settings += [f"page.certificate={place}/server.crt", f"page.key={place}/server.key"]
     with asked(control_plane, place, *settings) as made:
         (url,) = [word for word in made.command if word.startswith("kubernetes.webhooks_listen=")]
