@@ -86,7 +86,7 @@ gpu-check: build ## the same promises on a real GPU, in 9 minutes; needs one
 	tests/gpu/run $(GPU_ARGS)
 
 gpu-archive: build ## one archive that measures on a machine with a GPU, without network: build/sluice-gpu.tar.gz
-	$(BIN)/python packaging/development/gpu_archive.py build/sluice-gpu.tar.gz
+	$(BIN)/python packaging/release/gpu_archive.py build/sluice-gpu.tar.gz
 
 docs: $(VENV)/.ready ## write what is generated from the code: docs/reference
 	$(BIN)/python packaging/generate/reference.py configuration.md >docs/reference/configuration.md

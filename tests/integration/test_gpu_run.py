@@ -134,7 +134,7 @@ def test_it_runs_over_the_simulator(tmp_path: Path) -> None:
 @pytest.mark.full
 def test_the_archive_runs_in_an_empty_directory(tmp_path: Path) -> None:
     archive = tmp_path / "archive.tar.gz"
-    script = REPO / "packaging" / "development" / "gpu_archive.py"
+    script = REPO / "packaging" / "release" / "gpu_archive.py"
     subprocess.run([sys.executable, script, archive], check=True)
     assert archive.stat().st_size <= 40 << 20
     with tarfile.open(archive) as file:

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from tests.kit.places import REPO
+from tests.kit.pod_security import violations
 from tests.packages.chart import SECRETS, needs_helm, of, rendered, template
-from tests.packages.pod_security import violations
 
 INSTALL = (REPO / "docs" / "install.md").read_text()
 MODES = ("standalone", "kubernetes", "beside")

@@ -201,8 +201,8 @@ class MigManager:
         wanted: tuple[str, ...] | None,
         places: tuple[MigPlace, ...],
     ) -> MigAnswer:
-        text = "MIG off" if wanted is None else in_words(wanted)
-        evidence = {"before": geometry(state), "wanted": text, "uid": peer.uid}
+        geometry_wanted = "MIG off" if wanted is None else in_words(wanted)
+        evidence = {"before": geometry(state), "wanted": geometry_wanted, "uid": peer.uid}
         self._write(BEGUN, peer, state, evidence)
         try:
             outcome = await self._cutter.change(state.gpu, wanted)
@@ -215,7 +215,7 @@ class MigManager:
         except LedgerFull as error:
             log.error("MIG: the audit row of a finished change could not be written: %s", error)
         text = f"GPU {state.index} ({state.gpu}): {geometry(state)} -> {after}, by uid {peer.uid}"
-        failure = _failure(outcome, text) if outcome.error else ""
+        failure = _failure(outcome, geometry_wanted) if outcome.error else ""
         self._journal.record(
             EventKind.GPU,
             "warning" if failure else "info",

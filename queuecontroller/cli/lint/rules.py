@@ -109,7 +109,7 @@ def dangling(everything: _All) -> Iterator[Finding]:
 
     def missing(at: Source, field: str, kind: str, name: str, known: Iterable[str]) -> Finding:
         near = difflib.get_close_matches(name, list(known), n=1)
-        fix = f"did you mean {near[0]}?" if near else f"apply a {kind} {name} too"
+        fix = f"did you mean {near[0]}?" if near else f"apply {kind} {name} too"
         text = f"{kind} {name} is not among these manifests"
         return _finding(Severity.WARNING, "dangling", at, field, text, fix)
 

@@ -41,5 +41,5 @@ def test_nobody_but_root_has_it(tmp_path: Path) -> None:
         node.directory.chmod(0o755)
         done = node.sluice("doctor", "--dump", str(file), as_nobody=True)
     assert done.returncode != 0
-    assert "root alone" in done.stderr
+    assert "only root" in done.stderr
     assert not file.exists()

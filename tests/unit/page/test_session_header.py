@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 
 from sluicecommon.web.page import Refusal, Viewer
-from tests.unit.page.test_slow_viewers import ALL, Shown, serving
+from tests.unit.page.shown import ALL, Shown, serving
 
 SESSION = "session-of-ann"
 

@@ -6,60 +6,17 @@ import asyncio
 import json
 import socket
 import tracemalloc
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
-from sluicecommon.page.board import Board, Frames, Sight
 from sluicecommon.web import page
-from sluicecommon.web.page import PageServer, Refusal, Viewer
+from sluicecommon.web.page import PageServer
+from tests.unit.page.shown import Shown, serving
 
-ALL = Sight(frozenset({"Node"}), None)
 DOCUMENTS = 20_000
 DOCUMENT = {"text": "x" * 400}
 WINDOWS = 32
-
-
-class Shown:
-    """A backend with one board, which every viewer sees."""
-
-    site = "queue"
-    takes_tokens = True
-    why_not_ready = ""
-
-    def __init__(self) -> None:
-        self.ended = False
-        self.board = Board("i")
-        self.frames: Frames | None = Frames(self.board)
-
-    def start(self) -> None: ...
-    async def close(self) -> None: ...
-    async def enter(self, secret: str) -> str:
-        return secret
-
-    async def viewer(self, credential: str) -> Viewer:
-        if self.ended:
-            raise Refusal(401, "over")
-        return Viewer(credential, ALL)
-
-    def leave(self, credential: str) -> None: ...
-    def watched(self, viewers: int) -> None: ...
-    async def ask(self, viewer: Viewer, what: str, given: Mapping[str, str]) -> Any: ...
-    async def act(self, viewer: Viewer, what: str, given: Mapping[str, Any]) -> Any: ...
-
-
-@asynccontextmanager
-async def serving(shown: Shown) -> AsyncIterator[PageServer]:
-    bound = socket.create_server(("127.0.0.1", 0))
-    bound.setblocking(False)
-    server = PageServer(bound, shown)
-    await server.start()
-    try:
-        yield server
-    finally:
-        await server.close()
 
 
 async def follow(server: PageServer, after: str = "", buffer: int = 4096) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:  # fmt: skip
