@@ -18,9 +18,9 @@
 #include "simgpu/node/model.h"
 #include "simgpu/node/timeline.h"
 
-#define SIM_GPUS 32 /* cards and MIG instances together */
+#define SIM_GPUS 32     /* cards and MIG instances together */
 #define SIM_CLIENTS 320 /* processes with CUDA; a grant alone may have 256 */
-#define SIM_CELLS 8192 /* time stamps (events) of one client */
+#define SIM_CELLS 8192  /* time stamps (events) of one client */
 #define SIM_WALLS 256
 #define SIM_STATE_MAGIC UINT64_C(0x38304d4953475053)
 

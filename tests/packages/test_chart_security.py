@@ -1,4 +1,4 @@
-"""What the chart's pods may do: *restricted* for all but the agent, OpenShift's and SELinux' rules, and each capability of the agent with its reason."""
+"""Security of the chart's pods: *restricted* for all but the agent, OpenShift's and SELinux' rules, and each capability of the agent with its reason."""
 
 from __future__ import annotations
 

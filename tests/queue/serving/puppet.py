@@ -118,7 +118,7 @@ class Spills:
 
 
 class PuppetHandle:
-    """Of a process that waits. A closed one cannot be duplicated, as with a file descriptor."""
+    """Handle of a process that waits. A closed one cannot be duplicated, as with a file descriptor."""
 
     process = SimpleNamespace(pid=1, uid=0)
 

@@ -1,4 +1,4 @@
-"""What the holder of the queue controller's token can do at a real API server: the chart's rights and its admission policies."""
+"""Rights of the queue controller's token at a real API server: those of the chart, within its admission policies."""
 
 from __future__ import annotations
 
