@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from itertools import islice
 from typing import Final
 
 from queuecontroller.scheduler.placement.choose import (
@@ -91,20 +92,12 @@ class _Search:
     topology: Topology
     max_cost: int | None
     _movers: dict[Hashable, Movable] = field(default_factory=dict)
-    _tried: set[frozenset[Hashable]] = field(default_factory=set)
 
     def find(self) -> Plan | None:
-        trials = 0
-        for owners in self._sets():
-            if owners in self._tried:
-                continue
-            self._tried.add(owners)
+        for owners in islice(self._sets(), MAX_TRIALS):
             plan = self._plan(owners)
             if plan is not None:
                 return plan
-            trials += 1
-            if trials >= MAX_TRIALS:
-                return None
         return None
 
     def _sets(self) -> Iterator[frozenset[Hashable]]:
