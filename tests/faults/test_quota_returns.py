@@ -1,4 +1,4 @@
-"""Quota comes back whoever dies: `sluice run --queue`, its job, the daemon and the controller are killed in every state of a workload, alone and together.
+"""Quota is given back after any death: `sluice run --queue`, its job, the daemon and the controller are killed in every state of a workload, alone and together.
 
 docs/queue/quota.md has the table."""
 
@@ -186,7 +186,7 @@ def test_one_that_waits(stage: Stage, those: frozenset[str]) -> None:
 
 @pytest.mark.parametrize("those", TOGETHER, ids=named)
 def test_one_that_is_decided_and_has_not_started(stage: Stage, those: frozenset[str]) -> None:
-    """Its node is told to start it, and nothing is there that would."""
+    """Its node has the decision to start it, but its daemon is stopped."""
     stage.hold("ClusterQueue", "a")
     tenant = stage.submit()
     stage.reach(tenant, "Pending")
@@ -215,7 +215,7 @@ def test_one_that_runs(stage: Stage, those: frozenset[str]) -> None:
 
 @pytest.mark.parametrize("those", TOGETHER, ids=named)
 def test_one_that_is_held_while_it_runs(stage: Stage, those: frozenset[str]) -> None:
-    """Holding it stops it: the end is reported once, whoever dies meanwhile."""
+    """Holding it stops it: the end is reported once, after any death meanwhile."""
     tenant = stage.submit()
     stage.reach(tenant, "Running")
     found = stage.workload(tenant)
