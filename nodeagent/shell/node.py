@@ -210,6 +210,7 @@ class Node:
         while True:
             await asyncio.sleep(HOUSEKEEPING_S)
             self._keeper.adopt_claims()
+            self._keeper.remove_leftovers()
             with self._surviving_limits("figures of the host"):
                 self._views.sample()
             self._ok("housekeeping")

@@ -191,15 +191,15 @@ def test_c2_a_clock_of_ones_own_buys_no_time() -> None:
     namespace = ("unshare", "--time", "--monotonic", ahead_s, "--boottime", ahead_s, "--fork")
     work = ("--kernel-ns", "1000000", "--warm", "0", "--seconds", "3")
     with workplace() as directory, running(directory, gpus="1xh100-80gb") as node:
-
-        def share() -> list[float]:
+        seen = []
+        for _ in range(measure.TRIES):
             words = (*namespace, "--kill-child", TENANT, *work)
             job = node.run("ahead", *words, flags=("--gpumem", "4Gi", "--cores", "20"))
             answer = job.result(60)
             assert answer["exit"] == 0
-            return [answer["share_ratio"]]
-
-        measure.shares(share, [0.2], 0.03)
+            seen.append(answer["share_ratio"])
+        assert max(seen) <= 0.23, "no try has more than its 20 %"
+        assert max(seen) >= 0.12, f"what it may have, less what a busy machine takes: {seen}"
 
 
 LATE_S = 0.25

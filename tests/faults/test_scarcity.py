@@ -76,6 +76,32 @@ def test_d4_a_call_that_fails_hangs_nobody_and_damages_nothing(count: int) -> No
         assert len(ended) < count, "it ends with every call that fails"
 
 
+@pytest.mark.root
+@pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("strace") is None, reason="root and strace make calls fail"
+)
+def test_a_region_that_cannot_be_removed_is_removed_later() -> None:
+    with daemon() as node:
+        job = registered(node, "before")
+        grants = node.runtime / "grants"
+        before = {path.name for path in grants.iterdir()}
+        assert before
+        assert node.process is not None
+        tracer = attached(node.process.pid, "unlink,unlinkat,rmdir", "error=EIO")
+        try:
+            job.kill()
+            until(
+                "it cannot be removed",
+                lambda: "cannot remove its region, will try again" in node.log.read_text(),
+            )
+            assert {path.name for path in grants.iterdir()} == before
+        finally:
+            tracer.terminate()
+            tracer.wait(60)
+        until("its region is removed", lambda: not list(grants.iterdir()))
+        assert node.process.poll() is None
+
+
 def found_again(node: Daemon, ended: list[int], what: str) -> bool:
     """Starts it again if it ended, which it may do a moment after the call that failed."""
     assert node.process is not None

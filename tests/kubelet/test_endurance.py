@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
-import signal
 import sys
-from collections.abc import Awaitable
+from collections.abc import AsyncIterator, Awaitable
 from typing import Any
 
 import pytest
@@ -71,11 +71,22 @@ async def _use(place: Place, pod: Pod, told: Round) -> None:
     assert before == cdi["grant"], "an acknowledged start was lost"
 
 
+@contextlib.asynccontextmanager
+async def _victim(place: Place) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A daemon that is registered; killed at the end."""
+    victim = await _started(place)
+    try:
+        yield victim
+    finally:
+        if victim.returncode is None:
+            victim.kill()
+        await victim.wait()
+
+
 async def _kills(place: Place, kills: int, seed: int) -> None:
     chance = random.Random(seed)
     told = Round()
     for number in range(kills):
-        victim = await _started(place)
         for uid in chance.sample(sorted(told.admitted), max(0, len(told.admitted) - MAX_PODS)):
             place.kubelet.end(uid)
             del told.admitted[uid]
@@ -83,22 +94,17 @@ async def _kills(place: Place, kills: int, seed: int) -> None:
         shape = (Container("main", limits=limits(gpumem=512, gpucores=1)),)
         fresh = [Pod(f"n{number}-{i}", shape) for i in range(chance.randint(1, 4))]
         known = chance.sample(sorted(told.admitted), min(3, len(told.admitted)))
-        work: list[Awaitable[Any]] = [_use(place, pod, told) for pod in fresh]
-        work += [_use(place, told.admitted[uid], told) for uid in known]
-        running = asyncio.gather(*work)
-        await asyncio.wait({running}, timeout=chance.uniform(0, 0.06))
-        victim.send_signal(signal.SIGKILL)
-        await victim.wait()
+        async with _victim(place):
+            work: list[Awaitable[Any]] = [_use(place, pod, told) for pod in fresh]
+            work += [_use(place, told.admitted[uid], told) for uid in known]
+            running = asyncio.gather(*work)
+            await asyncio.wait({running}, timeout=chance.uniform(0, 0.06))
         await running
-    victim = await _started(place)
-    try:
+    async with _victim(place):
         for pod in list(told.admitted.values()):
             await _use(place, pod, told)
         assert told.grants.keys() == told.admitted.keys(), "every acknowledged allocation starts"
         assert len(set(told.grants.values())) == len(told.grants), "no grant is given twice"
-    finally:
-        victim.terminate()
-        await victim.wait()
 
 
 async def _started(place: Place) -> asyncio.subprocess.Process:
@@ -115,10 +121,23 @@ async def _started(place: Place) -> asyncio.subprocess.Process:
         cwd=REPO,
         stderr=(place.directory / "log").open("ab"),
     )
-    await place.kubelet.until(
-        lambda: place.kubelet.registered_total > registered and place.kubelet.allocatable(RESOURCE),
-        30,
-    )
+    try:
+        await place.kubelet.until(
+            lambda: (
+                place.kubelet.registered_total > registered and place.kubelet.allocatable(RESOURCE)
+            ),
+            30,
+        )
+    except TimeoutError as error:
+        ended = victim.returncode
+        if ended is None:
+            victim.kill()
+            await victim.wait()
+        log = (place.directory / "log").read_text(errors="replace")[-2000:]
+        raise AssertionError(
+            f"not registered within 30 s: {place.kubelet.registered_total - registered} "
+            f"registrations, exit status {ended}, endpoints {place.kubelet.endpoints}, log:\n{log}"
+        ) from error
     return victim
 
 

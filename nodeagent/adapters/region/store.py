@@ -13,6 +13,7 @@ import contextlib
 import ctypes
 import errno
 import json
+import logging
 import mmap
 import os
 import re
@@ -42,6 +43,8 @@ from nodeagent.ports.regions import (
 )
 from nodeagent.units import MAX_SLOTS, GrantId, Nanoseconds, SlotIndex
 from sluicecommon.plain import read_plain, write_all_fields
+
+log = logging.getLogger(__name__)
 
 RECORD_FILE: Final = "grant.json"
 DIRECTORY_MODE: Final = 0o711
@@ -395,11 +398,14 @@ class TmpfsRegions:
         """Update the copy of the record beside the region. Best effort, because the ledger is
         authoritative."""
         directory = self._found(record.grant)
-        if directory.is_dir():
+        if not directory.is_dir():
+            return
+        text = json.dumps(write_all_fields(record)).encode()
+        try:
             with beneath.directory(directory) as root:
-                beneath.replace_beneath(
-                    root, RECORD_FILE, json.dumps(write_all_fields(record)).encode(), 0o600
-                )
+                beneath.replace_beneath(root, RECORD_FILE, text, 0o600)
+        except OSError as error:
+            log.warning("grant %s: the copy of its record is not updated: %s", record.grant, error)
 
     def _place(self, grant: str, closed: bool) -> Path:
         return (self._closed_root if closed else self._root) / grant

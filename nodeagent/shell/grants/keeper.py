@@ -82,6 +82,8 @@ class Keeper:
         self._regions = regions
         self._processes = processes
         self._owners: dict[GrantId, ProcessHandle] = {}
+        self._unremoved: set[GrantId] = set()
+        """Ended grants whose region could not be removed, for want of file descriptors for example."""
         self._answers: dict[RequestId, asyncio.Queue[Answer]] = {}
         self._owned: RegisterAnswer | None = None
         self._registration_listener = registration_listener(self)
@@ -236,12 +238,23 @@ class Keeper:
             owner.close()
         try:
             self._regions.remove(do.grant)
-        except OSError as error:  # the next start cleans it up
-            log.error("grant %s: cannot remove its region: %s", do.grant, error)
+        except OSError as error:
+            log.error("grant %s: cannot remove its region, will try again: %s", do.grant, error)
+            self._unremoved.add(do.grant)
         log.info("grant %s: ended", do.grant)
         self._drive.add(ev.RegionRemoved(do.grant))
         for ended in self.on_ended:
             ended(do.grant)
+
+    def remove_leftovers(self) -> None:
+        """Remove the regions of ended grants that could not be removed before."""
+        for grant in list(self._unremoved):
+            try:
+                self._regions.remove(grant)
+            except OSError:  # logged when it failed for the first time
+                continue
+            self._unremoved.discard(grant)
+            log.info("grant %s: its region is removed now", grant)
 
     # --- requests for grants ---
 

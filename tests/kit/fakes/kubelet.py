@@ -212,6 +212,8 @@ class FakeKubelet:
                     ("grpc.default_authority", "localhost"),
                     ("grpc.max_receive_message_length", LARGEST_ANSWER_BYTES),
                     ("grpc.initial_reconnect_backoff_ms", 50),
+                    # A pool shared with the plugin that was before it would share its backoff, too.
+                    ("grpc.use_local_subchannel_pool", 1),
                 ],
             ),
         )
