@@ -47,20 +47,17 @@ class Leaves:
         parts = [f"{count} {why}" for why, count in sorted(self.excluded.items())]
         return parts + [f"{count} without {name} for a pod" for name, count in lacking.items()]
 
-    def limit(self, node: str, values: Values, placing: Placing) -> None:
-        """Add what a node takes to the limits of its domain."""
-        own, ask = self.own[node], placing.ask
-        alone, beside = pods_in(own, ask.each), -1
-        if ask.leader is not None:
-            beside = pods_beside(own, ask.leader, ask.each)
+    def limit(self, own: Mapping[str, int], alone: int, values: Values, placing: Placing) -> None:
+        """Add what a node takes, by its own resources, to the limits of its domain."""
+        ask = placing.ask
+        others, others_beside = self.limits.get(values, (0, -1))
         if not alone:
             lacks = (one for one, amount in ask.each.items() if not pods_in(own, {one: amount}))
             self.too_small[next(lacks)] += 1
-        others, others_beside = self.limits.get(values, (0, -1))
-        with_leader = [others + beside] if beside >= 0 else []
-        if others_beside >= 0:
-            with_leader.append(others_beside + alone)
-        self.limits[values] = (others + alone, max(with_leader, default=-1))
+        most = others_beside + alone if others_beside >= 0 else -1
+        if ask.leader is not None and (beside := pods_beside(own, ask.leader, ask.each)) >= 0:
+            most = max(most, others + beside)
+        self.limits[values] = (others + alone, most)
 
     def use(self, placing: Placing, found: Given, mine: Counter[tuple[Hashable, str]]) -> None:
         """Count pods that were placed on the nodes of their domains, for the workload's other pod
@@ -131,12 +128,14 @@ def leaves_of(
             has = node.allocatable.get(resource, 0)
             own[resource] = max(0, has - others.get(resource, 0))
             free[resource] += own[resource]
-        if limited:
+        if limited and mine:
             for resource in wanted:
                 own[resource] -= mine.get((node_place(node.name), resource), 0)
+        alone = pods_in(own, placing.ask.each)
+        if limited:
             leaves.own[node.name] = own
-            leaves.limit(node.name, values, placing)
-        leaves.nodes.setdefault(values, {})[node.name] = pods_in(own, placing.ask.each)
+            leaves.limit(own, alone, values, placing)
+        leaves.nodes.setdefault(values, {})[node.name] = alone
     for values, free in leaves.free.items():
         place = place_of(name, levels, values)
         taken = ground.taken(place, without)
