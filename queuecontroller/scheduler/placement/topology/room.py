@@ -161,7 +161,12 @@ class TopologyRoom:
             self.devices.restored(workload)
             self._services.hold(workload, assignments(workload.admission))
 
-    def moves(self, info: WorkloadInfo, assignment: Assignment) -> tuple[()]:
+    def moves(
+        self,
+        info: WorkloadInfo,
+        assignment: Assignment,
+        may_move: Callable[[WorkloadKey], bool] | None = None,
+    ) -> tuple[()]:
         """Nothing: pods that request whole devices are not moved."""
         return ()
 
