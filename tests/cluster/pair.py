@@ -124,8 +124,15 @@ class Pair(Lab):
         amounts = [{"name": key, "nominalQuota": value} for key, value in covered.items()]
         group = {"coveredResources": list(covered), "flavors": [{"name": "any", "resources": amounts}]}  # fmt: skip
         spec = {"namespaceSelector": {}, "resourceGroups": [group]}
-        self.apply(of_kueue("ResourceFlavor", "any", {}), of_kueue("ClusterQueue", name, spec))
-        self.apply(door(name, name))
+        local = f"namespaces/{NAMESPACE}/localqueues"
+        for plural, document in (
+            ("resourceflavors", of_kueue("ResourceFlavor", "any", {})),
+            ("clusterqueues", of_kueue("ClusterQueue", name, spec)),
+            (local, door(name, name)),
+        ):
+            path = f"{KUEUE}/{plural}"
+            if self.api.find(f"{path}/{document['metadata']['name']}") is None:
+                self.api.call("POST", path, document)
 
     def status_of(self, queue: str) -> dict[str, Any]:
         return dict(self.api.get(f"{KUEUE}/clusterqueues/{queue}").get("status") or {})
