@@ -119,8 +119,9 @@ def users(state: Path) -> bool:
 # --- installing ---
 
 
-def up(place: Place, gpus: str) -> list[str]:
-    """Install simulated GPUs and return their UUIDs. Raises Refused."""
+def up(place: Place, gpus: str, node: str = "") -> list[str]:
+    """Install simulated GPUs and return their UUIDs, which the node's name is part of. Raises
+    Refused."""
     found = real_driver(place)
     if found:
         raise Refused(
@@ -140,7 +141,7 @@ def up(place: Place, gpus: str) -> list[str]:
         _copy(place.package / name, place.libraries / name)
     place.state.mkdir(mode=0o755, parents=True, exist_ok=True)
     try:
-        uuids = listed(place, gpus)
+        uuids = listed(place, gpus, node)
         for name in ("state", "locks"):  # any user in a container may use a GPU
             (place.state / name).chmod(0o666)
         _write(place.wanted, gpus)
@@ -153,12 +154,16 @@ def up(place: Place, gpus: str) -> list[str]:
     return uuids
 
 
-def listed(place: Place, gpus: str) -> list[str]:
+def listed(place: Place, gpus: str, node: str) -> list[str]:
     """UUIDs from the library, in a separate process, because it keeps the state mapped. Raises
     Refused."""
     done = subprocess.run(
         [sys.executable, "-I", os.path.abspath(__file__), "--list", str(place.libraries)],
-        env={"SLUICE_SIM_DIR": str(place.state), "SLUICE_SIM_GPUS": gpus},
+        env={
+            "SLUICE_SIM_DIR": str(place.state),
+            "SLUICE_SIM_GPUS": gpus,
+            "SLUICE_SIM_SEED": node,
+        },
         capture_output=True,
         text=True,
         timeout=60,
@@ -308,6 +313,12 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--package", type=Path, default=Path("/usr/lib/sluice-sim"))
     parser.add_argument("--proc", type=Path, default=Path("/proc"), help=argparse.SUPPRESS)
     parser.add_argument("--sys", type=Path, default=Path("/sys"), help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--node",
+        default="",
+        metavar="NAME",
+        help="make UUIDs that no node of another name has; for nodes of one cluster",
+    )
     parser.add_argument("--list", type=Path, help=argparse.SUPPRESS)
     verbs = parser.add_subparsers(dest="verb", metavar="VERB")
     verbs.add_parser("up", help="install simulated GPUs").add_argument(
@@ -334,7 +345,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     try:
         if options.verb == "up":
-            for uuid in up(place, options.gpus):
+            for uuid in up(place, options.gpus, options.node):
                 print(uuid)
         elif options.verb == "down":
             down(place)

@@ -23,6 +23,19 @@
 static struct sim_state *mapped;
 static pthread_mutex_t mapping = PTHREAD_MUTEX_INITIALIZER;
 
+/* FNV-1a of SLUICE_SIM_SEED, by which the cards of two nodes of a cluster have different UUIDs; 0 without one. */
+static uint64_t seed_of_node(void)
+{
+	const char *seed = getenv("SLUICE_SIM_SEED");
+	uint64_t hash = UINT64_C(0xcbf29ce484222325);
+
+	if (!seed || !seed[0])
+		return 0;
+	for (; *seed; seed++)
+		hash = (hash ^ (uint8_t)*seed) * UINT64_C(0x100000001b3);
+	return hash;
+}
+
 static void card_make(struct sim_state *state, const struct sim_model *model)
 {
 	struct sim_gpu *gpu = sim_gpu_add(state, model);
@@ -33,7 +46,7 @@ static void card_make(struct sim_state *state, const struct sim_model *model)
 	gpu->card = -1;
 	gpu->live = 1;
 	/* Deterministic, and valid as a version 4 UUID. */
-	uint64_t mix = (index + 1) * UINT64_C(0x9e3779b97f4a7c15) ^ ((uint64_t)gpu->model << 48);
+	uint64_t mix = (index + 1) * UINT64_C(0x9e3779b97f4a7c15) ^ ((uint64_t)gpu->model << 48) ^ seed_of_node();
 
 	for (unsigned i = 0; i < 16; i++) {
 		mix = mix * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);

@@ -46,8 +46,12 @@ ORDER = (
     "test_upgrade",
     "test_dra",
     "test_simulated",
+    "test_owners_manifests",
+    "test_counted",
+    "test_node_leaves",
+    "test_rollout",
 )
-"""Files, in the order in which they run: the one that uninstalls comes late, the second cluster last."""
+"""Files, in the order in which they run: the one that uninstalls comes late, further clusters last."""
 SETTLED_S = 15.0
 LAST_LINES = 60
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from tests.cluster import manifests
 from tests.cluster.api import path_of
+from tests.cluster.machine.machine import Machine
 from tests.cluster.machine.node import Cluster
 from tests.cluster.manifests import NAMESPACE
 from tests.cluster.programs import product
@@ -253,16 +254,13 @@ class Lab:
 
     def clear(self) -> None:
         """Ends every workload of the tests; returns when nothing of them is left on the node, which every scenario must hold."""
-        for plural in ("deployments", "statefulsets", "jobs"):
+        makers = ("deployments", "replicasets", "statefulsets", "jobs")
+        for plural in makers:
             for one in self.api.items(plural, NAMESPACE):
                 self.api.delete(path_of(plural, NAMESPACE, one["metadata"]["name"]))
         until(
             "no controller makes pods",
-            lambda: (
-                not any(
-                    self.api.items(p, NAMESPACE) for p in ("deployments", "statefulsets", "jobs")
-                )
-            ),
+            lambda: not any(self.api.items(plural, NAMESPACE) for plural in makers),
         )
         self.delete(*(one["metadata"]["name"] for one in self.api.items("pods", NAMESPACE)))
         until("no grant is left", lambda: not self.live(), 30)
@@ -271,7 +269,11 @@ class Lab:
 
     def checkpoint(self) -> list[dict[str, Any]]:
         """The kubelet's own record: which container has which device ids."""
-        document = json.loads(self.cluster.run("cat", CHECKPOINT).stdout)
+        return self.checkpoint_of(self.cluster)
+
+    @staticmethod
+    def checkpoint_of(machine: Machine) -> list[dict[str, Any]]:
+        document = json.loads(machine.run("cat", CHECKPOINT).stdout)
         return list(document["Data"]["PodDeviceEntries"] or [])
 
     def given_twice(self) -> list[str]:

@@ -3,8 +3,9 @@
 What cannot be built fails the scenarios that need it, with the reason; only without any Go are they skipped. Arguments are
 pytest's.
 
-Two lanes: what needs a node runs here, and beside it, at a lower priority and in a pytest of its own with workers, what needs
-an API server only. Its report is a section of ours. It begins as soon as Kubernetes is built, while the image is.
+Three lanes: what needs one node runs here. Beside it, at a lower priority and each in a pytest of its own, run what needs an API
+server only, with workers, and what needs two nodes, most of which is waiting. Their reports are sections of ours. The first of the
+two begins as soon as Kubernetes is built, while the image is.
 
 `--go-only` as the one argument builds Kubernetes and containerd, which takes longest, and runs nothing.
 """
@@ -29,6 +30,7 @@ from tests.kit.places import REPO
 
 HERE = REPO / "tests" / "cluster"
 API_ONLY = HERE / "api_only"
+TWO_NODES = HERE / "e2e" / "nodes"
 """All else is in the node's lane."""
 NICE = 5
 """A third of a processor for each that the node's lane wants. At the lowest priority, and two processors that others want,
@@ -50,15 +52,19 @@ def main(arguments: list[str]) -> int:
     make_all(kubernetes())
     files = sorted(HERE.rglob("test_*.py"))
     beside = [str(one) for one in files if API_ONLY in one.parents]
-    here = [str(one) for one in files if API_ONLY not in one.parents]
-    lane = Beside([*beside, "-m", "cluster", "-n", str(WORKERS), *SLOWEST, *arguments])
+    on_two = [str(one) for one in files if TWO_NODES in one.parents]
+    here = [str(one) for one in files if not {API_ONLY, TWO_NODES} & set(one.parents)]
+    marked = ("-m", "cluster", *SLOWEST, *arguments)
+    lanes = [Beside("what needs an API server only", [*beside, "-n", str(WORKERS), *marked])]
     try:
         make_all(others())
-        status = pytest.main([*here, "-m", "cluster", *SLOWEST, *arguments], [lane])
+        lanes.append(Beside("what needs two nodes", [*on_two, *marked]))
+        status = pytest.main([*here, *marked], list(lanes))
     finally:
-        other = lane.end()
-    bad = {status, other} - {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}
-    return int(max(bad) if bad else min(status, other))
+        ended = [one.end() for one in lanes]
+    every = [status, *ended]
+    bad = set(every) - {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}
+    return int(max(bad) if bad else min(every))
 
 
 def make_all(parts: list[Part]) -> None:
@@ -75,7 +81,8 @@ def make_all(parts: list[Part]) -> None:
 class Beside:
     """A plugin of the first lane, since its last line is to be the last."""
 
-    def __init__(self, arguments: list[str]) -> None:
+    def __init__(self, name: str, arguments: list[str]) -> None:
+        self._name = name
         self._said: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115  # as long as we live
         self._process = subprocess.Popen(
             ["nice", "-n", str(NICE), sys.executable, "-m", "pytest", *arguments],
@@ -86,12 +93,12 @@ class Beside:
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         self._process.wait()
-        terminalreporter.section("what needs an API server only")
+        terminalreporter.section(self._name)
         self._said.seek(0)
         terminalreporter.write(self._said.read())
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        """Forward a SIGTERM to the second pytest before its report is waited for; a Ctrl-C has
+        """Forward a SIGTERM to the other pytest before its report is waited for; a Ctrl-C has
         reached it already."""
         if excinfo.value.args:
             self._process.terminate()

@@ -225,6 +225,8 @@ def test_simulated_gpus_are_laid_out_before_the_agent_starts_and_found_by_it() -
     assert "runtimeClassName" not in pod
     (first,) = pod["initContainers"]
     assert first["command"][-2:] == ["up", "2xh100-80gb"]
+    assert first["command"][1:3] == ["--node", "$(NODE_NAME)"], "UUIDs of its own on each node"
+    assert first["env"][0]["valueFrom"]["fieldRef"]["fieldPath"] == "spec.nodeName"
     assert first["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     env = {one["name"]: one.get("value") for one in pod["containers"][0]["env"]}
     paths = {one["name"]: one["hostPath"]["path"] for one in pod["volumes"] if "hostPath" in one}

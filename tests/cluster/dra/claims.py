@@ -24,6 +24,16 @@ def template(name: str, **asked: Any) -> dict[str, Any]:
     }
 
 
+def claim(name: str, **asked: Any) -> dict[str, Any]:
+    """A claim that any number of pods may name."""
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": spec(**asked),
+    }
+
+
 def spec(
     *,
     memory: str | None = None,
@@ -67,6 +77,13 @@ def pod(
         ),
     ]
     document["spec"]["containers"][0]["resources"] = {"claims": [{"name": "gpu"}]}
+    return document
+
+
+def user(name: str, image: str, of: str, command: str) -> dict[str, Any]:
+    """A pod that uses the claim `of`, perhaps with others."""
+    document = pod(name, image, of, command)
+    document["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": of}]
     return document
 
 

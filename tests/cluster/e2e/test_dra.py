@@ -33,9 +33,9 @@ class ClaimLab(Lab):
     """Where nothing is counted for the device plugin, but published."""
 
     def by_claims(self, config: str = "") -> None:
-        """`config`: lines of [kubelet] besides."""
-        more = {"agent.config": f"[kubelet]\n{config}\n"} if config else {}
-        self.helm_values({"agent.door": "dra", **more})
+        """`config`: lines of [kubelet] besides. A GPU that was ill is offered again after five good seconds, not after a minute."""
+        text = f"[kubelet]\n{config}\n[health]\ngood_s = 5\n"
+        self.helm_values({"agent.door": "dra", "agent.config": text})
         until("the GPUs are published", lambda: len(claims.devices(self)) == 2, 120)
         until("the driver is registered", lambda: self.metric("sluice_dra_registered") == 1, 60)
 
@@ -141,6 +141,56 @@ def test_a_pod_that_asks_for_the_resource_has_a_claim_made_for_it(dra: ClaimLab)
     notes = claims.claim_of(dra, "plain")["metadata"]["annotations"]
     assert notes["resource.kubernetes.io/extended-resource-claim"] == "true"
     assert dra.inside("plain")["total_mib"] == 81008
+
+
+def test_pods_that_name_one_claim_share_its_grant(dra: ClaimLab) -> None:
+    """Two pods, one grant: the second takes what the first has left, and the grant lives until the last of them has ended."""
+    dra.apply(claims.claim("both", memory="6000Mi", cores=20, selector=FIRST))
+    path = f"{claims.RESOURCE}/namespaces/default/resourceclaims/both"
+    try:
+        for name in ("one", "two"):
+            dra.create_pod(claims.user(name, dra.image, "both", "sleep 3600"))
+            dra.wait_for(name)
+        assert len(dra.live()) == 1
+        told = [dra.inside(name) for name in ("one", "two")]
+        assert [one["total_mib"] for one in told] == [6000, 6000]
+        assert told[0]["uuid"] == told[1]["uuid"]
+        assert len(dra.api.get(path)["status"]["reservedFor"]) == 2
+        # The one keeps what it took: less is left for the other than for one alone.
+        dra.exec("one", "sh", "-c", f"nohup python3 -c '{HOLDS}' >/tmp/held 2>&1 &")
+        until("the one holds 4000 MiB", lambda: "held" in dra.exec("one", "cat", "/tmp/held"), 30)
+        assert dra.inside("two")["taken_mib"] <= 2000
+        grants = dra.live()
+        dra.delete("one")
+        assert dra.live() == grants, "the other uses it still"
+        until("the other has all of it", lambda: taken_mib(dra, "two") > 4000, 30)
+        dra.delete("two")
+        until("the grant is given back", lambda: not dra.live(), 60)
+        until("the claim is free", lambda: "allocation" not in dra.api.get(path)["status"], 60)
+    finally:
+        dra.delete("one", "two")
+        dra.api.delete(path)
+
+
+def taken_mib(dra: ClaimLab, pod: str) -> int:
+    """Memory that a program in the pod can take; 0 while there is too little for its context."""
+    try:
+        return int(dra.inside(pod)["taken_mib"])
+    except ClusterError:
+        return 0
+
+
+HOLDS = """
+import ctypes, time
+cuda = ctypes.CDLL("libcuda.so.1")
+context, pointer = ctypes.c_void_p(), ctypes.c_uint64()
+assert cuda.cuInit(0) == 0
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+assert cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(4000 << 20)) == 0
+print("held", flush=True)
+time.sleep(3600)
+"""
 
 
 def test_a_gpu_falls_ill_and_its_pods_leave(dra: ClaimLab) -> None:

@@ -28,11 +28,12 @@ def settings(lab: Lab, text: str) -> None:
     lab.agent_pod()
 
 
-@pytest.fixture
-def as_it_was(lab: Lab) -> Iterator[None]:
+@pytest.fixture(scope="module")
+def as_it_was(installed: Lab) -> Iterator[None]:
+    """Once for the file: each scenario installs what it needs, by values of its own alone."""
     yield
-    lab.clear()
-    lab.install()
+    installed.clear()
+    installed.install()
 
 
 def test_by_default_the_api_server_says_them(lab: Lab) -> None:
@@ -82,6 +83,7 @@ def test_where_nobody_can_be_asked_the_defaults_hold_and_it_is_said(
 def test_what_cannot_be_read_is_said_everywhere(lab: Lab, as_it_was: None) -> None:
     """The agent's role is taken away. A pod either waits, with the reason, or starts by the defaults with an event, a log
     line, a metric and a finding of the doctor that say so: never a GPU of its own without a word."""
+    lab.install()
     bindings = [
         one
         for one in lab.api.get(BINDING)["items"]

@@ -14,7 +14,7 @@ from tests.cluster.lab import METRICS_PORT, SYSTEM, Lab
 from tests.cluster.prometheus import Prometheus
 from tests.kit.node import until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900), pytest.mark.usefixtures("lab")]
 GROUP = "monitoring.coreos.com"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 MONITORING = {"servicemonitors": "ServiceMonitor", "prometheusrules": "PrometheusRule"}
@@ -50,10 +50,11 @@ def test_dcgm_s_and_hami_s_names_carry_the_pod(both_names: Lab) -> None:
     ), found
 
 
-@pytest.fixture
-def monitored(lab: Lab) -> Iterator[Lab]:
+@pytest.fixture(scope="module")
+def monitored(installed: Lab) -> Iterator[Lab]:
     """A cluster as with Prometheus' operator: its kinds are there, and the chart makes its objects
     for it."""
+    lab = installed
     kinds = [_kind(plural, kind) for plural, kind in MONITORING.items()]
     lab.apply(*kinds)
     for plural in MONITORING:

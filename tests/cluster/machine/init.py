@@ -63,7 +63,8 @@ def lay_out(directory: Path, settings: dict[str, Any]) -> None:
     for place in ("/run/lock", "/run/netns", "/run/containerd"):
         os.mkdir(place)
     _overlay("/etc", directory / "etc")
-    Path("/etc/hosts").write_text(f"127.0.0.1 localhost {settings['hostname']}\n")
+    others = "".join(f"{address} {name}\n" for name, address in settings["others"].items())
+    Path("/etc/hosts").write_text(f"127.0.0.1 localhost {settings['hostname']}\n{others}")
     for changed in ("/etc/resolv.conf",):  # often a link into /run
         Path(changed).unlink(missing_ok=True)
         Path(changed).write_text(f"nameserver {settings['dns']}\n")

@@ -1,54 +1,30 @@
-"""A single-node Kubernetes in private namespaces (mount, network, pid, UTS, IPC, control groups), with simulated GPUs as a GPU
-node has them. Nothing listens outside of them; several can run side by side, one for each directory. Needs root.
+"""Kubernetes on one machine, or on two: the first has the control plane, and both have a kubelet. Several clusters can run
+side by side, one for each directory.
 
-    with Cluster(directory) as cluster:
+    with Cluster(directory) as cluster, Worker(cluster, other) as second:
         cluster.kubectl("apply", "-f", "pod.yaml")
         cluster.api.items("pods", "default")
-
-What the node writes lies below the directory; its /run, /dev/shm and processes go with a power cut, its disk stays.
 """
 
 from __future__ import annotations
 
-import ctypes
-import hashlib
-import http.client
-import json
-import os
-import shutil
-import signal
 import socket
 import subprocess
-import sys
-import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Any, TypeVar
 
 from tests.cluster.api import Api, ApiError
-from tests.cluster.machine import cgroups, settings
-from tests.cluster.programs import build, images, pki
-from tests.kit.places import REPO, SIM, TENANT
+from tests.cluster.machine import settings
+from tests.cluster.machine.machine import ClusterError, Machine
+from tests.cluster.programs import pki
 
-T = TypeVar("T")
-NAMESPACES = ("--mount", "--net", "--pid", "--uts", "--ipc", "--cgroup")
-READY_S = 180.0
+__all__ = ["GPUS", "Cluster", "ClusterError", "Worker"]
 GPUS = "2xh100-80gb"
-DRIVER = "/run/nvidia/driver"
-"""Where NVIDIA's operator lays the driver out; in containers it is where the loader looks."""
-CLONE_NEWNET = 0x40000000
-SIM_NODE = REPO / "packaging" / "sim" / "sluice_sim_node.py"
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
-class ClusterError(Exception):
-    """Failure of a program of the cluster, with the end of its log."""
-
-
-class Cluster:
+class Cluster(Machine):
     def __init__(
         self,
         directory: Path,
@@ -57,262 +33,43 @@ class Cluster:
         gpus: str = GPUS,
         driver: bool = True,
         gates: Mapping[str, bool] | None = None,
+        lost_s: int = 0,
     ) -> None:
         """`gpus`: as the simulator names them. `driver=False`: a node without a GPU's driver, device nodes and label.
-        `gates`: feature gates of the kubelet."""
-        self.directory = directory.resolve()
-        self.gpus = gpus
-        self.driver = driver
-        self.gates = dict(gates or {})
-        self._minor = minor
-        self.programs = build.programs(minor)
-        self.pki = pki.Pki(self.directory / "pki")
-        self.api = (
-            Api("127.0.0.1", settings.API_PORT, self.pki.directory, self._connect)
-            if self._made()
-            else None
-        )  # type: ignore[assignment]
-        self.started_s: dict[str, float] = {}
-
-    @property
-    def name(self) -> str:
-        """Name of the node's control groups; another directory is another cluster."""
-        return f"sluice-cluster-{hashlib.sha256(str(self.directory).encode()).hexdigest()[:8]}"
-
-    def __enter__(self) -> Cluster:
-        try:
-            self.up()
-        except BaseException:
-            self.down()
-            raise
-        return self
-
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self.down()
-
-    # --- life ---
-
-    def up(self) -> None:
-        """Starts it, with what the directory has from an earlier time. Returns when the node is ready."""
-        if os.geteuid() != 0:
-            raise ClusterError("a node needs root: namespaces, mounts and control groups")
-        if self.alive():
-            raise ClusterError(f"{self.directory}: it is up already")
-        begin_s = time.monotonic()
-        self._lay_out()
-        self._boot()
-        self._start_all(begin_s)
-
-    def down(self, keep: bool = False) -> None:
-        """A power cut. `keep`: the disk stays for another `up`; else nothing stays."""
-        holder = self._number("holder.pid")
-        for pid in (holder, self._number("init.pid")):
-            if pid and self._is_ours(pid):
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-        self._wait("the node is gone", lambda: not self.alive(), 30)
-        groups = self.directory / "cgroups"
-        if groups.exists():
-            left = cgroups.remove([Path(line) for line in groups.read_text().splitlines()])
-            if left:
-                raise ClusterError(f"control groups that could not be removed: {left}")
-            groups.unlink()
-        for name in ("holder.pid", "init.pid"):
-            (self.directory / name).unlink(missing_ok=True)
-        if not keep:
-            shutil.rmtree(self.directory, ignore_errors=True)
-
-    def alive(self) -> bool:
-        return any(
-            pid and self._is_ours(pid)
-            for pid in (self._number("holder.pid"), self._number("init.pid"))
+        `gates`: feature gates of the kubelet. `lost_s`: as in NodeSettings."""
+        super().__init__(
+            directory,
+            settings.FIRST,
+            minor=minor,
+            gpus=gpus,
+            driver=driver,
+            gates=gates,
+            lost_s=lost_s,
         )
+        if self._made():
+            self._reach()
 
-    def reboot(self) -> None:
-        """Power cut and up again, with the same disk."""
-        self.down(keep=True)
-        self.up()
-
-    # --- on the node ---
-
-    def command(self, *words: str | Path) -> list[str]:
-        """Command line that runs `words` on the node, for subprocess."""
-        target = str(self._number("init.pid"))
-        inside = ("-m", "-n", "-p", "-u", "-i", "-C")
-        return ["nsenter", "-t", target, *inside, "--", *map(str, words)]
-
-    def environment(self) -> dict[str, str]:
-        kept = {key: value for key, value in os.environ.items() if key in ("HOME", "TERM", "LANG")}
-        helm = {
-            f"HELM_{one}_HOME": str(self.directory / "helm") for one in ("CACHE", "CONFIG", "DATA")
-        }
-        return {
-            **kept,
-            **helm,
-            "PATH": self.programs.path,
-            "KUBECONFIG": str(self.pki.kubeconfig("admin")),
-            "KUBECACHEDIR": str(self.directory / "kubecache"),
-            "CONTAINERD_ADDRESS": settings.CONTAINERD_SOCKET,
-            "CONTAINERD_NAMESPACE": "k8s.io",
-            "PYTHONPATH": str(REPO),
-            "RUNC": str(self.programs.debian / "usr/sbin/runc"),
-        }
-
-    def run(
-        self,
-        *words: str | Path,
-        given: str | None = None,
-        check: bool = True,
-        timeout_s: float = 300,
-    ) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            self.command(*words),
-            env=self.environment(),
-            input=given,
-            stdin=None if given is not None else subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-        )
-        if check and done.returncode != 0:
-            shown = " ".join(map(str, words))
-            raise ClusterError(
-                f"{shown}: exit {done.returncode}: {(done.stderr or done.stdout).strip()[-2000:]}"
-            )
-        return done
-
-    def kubectl(self, *words: str | Path, given: str | None = None, timeout_s: float = 300) -> str:
-        return self.run("kubectl", *words, given=given, timeout_s=timeout_s).stdout
-
-    def import_image(self, archive: Path) -> list[str]:
-        """Import an image as an administrator of an air-gapped node does; returns the new names it
-        has then."""
-        before = set(self._image_names())
-        self.run("ctr", "images", "import", archive, timeout_s=600)
-        return sorted(set(self._image_names()) - before)
-
-    def _image_names(self) -> list[str]:
-        return self.run("ctr", "images", "list", "-q").stdout.split()
-
-    def start(self, name: str) -> None:
-        """etcd, containerd, kube-apiserver, kube-controller-manager, kube-scheduler, kubelet or services."""
-        answer = self.supervisor(
-            start=name,
-            command=self._commands()[name],
-            log=str(self.directory / "log" / f"{name}.log"),
-            environment=self.environment(),
-        )
-        if "error" in answer:
-            raise ClusterError(f"{name}: {answer['error']}")
-
-    def stop(self, name: str, with_signal: int = signal.SIGTERM) -> None:
-        if not self.supervisor(stop=name, signal=with_signal, wait_s=30)["stopped"]:
-            raise ClusterError(f"{name} did not end: {self.log(name)[-500:]}")
-
-    def restart(self, name: str, with_signal: int = signal.SIGTERM) -> None:
-        self.stop(name, with_signal)
-        self.start(name)
-
-    def set_gates(self, gates: Mapping[str, bool]) -> None:
-        """The kubelet with these feature gates, from now on."""
-        self.gates = dict(gates)
-        (self.directory / "kubelet.json").write_text(settings.kubelet(self._settings()))
-        self.restart("kubelet")
-        self._wait("the kubelet is back", self.kubelet_answers)
-
-    def serves_pods_api(self) -> bool:
-        """True if this release's kubelet has the pods API, behind a gate or not."""
-        return "pods_api_gate" in json.loads(self.run("constants").stdout)
-
-    def kubelet_answers(self) -> bool:
-        return self.page("127.0.0.1", 10248, "/healthz") == "ok"
-
-    def supervisor(self, **asked: Any) -> dict[str, Any]:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(120)
-            connection.connect(str(self.directory / "init.sock"))
-            with connection.makefile("rw") as lines:
-                lines.write(json.dumps(asked) + "\n")
-                lines.flush()
-                answer: dict[str, Any] = json.loads(lines.readline())
-                return answer
-
-    def log(self, name: str) -> str:
-        path = self.directory / "log" / f"{name}.log"
-        return path.read_text(errors="replace") if path.exists() else ""
-
-    def node_ready(self) -> bool:
-        node = self.api.find(f"/api/v1/nodes/{settings.HOSTNAME}")
-        conditions = (node or {}).get("status", {}).get("conditions", [])
-        return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+    def _reach(self) -> None:
+        self.api = Api("127.0.0.1", settings.API_PORT, self.pki.directory, self._connect)
 
     # --- how it starts ---
 
-    def _lay_out(self) -> None:
-        for name in ("log", "cni", "disk", "volumes", "etcd"):
-            (self.directory / name).mkdir(parents=True, exist_ok=True)
-        names = [f"IP:{one}" for one in ("127.0.0.1", settings.NODE_IP, settings.SERVICE_IP)]
+    def _certify(self) -> None:
+        names = [f"IP:{one}" for one in (self._api_host, self.place.ip, settings.SERVICE_IP)]
         names += [
             f"DNS:{one}"
             for one in ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
         ]
-        server = f"https://127.0.0.1:{settings.API_PORT}"
-        pki.create(self.pki.directory, server, names, settings.HOSTNAME)
-        self.api = Api("127.0.0.1", settings.API_PORT, self.pki.directory, self._connect)
-        node = self._settings()
-        (self.directory / "containerd.toml").write_text(settings.containerd(node))
-        (self.directory / "kubelet.json").write_text(settings.kubelet(node))
-        (self.directory / "cni" / "10-bridge.conflist").write_text(settings.network())
-        runtime = self.directory / "nvidia-runtime"
-        shutil.copy(Path(__file__).parent / "runtime_class.py", runtime)
-        runtime.chmod(0o755)
-        described = {
-            "hostname": settings.HOSTNAME,
-            "dns": settings.DNS_IP,
-            "node_ip": settings.NODE_IP,
-            "gpus": gpu_count(self.gpus) if self.driver else 0,
-            "cgroup_v2": cgroups.is_v2(),
-        }
-        (self.directory / "node.json").write_text(json.dumps(described))
+        server = f"https://{self._api_host}:{settings.API_PORT}"
+        pki.create(self.pki.directory, server, names, self.place.hostname)
+        self._reach()
 
-    def _boot(self) -> None:
-        groups = cgroups.create(self.name)
-        (self.directory / "cgroups").write_text("".join(f"{path}\n" for path in groups))
-        (self.directory / "init.sock").unlink(missing_ok=True)
-        first = [sys.executable, "-m", "tests.cluster.machine.init", str(self.directory)]
-        unshare = ["unshare", *NAMESPACES, "--fork", "--kill-child=SIGKILL", "--mount-proc", *first]
-        # The console's lines stay from one boot to the next.
-        with (self.directory / "log" / "init.log").open("ab") as log:
-            holder = subprocess.Popen(
-                unshare,
-                env={**self.environment(), "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin"},
-                cwd=REPO,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                preexec_fn=lambda: cgroups.join(groups),
-            )
-        (self.directory / "holder.pid").write_text(str(holder.pid))
-        children = Path(f"/proc/{holder.pid}/task/{holder.pid}/children")
+    def _others(self) -> dict[str, str]:
+        return {settings.SECOND.hostname: settings.SECOND.ip}
 
-        def child() -> int | None:
-            if holder.poll() is not None:
-                raise ClusterError(f"the node did not boot: {self.log('init')[-1500:]}")
-            found = children.read_text().split()
-            return int(found[0]) if found else None
-
-        init = self._wait("the node's first process", child, 20)
-        (self.directory / "init.pid").write_text(str(init))
-        if cgroups.is_v2():
-            self._wait("it has a group for itself", lambda: (groups[0] / "node").is_dir(), 20)
-            cgroups.join([groups[0] / "node"], holder.pid)
-
-        def listens() -> bool:
-            child()
-            return bool(self.supervisor(status=True))
-
-        self._wait("it listens", listens, 60)
+    @property
+    def _api_host(self) -> str:
+        return "127.0.0.1"
 
     def _start_all(self, begin_s: float) -> None:
         if self.driver:
@@ -323,137 +80,70 @@ class Cluster:
         self.started_s["apiserver"] = time.monotonic() - begin_s
         for name in ("kube-controller-manager", "kube-scheduler", "services"):
             self.start(name)
-        self._wait("containerd", lambda: self.run("ctr", "version", check=False).returncode == 0)
-        if not (self.directory / "imported").exists():
-            for archive in images.made(self.programs):
-                self.import_image(archive)
-            (self.directory / "imported").touch()
-        self.start("kubelet")
-        self._wait("the node is ready", self.node_ready)
+        self._start_kubelet()
         account = "/api/v1/namespaces/default/serviceaccounts/default"
         self._wait("the default service account", lambda: self.api.find(account) is not None)
         if self.driver:
-            self._as_a_gpu_node()
+            self._label()
+            # Of NVIDIA's operator; it may be there since an earlier time.
+            runtime = {"metadata": {"name": "nvidia"}, "handler": "nvidia"}
+            with suppress(ApiError):
+                self.api.create("runtimeclasses", "", runtime)
         self.started_s["ready"] = time.monotonic() - begin_s
-
-    def install_driver(self) -> None:
-        """Libraries, the state that stands for the cards, and a CDI specification, as they are after a GPU node has booted."""
-        package = self.directory / "driver"
-        package.mkdir(exist_ok=True)
-        for source, name in (
-            (SIM / "libcuda.so.1", ""),
-            (SIM / "libnvidia-ml.so.1", ""),
-            (TENANT, "tenant"),
-        ):
-            shutil.copy(source, package / (name or source.name))
-        place = (
-            "--libraries",
-            f"{DRIVER}/lib",
-            "--state",
-            "/run/nvidia/state",
-            "--package",
-            package,
-        )
-        self.run("python3", "-I", SIM_NODE, *place, "up", self.gpus)
-
-    def _as_a_gpu_node(self) -> None:
-        """Create the objects that NVIDIA's feature discovery and operator leave in the API: the
-        label, and the runtime class."""
-        label = {"metadata": {"labels": {"nvidia.com/gpu.present": "true"}}}
-        self.api.patch(f"/api/v1/nodes/{settings.HOSTNAME}", label)
-        with suppress(ApiError):  # there since an earlier time
-            self.api.create(
-                "runtimeclasses", "", {"metadata": {"name": "nvidia"}, "handler": "nvidia"}
-            )
-
-    def _settings(self) -> settings.NodeSettings:
-        return settings.NodeSettings(self.directory, self.programs, self.pki, self.gates)
-
-    def _commands(self) -> dict[str, list[str]]:
-        services = [sys.executable, "-m", "tests.cluster.machine.services", str(self.pki.directory)]
-        return {**settings.commands(self._settings()), "services": services}
-
-    # --- small things ---
 
     def _connect(self) -> socket.socket:
         return self.dial("127.0.0.1", settings.API_PORT)
 
-    def dial(self, host: str, port: int) -> socket.socket:
-        """A connection made on the node. A socket stays in the network in which it was made, so a thread of its own goes
-        there, makes it, and ends. Raises OSError."""
-        answer: list[socket.socket | OSError] = []
-
-        def inside() -> None:
-            try:
-                with open(f"/proc/{self._number('init.pid')}/ns/net") as namespace:
-                    if _libc.setns(namespace.fileno(), CLONE_NEWNET) != 0:
-                        raise OSError(ctypes.get_errno(), "setns")
-                answer.append(socket.create_connection((host, port), 30))
-            except OSError as error:
-                answer.append(error)
-
-        thread = threading.Thread(target=inside)
-        thread.start()
-        thread.join()
-        if isinstance(answer[0], OSError):
-            raise answer[0]
-        return answer[0]
-
-    def page(self, host: str, port: int, path: str = "/metrics") -> str:
-        """Read over HTTP on the node. Raises OSError."""
-        connection = http.client.HTTPConnection(host, port, timeout=20)
-        connection.sock = self.dial(host, port)
-        try:
-            connection.request("GET", path)
-            answer = connection.getresponse()
-            if answer.status != 200:
-                raise OSError(f"{path}: HTTP {answer.status}")
-            return answer.read().decode()
-        except http.client.HTTPException as error:
-            raise OSError(f"{path}: {error}") from error
-        finally:
-            connection.close()
-
-    def root(self) -> Path:
-        """The node's file system, from here."""
-        return Path(f"/proc/{self._number('init.pid')}/root")
-
     def _made(self) -> bool:
         return self.pki.kubeconfig("admin").exists()
 
-    def _number(self, name: str) -> int:
-        with suppress(OSError, ValueError):
-            return int((self.directory / name).read_text())
-        return 0
 
-    def _is_ours(self, pid: int) -> bool:
-        """A pid may belong to another process by now."""
-        with suppress(OSError):
-            return str(self.directory).encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
-        return False
+class Worker(Machine):
+    """A second node, in namespaces and directories of its own, with a link to the first."""
 
-    def _wait(self, what: str, condition: Callable[[], T | None], deadline_s: float = READY_S) -> T:
-        end_s = time.monotonic() + deadline_s
-        last: Exception | None = None
-        while time.monotonic() < end_s:
-            try:
-                found = condition()
-                if found:
-                    return found
-            except (OSError, ApiError) as error:
-                last = error
-            time.sleep(0.05)
-        logs = "".join(
-            f"\n{path.name}: {path.read_text(errors='replace')[-600:]}"
-            for path in sorted((self.directory / "log").glob("*.log"))
+    def __init__(self, cluster: Cluster, directory: Path, *, gpus: str = GPUS) -> None:
+        super().__init__(
+            directory,
+            settings.SECOND,
+            minor=cluster._minor,
+            gpus=gpus,
+            driver=cluster.driver,
+            gates=cluster.gates,
+            lost_s=cluster.lost_s,
         )
-        raise ClusterError(f"not within {deadline_s:g} s: {what} ({last}){logs}")
+        self.cluster = cluster
+        self.api = cluster.api
 
+    def _certify(self) -> None:
+        server = f"https://{self._api_host}:{settings.API_PORT}"
+        pki.join(self.pki.directory, self.cluster.pki, server, self.place.hostname)
 
-def gpu_count(gpus: str) -> int:
-    """Number of GPUs in a text like `2xh100-80gb,a100-40gb`."""
-    found = 0
-    for one in gpus.split(","):
-        times, mark, _ = one.partition("x")
-        found += int(times) if mark and times.isdecimal() else 1
-    return found
+    def _others(self) -> dict[str, str]:
+        return {settings.FIRST.hostname: settings.FIRST.ip}
+
+    @property
+    def _api_host(self) -> str:
+        return settings.FIRST.ip
+
+    def _start_all(self, begin_s: float) -> None:
+        self._link()
+        if self.driver:
+            self.install_driver()
+        for name in ("containerd", "services"):
+            self.start(name)
+        self._start_kubelet()
+        if self.driver:
+            self._label()
+        self.started_s["ready"] = time.monotonic() - begin_s
+
+    def _link(self) -> None:
+        """A pair of virtual network interfaces, which goes with the network of either node; and a route to the other's pods."""
+        ends = ((self.cluster, "to-second"), (self, "to-first"))
+        first, second = (
+            ("name", name, "netns", str(machine._number("init.pid"))) for machine, name in ends
+        )
+        subprocess.run(["ip", "link", "add", *first, "type", "veth", "peer", *second], check=True)
+        for (machine, name), (other, _) in zip(ends, reversed(ends), strict=True):
+            machine.run("ip", "addr", "add", f"{machine.place.link}/30", "dev", name)
+            machine.run("ip", "link", "set", name, "up")
+            machine.run("ip", "route", "add", other.place.pods, "via", other.place.link)

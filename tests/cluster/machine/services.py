@@ -1,5 +1,6 @@
 """Stands for kube-proxy and CoreDNS on a node without netfilter: the address of every Service is on `lo` and its TCP ports go to
-the ready endpoints; names of Services are answered on the cluster's DNS address. Run on the node: `python -m tests.cluster.machine.services PKI`.
+the ready endpoints; names of Services are answered on the cluster's DNS address. Run on each node: `python -m tests.cluster.machine.services PKI HOST`, with an
+address of the API server.
 """
 
 from __future__ import annotations
@@ -139,8 +140,8 @@ def answer(question: bytes, names: dict[str, list[str]]) -> bytes:
     )
 
 
-async def serve(pki: Path) -> None:
-    forwarder = Forwarder(Api("127.0.0.1", API_PORT, pki))
+async def serve(pki: Path, host: str) -> None:
+    forwarder = Forwarder(Api(host, API_PORT, pki))
     forwarder.own(DNS_IP)
     loop = asyncio.get_running_loop()
     await loop.create_datagram_endpoint(lambda: Dns(forwarder), local_addr=(DNS_IP, 53))
@@ -153,4 +154,4 @@ async def serve(pki: Path) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(Path(sys.argv[1])))
+    asyncio.run(serve(Path(sys.argv[1]), sys.argv[2]))

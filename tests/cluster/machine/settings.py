@@ -11,9 +11,6 @@ from tests.cluster.control_plane import apiserver_identity, controller_manager, 
 from tests.cluster.programs.build import Programs
 from tests.cluster.programs.pki import Pki
 
-HOSTNAME = "gpu-node"
-NODE_IP = "10.88.0.1"
-POD_SUBNET = "10.88.0.0/24"
 SERVICE_IP = "10.96.0.1"
 DNS_IP = "10.96.0.10"
 API_PORT = 6443
@@ -24,12 +21,33 @@ PAUSE = "localhost/pause:1"
 
 
 @dataclass(frozen=True)
+class Place:
+    """A node's name and addresses."""
+
+    hostname: str
+    ip: str
+    """Address of its bridge, which its pods have as their gateway."""
+    pods: str
+    link: str
+    """Address on the link to the other node."""
+    kubelet: str
+    """Address on which its kubelet listens."""
+
+
+FIRST = Place("gpu-node", "10.88.0.1", "10.88.0.0/24", "10.89.0.1", "127.0.0.1")
+SECOND = Place("gpu-node-2", "10.88.1.1", "10.88.1.0/24", "10.89.0.2", "0.0.0.0")
+
+
+@dataclass(frozen=True)
 class NodeSettings:
     directory: Path
     programs: Programs
     pki: Pki
     gates: Mapping[str, bool] = field(default_factory=dict)
     """Feature gates of the kubelet."""
+    place: Place = FIRST
+    lost_s: int = 0
+    """Seconds without a sign of life after which a node is not ready, and again until its pods are evicted; 0: Kubernetes' own 50 and 300."""
 
     def kubernetes_at_least(self, minor: int) -> bool:
         return int(self.programs.version.split(".")[1]) >= minor
@@ -76,11 +94,11 @@ stream_server_address = "127.0.0.1"
 """
 
 
-def network() -> str:
+def network(node: NodeSettings) -> str:
     ipam = {
         "type": "host-local",
         "dataDir": "/var/lib/cni",
-        "ranges": [[{"subnet": POD_SUBNET}]],
+        "ranges": [[{"subnet": node.place.pods}]],
         "routes": [{"dst": "0.0.0.0/0"}],
     }
     bridge = {
@@ -98,7 +116,7 @@ def kubelet(node: NodeSettings) -> str:
     document = {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
-        "address": "127.0.0.1",
+        "address": node.place.kubelet,
         "healthzBindAddress": "127.0.0.1",
         "readOnlyPort": 0,
         "cgroupDriver": "cgroupfs",
@@ -134,6 +152,9 @@ def kubelet(node: NodeSettings) -> str:
     if node.kubernetes_at_least(31):
         # Control groups of version 1 are refused by default since 1.35.
         document["failCgroupV1"] = False
+    if node.lost_s:
+        # The kubelet renews its lease four times in this time.
+        document["nodeLeaseDurationSeconds"] = node.lost_s
     return json.dumps(document, indent=1)
 
 
@@ -153,7 +174,7 @@ def apiserver(node: NodeSettings) -> list[str]:
         str(node.programs["kube-apiserver"]),
         # All addresses of the node's own network, which has no way out: pods come by the bridge's.
         *(f"--etcd-servers={ETCD}", "--bind-address=0.0.0.0", f"--secure-port={API_PORT}"),
-        f"--advertise-address={NODE_IP}",
+        f"--advertise-address={FIRST.ip}",
         *apiserver_identity(keys),
         f"--kubelet-certificate-authority={keys / 'ca.crt'}",
         f"--kubelet-client-certificate={keys / 'to-kubelet.crt'}",
@@ -161,18 +182,25 @@ def apiserver(node: NodeSettings) -> list[str]:
         "--kubelet-preferred-address-types=Hostname",
         *("--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction"),
         "--enable-aggregator-routing=true",
+        *(
+            f"--default-{taint}-toleration-seconds={node.lost_s}"
+            for taint in ("not-ready", "unreachable")
+            if node.lost_s
+        ),
     ]
 
 
 def commands(node: NodeSettings) -> dict[str, list[str]]:
-    """Command lines of the node's programs by name, in the order in which they are started."""
+    """Command lines of the node's programs by name, in the order in which they are started. Those of the control plane run on
+    the first node only."""
     volumes = f"--flex-volume-plugin-dir={node.directory / 'volumes'}"
+    patience = (f"--node-monitor-grace-period={node.lost_s}s", "--node-monitor-period=1s")
     kubelet_arguments = [
         f"--config={node.directory / 'kubelet.json'}",
         f"--kubeconfig={node.pki.kubeconfig('kubelet')}",
         *(
-            f"--hostname-override={HOSTNAME}",
-            f"--node-ip={NODE_IP}",
+            f"--hostname-override={node.place.hostname}",
+            f"--node-ip={node.place.ip}",
             "--root-dir=/var/lib/kubelet",
             "--v=2",
         ),
@@ -188,6 +216,7 @@ def commands(node: NodeSettings) -> dict[str, list[str]]:
         "kube-controller-manager": [
             str(node.programs["kube-controller-manager"]),
             *controller_manager(node.pki),
+            *(patience if node.lost_s else ()),
             volumes,
         ],
         "kube-scheduler": [str(node.programs["kube-scheduler"]), *scheduler(node.pki)],

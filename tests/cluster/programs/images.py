@@ -1,4 +1,4 @@
-"""Small images for the node, packed here: the pause image, and busybox for pods without a GPU."""
+"""Images for the node, packed here: the pause image, busybox for pods without a GPU, and kube-scheduler."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import io
 import json
 import os
 import platform
+import shutil
 import subprocess
 import tarfile
 import tempfile
@@ -18,6 +19,7 @@ from tests.cluster.programs import pins
 from tests.cluster.programs.build import Programs, once
 
 BUSYBOX = "localhost/busybox:1"
+SCHEDULER = "localhost/kube-scheduler:1"
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 INDEX_TYPE = "application/vnd.oci.image.index.v1+json"
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
@@ -43,6 +45,21 @@ def made(programs: Programs) -> list[Path]:
 
     directory = once(pins.Part("images", "1", (source, Path(__file__)), PAUSE + BUSYBOX), make)
     return sorted(directory.glob("*.tar"))
+
+
+def scheduler(programs: Programs) -> Path:
+    """An archive with the cluster's own kube-scheduler, for the chart's value scheduler.image."""
+
+    def make(target: Path) -> None:
+        with tempfile.TemporaryDirectory() as scratch:
+            place = Path(scratch) / "bin"
+            place.mkdir()
+            shutil.copy(programs["kube-scheduler"], place / "kube-scheduler")
+            pack(SCHEDULER, place.parent, target / "scheduler.tar", {"Env": ["PATH=/bin"]})
+
+    inputs = (Path(__file__),)
+    part = pins.Part("scheduler-image", programs.version, inputs, programs.kubernetes.name)
+    return once(part, make) / "scheduler.tar"
 
 
 def _busybox(programs: Programs, root: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -85,11 +86,9 @@ def create(directory: Path, server: str, names: Iterable[str], node: str = "") -
     front.issue("front-client", "/CN=front-proxy-client", "clientAuth")
     clients = dict(CLIENTS)
     if node:
-        clients["kubelet"] = f"/O=system:nodes/CN=system:node:{node}"
+        clients["kubelet"] = _kubelet(node)
         authority.issue("to-kubelet", "/O=system:masters/CN=apiserver-kubelet", "clientAuth")
-        authority.issue(
-            "kubelet-server", f"/CN={node}", "serverAuth", [f"DNS:{node}", "IP:127.0.0.1"]
-        )
+        _issue_kubelet_server(authority, node)
     openssl("ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", made / "tokens.key")
     openssl("ec", "-in", made / "tokens.key", "-pubout", "-out", made / "tokens.pub")
     for name, subject in clients.items():
@@ -101,6 +100,32 @@ def create(directory: Path, server: str, names: Iterable[str], node: str = "") -
         # Last: it says that all is there.
         _write_kubeconfig(made, name, server)
     return made
+
+
+def join(directory: Path, of: Pki, server: str, node: str) -> Pki:
+    """Create the certificates of one more node of a cluster, from which the API server is `server`. Existing ones are kept."""
+    made = Pki(directory)
+    if made.kubeconfig("admin").exists():
+        return made
+    directory.mkdir(parents=True, exist_ok=True)
+    for name in ("ca", "admin"):
+        for ending in ("crt", "key"):
+            shutil.copy(of / f"{name}.{ending}", directory)
+    authority = Authority(directory)
+    authority.issue("kubelet", _kubelet(node), "clientAuth")
+    _issue_kubelet_server(authority, node)
+    for name in ("kubelet", "admin"):
+        _write_kubeconfig(made, name, server)
+    return made
+
+
+def _kubelet(node: str) -> str:
+    return f"/O=system:nodes/CN=system:node:{node}"
+
+
+def _issue_kubelet_server(authority: Authority, node: str) -> None:
+    names = [f"DNS:{node}", "IP:127.0.0.1"]
+    authority.issue("kubelet-server", f"/CN={node}", "serverAuth", names)
 
 
 def _write_kubeconfig(pki: Pki, name: str, server: str) -> None:

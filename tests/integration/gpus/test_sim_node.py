@@ -105,6 +105,17 @@ def test_the_daemon_reads_it_as_a_drivers_by_index_and_by_uuid(machine: Machine)
     assert machine.spec.stat().st_mtime_ns == before, "the same again changes nothing"
 
 
+def test_nodes_of_a_cluster_have_cards_of_their_own(tmp_path: Path) -> None:
+    found = []
+    for number, words in enumerate([(), ("--node", "a"), ("--node", "b"), ("--node", "b")]):
+        (root := tmp_path / str(number)).mkdir()
+        status, said = Machine(root).run(*words, "up", "2xh100-80gb")
+        assert status == 0, said
+        found.append(said.split())
+    assert found[2] == found[3], "the same node has the same ones again"
+    assert len({uuid for one in found for uuid in one}) == 6
+
+
 def test_a_program_sees_the_gpus_whose_nodes_it_was_given(machine: Machine, tmp_path: Path) -> None:
     machine.run("up", "h100-80gb,a100-40gb")
     nodes = tmp_path / "dev"

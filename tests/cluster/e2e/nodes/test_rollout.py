@@ -1,0 +1,68 @@
+"""`helm upgrade` of all that the chart has, under a stream of pods. SLUICE_CLUSTER_STREAM: how many (200)."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+
+import pytest
+
+from tests.cluster.api import path_of
+from tests.cluster.manifests import NAMESPACE
+from tests.cluster.pair import Pair
+from tests.kit.node import until
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
+PODS = int(os.environ.get("SLUICE_CLUSTER_STREAM", "200"))
+AT_ONCE = 24
+"""Pods that have not ended; both nodes together can run twenty for each of two GPUs."""
+CHANGED = {
+    "agent.config": "[kubelet]\nenabled = true\ndefault_memory_mib = 2000\n",
+    "agent.podAnnotations": {"rolled": "out"},
+    "queue.podAnnotations": {"rolled": "out"},
+    "queue.config": '[kubernetes]\nevents = "all"\n',
+    "scheduler.nodePolicy": "spread",
+}
+
+
+def test_no_pod_of_two_hundred_fails_in_an_upgrade(pair: Pair) -> None:
+    before = {one["metadata"]["uid"] for one in pair.agent_pods()}
+    errors: list[BaseException] = []
+
+    def upgrade() -> None:
+        try:
+            pair.install(CHANGED)
+        except BaseException as error:
+            errors.append(error)
+
+    rolling = threading.Thread(target=upgrade)
+    ended: Counter[str] = Counter()
+    told: list[str] = []
+    for number in range(PODS):
+        name = f"stream-{number}"
+        until("there is room", lambda: len(left(pair, ended, told)) < AT_ONCE, 300)
+        if number == PODS // 8:
+            rolling.start()
+        pair.create_pod(pair.gpu_pod(name, memory_mib=1000, cores=2, command="sleep 1"))
+    rolling.join()
+    assert errors == []
+    until("all have ended", lambda: not left(pair, ended, told), 600)
+    assert not before & {one["metadata"]["uid"] for one in pair.agent_pods()}, "agents are others"
+    assert (dict(ended), told) == ({"Succeeded": PODS}, [])
+    pair.install()
+
+
+def left(lab: Pair, ended: Counter[str], told: list[str]) -> list[str]:
+    """Names of pods that have not ended. Those that have are counted, once, and deleted."""
+    found = []
+    for one in lab.pods():
+        name, status = one["metadata"]["name"], one["status"]
+        if status["phase"] in ("Succeeded", "Failed"):
+            ended[status["phase"]] += 1
+            if status["phase"] == "Failed":
+                told.append(f"{name}: {status.get('reason')}: {status.get('message')}")
+            lab.api.delete(path_of("pods", NAMESPACE, name), 0)
+        else:
+            found.append(name)
+    return found
