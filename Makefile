@@ -136,6 +136,9 @@ cluster-down: $(VENV)/.ready ## end it, and remove what it wrote
 test-cluster: build ## image and chart on that Kubernetes, as a user installs them; writes build/cluster.json; needs root and Go
 	SLUICE_KUBERNETES=$(KUBERNETES) $(BIN)/python -m tests.cluster.run $(PYTEST_ARGS)
 
+test-nodes: build ## the same with two nodes: a queue whose controller hangs, drains, a lost node, the owner's manifests
+	SLUICE_KUBERNETES=$(KUBERNETES) $(BIN)/python -m tests.cluster.run --two-nodes $(PYTEST_ARGS)
+
 cluster-programs: $(VENV)/.ready ## what test-cluster builds with Go the first time, before it is run; needs Go
 	@SLUICE_KUBERNETES=$(KUBERNETES) $(BIN)/python -m tests.cluster.run --go-only
 

@@ -3,9 +3,10 @@
 What cannot be built fails the scenarios that need it, with the reason; only without any Go are they skipped. Arguments are
 pytest's.
 
-Three lanes: what needs one node runs here. Beside it, at a lower priority and each in a pytest of its own, run what needs an API
-server only, with workers, and what needs two nodes, most of which is waiting. Their reports are sections of ours. The first of the
-two begins as soon as Kubernetes is built, while the image is.
+Two lanes: what needs a node runs here. Beside it, at a lower priority and in a pytest of its own, runs what needs an API server
+only, with workers. Its report is a section of ours. It begins as soon as Kubernetes is built, while the image is.
+
+`--two-nodes` as the first argument runs what needs two nodes instead (`make test-nodes`).
 
 `--go-only` as the one argument builds Kubernetes and containerd, which takes longest, and runs nothing.
 """
@@ -31,7 +32,6 @@ from tests.kit.places import REPO
 HERE = REPO / "tests" / "cluster"
 API_ONLY = HERE / "api_only"
 TWO_NODES = HERE / "e2e" / "nodes"
-"""All else is in the node's lane."""
 NICE = 5
 """A third of a processor for each that the node's lane wants. At the lowest priority, and two processors that others want,
 an API server takes longer than kubectl waits for it (32 s), and leases of seconds are lost again and again."""
@@ -42,6 +42,7 @@ Part = tuple[str, Callable[[], object]]
 """A name for the log, and what builds it."""
 CONTAINERD: Part = ("containerd", build.containerd)
 GO_ONLY = "--go-only"
+ON_TWO_NODES = "--two-nodes"
 SLOWEST = ("--durations=15", "--durations-min=5")
 
 
@@ -54,11 +55,13 @@ def main(arguments: list[str]) -> int:
     beside = [str(one) for one in files if API_ONLY in one.parents]
     on_two = [str(one) for one in files if TWO_NODES in one.parents]
     here = [str(one) for one in files if not {API_ONLY, TWO_NODES} & set(one.parents)]
+    if arguments[:1] == [ON_TWO_NODES]:
+        make_all(others())
+        return int(pytest.main([*on_two, "-m", "cluster", *SLOWEST, *arguments[1:]]))
     marked = ("-m", "cluster", *SLOWEST, *arguments)
     lanes = [Beside("what needs an API server only", [*beside, "-n", str(WORKERS), *marked])]
     try:
         make_all(others())
-        lanes.append(Beside("what needs two nodes", [*on_two, *marked]))
         status = pytest.main([*here, *marked], list(lanes))
     finally:
         ended = [one.end() for one in lanes]

@@ -83,7 +83,7 @@ class Keeper:
         self._processes = processes
         self._owners: dict[GrantId, ProcessHandle] = {}
         self._unremoved: set[GrantId] = set()
-        """Ended grants whose region could not be removed, for want of file descriptors for example."""
+        """Ended grants whose region could not be removed, as without free file descriptors."""
         self._answers: dict[RequestId, asyncio.Queue[Answer]] = {}
         self._owned: RegisterAnswer | None = None
         self._registration_listener = registration_listener(self)
