@@ -141,3 +141,27 @@ def test_an_object_that_leads_to_a_defect_waits_and_the_others_go_on(
     assert (work_queue.failed_total, DEFECTS[("defective",)] - before) == (1, 1)
     assert "internal error, please report it" in caplog.text
     assert "of what nobody thought" in caplog.text
+
+
+def test_it_ends_although_a_call_loses_the_cancellation() -> None:
+    """A leader that waits for it would never lead again."""
+    tried: list[str] = []
+
+    async def do(key: str) -> None:
+        tried.append(key)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise ApiAway("no answer in time") from None
+
+    async def work() -> bool:
+        work_queue: WorkQueue[str] = WorkQueue("t", do, 2)
+        work_queue.add("a")
+        running = asyncio.create_task(work_queue.run())
+        while not tried:
+            await asyncio.sleep(0)
+        running.cancel()
+        done, _ = await asyncio.wait({running}, timeout=10)
+        return bool(done)
+
+    assert asyncio.run(work())
