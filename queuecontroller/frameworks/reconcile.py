@@ -82,6 +82,8 @@ class Setting:
     none."""
     may_lack_pods: bool = False
     """True if the pods of a group may allow some of them not to be ready."""
+    fixed_upgrades: bool = False
+    """True if a RayService may not be upgraded by a second cluster."""
     parent_managed: bool = False
     """True if one of its owners is queued, so that it follows that owner."""
     runtime: Runtime = None
