@@ -1,4 +1,4 @@
-"""What consolidation wins: three mixes of requests over a day of virtual time, with moves and without, and how many of
+"""Gains by consolidation: three mixes of requests over a day of virtual time, with moves and without, and how many of
 the requests that fit nowhere it finds room for, beside an exact solver that may repack everything.
 
 The mixes are made from the seeds below. Time is virtual: the figures are the same on every machine.
@@ -143,7 +143,7 @@ def repacked(sizes: list[tuple[int, int]], bins: list[tuple[int, int]]) -> bool:
 
 
 def found_beside_exact(samples: int) -> tuple[int, int]:
-    """Of requests for a whole GPU that fit nowhere: those that moves make room for, and those that
+    """Requests for a whole GPU that fit nowhere: how many of them moves make room for, and how many
     some packing of everything has room for."""
     chance = random.Random(21)
     whole = [PodToPlace("new", GpuRequest(1, MEMORY_GIB * GIB, exclusive=True))]
