@@ -84,6 +84,8 @@ class Setting:
     """True if the pods of a group may allow some of them not to be ready."""
     fixed_upgrades: bool = False
     """True if a RayService may not be upgraded by a second cluster."""
+    spreads: bool = False
+    """True if the rules count by which pod sets are spread over a topology."""
     parent_managed: bool = False
     """True if one of its owners is queued, so that it follows that owner."""
     runtime: Runtime = None

@@ -29,6 +29,9 @@ class Feature(StrEnum):
     DEPLOYMENT_UID = "DeploymentJobUIDLabel"
     UPGRADE_STRATEGY = "RayServiceValidateUpgradeStrategy"
     FAIR_FROM_RESERVATION = "AdmissionFairSharingAnchorAtQuotaReservation"
+    EACH_NODE = "TASNodeFeasibilityForAllLevels"
+    PARTIAL_SLICES = "TASPartialSlices"
+    SPREADING = "TASTopologySpreading"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,22 @@ DIFFERENCES: Final = (
         Feature.FAIR_FROM_RESERVATION,
         "With `admissionFairSharing` a LocalQueue's usage counts from the reservation of quota;"
         " without it from admission, so not while admission checks are pending",
+    ),
+    Difference(
+        Feature.EACH_NODE,
+        "Each pod has to fit on one node of its domain, where the lowest level of a Topology is not"
+        " `kubernetes.io/hostname`; without it the domain's sums count",
+    ),
+    Difference(
+        Feature.PARTIAL_SLICES,
+        "The last slice of a pod set may have fewer pods than the others; without it such a"
+        " Workload is pending",
+        frozenset(Line),
+    ),
+    Difference(
+        Feature.SPREADING,
+        "The annotation `kueue.x-k8s.io/podset-topology-spreading` of a pod template limits the"
+        " share of a service's pod sets that a domain may have before the next one is placed there",
     ),
 )
 
