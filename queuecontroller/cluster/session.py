@@ -22,6 +22,8 @@ from queuecontroller.cluster.cache.kinds import (
     CHECKS,
     LIMIT_RANGES,
     OBJECTS,
+    POD_CLASSES,
+    PRIORITY_CLASSES,
     RUNTIMES,
     WORKLOADS,
 )
@@ -34,6 +36,7 @@ from queuecontroller.cluster.podplacement.queued_pods import sharing_of
 from queuecontroller.cluster.podwebhooks.node_annotations import NodeFacts
 from queuecontroller.cluster.reconcilers.failing_nodes import FailingNodes
 from queuecontroller.cluster.reconcilers.owners import Reconcilers
+from queuecontroller.cluster.reconcilers.priorities import Priorities
 from queuecontroller.cluster.reconcilers.retention import RetentionSweeper
 from queuecontroller.cluster.status.events import KubernetesEvent, of_preemptor, of_workload
 from queuecontroller.cluster.status.waiting import WaitingReasons, owners_to_tell
@@ -137,6 +140,9 @@ class Session:
         )
         self.queues = QueueWriter(self.shell, self.mirror, client, may_write)
         self.reconcilers = Reconcilers(self.shell, self.mirror, client, may_write, self.recorder)
+        self.priorities = Priorities(
+            self.reconcilers.workload_actions, may_write, self.reconcilers.work_queue.add
+        )
         self.retention = RetentionSweeper(
             self.reconcilers.workload_actions, may_write, lambda: self.shell.now_ns() / SECOND_NS
         )
@@ -214,13 +220,17 @@ class Session:
         self.queues.add_all()
         self.provisioner.add_all()
         self.retention.add_all()
+        self.priorities.add_all()
         log.info(
             "deciding, term %d: %d workloads", self.term, len(self.shell.book.workloads.records)
         )
         async with asyncio.TaskGroup() as group:
             group.create_task(self._decide())
             group.create_task(self.workloads.work_queue.run())
-            for one in (self.queues, self.reconcilers, self.provisioner, self.retention):
+            for one in (
+                *(self.queues, self.reconcilers, self.provisioner),
+                *(self.retention, self.priorities),
+            ):
                 group.create_task(one.work_queue.run())
             if self.extender is not None:
                 group.create_task(self.extender.run())
@@ -327,6 +337,9 @@ class Session:
             table[kind] = (partial(self._object_changed, kind), partial(self._status_of, kind))
         table[LIMIT_RANGES] = (*table[LIMIT_RANGES], self._limits_changed)
         table[RUNTIME_CLASSES] = (self._limits_changed,)
+        priorities = self.priorities
+        table[PRIORITY_CLASSES] = (*table[PRIORITY_CLASSES], priorities.class_changed)
+        table[POD_CLASSES] = (*table[POD_CLASSES], priorities.any_class_changed)
         table[CHECKS] = (
             partial(self._object_changed, CHECKS),
             lambda key, document: self.queues.add_all(),

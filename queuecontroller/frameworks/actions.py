@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from queuecontroller.frameworks.state import Finished
-from queuecontroller.scheduler.model.reasons import PODS_FAILED
-from sluicecommon.reader import Problem
+from queuecontroller.frameworks.workload import NoPriorityClass
+from queuecontroller.scheduler.model.reasons import PODS_FAILED, WORKLOAD_NOT_COMPOSED
+from sluicecommon.reader import ManifestError, Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +98,16 @@ class ResetStartTime:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Record an event ErrWorkloadCompose: no Workload can be made from the job."""
+    """Record an event: no Workload can be made from the job, or its Workload cannot follow it."""
 
     problems: tuple[Problem, ...]
+    reason: str = WORKLOAD_NOT_COMPOSED
+
+
+def refusal(error: ManifestError) -> Refuse:
+    if isinstance(error, NoPriorityClass):
+        return Refuse(error.problems, error.reason)
+    return Refuse(error.problems)
 
 
 Action: TypeAlias = (

@@ -30,10 +30,12 @@ POD_INDEX: Final = "apps.kubernetes.io/pod-index"
 """The label by which a StatefulSet numbers its pods."""
 
 
-def on_create(fw: Framework, document: Document, around: Setting = ALONE) -> dict[str, Any]:
+def on_create(
+    fw: Framework, document: Document, around: Setting = ALONE, is_new: bool = True
+) -> dict[str, Any]:
     """The merge patch of the webhook; empty: the object is unchanged. Raises ManifestError.
     Deployments and the like pass their queue on to their pods, on every write, since any write may
-    replace their templates."""
+    replace their templates; a class that they did not have before would replace their pods."""
     parent = at(document, (*_ANNOTATIONS, names.SUSPENDING_PARENT)) is not ABSENT
     if not (is_managed(fw, document, around) or (fw.holding is Holding.GATE and parent)):
         return {}
@@ -42,7 +44,8 @@ def on_create(fw: Framework, document: Document, around: Setting = ALONE) -> dic
     if queue and not queue_of(document):
         change.put(_QUEUE_LABEL, queue)
     priority = (*_LABELS, names.PRIORITY_CLASS)
-    if around.default_class and not parent and at(change.document, priority) in (ABSENT, None, ""):
+    defaults = is_new and around.default_class and not parent
+    if defaults and at(change.document, priority) in (ABSENT, None, ""):
         change.put(priority, names.DEFAULT_CLASS)
     match fw.holding:
         case Holding.SUSPEND:

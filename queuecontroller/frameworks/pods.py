@@ -29,6 +29,7 @@ from queuecontroller.frameworks.actions import (
     UpdateReclaimable,
     UpdateWorkload,
     WaitForReplacements,
+    refusal,
 )
 from queuecontroller.frameworks.annotations.gates import fewer_gates
 from queuecontroller.frameworks.annotations.pod_groups import (
@@ -102,7 +103,7 @@ def reconcile_pods(
     try:
         return _Pods(known, workload, around).actions()
     except ManifestError as error:
-        return [Refuse(error.problems)]
+        return [refusal(error)]
     except RecursionError:
         return [Refuse((TOO_DEEP,))]
 

@@ -27,6 +27,7 @@ from queuecontroller.frameworks.actions import (
     Suspend,
     UpdateReclaimable,
     UpdateWorkload,
+    refusal,
 )
 from queuecontroller.frameworks.annotations.gates import fewer_gates
 from queuecontroller.frameworks.comparing import (
@@ -48,6 +49,7 @@ from queuecontroller.frameworks.state import Finished, finished, is_active, pods
 from queuecontroller.frameworks.table import Framework, Holding
 from queuecontroller.frameworks.workload import (
     WORKLOAD_CLASS,
+    NoPriorityClass,
     PriorityClass,
     max_execution_s,
     owner_reference,
@@ -80,13 +82,18 @@ class Setting:
     none."""
     may_lack_pods: bool = False
     """True if the pods of a group may allow some of them not to be ready."""
+    fixed_upgrades: bool = False
+    """True if a RayService may not be upgraded by a second cluster."""
     spreads: bool = False
     """True if the rules count by which pod sets are spread over a topology."""
     parent_managed: bool = False
     """True if one of its owners is queued, so that it follows that owner."""
     runtime: Runtime = None
     """The object that a TrainJob refers to."""
-    priority_of: Callable[[PriorityClass | None], int | None] = field(default=lambda named: None)
+    priority_of: Callable[[PriorityClass | None], int | None] = field(
+        default=lambda named: None if named is None else 0
+    )
+    """The value of a class, or of a job that names none; None: there is no such class."""
     labels_to_copy: Sequence[str] = ()
     longest_name: int = names.LONGEST_NAME
     group_total: int | None = None
@@ -98,7 +105,15 @@ class Setting:
     """That owner."""
 
     def priority(self, fw: Framework, document: Document) -> int | None:
-        return self.priority_of(priority_class_of(fw, document, self.runtime))
+        """The job's priority; None: there is no default. Raises NoPriorityClass, ManifestError."""
+        return self.value_of(priority_class_of(fw, document, self.runtime))
+
+    def value_of(self, named: PriorityClass | None) -> int | None:
+        """Raises NoPriorityClass."""
+        value = self.priority_of(named)
+        if value is None and named is not None:
+            raise NoPriorityClass(named)
+        return value
 
 
 ALONE: Final = Setting()
@@ -156,7 +171,7 @@ def reconcile(
     try:
         return _Job(fw, document, workload, around).actions()
     except ManifestError as error:
-        return [Refuse(error.problems)]
+        return [refusal(error)]
     except RecursionError:
         return [Refuse((TOO_DEEP,))]
 
@@ -200,7 +215,7 @@ def reconcile_slices(
         kept = _Job(fw, document, first, around, growing=True).actions()
         return made + [(first, act) for act in kept]
     except ManifestError as error:
-        return [(None, Refuse(error.problems))]
+        return [(None, refusal(error))]
     except RecursionError:
         return [(None, Refuse((TOO_DEEP,)))]
 
@@ -438,8 +453,7 @@ class _Job:
             if value is None:
                 del wanted[key]
         if wanted.get("priorityClassRef") != known.get("priorityClassRef"):
-            priority = self.around.priority_of(named)
-            wanted["priority"] = 0 if priority is None else priority
+            wanted["priority"] = self.around.value_of(named) or 0
         spec_patch = difference(known, wanted)
         patch = fewer_gates(self.document, workload)
         path = (*_ANNOTATIONS, names.WAIT_FOR_PODS_READY)
@@ -457,9 +471,10 @@ class _Job:
         known = at(workload, ("spec", "priorityClassRef"))
         if named is None or named.kind != WORKLOAD_CLASS or named.reference == known:
             return []
-        priority = self.around.priority_of(named)
-        if priority is None:
-            return []  # There is no class of that name (yet).
+        try:
+            priority = self.around.value_of(named)
+        except NoPriorityClass as error:
+            return [refusal(error)]  # The job runs on with its former priority.
         patch = {"spec": {"priorityClassRef": named.reference, "priority": priority}}
         return [UpdateWorkload(patch, "its job has another priority class")]
 

@@ -16,6 +16,7 @@ from queuecontroller.frameworks.actions import (
     DeleteWorkload,
     Refuse,
     UpdateWorkload,
+    refusal,
 )
 from queuecontroller.frameworks.annotations.gates import fewer_gates
 from queuecontroller.frameworks.patches import (
@@ -101,7 +102,7 @@ def reconcile_set(
     try:
         return _reconcile(document, workloads, around)
     except ManifestError as error:
-        return [(None, Refuse(error.problems))]
+        return [(None, refusal(error))]
     except RecursionError:
         return [(None, Refuse((TOO_DEEP,)))]
 

@@ -438,21 +438,23 @@ def _overhead_factor(spec: Reader) -> Fraction:
 
 def _spark_memory(role: Reader, factor: Fraction) -> str | None:
     """Memory of a role's pods: what the role names, and what Spark adds to it."""
-    text = role.optional_text("memory")
-    mine = _mib(text) if text is not None else None
+    mine, more = (_mib(role, key) for key in ("memory", "memoryOverhead"))
     if mine is None:
-        return _java_memory(text)
-    given = role.optional_text("memoryOverhead")
-    more = _mib(given) if given is not None else None
+        return None
     if more is None:
         more = max(_LEAST_OVERHEAD_MIB, int(mine * factor))
     return f"{mine + more}Mi"
 
 
-def _mib(text: str) -> int | None:
-    """Spark's memory in MiB: 512m, 2g, or bytes; None where it is written in another way."""
+def _mib(role: Reader, key: str) -> int | None:
+    """Spark's memory in MiB: 512m, 2g, or bytes; None if there is none."""
+    text = role.optional_text(key)
+    if text is None:
+        return None
     found = _SPARK_MEMORY.fullmatch(text.strip().lower())
     if found is None:
+        what = f"{shown(text)} is not Spark's notation of memory"
+        role.problem(key, what, "write such as 512m or 2g")
         return None
     unit = _SPARK_UNITS[found["unit"] or ""]
     return -(-int(found["number"]) * unit // (1 << 20))

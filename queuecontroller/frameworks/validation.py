@@ -17,7 +17,7 @@ from queuecontroller.frameworks.annotations.ready_timeouts import timeout_proble
 from queuecontroller.frameworks.annotations.topology import spread_problems, topology_problems
 from queuecontroller.frameworks.creating import resizing
 from queuecontroller.frameworks.patches import ABSENT, Document, at
-from queuecontroller.frameworks.reconcile import ALONE, Setting, is_managed
+from queuecontroller.frameworks.reconcile import ALONE, Setting, is_elastic, is_managed
 from queuecontroller.frameworks.slots import Slot, slots
 from queuecontroller.frameworks.starting import is_suspended
 from queuecontroller.frameworks.table import Framework, Holding, OfRuntime, RayGroups
@@ -59,7 +59,7 @@ def job_problems(
         if (after := _annotation(document, names.GATED_BY)) != before:
             found += gate_problems(after, before or "")
     if managed or is_managed(fw, old, around):
-        found += _changes(fw, document, old)
+        found += _changes(fw, document, old, around)
     return found
 
 
@@ -79,6 +79,8 @@ def _own_problems(fw: Framework, document: Document, around: Setting) -> Iterato
     yield from head.problems
     if isinstance(fw.pods, RayGroups):
         yield from _ray_problems(fw, document, fw.pods)
+        if fw.kind == "RayService" and around.fixed_upgrades:
+            yield from _upgrade_problems(document)
     if fw.kind == "Job":
         yield from _parallelism_problems(document)
     if fw.holding is Holding.GATE:
@@ -89,7 +91,12 @@ def _own_problems(fw: Framework, document: Document, around: Setting) -> Iterato
         found = slots(fw, document, runtime)
     except ManifestError as error:
         # All other errors are the operator's to judge; the controller records them as an event.
-        yield from (one for one in error.problems if names.PREFIX in one.field)
+        spark = fw.kind == "SparkApplication"
+        yield from (
+            one
+            for one in error.problems
+            if names.PREFIX in one.field or (spark and "emory" in one.field)
+        )
         return
     for slot in found:
         count = slot.count if fw.holding is Holding.SUSPEND else None
@@ -116,6 +123,14 @@ def _ray_problems(fw: Framework, document: Document, groups: RayGroups) -> Itera
     if fw.kind == "RayJob" and at(document, ("spec", "shutdownAfterJobFinishes")) is not True:
         what = "a queued RayJob has to delete its cluster when it has finished"
         yield Problem("spec.shutdownAfterJobFinishes", what, "set it to true")
+
+
+def _upgrade_problems(document: Document) -> Iterator[Problem]:
+    """Problems of a RayService whose upgrade would start a second cluster, beside its quota."""
+    strategy = at(document, ("spec", "upgradeStrategy", "type"))
+    if strategy != "None" and not is_elastic(document):
+        what = "an upgrade would start a second cluster, which has no quota"
+        yield Problem("spec.upgradeStrategy.type", what, "write None")
 
 
 def _two_clusters(document: Document, groups: RayGroups) -> Iterator[Problem]:
@@ -181,15 +196,20 @@ def _pod_changes(document: Document, old: Document) -> Iterator[Problem]:
         yield Problem(f"metadata.annotations[{names.RETRIABLE}]", what, "create another group")
 
 
-def _changes(fw: Framework, document: Document, old: Document) -> Iterator[Problem]:
+def _changes(
+    fw: Framework, document: Document, old: Document, around: Setting
+) -> Iterator[Problem]:
     """Changes that a queued job may not make while it runs."""
     if fw.holding is Holding.GATE:
         return
+    before, after = queue_of(old), queue_of(document)
     if fw.holding is Holding.SUSPEND:
         if not is_suspended(fw, document):
             yield from _fixed(document, old)
+        elif before and not after and around.default_queue:
+            what = "cannot be removed where there is a LocalQueue named default"
+            yield Problem(f"metadata.labels[{names.QUEUE_NAME}]", what, "name another queue")
         return
-    before, after = queue_of(old), queue_of(document)
     ready = at(old, ("status", "readyReplicas"))
     if before and before != after and (not after or (type(ready) is int and ready > 0)):
         what = "it cannot be taken from its queue" if not after else _IMMUTABLE

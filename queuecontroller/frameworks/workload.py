@@ -20,7 +20,11 @@ from queuecontroller.frameworks.annotations.topology import (
 from queuecontroller.frameworks.patches import Document, Path, at
 from queuecontroller.frameworks.slots import Runtime, Slot, slots
 from queuecontroller.frameworks.table import Framework
-from sluicecommon.reader import ManifestError, Reader, shown
+from queuecontroller.scheduler.model.reasons import (
+    PRIORITY_CLASS_NOT_FOUND,
+    WORKLOAD_PRIORITY_CLASS_NOT_FOUND,
+)
+from sluicecommon.reader import ManifestError, Problem, Reader, shown
 
 API_VERSION: Final = "kueue.x-k8s.io/v1beta2"
 _COPIED: Final = (names.GATED_BY, names.ALLOWED_FLAVORS, names.WAIT_FOR_PODS_READY)
@@ -49,6 +53,15 @@ class PriorityClass:
         ours = self.kind == WORKLOAD_CLASS
         group = "kueue.x-k8s.io" if ours else "scheduling.k8s.io"
         return {"group": group, "kind": self.kind, "name": self.name}
+
+
+class NoPriorityClass(ManifestError):
+    """Raised for a class that does not exist: without a priority there is no Workload."""
+
+    def __init__(self, named: PriorityClass) -> None:
+        super().__init__([Problem("", f'{named.kind} "{named.name}" not found')])
+        ours = named.kind == WORKLOAD_CLASS
+        self.reason = WORKLOAD_PRIORITY_CLASS_NOT_FOUND if ours else PRIORITY_CLASS_NOT_FOUND
 
 
 def pod_sets(fw: Framework, document: Document, runtime: Runtime = None) -> list[dict[str, Any]]:

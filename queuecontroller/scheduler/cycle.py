@@ -331,6 +331,13 @@ class Cycle:
             entry.skip("Workload has overlapping preemption targets with another workload")
             self._count_skipped(entry)
             return False
+        is_served = self._assign_again(entry, taken)
+        waits = entry.status is Status.PREEMPTING
+        outcome = "new_targets" if is_served else "deferred_fit" if waits else "skipped"
+        self.result.recomputed.append((entry.queue.name, outcome))
+        return is_served
+
+    def _assign_again(self, entry: Entry, taken: Mapping[WorkloadKey, WorkloadInfo]) -> bool:
         self._simulate_removal(self._gone[entry.queue.node.root])
         self._cache.set_apart = taken
         pinned = {

@@ -118,7 +118,10 @@ class Scheduler:
         if settings is None:
             self.cache.history = None
         elif history is not None:
+            moved = settings.from_reservation != history.settings.from_reservation
             history.configure(settings, now_ns)
+            for info in self._holding.values() if moved else ():
+                self._note_usage(info, now_ns)
         else:
             history = self.cache.history = UsageHistory(settings)
             for queue in self._local_queues.values():
@@ -228,6 +231,7 @@ class Scheduler:
             self.cache.numbers,
             reclaimable=self.settings.reclaimable_pods,
             priority_sorting=self.settings.priority_sorting_within_cohort,
+            by_eviction=self.settings.requeued_by_eviction,
         )
         if self.room is not None:
             info.room_shape = self.room.shape(workload)
@@ -294,9 +298,10 @@ class Scheduler:
         self._note_usage(info, now_ns)
 
     def _note_usage(self, info: WorkloadInfo, now_ns: int, penalized: Amounts = NOTHING) -> None:
-        """Record its usage in its LocalQueue's history from now on."""
+        """Record its usage in its LocalQueue's history from now on, if it counts already."""
         if self.history is not None:
-            usage = self.cache.numbers.by_resource(info.usage)
+            counts = self.history.settings.from_reservation or info.admitted_ns is not None
+            usage = self.cache.numbers.by_resource(info.usage) if counts else NOTHING
             self.history.hold(info.key, info.workload.local_queue, usage, now_ns, penalized)
 
     def release(self, key: WorkloadKey, now_ns: int = 0) -> WorkloadInfo | None:
@@ -334,6 +339,8 @@ class Scheduler:
         info = self._holding.get(key)
         if info is not None:
             info.admitted_ns = now_ns
+            if self.history is not None and not self.history.settings.from_reservation:
+                self._note_usage(info, now_ns)
 
     def holding(self, key: WorkloadKey) -> WorkloadInfo | None:
         return self._holding.get(key)

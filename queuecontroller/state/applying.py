@@ -12,7 +12,7 @@ from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
-from queuecontroller.kueueapi.manifests.jobs import MAX_COPIES
+from queuecontroller.kueueapi.manifests.jobs import MAX_COPIES, missing_class
 from queuecontroller.scheduler.model.objects import WorkloadKey
 from queuecontroller.scheduler.model.reasons import FINISHED
 from queuecontroller.state.access import Act, Caller, check
@@ -155,6 +155,24 @@ class Applying:
         if not reading.caller.admin:
             keys = {record.key for one in reading.submitted for record in one.records}
             self.check_number(reading.caller.user, sum(key not in every for key in keys))
+
+    def check_classes(self, reading: Reading) -> None:
+        """Check the WorkloadPriorityClasses of new and changed jobs. Raises ManifestError."""
+        known = {who.name for who, _ in reading.objects if who.kind == "WorkloadPriorityClass"}
+        known |= self._catalogue.priorities().workload_classes.keys()
+        problems = []
+        for one in reading.submitted:
+            before = (self._workloads.records.get(each.key) for each in one.records)
+            if one.who.kind != "Workload" and any(
+                old is None or old.manifest != new.manifest
+                for old, new in zip(before, one.records, strict=True)
+            ):
+                found = missing_class(one.document, known)
+                problems += (
+                    [] if found is None else [replace(found, field=f"{one.who}.{found.field}")]
+                )
+        if problems:
+            raise ManifestError(problems)
 
     def check_number(self, user: str, more: int) -> None:
         """Check the number of a user's workloads. Raises Refused."""

@@ -224,6 +224,7 @@ class Book:
 
     def put(self, reading: Reading, dry_run: bool, now_ns: int) -> list[Applied]:
         """Store a validated call in one step. Raises the same errors as `apply`."""
+        self.applying.check_classes(reading)
         applied = [Applied(who, "passed over") for who in reading.passed_over]
         if dry_run:
             valid = [who for who, _ in reading.objects] + [one.who for one in reading.submitted]

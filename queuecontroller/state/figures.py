@@ -121,6 +121,9 @@ class Figures:
     skips: dict[str, int] = field(default_factory=dict)
     """Workloads per ClusterQueue whose preemption was skipped in the last cycle because of
     another's."""
+    recomputed: Counts = field(default_factory=Counts)
+    """Searches for other victims, because another workload of the cycle took them, by ClusterQueue
+    and outcome, Kueue's words."""
     reserved: ByQueue = field(default_factory=ByQueue)
     admitted: ByQueue = field(default_factory=ByQueue)
     admitted_below: Counts = field(default_factory=Counts)
@@ -174,7 +177,10 @@ class Figures:
             self.recent.pop(name, None)
             for one in self._by_queue():
                 _drop(one.cluster, 0, name)
-            for other in (self.preempted, self.replaced, self.ready_evicted, self.eviction_latency):
+            for other in (
+                *(self.preempted, self.replaced, self.recomputed),
+                *(self.ready_evicted, self.eviction_latency),
+            ):
                 _drop(other, 0, name)
             _drop(self.gate_removal, 1, name)
         elif kind == "LocalQueue":

@@ -208,7 +208,8 @@ class Provisioner:
         try:
             for template in making.templates:
                 await self._create_template(template, namespace)
-                made = pruned(await self._client.create(REQUESTS, making.request, namespace))
+            # Last: the autoscaler fails a request whose templates it does not find.
+            made = pruned(await self._client.create(REQUESTS, making.request, namespace))
         except ApiRefused as refused:
             # On a conflict an earlier request of this name is still being deleted.
             if refused.status != CONFLICT:

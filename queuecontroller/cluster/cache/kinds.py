@@ -23,6 +23,9 @@ FLAVORS: Final = of_kueue("ResourceFlavor")
 CHECKS: Final = of_kueue("AdmissionCheck")
 TOPOLOGIES: Final = of_kueue("Topology")
 PRIORITY_CLASSES: Final = of_kueue("WorkloadPriorityClass")
+POD_CLASSES: Final = Resource(
+    "scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False
+)
 LIMIT_RANGES: Final = Resource("", "v1", "limitranges", "LimitRange")
 OBJECTS: Final = (
     NAMESPACES,
@@ -33,7 +36,7 @@ OBJECTS: Final = (
     CLUSTER_QUEUES,
     LOCAL_QUEUES,
     PRIORITY_CLASSES,
-    Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False),
+    POD_CLASSES,
     LIMIT_RANGES,
 )
 """Kinds that the book keeps as objects; a kind comes after those that it refers to."""

@@ -42,7 +42,7 @@ from queuecontroller.frameworks import group_of_set, is_elastic, prebuilt_of
 from queuecontroller.frameworks.names import JOB_UID
 from queuecontroller.frameworks.table import OfRuntime
 from queuecontroller.scheduler.model.objects import WorkloadKey
-from queuecontroller.scheduler.model.reasons import FINISHED, OWNER_NOT_FOUND
+from queuecontroller.scheduler.model.reasons import EVICTED, FINISHED, OWNER_NOT_FOUND
 from queuecontroller.state.shell import Shell
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.errors import ApiRefused
@@ -172,13 +172,16 @@ class Reconcilers:
         }
 
     def runs(self, key: WorkloadKey) -> bool:
-        """Return True if something may use a Workload's quota, or is about to."""
+        """Return True if something may use an evicted Workload's quota, or is about to."""
         if key in self.workload_actions.starting:
             return True
+        document = self._cache.get(WORKLOADS, key)
+        if document is not None and not has_condition(document, EVICTED):
+            return True  # The eviction is stored first: else the next reservation would hide it.
         unit = self._unit_of.get(key)
         if unit is None:
             # Its creator stops its pods, and then removes its admission.
-            return self._cache.get(WORKLOADS, key) is not None
+            return document is not None
         if unit.kind in (UnitKind.POD, UnitKind.GROUP):
             return self._pods.runs(unit)
         return self._jobs.runs(unit)

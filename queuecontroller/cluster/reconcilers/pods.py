@@ -39,6 +39,7 @@ from queuecontroller.cluster.reconcilers.units import (
 from queuecontroller.cluster.reconcilers.workload_actions import INVALID, WorkloadActions
 from queuecontroller.cluster.status.events import KubernetesEvent
 from queuecontroller.frameworks import (
+    CreateWorkload,
     DeletePod,
     HoldWorkload,
     MovePod,
@@ -63,12 +64,15 @@ from queuecontroller.frameworks.names import (
     ADMISSION_GATE,
     ELASTIC_GATE,
     GROUP_NAME,
+    JOB_UID,
     LONGEST_LABEL,
     MANAGED,
     POD_SET,
+    SUSPENDING_PARENT,
 )
 from queuecontroller.frameworks.pods import POD, is_over
 from queuecontroller.frameworks.serving import COMPONENT_INDEX
+from queuecontroller.scheduler.model.compatibility import Feature
 from queuecontroller.scheduler.model.reasons import (
     ADMITTED,
     EVICTED,
@@ -84,13 +88,17 @@ from queuecontroller.scheduler.model.reasons import (
     TERMINATION_TARGET,
 )
 from sluicecommon.kubernetes.errors import ApiRefused
-from sluicecommon.kubernetes.resources import PODS, STATEFUL_SETS
+from sluicecommon.kubernetes.resources import PODS, REPLICA_SETS, STATEFUL_SETS
 from sluicecommon.reader import ManifestError
 
 T = TypeVar("T")
 AT_ONCE: Final = 8
 """Concurrent writes to the pods of one group."""
 MAX_READ: Final = 10
+MAX_DEPLOYMENTS: Final = 4_096
+"""ReplicaSets whose Deployment is remembered."""
+_DEPLOYMENT: Final = "deployment"
+"""Framework of a pod that a Deployment's ReplicaSet created."""
 
 
 _OF_PODS: Final = (StartPod, DeletePod, ReleasePod, MovePod)
@@ -108,6 +116,8 @@ class Pods:
         self._cache = workload_actions.cache
         self._unit_of: dict[str, Unit] = {}
         self._of_unit: dict[Unit, dict[str, None]] = {}
+        self._deployments: dict[str, str] = {}
+        """UID of the Deployment by the UID of its ReplicaSet; "": it has none."""
 
     # -- units ------------------------------------------------------------------------------------
 
@@ -252,8 +262,39 @@ class Pods:
                     pass
                 case _:
                     first = next(iter(by_name.values()))
+                    if isinstance(action, CreateWorkload):
+                        await self._label(action.document, first)
                     await self._actions.do(action, workload, PODS, first)
         return changed
+
+    async def _label(self, made: dict[str, Any], pod: Document) -> None:
+        """Label a pod's Workload with the UID of the Deployment that the pod is queued for."""
+        wanted = Feature.DEPLOYMENT_UID in self._cache.policy.features
+        if not wanted or annotations_of(pod).get(SUSPENDING_PARENT) != _DEPLOYMENT:
+            return
+        owner = controller_of(pod)
+        if owner.get("kind") != REPLICA_SETS.kind:
+            return
+        uid = str(owner.get("uid"))
+        if uid not in self._deployments:
+            key = f"{pod['metadata']['namespace']}/{owner.get('name')}"
+            self._deployments[uid] = await self._deployment_of(key, uid)
+            if len(self._deployments) > MAX_DEPLOYMENTS:
+                del self._deployments[next(iter(self._deployments))]
+        if deployment := self._deployments[uid]:
+            made["metadata"]["labels"][JOB_UID] = deployment
+
+    async def _deployment_of(self, key: str, uid: str) -> str:
+        """UID of the Deployment that controls a ReplicaSet; "" if none does."""
+        try:
+            found = await self._actions.look(REPLICA_SETS, key)
+        except ApiRefused as refused:
+            if not refused.denied:
+                raise
+            found = None  # By the rights of an older version.
+        if found is None or found["metadata"].get("uid") != uid:
+            return ""
+        return str(controller_of(found).get("uid") or "")
 
     async def _end(self, action: DeletePod | ReleasePod | MovePod, pod: Document) -> None:
         match action:

@@ -52,12 +52,14 @@ from queuecontroller.scheduler.model.reasons import (
     FINISHED_WORKLOAD,
     OWNER_REFERENCES_ADDED,
     PODS_READY,
+    PRIORITY_CLASS_NOT_FOUND,
     RECOVERED,
     STARTED,
     UPDATED_WORKLOAD,
     WAIT_FOR_RECOVERY,
     WAITING_FOR_PODS,
     WORKLOAD_NOT_COMPOSED,
+    WORKLOAD_PRIORITY_CLASS_NOT_FOUND,
 )
 from queuecontroller.state.book import Book
 from queuecontroller.state.figures import Figures
@@ -111,6 +113,8 @@ class WorkloadActions:
         """Keys of Workloads whose job or pods are being started."""
         self._refused: dict[tuple[Resource, str], str] = {}
         """Last error recorded for each job without a Workload, with the job's generation."""
+        self._without_class: set[tuple[Resource, str]] = set()
+        """Jobs and pods that named a priority class that does not exist."""
         self.writes_total = 0
 
     async def do(
@@ -153,9 +157,9 @@ class WorkloadActions:
                 self._set_ready(key_of(_existing(workload)), ready)
             case WaitForReplacements(waiting, reason, message):
                 self._set_waiting(key_of(_existing(workload)), waiting, reason, message)
-            case Refuse(problems):
+            case Refuse(problems, reason):
                 assert owner is not None
-                self.refuse(kind, owner, "; ".join(map(str, problems)))
+                self.refuse(kind, owner, "; ".join(map(str, problems)), reason)
             case _:
                 assert_never(action)
         if event is not None and owner is not None:
@@ -374,6 +378,8 @@ class WorkloadActions:
     ) -> None:
         """Record an error event on a job, once for each generation of it."""
         key = kind, key_of(document)
+        if reason in (PRIORITY_CLASS_NOT_FOUND, WORKLOAD_PRIORITY_CLASS_NOT_FOUND):
+            self._without_class.add(key)
         error = f"{document['metadata'].get('generation')} {why}"
         if self._refused.get(key) != error:
             self._refused[key] = error
@@ -381,6 +387,12 @@ class WorkloadActions:
 
     def forget(self, kind: Resource, key: str) -> None:
         self._refused.pop((kind, key), None)
+        self._without_class.discard((kind, key))
+
+    def take_those_without_class(self) -> set[tuple[Resource, str]]:
+        """Return jobs and pods that named a class that does not exist, since the last call."""
+        taken, self._without_class = self._without_class, set()
+        return taken
 
     # -- the book ---------------------------------------------------------------------------------
 
@@ -461,12 +473,7 @@ class WorkloadActions:
         priorities = self._shell.book.catalogue.priorities()
         if named is None:
             return priorities.default or None
-        classes = (
-            priorities.workload_classes
-            if named.kind == "WorkloadPriorityClass"
-            else priorities.pod_classes
-        )
-        return classes.get(named.name)
+        return priorities.classes(named.kind).get(named.name)
 
 
 def _existing(workload: Document | None) -> Document:

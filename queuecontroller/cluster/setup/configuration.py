@@ -12,7 +12,10 @@ from typing import Any, Final
 
 from queuecontroller.cluster.cache.policy import EXCEPT, Policy, Retention
 from queuecontroller.frameworks import external_frameworks, frameworks
-from queuecontroller.kueueapi.manifests.configuration import read_configuration
+from queuecontroller.kueueapi.manifests.configuration import (
+    ADMISSION_FAIR_SHARING_GATE,
+    read_configuration,
+)
 from queuecontroller.kueueapi.manifests.durations import parse_duration_ns
 from queuecontroller.kueueapi.manifests.kueue import read_selector
 from queuecontroller.scheduler.lifecycle import PodsReadySettings
@@ -32,7 +35,17 @@ DEFAULT_TIMEOUT: Final = "5m"
 OF_THE_BOOK: Final = ("resources", "admissionFairSharing", "preemptionProtection")
 BALANCED: Final = "TASBalancedPlacement"
 """Feature gate of Kueue that is off by default in every line; those that differ between the lines
-have an effect as well."""
+have an effect as well, and so has that of admission fair sharing, which is on."""
+NOT_SUPPORTED: Final = frozenset(
+    {
+        *("ConcurrentAdmission", "ConfigurablePreemptions", "DynamicQuotaOrchestration"),
+        *("FairSharingRefill", "FairSharingReevaluatePreemptionCandidates"),
+        *("PrioritizePreemptorWorkloads", "FailureRecoveryPolicy", "CustomMetricLabels"),
+        *("KueueDRADeviceFeasibility", "SchedulerLibraryIntegration"),
+        "ElasticJobsViaWorkloadSlicesForProvisioningRequests",
+    }
+)
+"""Feature gates of Kueue, off by default there, of features that the queue lacks."""
 WITHOUT_EFFECT: Final = {
     "namespace": "kubernetes.namespace has the Lease",
     "health": "server.probes_listen does that",
@@ -86,6 +99,13 @@ def given_by(document: object, book: BookSettings, line: Line = Line.V0_20) -> G
     found = read(lambda reader: _given(reader, book, line), document, "Configuration")
     assert isinstance(document, dict)
     wanted = {key: document[key] for key in OF_THE_BOOK if key in document}
+    if "admissionFairSharing" in wanted:
+        is_on = (document.get("featureGates") or {}).get(ADMISSION_FAIR_SHARING_GATE, True)
+        anchored = Feature.FAIR_FROM_RESERVATION in found.policy.features
+        wanted["featureGates"] = {
+            ADMISSION_FAIR_SHARING_GATE: is_on,
+            str(Feature.FAIR_FROM_RESERVATION): anchored,
+        }
     if wanted:
         classes = read_configuration(wanted).device_classes
         found = replace(found, counts_claims=bool(classes))
@@ -118,11 +138,11 @@ def _given(reader: Reader, book: BookSettings, line: Line) -> Given:
         gates = reader.child("featureGates")
         balanced = gates.flag(BALANCED, balanced)
         features = frozenset(one for one in Feature if gates.flag(str(one), one in features))
-        remarks = [
-            f"Configuration: featureGates.{name} has no effect: the feature is always on"
-            for name in gates.names()
-            if name not in (BALANCED, *Feature)
-        ]
+        anchor = Feature.FAIR_FROM_RESERVATION
+        if not gates.flag(ADMISSION_FAIR_SHARING_GATE, True) and anchor in features:
+            what = f"needs {ADMISSION_FAIR_SHARING_GATE}, which is off"
+            gates.problem(anchor, what, "turn it off, too")
+        remarks = _remarks_on(gates)
     ready = book.pods_ready
     policy = replace(policy, features=features)
     if reader.has("waitForPodsReady"):
@@ -132,6 +152,8 @@ def _given(reader: Reader, book: BookSettings, line: Line) -> Given:
             policy = replace(policy, longest_ready_s=longest_s)
         ready, engine = _pods_ready(section, ready, engine)
     ready = replace(ready, own=Feature.OWN_TIMEOUTS in features)
+    if Feature.UNSCHEDULED not in features:
+        ready = replace(ready, unscheduled_timeout_s=None)
     for name in reader.names():
         if name in WITHOUT_EFFECT:
             remarks.append(f"Configuration: {name} has no effect: {WITHOUT_EFFECT[name]}")
@@ -140,6 +162,17 @@ def _given(reader: Reader, book: BookSettings, line: Line) -> Given:
     topology = _topology(replace(book.topology, balanced=balanced), features)
     book = replace(book, engine=engine, pods_ready=ready, topology=topology)
     return Given(policy, book, None, remarks=tuple(remarks))
+
+
+def _remarks_on(gates: Reader) -> list[str]:
+    found = []
+    for name in gates.names():
+        if name in NOT_SUPPORTED:
+            if gates.flag(name, False):
+                found.append(f"Configuration: featureGates.{name} is not supported")
+        elif name not in (BALANCED, ADMISSION_FAIR_SHARING_GATE, *Feature):
+            found.append(f"Configuration: featureGates.{name} has no effect")
+    return found
 
 
 def _integrations(reader: Reader, policy: Policy) -> Policy:
@@ -216,9 +249,8 @@ def _pods_ready(
     block = reader.flag("blockAdmission", False)
     again = reader.child("requeuingStrategy")
     order = again.text("timestamp", "Eviction")
-    if order != "Eviction":
-        what = f"{shown(order)}: an evicted workload is requeued by the time of its eviction"
-        again.problem("timestamp", what, "leave it out, or write Eviction")
+    if order not in ("Eviction", "Creation"):
+        again.problem("timestamp", f"{shown(order)} is no order", "write Eviction or Creation")
     made = PodsReadySettings(
         timeout_s=timeout_s,
         recovery_timeout_s=recovery_s,
@@ -231,7 +263,8 @@ def _pods_ready(
     reader.done()
     if not is_on:
         return replace(ready, timeout_s=None), engine
-    return made, replace(engine, wait_for_pods_ready=block)
+    by_eviction = order == "Eviction"
+    return made, replace(engine, wait_for_pods_ready=block, requeued_by_eviction=by_eviction)
 
 
 def _seconds(reader: Reader, key: str, default: str) -> int | None:

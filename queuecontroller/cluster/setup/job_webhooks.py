@@ -220,7 +220,8 @@ def patch_of(
         return {}  # It may run: the controller starts and stops it.
     whole = _in(namespace, document)
     try:
-        patch = on_create(FRAMEWORKS[kind], whole, setting(cache, whole, namespace))
+        around = setting(cache, whole, namespace)
+        patch = on_create(FRAMEWORKS[kind], whole, around, is_new=old is None)
     except ManifestError:
         return {}  # The controller records the error as an event on the job.
     return patch

@@ -29,6 +29,7 @@ from queuecontroller.kueueapi.table import GROUP, KINDS
 from sluicecommon.kubernetes.resources import (
     NODES,
     PODS,
+    REPLICA_SETS,
     RESOURCE_CLAIM_TEMPLATES,
     RUNTIME_CLASSES,
     STATEFUL_SETS,
@@ -68,6 +69,8 @@ def cluster_rules() -> list[Rule]:
         _rule(RUNTIMES[0].group, [one.plural for one in RUNTIMES], "list", "watch"),
         _rule(SETS.group, [SETS.plural], "get", "list", "watch"),
         _rule(STATEFUL_SETS.group, [STATEFUL_SETS.plural], "list", "watch"),
+        # The Deployment of a pod is the owner of its ReplicaSet.
+        _rule(REPLICA_SETS.group, [REPLICA_SETS.plural], "get"),
         _rule("", [PODS.plural], "get", "list", "watch", "patch", "delete"),
         # The reason of a deletion is written into the pod's condition.
         _rule("", [f"{PODS.plural}/status"], "patch"),

@@ -51,7 +51,9 @@ class EventRecorder:
                 group.create_task(self._work())
 
     async def _work(self) -> None:
-        while True:
+        task = asyncio.current_task()
+        assert task is not None
+        while not task.cancelling():  # It may be lost in a call; see WorkQueue.
             if not self._waiting:
                 self._news.clear()
                 await self._news.wait()

@@ -85,7 +85,10 @@ class WorkQueue(Generic[K]):
                 timer.cancel()
 
     async def _work(self) -> None:
-        while True:
+        task = asyncio.current_task()
+        assert task is not None
+        # A cancellation may be lost in a call whose own timeout ends at the same moment.
+        while not task.cancelling():
             line = self._urgent or self._low_priority
             if not line:
                 self._news.clear()

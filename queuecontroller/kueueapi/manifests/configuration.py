@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import ROUND_CEILING, Decimal, InvalidOperation
 from typing import Final
 
@@ -19,6 +19,8 @@ from sluicecommon.reader import Reader, read, shown
 
 DEFAULT_SAMPLING: Final = "5m"
 """Kueue's."""
+ADMISSION_FAIR_SHARING_GATE: Final = "AdmissionFairSharing"
+ANCHOR_GATE: Final = "AdmissionFairSharingAnchorAtQuotaReservation"
 MAX_WEIGHT: Final = 10**9
 
 
@@ -57,6 +59,10 @@ def _configuration(reader: Reader) -> Configuration:
     sharing = None
     if reader.has("admissionFairSharing"):
         sharing = _admission_fair_sharing(reader.child("admissionFairSharing"))
+        gates = reader.child("featureGates")
+        anchored = gates.flag(ANCHOR_GATE, True)
+        is_on = gates.flag(ADMISSION_FAIR_SHARING_GATE, True)
+        sharing = replace(sharing, from_reservation=anchored) if is_on else None
     protection = None
     if reader.has("preemptionProtection"):
         protection = _protection(reader.child("preemptionProtection"))

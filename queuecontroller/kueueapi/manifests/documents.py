@@ -15,7 +15,12 @@ from queuecontroller.kueueapi import GROUP
 from queuecontroller.kueueapi import KINDS as KUEUE_KINDS
 from queuecontroller.kueueapi.manifests.checking import check_kind
 from queuecontroller.kueueapi.manifests.configuration import read_configuration
-from queuecontroller.kueueapi.manifests.jobs import SUBMITTED, Priorities, workloads_of
+from queuecontroller.kueueapi.manifests.jobs import (
+    SUBMITTED,
+    Priorities,
+    missing_class,
+    workloads_of,
+)
 from queuecontroller.kueueapi.manifests.kueue import (
     read_cluster_queue,
     read_cohort,
@@ -196,6 +201,9 @@ class _Loading:
             result.workloads.append(replace(workload, namespace=one.namespace))
         elif kind in SUBMITTED:
             made = workloads_of(body, "", result.transformations, self._priorities)
+            missing = missing_class(body, self._priorities.workload_classes)
+            if made and missing is not None:
+                raise ManifestError([missing])
             result.workloads += made
             if not made:
                 result.passed_over.append(one.label)

@@ -4,7 +4,7 @@ queued; all others are ignored."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from queuecontroller.kueueapi.manifests.pods import AS_GIVEN
 from queuecontroller.kueueapi.manifests.workloads import pod_set_of
 from queuecontroller.scheduler.model.objects import PodSet, Workload
 from queuecontroller.scheduler.model.transformations import Transformations
-from sluicecommon.reader import ManifestError, Reader
+from sluicecommon.reader import ManifestError, Problem, Reader, shown
 
 MAX_COPIES: Final = 100_000
 """Each replica is a workload of its own; so many in one line are measured (docs/queue/queue.md)."""
@@ -45,6 +45,9 @@ class Priorities:
     workload_classes: Mapping[str, int]
     pod_classes: Mapping[str, int]
     default: int = 0
+
+    def classes(self, kind: str) -> Mapping[str, int]:
+        return self.workload_classes if kind == "WorkloadPriorityClass" else self.pod_classes
 
     def of(self, workload_class: str | None, pod_class: str | None) -> int:
         """The value of a WorkloadPriorityClass, or else of a PriorityClass; an unknown class counts
@@ -104,6 +107,16 @@ def workloads_of(
         )
         for one in names
     ]
+
+
+def missing_class(manifest: Mapping[str, Any], known: Container[str]) -> Problem | None:
+    """The problem of a job whose WorkloadPriorityClass does not exist: as in Kueue it is not
+    queued, since without a value it would be queued with any priority."""
+    name = Reader(manifest).child("metadata").labels("labels").get(PRIORITY_CLASS)
+    if not name or name in known:
+        return None
+    what = f"there is no WorkloadPriorityClass {shown(name)}"
+    return Problem(f"metadata.labels.{PRIORITY_CLASS}", what, "create it, or name another")
 
 
 def copies_of(manifest: Mapping[str, Any]) -> int:

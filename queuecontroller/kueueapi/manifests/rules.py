@@ -156,6 +156,21 @@ def label_problems(at: str, key: str, value: str) -> Iterator[Problem]:
         yield Problem(at, what, "use at most 63 letters, digits, '-', '_' and '.'")
 
 
+def _metadata(head: object, at: str) -> Iterator[Problem]:
+    """Problems of the labels and annotations of a pod template, which the API server does not check
+    where it is part of a Workload: no pod could be created from it."""
+    labels, annotations = (
+        found if isinstance(head, Mapping) and isinstance(found := head.get(key), Mapping) else {}
+        for key in ("labels", "annotations")
+    )
+    for key, value in labels.items():
+        yield from label_problems(f"{at}.labels", str(key), str(value))
+    for key in annotations:
+        if not _KEY.fullmatch(str(key).lower()):
+            what = f"{shown(key)} is not an annotation's key"
+            yield Problem(f"{at}.annotations", what, "write one such as a.io/name")
+
+
 def _flavor(spec: Mapping[str, Any]) -> Iterator[Problem]:
     labels = spec.get("nodeLabels") or {}
     for key, value in labels.items():
@@ -207,7 +222,9 @@ def _workload(spec: Mapping[str, Any]) -> Iterator[Problem]:
         what = "two pod sets have a minCount"
         yield Problem("spec.podSets", what, "leave it in one of them")
     for i, one in enumerate(pod_sets):
-        pod = (one.get("template") or {}).get("spec") or {}
+        template = one.get("template") or {}
+        yield from _metadata(template.get("metadata"), f"spec.podSets[{i}].template.metadata")
+        pod = template.get("spec") or {}
         for part in ("initContainers", "containers"):
             for j, container in enumerate(pod.get(part) or ()):
                 if "pods" in ((container.get("resources") or {}).get("requests") or {}):

@@ -23,8 +23,12 @@ class Feature(StrEnum):
 
     DEFAULT_CLASS = "WorkloadPriorityClassDefaulting"
     OWN_TIMEOUTS = "WorkloadLevelWaitForPodsReady"
+    UNSCHEDULED = "WaitForPodsReadyUnscheduledTimeout"
     MAX_NOT_READY = "WaitForPodsReadyMaxNotReady"
     SEVERAL_NODES = "TASReplaceMultipleFailedNodes"
+    DEPLOYMENT_UID = "DeploymentJobUIDLabel"
+    UPGRADE_STRATEGY = "RayServiceValidateUpgradeStrategy"
+    FAIR_FROM_RESERVATION = "AdmissionFairSharingAnchorAtQuotaReservation"
     EACH_NODE = "TASNodeFeasibilityForAllLevels"
     PARTIAL_SLICES = "TASPartialSlices"
     SPREADING = "TASTopologySpreading"
@@ -52,6 +56,10 @@ DIFFERENCES: Final = (
         " `waitForPodsReady.maxTimeoutOnWorkload` (2 h); they count without the section, too",
     ),
     Difference(
+        Feature.UNSCHEDULED,
+        "`waitForPodsReady.unscheduledTimeout` counts",
+    ),
+    Difference(
         Feature.MAX_NOT_READY,
         "A pod group is ready although as many pods are not as the annotation"
         " `kueue.x-k8s.io/pod-group-max-not-ready-count` of all its pods allows",
@@ -60,6 +68,21 @@ DIFFERENCES: Final = (
         Feature.SEVERAL_NODES,
         "A Workload stays admitted when several nodes of its topology fail at once, each of which"
         " is replaced; without it the Workload is evicted",
+    ),
+    Difference(
+        Feature.DEPLOYMENT_UID,
+        "The label `kueue.x-k8s.io/job-uid` of a Deployment's Workloads is the Deployment's UID;"
+        " without it the pod's",
+    ),
+    Difference(
+        Feature.UPGRADE_STRATEGY,
+        "A queued RayService has `spec.upgradeStrategy.type: None`, or is elastic: an upgrade"
+        " by a second cluster runs outside of its quota",
+    ),
+    Difference(
+        Feature.FAIR_FROM_RESERVATION,
+        "With `admissionFairSharing` a LocalQueue's usage counts from the reservation of quota;"
+        " without it from admission, so not while admission checks are pending",
     ),
     Difference(
         Feature.EACH_NODE,

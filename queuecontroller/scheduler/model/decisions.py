@@ -52,6 +52,9 @@ class CycleResult:
     """Slices of elastic jobs that ended because a larger one took their place."""
     skipped_preemptions: dict[str, int] = field(default_factory=dict)
     """Number of entries by ClusterQueue that could have preempted but for an earlier entry."""
+    recomputed: list[tuple[str, str]] = field(default_factory=list)
+    """ClusterQueue and outcome of each search for other victims than those that an earlier entry
+    took."""
     circling: list[WorkloadInfo] = field(default_factory=list)
     """Workloads whose flavor search reached a position a second time and was ended."""
     unreported: list[WorkloadKey] = field(default_factory=list)

@@ -29,6 +29,9 @@ class AdmissionFairSharing:
     run. Five minutes, as in Kueue."""
     resource_weights: Mapping[str, int] = field(default_factory=dict)
     """Weights in billionths, by resource; 1 for a resource that is not named."""
+    from_reservation: bool = True
+    """True if usage counts from the reservation of quota; False: from admission, as in Kueue 0.19.
+    The two differ while admission checks are pending."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,9 @@ class EngineSettings:
     """True if, under fair sharing, an entry that does not borrow precedes any that does."""
     partial_admission: bool = True
     """True if minCount may shrink a pod set; on, as in Kueue since it is stable there."""
+    requeued_by_eviction: bool = True
+    """True if a workload whose pods were not ready in time is ordered by the time of its eviction;
+    False: by its creation, which keeps its place in the queue."""
     reclaimable_pods: bool = True
     """True if finished pods release their quota before the workload ends."""
     priority_sorting_within_cohort: bool = True

@@ -26,6 +26,7 @@ _A_MOMENT_NS: Final = 1_000_000
 _REQUEUED_BY_EVICTION: Final = frozenset(
     {EvictionReason.PODS_READY_TIMEOUT.value, EvictionReason.ADMISSION_CHECK.value}
 )
+_ALWAYS_BY_EVICTION: Final = frozenset({EvictionReason.ADMISSION_CHECK.value})
 
 
 class PodSetRequests:
@@ -150,6 +151,7 @@ class WorkloadInfo:
         *,
         reclaimable: bool = True,
         priority_sorting: bool = True,
+        by_eviction: bool = True,
     ) -> None:
         self.workload = workload
         self.key: WorkloadKey = workload.key
@@ -161,7 +163,7 @@ class WorkloadInfo:
         self.reserved_ns = reserved.changed_ns if reserved and reserved.status else None
         admitted = workload.condition(ADMITTED)
         self.admitted_ns = admitted.changed_ns if admitted and admitted.status else None
-        self.order_ns = queue_order_ns(workload, priority_sorting)
+        self.order_ns = queue_order_ns(workload, priority_sorting, by_eviction)
         self.last_assignment: LastAssignment = BEGIN
         self.assignment: Assignment | None = None
         """Assignment by the scheduler; None before that."""
@@ -284,15 +286,19 @@ def _admitted_totals(workload: Workload, reclaimable: bool) -> list[PodSetReques
     return totals
 
 
-def queue_order_ns(workload: Workload, priority_sorting: bool = True) -> int:
-    """The time that decides FIFO order, in ns.
+def queue_order_ns(
+    workload: Workload, priority_sorting: bool = True, by_eviction: bool = True
+) -> int:
+    """The time that decides FIFO order, in ns; `by_eviction` is EngineSettings'
+    requeued_by_eviction.
 
     Where a cohort is not sorted by priority, a workload that was preempted to return lent quota is
     ordered behind its preemptor; otherwise the older one would take the quota again at once, and so
     on without end.
     """
     evicted = workload.condition(EVICTED)
-    if evicted and evicted.status and evicted.reason in _REQUEUED_BY_EVICTION:
+    back = _REQUEUED_BY_EVICTION if by_eviction else _ALWAYS_BY_EVICTION
+    if evicted and evicted.status and evicted.reason in back:
         return evicted.changed_ns
     if not priority_sorting:
         preempted = workload.condition(PREEMPTED)

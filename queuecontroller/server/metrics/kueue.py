@@ -132,6 +132,7 @@ class _Kueue:
         self._counts(k.COHORT_ADMITTED, figures.admitted_below)
         self._counts(k.PREEMPTED, figures.preempted)
         self._counts(k.REPLACED, figures.replaced)
+        self._counts(k.RECOMPUTED, figures.recomputed)
         times: tuple[tuple[WaitsByQueue, Metric, Metric], ...] = (
             (figures.reserve_wait, k.RESERVE_WAIT, k.LQ_RESERVE_WAIT),
             (figures.admit_wait, k.ADMIT_WAIT, k.LQ_ADMIT_WAIT),

@@ -337,7 +337,17 @@ LQ_EXECUTION: Final = _made(
     (*_LQ, *_CLASS),
     "The same, by LocalQueue.",
 )
-NEWER: Final = (PENDING_SHAPES, RECOVERY_WAIT, LQ_RECOVERY_WAIT, EXECUTION, LQ_EXECUTION)
+RECOMPUTED: Final = _made(
+    _C,
+    "preemption_target_recomputations",
+    (*_CQ, "result", ROLE),
+    "Searches for other victims, because another workload of the cycle took them: new_targets,"
+    " deferred_fit (it fits once those have gone) or skipped.",
+)
+NEWER: Final = (
+    *(PENDING_SHAPES, RECOVERY_WAIT, LQ_RECOVERY_WAIT, EXECUTION, LQ_EXECUTION),
+    RECOMPUTED,
+)
 """Metrics that 0.19 lacks. They are exported whatever the line."""
 
 # -- never exported --------------------------------------------------------------------------------

@@ -283,6 +283,8 @@ class Workloads:
         if result.heads:
             self.figures.attempts[attempt_of(result)] += 1
             self.figures.skips = result.skipped_preemptions
+            for queue, outcome in result.recomputed:
+                self.figures.recomputed.add(queue, outcome)
         return result
 
     def _wait(self, pending: StillPending, now_ns: int) -> None:

@@ -108,6 +108,8 @@ def _sample(name: str) -> Document:
     made["metadata"] = {"name": "sample", "namespace": "default", "labels": {QUEUE: "q"}}
     if made["kind"] == "RayJob":
         made["spec"]["shutdownAfterJobFinishes"] = True
+    if made["kind"] == "RayService":
+        made["spec"]["upgradeStrategy"] = {"type": "None"}
     return made
 
 

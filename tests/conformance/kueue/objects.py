@@ -14,6 +14,7 @@ _BUILT_IN: Final = {
     "LimitRange": "limitranges",
     "Node": "nodes",
     "RuntimeClass": "runtimeclasses",
+    "PriorityClass": "priorityclasses",
     "ClusterTrainingRuntime": "clustertrainingruntimes",
 }
 _PLURALS: Final = {
@@ -22,7 +23,7 @@ _PLURALS: Final = {
     **{one.name: one.plural for one in KINDS.values()},
 }
 _CLUSTER_WIDE: Final = {
-    *("Namespace", "Node", "RuntimeClass", "ClusterTrainingRuntime"),
+    *("Namespace", "Node", "RuntimeClass", "PriorityClass", "ClusterTrainingRuntime"),
     *(one.name for one in KINDS.values() if not one.namespaced),
 }
 

@@ -10,6 +10,7 @@ import pytest
 from queuecontroller.cluster.cache.policy import Retention
 from queuecontroller.cluster.setup.configuration import WITHOUT_EFFECT, given_by, without_file
 from queuecontroller.frameworks import External, framework_named
+from queuecontroller.kueueapi.manifests.configuration import read_configuration
 from queuecontroller.scheduler.lifecycle import PodsReadySettings
 from queuecontroller.scheduler.model.compatibility import Feature, Line, as_markdown
 from queuecontroller.scheduler.model.settings import FairPreemptionStrategy
@@ -120,7 +121,7 @@ def test_a_section_without_effect_is_named(name: str) -> None:
         ({"integrations": {"externalFrameworks": ["foo"]}}, "Kind.version.group"),
         ({"integrations": {"podOptions": {}}}, "podOptions"),
         ({"waitForPodsReady": {"timeout": "soon"}}, "waitForPodsReady.timeout"),
-        ({"waitForPodsReady": {"requeuingStrategy": {"timestamp": "Creation"}}}, "timestamp"),
+        ({"waitForPodsReady": {"requeuingStrategy": {"timestamp": "Admission"}}}, "timestamp"),
         ({"fairSharing": {"preemptionStrategies": ["Guess"]}}, "'Guess' is not a strategy"),
         ({"resources": {"transformations": [{}]}}, "input"),
         (
@@ -191,9 +192,59 @@ def test_the_timeout_of_pods_on_no_node_is_within_the_one_of_readiness() -> None
         return found.book.pods_ready.unscheduled_timeout_s
 
     assert (unscheduled_s("10s"), unscheduled_s("1m"), unscheduled_s("0s")) == (10, 60, None)
+    off = {"WaitForPodsReadyUnscheduledTimeout": False}
+    section = {"timeout": "1m", "unscheduledTimeout": "10s"}
+    found = given(waitForPodsReady=section, featureGates=off)
+    assert found.book.pods_ready.unscheduled_timeout_s is None
     for wrong in ("61s", "-1s", "soon"):
         with pytest.raises(ManifestError, match=r"waitForPodsReady\.unscheduledTimeout"):
             unscheduled_s(wrong)
+
+
+def test_those_evicted_for_lack_of_readiness_may_keep_their_place() -> None:
+    def by_eviction(**strategy: str) -> bool:
+        found = given(waitForPodsReady={"requeuingStrategy": strategy})
+        return bool(found.book.engine.requeued_by_eviction)
+
+    assert by_eviction()
+    assert by_eviction(timestamp="Eviction")
+    assert not by_eviction(timestamp="Creation")
+    with pytest.raises(ManifestError, match=r"requeuingStrategy\.timestamp"):
+        by_eviction(timestamp="Admission")
+
+
+ANCHOR = "AdmissionFairSharingAnchorAtQuotaReservation"
+
+
+@pytest.mark.parametrize(
+    ("line", "gates", "from_reservation"),
+    [
+        (Line.V0_20, {}, True),
+        (Line.V0_20, {ANCHOR: False}, False),
+        (Line.V0_19, {}, False),
+        (Line.V0_19, {ANCHOR: True}, True),
+        (Line.V0_20, {"AdmissionFairSharing": False, ANCHOR: False}, None),
+        (Line.V0_19, {"AdmissionFairSharing": False}, None),
+    ],
+)
+def test_fair_sharing_of_admission_counts_as_its_gates_say(
+    line: Line, gates: dict[str, bool], from_reservation: bool | None
+) -> None:
+    sections = {"admissionFairSharing": {"usageHalfLifeTime": "10m"}, "featureGates": gates}
+    found = given_by(configuration(**sections), BookSettings(), line)
+    sharing = read_configuration(found.document).admission_fair_sharing
+    assert (sharing.from_reservation if sharing is not None else None) == from_reservation
+    assert found.remarks == ()
+
+
+def test_fair_sharing_of_admission_is_switched_off_together_with_its_anchor() -> None:
+    with pytest.raises(ManifestError, match=f"featureGates.{ANCHOR}: needs AdmissionFairSharing"):
+        given(featureGates={"AdmissionFairSharing": False})
+
+
+def test_a_feature_that_is_not_there_is_named() -> None:
+    found = given(featureGates={"ConcurrentAdmission": True, "FairSharingRefill": False})
+    assert found.remarks == ("Configuration: featureGates.ConcurrentAdmission is not supported",)
 
 
 def test_the_longest_timeout_of_a_job_is_read() -> None:

@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from typing import Any, cast
 
 import pytest
 
+from queuecontroller.cluster.status.events import KubernetesEvent
+from queuecontroller.cluster.writers.event_recorder import EventRecorder
 from queuecontroller.cluster.writers.workqueue import WorkQueue
 from queuecontroller.state.figures import DEFECTS
+from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.errors import ApiAway
+from sluicecommon.kubernetes.resources import PODS
 
 
 def run(work_queue: WorkQueue[str], until: Callable[[], bool]) -> None:
@@ -141,3 +146,53 @@ def test_an_object_that_leads_to_a_defect_waits_and_the_others_go_on(
     assert (work_queue.failed_total, DEFECTS[("defective",)] - before) == (1, 1)
     assert "internal error, please report it" in caplog.text
     assert "of what nobody thought" in caplog.text
+
+
+def test_it_ends_although_a_call_loses_the_cancellation() -> None:
+    """A leader that waits for it would never lead again."""
+    tried: list[str] = []
+
+    async def do(key: str) -> None:
+        tried.append(key)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise ApiAway("no answer in time") from None
+
+    async def work() -> bool:
+        work_queue: WorkQueue[str] = WorkQueue("t", do, 2)
+        work_queue.add("a")
+        running = asyncio.create_task(work_queue.run())
+        while not tried:
+            await asyncio.sleep(0)
+        running.cancel()
+        done, _ = await asyncio.wait({running}, timeout=10)
+        return bool(done)
+
+    assert asyncio.run(work())
+
+
+def test_a_recorder_of_events_ends_although_a_call_loses_the_cancellation() -> None:
+    class Server:
+        tried = 0
+
+        async def create(self, *_: object) -> dict[str, Any]:
+            self.tried += 1
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                raise ApiAway("no answer in time") from None
+            raise AssertionError
+
+    async def work() -> bool:
+        server = Server()
+        recorder = EventRecorder(cast(ApiClient, server), lambda: True, lambda: "x")
+        recorder.record({"metadata": {"name": "p"}}, PODS, KubernetesEvent("Stopped", "why"))
+        running = asyncio.create_task(recorder.run())
+        while not server.tried:
+            await asyncio.sleep(0)
+        running.cancel()
+        done, _ = await asyncio.wait({running}, timeout=10)
+        return bool(done)
+
+    assert asyncio.run(work())

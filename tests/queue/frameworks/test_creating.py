@@ -224,6 +224,8 @@ def test_a_job_without_a_class_gets_the_default_one_if_there_is_one(name: str) -
     made = merged(document, on_create(fw, document, with_class))
     assert at(made, labels) == "default"
     assert on_create(fw, made, with_class) == {}
+    stored = merged(document, on_create(fw, document, without))
+    assert on_create(fw, stored, with_class, is_new=False) == {}, "its pods would be replaced"
     document["metadata"].setdefault("labels", {})[CLASS] = "high"
     assert at(merged(document, on_create(fw, document, with_class)), labels) == "high"
 

@@ -4,6 +4,7 @@ anything run that holds no quota."""
 from __future__ import annotations
 
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from queuecontroller.frameworks import (
     DeleteWorkload,
     Finished,
     FinishWorkload,
+    PriorityClass,
     Refuse,
     ReleaseQuota,
     ResetStartTime,
@@ -31,8 +33,9 @@ from queuecontroller.frameworks import (
 from queuecontroller.frameworks.comparing import holds
 from queuecontroller.frameworks.patches import ABSENT, at, merged
 from queuecontroller.frameworks.state import finished, pods_ready, reclaimable
+from sluicecommon.reader import Problem
 from tests.queue.frameworks.samples import QUEUE, SAMPLES, sample
-from tests.queue.frameworks.world import World, admitted, evicted, with_condition
+from tests.queue.frameworks.world import AROUND, World, admitted, evicted, with_condition
 
 
 def kinds(actions: list[Any]) -> list[type]:
@@ -228,12 +231,53 @@ def test_the_priority_class_of_a_running_job_may_change() -> None:
     world.around = Setting(priority_of=lambda named: 7 if named and named.name == "high" else None)
     assert world.document is not None
     world.document["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] = "nothing"
-    assert world.settle() == [], "there is no such class"
+    (refused,) = world.settle()
+    assert isinstance(refused, Refuse)
+    assert refused.reason == "WorkloadPriorityClassNotFound"
     world.document["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] = "high"
     (action,) = world.settle()
     assert isinstance(action, UpdateWorkload)
     assert action.patch["spec"]["priority"] == 7
     assert action.patch["spec"]["priorityClassRef"]["name"] == "high"
+
+
+def no_class(named: PriorityClass | None) -> int | None:
+    return None
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [*((one, "WorkloadPriorityClass") for one in SAMPLES), ("batch/job", "PriorityClass")],
+)
+def test_a_job_of_a_class_that_does_not_exist_has_no_workload_until_it_does(
+    name: str, kind: str
+) -> None:
+    document = sample(name)
+    world = World(document, around=replace(AROUND, priority_of=no_class))
+    if kind == "WorkloadPriorityClass":
+        document["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] = "low"
+    else:
+        document["spec"]["template"]["spec"]["priorityClassName"] = "low"
+    refused = Refuse((Problem("", f'{kind} "low" not found'),), f"{kind}NotFound")
+    actions = [one for one in world.settle() if not isinstance(one, Suspend)]
+    assert actions == [refused] * len(actions)
+    assert actions
+    assert world.workload is None
+    world.around = replace(AROUND, priority_of=lambda named: 7 if named else None)
+    world.settle()
+    assert world.workload is not None
+    assert world.workload["spec"]["priority"] == 7
+
+
+def test_a_waiting_workload_keeps_its_class_while_the_job_names_one_that_does_not_exist() -> None:
+    world = waiting("batch/job")
+    world.around = Setting(priority_of=no_class)
+    assert world.document is not None
+    assert world.workload is not None
+    world.document["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] = "nothing"
+    (refused,) = world.settle()
+    assert isinstance(refused, Refuse)
+    assert "priorityClassRef" not in world.workload["spec"]
 
 
 def test_a_workload_without_a_queue_names_none() -> None:

@@ -103,6 +103,51 @@ def test_a_job_may_do_without_pods() -> None:
     assert pod_sets(fw, document)[0]["minCount"] == 0
 
 
+@pytest.mark.parametrize(
+    ("strategy", "elastic", "is_refused"),
+    [
+        pytest.param(None, False, True, id="the operator's default is another cluster"),
+        pytest.param({"type": "NewCluster"}, False, True, id="another cluster"),
+        pytest.param({"type": "None"}, False, False, id="no other cluster"),
+        pytest.param({"type": "NewCluster"}, True, False, id="a cluster of slices"),
+    ],
+)
+def test_a_rayservice_does_not_upgrade_outside_of_its_quota(
+    strategy: dict[str, str] | None, elastic: bool, is_refused: bool
+) -> None:
+    document = ready("ray.io/rayservice")
+    if elastic:
+        document = noted(document, elastic_job="true")
+    if strategy is not None:
+        document["spec"]["upgradeStrategy"] = strategy
+    fields = ["spec.upgradeStrategy.type"] if is_refused else []
+    assert told(document, None, Setting(fixed_upgrades=True)) == fields
+    assert told(document) == [], "the older line takes all"
+    again = labelled(document, other="label")
+    assert told(again, document, Setting(fixed_upgrades=True)) == [], "it was stored before"
+
+
+@pytest.mark.parametrize("role", ["driver", "executor"])
+@pytest.mark.parametrize("key", ["memory", "memoryOverhead"])
+@pytest.mark.parametrize(("text", "is_taken"), [("512m", True), ("2g", True), ("512Mi", False)])
+def test_memory_of_spark_is_in_its_own_notation(
+    role: str, key: str, text: str, is_taken: bool
+) -> None:
+    document = ready("sparkoperator.k8s.io/sparkapplication")
+    document["spec"][role] |= {"memory": "1g", key: text}
+    fields = told(document)
+    assert bool(fields) is not is_taken
+    assert all(one.endswith(f"{role}.{key}") for one in fields)
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_waiting_job_stays_queued_where_there_is_a_default_queue(name: str) -> None:
+    around = Setting(runtime=RUNTIME, default_queue=True)
+    without = labelled(ready(name), queue_name=None)
+    assert told(without, ready(name), around) == [f"metadata.labels[{QUEUE}]"]
+    assert told(labelled(ready(name), queue_name="other"), ready(name), around) == []
+
+
 TIMEOUTS = "metadata.annotations[kueue.x-k8s.io/wait-for-pods-ready]"
 
 

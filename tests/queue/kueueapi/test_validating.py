@@ -51,6 +51,8 @@ REFUSED = [
     pytest.param(made("Workload", pods(minCount=3)), "spec.podSets[0].minCount: 3 is more than count (2)", id="more at least than at all"),
     pytest.param(made("Workload", pods(topologyRequest={"required": "r", "preferred": "p"})), "required and preferred are given together", id="two wishes"),
     pytest.param(made("Workload", pods(template={"spec": {"containers": [{"resources": {"requests": {"cpu": "x"}}}]}})), "spec.podSets[0].template.spec.containers[0].resources.requests.cpu: expected a quantity such as 1, 500m, 1.5, 2Gi or 1e3, got 'x'", id="a pod's request"),
+    pytest.param(made("Workload", pods(template={"metadata": {"labels": {"a": "b c"}}, "spec": {"containers": []}})), "spec.podSets[0].template.metadata.labels: 'b c' is not a label's value", id="a label of its pods"),
+    pytest.param(made("Workload", pods(template={"metadata": {"annotations": {"a b": "c"}}, "spec": {"containers": []}})), "spec.podSets[0].template.metadata.annotations: 'a b' is not an annotation's key", id="an annotation of its pods"),
     pytest.param({"apiVersion": f"{GROUP}/v1beta2", "kind": "WorkloadPriorityClass", "metadata": {"name": "x"}}, "value: is required", id="a class without a value"),
     pytest.param({"kind": "Job"}, "kind: expected a kind of kueue.x-k8s.io, got 'Job'", id="another kind"),
 ]  # fmt: skip

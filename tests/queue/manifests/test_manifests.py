@@ -367,6 +367,17 @@ value: 3
     assert priority("", "") == 3
 
 
+def test_a_job_of_a_class_that_does_not_exist_is_no_workload() -> None:
+    """Any priority would be wrong, and Kueue does not queue it."""
+    one = "kind: Pod\nmetadata: {name: x, labels: {kueue.x-k8s.io/queue-name: q, kueue.x-k8s.io/priority-class: w}}\nspec: {containers: []}\n"
+    found = load({"x.yaml": one})
+    assert found.workloads == []
+    (problem,) = found.problems
+    assert "there is no WorkloadPriorityClass 'w'" in str(problem)
+    known = "---\nkind: WorkloadPriorityClass\nmetadata: {name: w}\nvalue: 7\n"
+    assert [one.priority for one in load({"x.yaml": one + known}).workloads] == [7]
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

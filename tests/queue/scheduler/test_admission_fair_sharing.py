@@ -11,6 +11,7 @@ from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from queuecontroller.scheduler.model.objects import (
+    AdmissionCheckRule,
     AdmissionMode,
     ClusterQueue,
     Cohort,
@@ -465,3 +466,37 @@ def test_those_alike_hear_why_none_can_start_in_whichever_line_they_stand() -> N
         found = made.why_like_others(workload(name, name[0], 2).key)
         assert found is not None
         assert found[0] == "ExceedsMaxQuota"
+
+
+# -- from when on usage counts -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("from_reservation", [True, False])
+def test_usage_counts_from_the_reservation_or_from_admission(from_reservation: bool) -> None:
+    sharing = replace(SHARING, from_reservation=from_reservation)
+    check = AdmissionCheckRule("c")
+    made = shared(nominal=4, sharing=sharing, admission_checks=(check,))
+    submit(made, workload("a0", "a", 1), now_ns=1)
+    assert run(made, 1) == ["a0"]
+    assert made.history is not None
+    penalty = made.history.figure_at("ns/a", 1)
+    assert penalty > 0, "a reservation counts at once"
+    later = made.history.figure_at("ns/a", 10 * MINUTE)
+    assert (later > penalty) is from_reservation
+    made.admitted(workload("a0", "a", 1).key, 10 * MINUTE)
+    assert made.history.figure_at("ns/a", 20 * MINUTE) > later
+    made.release(workload("a0", "a", 1).key, 20 * MINUTE)
+    assert made.history.figure_in_the_end("ns/a") == 0
+
+
+def test_what_holds_quota_counts_anew_when_the_anchor_changes() -> None:
+    made = shared(
+        sharing=replace(SHARING, from_reservation=False),
+        admission_checks=(AdmissionCheckRule("c"),),
+    )
+    submit(made, workload("a0", "a", 1))
+    assert run(made, 1) == ["a0"]
+    assert made.history is not None
+    assert made.history.figure_in_the_end("ns/a") == 0
+    made.share_admission(SHARING, MINUTE)
+    assert made.history.figure_in_the_end("ns/a") > 0

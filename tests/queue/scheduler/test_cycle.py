@@ -139,6 +139,7 @@ def test_two_preemptors_never_stop_the_same_workload_twice(recompute: bool) -> N
     result = made.cycle(SECOND)
     assert [one.preemptor.workload.name for one in result.preempted] == ["first"]
     assert result.skipped_preemptions == ({} if recompute else {"b": 1})
+    assert result.recomputed == ([("b", "deferred_fit")] if recompute else [])
     made.release(key("hog"))
     assert sorted(started(made)) == ["first", "second"]
 
@@ -390,6 +391,7 @@ def test_targets_chosen_anew_are_on_the_flavors_of_the_nomination() -> None:
     stopped = [(one.target.workload.name, one.preemptor.workload.name) for one in result.preempted]
     assert stopped == [("on-first", "third")]
     assert result.skipped_preemptions == {"mine": 1}
+    assert result.recomputed == [("mine", "skipped")]
     (waits,) = [one for one in result.pending if one.info.workload.name == "high"]
     assert "overlapping preemption targets" in waits.message
 

@@ -24,7 +24,9 @@ from queuecontroller.scheduler.model.objects import (
     LocalQueue,
     RequeueState,
     StopPolicy,
+    Workload,
 )
+from queuecontroller.scheduler.model.workload_info import queue_order_ns
 from tests.queue.builders import SECOND, workload
 
 ADMITTED = Condition("Admitted", True, changed_ns=100 * SECOND)
@@ -178,3 +180,21 @@ def test_time_alone_changes_the_answer_only_when_told(
     if found is not None and found.requeue is not None:
         assert found.requeue.requeue_at_ns is not None
         assert found.requeue.requeue_at_ns > now_s * SECOND
+
+
+@pytest.mark.parametrize(
+    ("reason", "by_eviction", "order_ns"),
+    [
+        ("PodsReadyTimeout", True, 7),
+        ("PodsReadyTimeout", False, 3),
+        ("AdmissionCheck", True, 7),
+        ("AdmissionCheck", False, 7),
+        ("Preempted", True, 3),
+    ],
+)
+def test_the_place_of_an_evicted_workload_in_its_queue(
+    reason: str, by_eviction: bool, order_ns: int
+) -> None:
+    evicted = Condition("Evicted", True, reason, "", 7)
+    one = Workload("ns", "w", (), created_ns=3, conditions=(evicted,))
+    assert queue_order_ns(one, by_eviction=by_eviction) == order_ns

@@ -163,6 +163,23 @@ def test_a_finished_workload_loses_its_finalizer(owned: bool) -> None:
     assert world.server.patches == [{"metadata": {"finalizers": None}}]
 
 
+def test_quota_is_free_once_the_eviction_is_stored() -> None:
+    world = World()
+    head = {"name": "j", "namespace": "n", "uid": "u-j", "resourceVersion": "1"}
+    world.add(JOBS, {"apiVersion": "batch/v1", "kind": "Job", "metadata": head, "spec": {"suspend": True, "template": {"spec": {"containers": []}}}})  # fmt: skip
+    world.add(WORKLOADS, workload(ADMITTED, owned=True))
+    key = WorkloadKey("n/w")
+    book = world.book.workloads
+    book.evict(key, "AdmissionCheck", "again", None, 2)
+    assert book.records[key].workload.admission is not None, "the next one would hide it"
+    evicted = [*ADMITTED["conditions"], {**ADMITTED["conditions"][0], "type": "Evicted"}]
+    stored = workload({**ADMITTED, "conditions": evicted}, owned=True)
+    stored["metadata"]["resourceVersion"] = "2"
+    world.cache.take(WORKLOADS, stored)
+    book.complete_eviction(key, 3)
+    assert book.records[key].workload.admission is None
+
+
 def test_quota_of_an_evicted_workload_without_an_owner_is_its_creators_to_give_back() -> None:
     world = World()
     evicted = [*ADMITTED["conditions"], {**ADMITTED["conditions"][0], "type": "Evicted"}]

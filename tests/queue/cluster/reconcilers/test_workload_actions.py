@@ -14,14 +14,16 @@ from queuecontroller.cluster.cache.policy import Policy
 from queuecontroller.cluster.reconcilers.workload_actions import WorkloadActions
 from queuecontroller.cluster.status.events import KubernetesEvent
 from queuecontroller.cluster.writers.event_recorder import EventRecorder
-from queuecontroller.frameworks import CreateWorkload, UpdateWorkload
+from queuecontroller.frameworks import CreateWorkload, Refuse, UpdateWorkload
 from queuecontroller.state.shell import Shell
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.errors import ApiRefused
 from sluicecommon.kubernetes.resources import PODS, Resource
+from sluicecommon.reader import Problem
 
 JOB: Document = {"metadata": {"name": "j", "namespace": "n", "generation": 1}}
 WORKLOAD: Document = {"metadata": {"name": "w", "namespace": "n", "resourceVersion": "1"}}
+LACKS_CLASS = "WorkloadPriorityClassNotFound"
 WORDS = "spec.podSets: Too many: 20: must have at most 18 items"
 
 
@@ -83,6 +85,21 @@ def test_a_workload_that_the_server_will_not_have_is_told_once_and_not_tried_for
     changed: Mapping[str, Any] = {"metadata": {**JOB["metadata"], "generation": 2}}
     asyncio.run(made.do(action, WORKLOAD, PODS, dict(changed)))
     assert len(listener.told) == 2, "it has changed: the same may be wrong still"
+
+
+def test_jobs_that_lack_a_class_are_listed_until_taken_or_gone() -> None:
+    made, listener = workload_actions(422)
+    lacks = Refuse((Problem("", 'WorkloadPriorityClass "low" not found'),), LACKS_CLASS)
+    for _ in range(2):
+        asyncio.run(made.do(lacks, None, PODS, JOB))
+    ((name, told),) = listener.told
+    assert (name, told.reason, told.warning) == ("j", LACKS_CLASS, True)
+    assert told.message == 'WorkloadPriorityClass "low" not found'
+    assert made.take_those_without_class() == {(PODS, "n/j")}
+    assert made.take_those_without_class() == set()
+    asyncio.run(made.do(lacks, None, PODS, JOB))
+    made.forget(PODS, "n/j")
+    assert made.take_those_without_class() == set()
 
 
 @pytest.mark.parametrize(("status", "told"), [(403, 1), (409, 0), (429, 0), (500, 0)])
