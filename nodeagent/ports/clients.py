@@ -83,6 +83,8 @@ class GrantAsk:
     can have there. Empty: as `memory` says."""
     ceiling_ppm: Ppm = NO_CEILING
     """See GrantRecord."""
+    gang: bool = False
+    """See GrantRecord."""
 
 
 @dataclass(frozen=True, slots=True)

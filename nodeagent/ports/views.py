@@ -68,6 +68,8 @@ class GrantView:
     """Pids of the registered processes."""
     held: str = ""
     """Rules and steps of the detection that holds its programs; empty if none does."""
+    gang: bool = False
+    """True for ranks of a job on several nodes, which take no windows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

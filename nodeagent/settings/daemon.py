@@ -98,6 +98,10 @@ class PlannerSettings:
     """Time that a GPU needs to change from one process to another, used until two grants have
     measured it. Rounds are long enough that this costs at most 0.75 % of the GPU. A value 2.5 times
     off costs one percent."""
+    slice_us: float = _number(2000.0, 100.0, 100_000.0)
+    """The hardware's time slice where several processes have work. The share of a grant of a gang
+    (`sluice run --gang`) is reduced by what slices of this length cost. Not measured on a card
+    yet."""
     contended_tick_ms: float = _number(5.0, 1.0, 1000.0)
     """Planning interval while two or more grants are active on one GPU."""
     bursty_tick_ms: float = _number(2.0, 1.0, 1000.0)

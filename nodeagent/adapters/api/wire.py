@@ -70,6 +70,7 @@ class Wire(Descriptors):
             nvml_path=request.nvml_path,
             command=request.command,
             priority=_read_priority(request.priority),
+            gang=request.gang,
             request=(
                 _read_memory(request.memory_request) if request.HasField("memory_request") else None
             ),
@@ -110,6 +111,7 @@ class Wire(Descriptors):
             nvml_path=ask.nvml_path,
             command=ask.command,
             priority=ask.priority,
+            gang=ask.gang,
         )
 
     def write_resize_request(self, grant: str, ask: ResizeAsk) -> Any:
@@ -147,6 +149,7 @@ class Wire(Descriptors):
             devices=[self._device(device) for device in view.devices],
             priority=view.priority,
             held=view.held,
+            gang=view.gang,
         )
 
     def write_waiting(self, step: Waiting) -> Any:
@@ -331,6 +334,7 @@ class Wire(Descriptors):
             devices=tuple(_read_device(device) for device in message.devices),
             priority=message.priority,
             held=message.held,
+            gang=message.gang,
         )
 
     def read_trace(self, message: Any) -> TraceView:

@@ -44,7 +44,8 @@ QUEUED_AWAY_S = 60.0
 AWAY_EVERY_S = 0.2
 DRIVERS_BYTES = Bytes(1050 * MIB)
 """The driver's own memory in one process of PyTorch on an H200: context 518 MiB, the first kernel
-92, code of a large model's kernels up to 440; docs/results/2026-11-26-h200.md."""
+92, code of a large model's kernels 440 (an estimate; 336 were measured), see
+docs/results/2026-11-26-h200.md."""
 
 
 def run(options: argparse.Namespace, environment: dict[str, str]) -> int:
@@ -82,6 +83,7 @@ def run(options: argparse.Namespace, environment: dict[str, str]) -> int:
             nvml_path=kept.get(NVML, nvml),
             command=_printable(command),
             priority=options.priority,
+            gang=options.gang,
         )
         grant = _await_grant(options, environment, ask)
     except Failed as failed:

@@ -187,6 +187,7 @@ def _larger(a: GrantAsk, b: GrantAsk) -> GrantAsk:
         share_ppm=cores,
         policy=policy,
         priority=max(a.priority, b.priority),
+        gang=a.gang or b.gang,
     )
 
 
