@@ -255,7 +255,11 @@ def build(
             await spills.finding(),
             *gpus.findings(),
             *kernel.findings(),
-            *outside.findings(gpus.sorted(), program_name),
+            *outside.findings(
+                gpus.sorted(),
+                program_name,
+                {gpu: load.groups for gpu, load in keeper.loads().items()},
+            ),
             *(pods.all_findings() if pods is not None else []),
         ]
 

@@ -247,8 +247,9 @@ def _switch(gpu: GpuView) -> str:
 
 
 def _turn(grant: GrantView, device: DeviceView) -> str:
-    """off, cap or lease, and whether it is a gang's."""
-    return f"{device.turn},gang" if grant.gang else device.turn
+    """off, cap or lease, and the reason for which the grant has no windows."""
+    why = [*(["gang"] if grant.gang else []), *(["trusted"] if grant.trusted_group else [])]
+    return ",".join([device.turn, *why])
 
 
 def _gpu(device: DeviceView) -> str:

@@ -85,6 +85,8 @@ class GrantAsk:
     """See GrantRecord."""
     gang: bool = False
     """See GrantRecord."""
+    trusted_group: str = ""
+    """The group's name in a request; with its owner, as in GrantRecord, once it is permitted."""
 
 
 @dataclass(frozen=True, slots=True)

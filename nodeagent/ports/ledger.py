@@ -105,6 +105,9 @@ class GrantRecord:
     gang: bool = False
     """True if its processes are ranks of a job that is on several nodes: windows would make them
     wait for each other's."""
+    trusted_group: str = ""
+    """Its owner and the group's name, if its programs are clients of the owner's MPS server; a GPU
+    with such a grant takes none of others. Empty: none."""
     container: ContainerRef | None = None
     """Set if it is held for a container until it is released; `owner` is then empty."""
     spill: Spill = Spill.RESIDENT

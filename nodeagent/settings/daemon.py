@@ -53,6 +53,9 @@ class GrantSettings:
     managed_oversubscription: bool = _flag(False)
     """Allow a grant more managed memory (cudaMallocManaged) than it has left, uncharged:
     docs/node/memory.md."""
+    trusted_groups: bool = _flag(False, live=True)
+    """Permit `sluice run --trusted-group`: grants of one user under one MPS server, without windows
+    and without isolation from each other's faults. docs/node/trusted-groups.md."""
     lending_pause_s: float = _number(60.0, 0.0, 3600.0)
     """How long after a process joined a grant no memory is lent to it or taken back: inference
     servers refuse to start when free memory grows. 0: at any time."""

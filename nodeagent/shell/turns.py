@@ -104,6 +104,7 @@ def _tenant_of(record: GrantRecord) -> Tenant:
         record.paused,
         record.priority,
         record.gang,
+        bool(record.trusted_group),
     )
 
 

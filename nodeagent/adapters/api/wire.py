@@ -71,6 +71,7 @@ class Wire(Descriptors):
             command=request.command,
             priority=_read_priority(request.priority),
             gang=request.gang,
+            trusted_group=request.trusted_group,
             request=(
                 _read_memory(request.memory_request) if request.HasField("memory_request") else None
             ),
@@ -112,6 +113,7 @@ class Wire(Descriptors):
             command=ask.command,
             priority=ask.priority,
             gang=ask.gang,
+            trusted_group=ask.trusted_group,
         )
 
     def write_resize_request(self, grant: str, ask: ResizeAsk) -> Any:
@@ -150,6 +152,7 @@ class Wire(Descriptors):
             priority=view.priority,
             held=view.held,
             gang=view.gang,
+            trusted_group=view.trusted_group,
         )
 
     def write_waiting(self, step: Waiting) -> Any:
@@ -335,6 +338,7 @@ class Wire(Descriptors):
             priority=message.priority,
             held=message.held,
             gang=message.gang,
+            trusted_group=message.trusted_group,
         )
 
     def read_trace(self, message: Any) -> TraceView:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from nodeagent import native
 from nodeagent.adapters.api.client import Client
-from nodeagent.adapters.checks import DRIVER, NVML
+from nodeagent.adapters.checks import DRIVER, NVML, mps_control
 from nodeagent.adapters.containers import injection, library_store
 from nodeagent.cli.main import EXIT_USAGE
 from nodeagent.cli.session import Away, Failed, complain, connect
@@ -55,6 +55,12 @@ def run(options: argparse.Namespace, environment: dict[str, str]) -> int:
             "run: no command given; put it after the options: sluice run --cores 50 -- COMMAND"
         )
         return EXIT_USAGE
+    if options.trusted_group and not mps_control(environment).exists():
+        complain(
+            f"run: --trusted-group: no MPS server: {mps_control(environment)} does not exist; start"
+            " one with `nvidia-cuda-mps-control -d` and the same CUDA_MPS_PIPE_DIRECTORY"
+        )
+        return EXIT_USAGE
     inherited = _open_descriptors()
     files = native.locate()
     missing = files.missing()
@@ -84,6 +90,7 @@ def run(options: argparse.Namespace, environment: dict[str, str]) -> int:
             command=_printable(command),
             priority=options.priority,
             gang=options.gang,
+            trusted_group=options.trusted_group,
         )
         grant = _await_grant(options, environment, ask)
     except Failed as failed:

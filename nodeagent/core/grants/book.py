@@ -225,6 +225,7 @@ class GrantBook:
                     priority=event.ask.priority,
                     ceiling_ppm=event.ask.ceiling_ppm,
                     gang=event.ask.gang,
+                    trusted_group=event.ask.trusted_group,
                     container=event.container,
                 )
                 self.grants[record.grant] = Held(record, request=event.request)

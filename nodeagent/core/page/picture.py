@@ -97,6 +97,7 @@ def _grant(node: str, grant: GrantView, users: Mapping[int, str]) -> dict[str, A
         "policy": grant.policy.value,
         "priority": grant.priority or None,
         "gang": grant.gang or None,
+        "group": grant.trusted_group or None,
         "gpus": [
             [one.gpu, one.memory_limit_bytes, _ratio(one.share_ratio), ""] for one in grant.devices
         ],

@@ -13,7 +13,8 @@ is divided among the others at once, whatever its priority is.
 
 The same holds for a grant of a gang, though it always has work: its ranks on other nodes wait for
 it, and windows of two nodes do not come at the same time. Slices of some milliseconds let all ranks
-advance together.
+advance together. Kernels of a trusted group's grants run side by side, so they have no windows
+either.
 """
 
 from __future__ import annotations
@@ -277,9 +278,9 @@ class TurnPlanner:
         return any(self._tracks[tenant.grant, g].active_until_ns > now_ns for g in tenant.gpus)
 
     def _steady(self, tenant: Tenant, now_ns: int) -> bool:
-        """True if windows suit the tenant: it has had work without a rest, and no other node waits
-        for it."""
-        return not tenant.own_clock and any(
+        """True if windows suit the tenant: it has had work without a rest, no other node waits for
+        it, and its kernels cannot run beside its neighbours'."""
+        return not (tenant.own_clock or tenant.merged) and any(
             self._tracks[tenant.grant, g].rested_ns + STEADY_NS <= now_ns for g in tenant.gpus
         )
 
@@ -335,7 +336,7 @@ class TurnPlanner:
                 windows_of = self._leases(gpu, layout[gpu], epoch, now_ns)
             for tenant in active:
                 share = Ppm(shares[tenant.grant])
-                if tenant.own_clock:
+                if tenant.own_clock and not tenant.merged:
                     share = self._own_clock_share(gpu, tenant.grant, shares, windows_of)
                 turn = windows_of.get(tenant.grant) or DeviceTurn(
                     TurnMode.CAP, share, len(active), contention_epoch=epoch

@@ -22,6 +22,7 @@ FITS_ANYWAY = 20
 """Windows of this many launches lose too little at their end to matter."""
 LONG_PERIOD_COST = 0.02
 """Cost of the longest period, as a part of the GPU, when weighed against a better fit."""
+USUAL_SLICE_NS = Nanoseconds(2 * NS_PER_MS)
 SWITCH_LOSS = 0.0075
 """Part of the GPU that changes of contexts may take: the period is long enough for that."""
 
@@ -39,7 +40,7 @@ class PlanRules:
     the GPU at most for all of them."""
     switch_ns: Nanoseconds = NO_TIME
     """Time that a change of contexts takes; every window begins with one."""
-    slice_ns: Nanoseconds = Nanoseconds(2 * NS_PER_MS)
+    slice_ns: Nanoseconds = USUAL_SLICE_NS
     """The hardware's time slice where several contexts have work."""
 
     def shortest_period_ns(self, tenants: int) -> int:
@@ -65,6 +66,9 @@ class Tenant:
     own_clock: bool = False
     """True if it takes no windows even if it always has work: its processes wait for those of a
     grant on another node, as the ranks of a gang do."""
+    merged: bool = False
+    """True if it and all others on its GPU are clients of one MPS server, so that no window and no
+    change of contexts divides them."""
 
     @property
     def cap_ppm(self) -> int:

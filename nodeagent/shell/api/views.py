@@ -247,6 +247,7 @@ class Views:
             pids=tuple(process.pid for process in held.slots.values()),
             held=self._watch.holding(record.grant),
             gang=record.gang,
+            trusted_group=record.trusted_group,
         )
 
 

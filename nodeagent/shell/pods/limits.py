@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from nodeagent.core.kubelet.gang import is_gang
+from nodeagent.core.kubelet.groups import refuse_group, trusted_group
 from nodeagent.core.kubelet.placed import PLACEMENT, placed_gpus
 from nodeagent.core.kubelet.pod_limits import DefaultLimits, default_limits, limits_from_requests
 from nodeagent.core.kubelet.resizing import guaranteed
@@ -57,6 +58,7 @@ class QueueLimits:
         owners, labels, unknown = await self._whose(pod, requests)
         work = self._manager.work_of_pod(pod, owners)
         if work is not None:
+            refuse_group(requests)
             return self._of(work, pod, gpus, is_gang(requests, work.decision.nodes))
         queues = [found for one in labels if (found := one.get(QUEUE_LABEL))]
         made_by = f", made by {owners[-1].kind} {owners[-1].name}" if owners else ""
@@ -137,6 +139,7 @@ class PlacedLimits:
         own = await self._own.limits(pod, container, requests, gpus) if text else None
         if text is None or own is None:
             return None
+        refuse_group(requests)
         try:
             placed = placed_gpus(text, container)
         except ValueError as error:
@@ -175,7 +178,11 @@ class PodLimits:
             dict(requests.resources), gpus, self._names, self._defaults, annotations
         )
         request = guaranteed(annotations, container, self._names)
-        return replace(found, ask=replace(found.ask, request=request, gang=is_gang(requests)))
+        group = trusted_group(requests, found.ask.policy, self._defaults)
+        return replace(
+            found,
+            ask=replace(found.ask, request=request, gang=is_gang(requests), trusted_group=group),
+        )
 
 
 class NodeDefaults:
