@@ -255,11 +255,7 @@ def build(
             await spills.finding(),
             *gpus.findings(),
             *kernel.findings(),
-            *outside.findings(
-                gpus.sorted(),
-                program_name,
-                {gpu: load.groups for gpu, load in keeper.loads().items()},
-            ),
+            *outside.findings(gpus.sorted(), program_name, keeper.loads()),
             *(pods.all_findings() if pods is not None else []),
         ]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from nodeagent.core.grants.placement import Load
 from nodeagent.core.grants.quantities import format_bytes
 from nodeagent.ports.gpus import GpuReading, ProcessReading
 from nodeagent.ports.views import Finding
@@ -36,17 +37,18 @@ _GRAPHICS_REMEDY: Final = (
 def findings(
     gpus: Sequence[GpuReading],
     name_of: Callable[[int], str],
-    groups: Mapping[GpuUuid, frozenset[str]],
+    loads: Mapping[GpuUuid, Load],
 ) -> list[Finding]:
-    """`name_of` maps a PID to its program's name as the kernel has it; empty if unknown. `groups`
-    are the trusted groups of the grants on each GPU, the empty one for those in none."""
+    """`name_of` maps a PID to its program's name as the kernel has it; empty if unknown. `loads`:
+    the grants on each GPU, by their trusted groups."""
+    groups = {gpu: sorted(load.groups - {""}) for gpu, load in loads.items()}
     found = []
     servers: dict[str, list[str]] = {}
     serving: set[GpuUuid] = set()
     for gpu in gpus:
         for one in (*gpu.processes, *gpu.graphics):
             if name_of(one.pid)[:_COMM_CHARACTERS] == MPS_SERVER[:_COMM_CHARACTERS]:
-                trusted = ", ".join(sorted(groups.get(gpu.uuid, frozenset()) - {""}))
+                trusted = ", ".join(groups.get(gpu.uuid, ()))
                 serving.add(gpu.uuid)
                 servers.setdefault(trusted, []).append(f"pid {one.pid} on GPU {gpu.index}")
     if strange := servers.pop("", []):
@@ -56,7 +58,7 @@ def findings(
         text = f"MPS server of trusted group {group}: {', '.join(pids)}"
         found.append(Finding(f"trusted group {group}", "ok", text))
     for gpu in gpus:
-        for group in sorted(groups.get(gpu.uuid, frozenset()) - {""}):
+        for group in groups.get(gpu.uuid, ()):
             if gpu.uuid not in serving:
                 text = f"{group} is on GPU {gpu.index}, where no MPS server runs (yet)"
                 found.append(Finding(f"trusted group {group}", "warning", text, _NO_SERVER))

@@ -6,11 +6,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from nodeagent.core.kubelet.gang import is_gang
-from nodeagent.core.kubelet.groups import refuse_group, trusted_group
 from nodeagent.core.kubelet.placed import PLACEMENT, placed_gpus
 from nodeagent.core.kubelet.pod_limits import DefaultLimits, default_limits, limits_from_requests
 from nodeagent.core.kubelet.resizing import guaranteed
+from nodeagent.core.kubelet.without_windows.gang import is_gang
+from nodeagent.core.kubelet.without_windows.groups import refuse_group, trusted_group
 from nodeagent.core.queue import pod_work
 from nodeagent.ports.clients import GrantAsk, MemoryAsk
 from nodeagent.ports.kubelet import (

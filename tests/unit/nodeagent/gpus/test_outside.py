@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nodeagent.core.gpus.outside import MPS_SERVER, findings
+from nodeagent.core.grants.placement import Load
 from nodeagent.ports.gpus import GpuReading, ProcessReading
 from nodeagent.units import GIB, MIB, Bytes, GpuUuid
 
@@ -21,7 +22,7 @@ def gpu(*processes: int, graphics: tuple[int, ...] = ()) -> GpuReading:
 
 
 def found(one: GpuReading, *groups: str) -> dict[str, str]:
-    held = {one.uuid: frozenset(groups)}
+    held = {one.uuid: Load(grants=1, groups=frozenset(groups))}
     all_of_them = findings([one], lambda pid: NAMES.get(pid, ""), held)
     assert {each.level for each in all_of_them} <= {"ok", "warning"}
     return {each.topic: each.what for each in all_of_them}

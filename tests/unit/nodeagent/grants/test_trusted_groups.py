@@ -11,8 +11,8 @@ from nodeagent.core.grants import events as ev
 from nodeagent.core.grants.book import GrantBook
 from nodeagent.core.grants.placement import GpuCapacity
 from nodeagent.core.grants.spill import SpillSignal
-from nodeagent.core.kubelet.groups import ANNOTATION, refuse_group, trusted_group
 from nodeagent.core.kubelet.pod_limits import DefaultLimits
+from nodeagent.core.kubelet.without_windows.groups import ANNOTATION, refuse_group, trusted_group
 from nodeagent.ports.clients import GrantAsk, MemoryAsk, QueueAsk, RefusalKind, Refused
 from nodeagent.ports.kubelet import ContainerRequests, PermanentError, PodIdentity
 from nodeagent.ports.ledger import GrantRecord

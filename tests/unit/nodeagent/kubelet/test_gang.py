@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from nodeagent.core.kubelet.gang import ANNOTATION, is_gang
 from nodeagent.core.kubelet.pod_documents import read_pod
 from nodeagent.core.kubelet.pod_limits import DefaultLimits, merge
+from nodeagent.core.kubelet.without_windows.gang import ANNOTATION, is_gang
 from nodeagent.ports.clients import GrantAsk, MemoryAsk
 from nodeagent.ports.kubelet import (
     ContainerRequests,
