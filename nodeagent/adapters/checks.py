@@ -96,19 +96,24 @@ def program_name(pid: int) -> str:
         return ""
 
 
+def mps_control(environment: Mapping[str, str]) -> Path:
+    """The pipe of an MPS control daemon, which starts a server with the first client."""
+    return Path(environment.get("CUDA_MPS_PIPE_DIRECTORY") or "/tmp/nvidia-mps") / "control"
+
+
 def _mps(environment: Mapping[str, str]) -> list[Finding]:
-    """The control daemon's directory: it starts a server with the first client."""
-    directory = Path(environment.get("CUDA_MPS_PIPE_DIRECTORY") or "/tmp/nvidia-mps")
-    if not (directory / "control").exists():
+    if not mps_control(environment).exists():
         return []
+    directory = mps_control(environment).parent
     return [
         Finding(
             "mps control",
             "warning",
             f"the control daemon of an MPS server has its pipes in {directory}",
             "programs that find it become clients of one shared context, which grants do not"
-            " divide; end it (`echo quit | nvidia-cuda-mps-control`), or set"
-            " CUDA_MPS_PIPE_DIRECTORY to an empty directory for programs in grants",
+            " divide; end it (`echo quit | nvidia-cuda-mps-control`), set"
+            " CUDA_MPS_PIPE_DIRECTORY to an empty directory for programs in grants, or keep its"
+            " clients in one trusted group (docs/node/trusted-groups.md)",
         )
     ]
 

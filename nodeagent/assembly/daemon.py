@@ -255,7 +255,7 @@ def build(
             await spills.finding(),
             *gpus.findings(),
             *kernel.findings(),
-            *outside.findings(gpus.sorted(), program_name),
+            *outside.findings(gpus.sorted(), program_name, keeper.loads()),
             *(pods.all_findings() if pods is not None else []),
         ]
 

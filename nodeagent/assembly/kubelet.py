@@ -459,6 +459,7 @@ def default_limits_of(config: KubeletConfig) -> DefaultLimits:
         cores_percent=config.default_cores_percent,
         elastic=config.cores_policy == "elastic",
         max_priority=config.max_priority,
+        trusted_groups=config.trusted_groups,
         alone=config.mode == "exclusive",
     )
 

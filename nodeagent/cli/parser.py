@@ -105,6 +105,19 @@ def _add_run(command: Command) -> None:
         " without other grants (default: hard)",
     )
     run.add_argument("--priority", type=read.priority, default=0, metavar="N", help=PRIORITY_FORM)
+    run.add_argument(
+        "--gang",
+        action="store_true",
+        help="it is one rank of a job on several nodes: no windows, so that its ranks do not wait"
+        " for each other's; beside other grants it costs about a tenth of the GPU",
+    )
+    run.add_argument(
+        "--trusted-group",
+        default="",
+        metavar="NAME",
+        help="with your other grants of this group under your MPS server: memory caps, no windows,"
+        " and one fatal fault ends all of them (grants.trusted_groups)",
+    )
     run.add_argument("--name", default="", help="shown in `sluice ps`, usable in place of the id")
     run.add_argument(
         "--wait",
@@ -163,7 +176,8 @@ def _add_shows(command: Command) -> None:
         *("-o", "--output"),
         default="",
         choices=["wide"],
-        help="wide: full names and IDs, the GPU's UUID, priority and workload",
+        help="wide: full names and IDs, the GPU's UUID and context switch, turn, priority,"
+        " workload",
     )
     top = command("top", "grants.show", "Show GPUs and grants, refreshed until interrupted.")
     _repeats(top)

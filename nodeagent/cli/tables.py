@@ -22,15 +22,16 @@ _GRANT_HEAD = (
 NO_GRANTS = "no grants; start one with: sluice run --gpumem 8Gi --cores 50 -- COMMAND"
 _WIDE_HEAD = (
     *("GRANT", "NAME", "USER", "GPU", "MEMORY", "SM %", "PROC", "STATE"),
-    *("UUID", "PRIORITY", "WORKLOAD", "COMMAND"),
+    *("UUID", "SWITCH", "TURN", "PRIORITY", "WORKLOAD", "COMMAND"),
 )
 
 
-def wide_lines(grants: Sequence[GrantView]) -> list[str]:
+def wide_lines(grants: Sequence[GrantView], gpus: Sequence[GpuView] = ()) -> list[str]:
     """Lines of `sluice ps -o wide`: nothing is cut, and each column is as wide as its longest
     text."""
     if not grants:
         return [NO_GRANTS]
+    switches = {gpu.uuid: _switch(gpu) for gpu in gpus}
     rows = [_WIDE_HEAD]
     for grant in grants:
         for device in grant.devices:
@@ -39,6 +40,7 @@ def wide_lines(grants: Sequence[GrantView]) -> list[str]:
                 (
                     *(grant.grant, grant.name or "-", _user(grant.uid), _gpu(device)),
                     *(memory, share, str(grant.processes), _state(grant), device.gpu),
+                    *(switches.get(device.gpu, "-"), _turn(grant, device)),
                     *(str(grant.priority), grant.workload or "-", grant.command or "-"),
                 )
             )
@@ -49,7 +51,10 @@ def wide_lines(grants: Sequence[GrantView]) -> list[str]:
     ]
 
 
-def ps_lines(grants: Sequence[GrantView], width: int = WIDTH) -> list[str]:
+def ps_lines(
+    grants: Sequence[GrantView], width: int = WIDTH, gpus: Sequence[GpuView] = ()
+) -> list[str]:
+    """Lines of `sluice ps`; `gpus` are those whose context switch is shown, where it is known."""
     if not grants:
         return [NO_GRANTS]
     lines = [_GRANT_HEAD]
@@ -62,6 +67,9 @@ def ps_lines(grants: Sequence[GrantView], width: int = WIDTH) -> list[str]:
                 f"    why: `sluice events`; release it: `sluice resume {grant.grant[:8]}`, root:"
                 " `sluice uncontain`"
             )
+    known = [f"GPU {gpu.index} {_switch(gpu)}" for gpu in gpus if gpu.context_switch_s is not None]
+    if known:
+        lines.append(f"context switch as measured: {', '.join(known)}")
     return [_cut(line, width) for line in lines]
 
 
@@ -130,6 +138,8 @@ def top_lines(
     )
     for gpu in view.gpus:
         lines.append(_gpu_row(gpu))
+        if gpu.context_switch_s is not None:
+            lines.append(f"    context switch {_switch(gpu)}")
         loads = history.of(gpu.uuid) if history is not None else []
         if len(loads) > 1:
             lines.append(f"    load {sparkline(loads)}")
@@ -229,6 +239,17 @@ def _share(grant: GrantView, device: DeviceView) -> str:
     used = "-" if device.used_ratio is None else f"{device.used_ratio * 100:.0f}"
     cap = f"{device.share_ratio * 100:.0f}{'+' if grant.policy == 'elastic' else ''}"
     return f"{used}/{cap}"
+
+
+def _switch(gpu: GpuView) -> str:
+    """Time of a change of contexts as the GPU's grants measured it; `-` while none has."""
+    return "-" if gpu.context_switch_s is None else f"{gpu.context_switch_s * 1e6:.0f}us"
+
+
+def _turn(grant: GrantView, device: DeviceView) -> str:
+    """off, cap or lease, and the reason for which the grant has no windows."""
+    why = [*(["gang"] if grant.gang else []), *(["trusted"] if grant.trusted_group else [])]
+    return ",".join([device.turn, *why])
 
 
 def _gpu(device: DeviceView) -> str:

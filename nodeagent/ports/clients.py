@@ -83,6 +83,10 @@ class GrantAsk:
     can have there. Empty: as `memory` says."""
     ceiling_ppm: Ppm = NO_CEILING
     """See GrantRecord."""
+    gang: bool = False
+    """See GrantRecord."""
+    trusted_group: str = ""
+    """The group's name in a request; with its owner, as in GrantRecord, once it is permitted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,6 +151,8 @@ class ContainerRequests:
     annotations: tuple[tuple[str, str], ...] = ()
     owner: OwnerRef | None = None
     """Its controller, such as a Job or a ReplicaSet; None if it has none."""
+    subdomain: str = ""
+    """Headless service by which the pods of its job find each other; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,6 +102,12 @@ class GrantRecord:
     """The grant with the higher priority goes first on a GPU on which both are active."""
     ceiling_ppm: Ppm = NO_CEILING
     """Cap of an elastic grant, even while it is alone. 0: none."""
+    gang: bool = False
+    """True if its processes are ranks of a job that is on several nodes: windows would make them
+    wait for each other's."""
+    trusted_group: str = ""
+    """Its owner and the group's name, if its programs are clients of the owner's MPS server; a GPU
+    with such a grant takes none of others. Empty: none."""
     container: ContainerRef | None = None
     """Set if it is held for a container until it is released; `owner` is then empty."""
     spill: Spill = Spill.RESIDENT

@@ -85,6 +85,8 @@ class Decision:
     record: str = ""
     """The controller's own row, stored for a controller that has lost it."""
     pause_when_lost: bool = False
+    nodes: int = 0
+    """Number of nodes on which the workload has GPUs; 0: not reported."""
 
     @property
     def key(self) -> WorkKey:

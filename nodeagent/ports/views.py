@@ -68,6 +68,10 @@ class GrantView:
     """Pids of the registered processes."""
     held: str = ""
     """Rules and steps of the detection that holds its programs; empty if none does."""
+    gang: bool = False
+    """True for ranks of a job on several nodes, which take no windows."""
+    trusted_group: str = ""
+    """Its trusted group with the group's owner; empty: none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,6 +53,9 @@ class GrantSettings:
     managed_oversubscription: bool = _flag(False)
     """Allow a grant more managed memory (cudaMallocManaged) than it has left, uncharged:
     docs/node/memory.md."""
+    trusted_groups: bool = _flag(False, live=True)
+    """Permit `sluice run --trusted-group`: grants of one user under one MPS server, without windows
+    and without isolation from each other's faults. docs/node/trusted-groups.md."""
     lending_pause_s: float = _number(60.0, 0.0, 3600.0)
     """How long after a process joined a grant no memory is lent to it or taken back: inference
     servers refuse to start when free memory grows. 0: at any time."""
@@ -98,6 +101,10 @@ class PlannerSettings:
     """Time that a GPU needs to change from one process to another, used until two grants have
     measured it. Rounds are long enough that this costs at most 0.75 % of the GPU. A value 2.5 times
     off costs one percent."""
+    slice_us: float = _number(2000.0, 100.0, 100_000.0)
+    """The hardware's time slice where several processes have work. The share of a grant of a gang
+    (`sluice run --gang`) is reduced by what slices of this length cost. Not measured on a card
+    yet."""
     contended_tick_ms: float = _number(5.0, 1.0, 1000.0)
     """Planning interval while two or more grants are active on one GPU."""
     bursty_tick_ms: float = _number(2.0, 1.0, 1000.0)

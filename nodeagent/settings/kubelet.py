@@ -127,6 +127,9 @@ class KubeletConfig:
     max_priority: int = number(0, -1000, 1000, live=True)
     """Highest priority of a pod, or of a claim whose DeviceClass sets none. 0: users may only lower
     theirs."""
+    trusted_groups: bool = flag(False, live=True)
+    """Permit pods the annotation sluice.dev/trusted-group: grants of one namespace under one MPS
+    server, docs/node/trusted-groups.md."""
     default_cores_percent: int = number(0, 0, 100, live=True)
     """Share of time of a container without a request. 0: no cap while alone, else the weight of one
     core; 100: an exclusive GPU."""

@@ -33,6 +33,7 @@ class Turns:
                 active_hold_ns=_ns(settings.active_hold_ms),
                 floor_ppm=Ppm(int(settings.priority_floor_percent * 10_000)),
                 switch_ns=Nanoseconds(int(settings.switch_us * 1000)),
+                slice_ns=Nanoseconds(int(settings.slice_us * 1000)),
             )
         )
 
@@ -102,6 +103,8 @@ def _tenant_of(record: GrantRecord) -> Tenant:
         record.policy is SharePolicy.HARD,
         record.paused,
         record.priority,
+        record.gang,
+        bool(record.trusted_group),
     )
 
 

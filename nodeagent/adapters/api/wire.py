@@ -70,6 +70,8 @@ class Wire(Descriptors):
             nvml_path=request.nvml_path,
             command=request.command,
             priority=_read_priority(request.priority),
+            gang=request.gang,
+            trusted_group=request.trusted_group,
             request=(
                 _read_memory(request.memory_request) if request.HasField("memory_request") else None
             ),
@@ -110,6 +112,8 @@ class Wire(Descriptors):
             nvml_path=ask.nvml_path,
             command=ask.command,
             priority=ask.priority,
+            gang=ask.gang,
+            trusted_group=ask.trusted_group,
         )
 
     def write_resize_request(self, grant: str, ask: ResizeAsk) -> Any:
@@ -147,6 +151,8 @@ class Wire(Descriptors):
             devices=[self._device(device) for device in view.devices],
             priority=view.priority,
             held=view.held,
+            gang=view.gang,
+            trusted_group=view.trusted_group,
         )
 
     def write_waiting(self, step: Waiting) -> Any:
@@ -331,6 +337,8 @@ class Wire(Descriptors):
             devices=tuple(_read_device(device) for device in message.devices),
             priority=message.priority,
             held=message.held,
+            gang=message.gang,
+            trusted_group=message.trusted_group,
         )
 
     def read_trace(self, message: Any) -> TraceView:

@@ -225,7 +225,9 @@ class Cluster:
         """Labels, annotations and owner of a pod, without a container's resources. Raises
         NoPodSource, KubeletAway."""
         facts = await self._pod(pod)
-        return ContainerRequests(pod, (), facts.labels, facts.annotations, facts.owner)
+        return ContainerRequests(
+            pod, (), facts.labels, facts.annotations, facts.owner, facts.subdomain
+        )
 
     async def _pod(self, pod: PodIdentity) -> PodFacts:
         """The pod's facts; waits up to SYNC_S, because the watch may lag behind the kubelet's."""

@@ -158,6 +158,7 @@ class KubeletWire(Descriptors):
                     tuple(sorted(meta.labels.items())),
                     tuple(sorted(meta.annotations.items())),
                     _controller(meta.ownerReferences),
+                    read.spec.subdomain,
                 )
         return None
 

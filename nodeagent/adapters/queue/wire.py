@@ -86,6 +86,7 @@ def read_decision(message: Any) -> Decision:
         grace_s=max(0.0, message.grace_seconds),
         record=message.record,
         pause_when_lost=message.pause_when_lost,
+        nodes=message.nodes,
     )
 
 

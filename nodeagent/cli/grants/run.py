@@ -21,7 +21,7 @@ from pathlib import Path
 
 from nodeagent import native
 from nodeagent.adapters.api.client import Client
-from nodeagent.adapters.checks import DRIVER, NVML
+from nodeagent.adapters.checks import DRIVER, NVML, mps_control
 from nodeagent.adapters.containers import injection, library_store
 from nodeagent.cli.main import EXIT_USAGE
 from nodeagent.cli.session import Away, Failed, complain, connect
@@ -44,7 +44,8 @@ QUEUED_AWAY_S = 60.0
 AWAY_EVERY_S = 0.2
 DRIVERS_BYTES = Bytes(1050 * MIB)
 """The driver's own memory in one process of PyTorch on an H200: context 518 MiB, the first kernel
-92, code of a large model's kernels up to 440; docs/results/2026-11-26-h200.md."""
+92, code of a large model's kernels 440 (an estimate; 336 were measured), see
+docs/results/2026-11-26-h200.md."""
 
 
 def run(options: argparse.Namespace, environment: dict[str, str]) -> int:
@@ -52,6 +53,12 @@ def run(options: argparse.Namespace, environment: dict[str, str]) -> int:
     if not command or not command[0]:
         complain(
             "run: no command given; put it after the options: sluice run --cores 50 -- COMMAND"
+        )
+        return EXIT_USAGE
+    if options.trusted_group and not mps_control(environment).exists():
+        complain(
+            f"run: --trusted-group: no MPS server: {mps_control(environment)} does not exist; start"
+            " one with `nvidia-cuda-mps-control -d` and the same CUDA_MPS_PIPE_DIRECTORY"
         )
         return EXIT_USAGE
     inherited = _open_descriptors()
@@ -82,6 +89,8 @@ def run(options: argparse.Namespace, environment: dict[str, str]) -> int:
             nvml_path=kept.get(NVML, nvml),
             command=_printable(command),
             priority=options.priority,
+            gang=options.gang,
+            trusted_group=options.trusted_group,
         )
         grant = _await_grant(options, environment, ask)
     except Failed as failed:

@@ -24,13 +24,15 @@ def ps(options: argparse.Namespace, environment: dict[str, str]) -> int:
     try:
         with connect(options, environment) as client:
             grants = client.list_grants()
+            gpus = () if options.json else client.node_info().gpus
     except Failed as failed:
         complain(f"ps: {failed}")
         return failed.status
     if options.json:
         print_json(grants)
     else:
-        lines = wide_lines(grants) if options.output == "wide" else ps_lines(grants, _width())
+        wide = options.output == "wide"
+        lines = wide_lines(grants, gpus) if wide else ps_lines(grants, _width(), gpus)
         print("\n".join(lines))
     return 0
 

@@ -207,6 +207,7 @@ def grant_ask(
         priority=config.priority if config.class_priority else min(config.priority, max_priority),
         amounts=tuple(one.memory_bytes for one in gpus.values()),
         ceiling_ppm=Ppm(config.ceiling_percent * 10_000),
+        gang=config.gang,
     )
 
 

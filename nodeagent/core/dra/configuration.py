@@ -9,6 +9,7 @@
           policy: elastic
           priority: 10
           ceilingPercent: 60
+          gang: false
 
 Kubernetes does not validate it, so everything is checked here, and all mistakes are reported at
 once. Entries are applied field by field: the claim's in their order, then the class's, so that a
@@ -27,7 +28,7 @@ from sluicecommon.settings import nearest
 
 API_VERSION: Final = f"{DRIVER}/v1"
 KIND: Final = "ShareConfig"
-FIELDS: Final = ("apiVersion", "kind", "policy", "priority", "paused", "ceilingPercent")
+FIELDS: Final = ("apiVersion", "kind", "policy", "priority", "paused", "ceilingPercent", "gang")
 
 
 def merged(entries: Sequence[Any], request: str, parent: str) -> ShareConfig:
@@ -80,10 +81,11 @@ def apply(config: ShareConfig, parameters: Any, where: str) -> ShareConfig:
                 f"{where}.policy: must be hard, elastic or exclusive,"
                 f" got {shown(parameters['policy'])}"
             )
-    if "paused" in parameters:
-        given["paused"] = parameters["paused"]
-        if not isinstance(given["paused"], bool):
-            problems.append(f"{where}.paused: must be true or false, got {shown(given['paused'])}")
+    for key in ("paused", "gang"):
+        if key in parameters:
+            given[key] = parameters[key]
+            if not isinstance(given[key], bool):
+                problems.append(f"{where}.{key}: must be true or false, got {shown(given[key])}")
     for key, name, low, high in (
         ("priority", "priority", -MAX_PRIORITY, MAX_PRIORITY),
         ("ceilingPercent", "ceiling_percent", 0, 100),

@@ -108,7 +108,7 @@ def partition_device(
 
 def device(facts: DeviceFacts, rules: DeviceRules) -> Document | None:
     """The device of a GPU; None if nothing of it can be allocated to a claim."""
-    if facts.others.exclusive:
+    if facts.others.closed:
         return None
     document: dict[str, Any] = {
         "name": device_name(facts.uuid),

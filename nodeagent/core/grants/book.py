@@ -224,6 +224,8 @@ class GrantBook:
                     command=event.ask.command,
                     priority=event.ask.priority,
                     ceiling_ppm=event.ask.ceiling_ppm,
+                    gang=event.ask.gang,
+                    trusted_group=event.ask.trusted_group,
                     container=event.container,
                 )
                 self.grants[record.grant] = Held(record, request=event.request)

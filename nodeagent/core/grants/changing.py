@@ -41,7 +41,8 @@ def resized(record: GrantRecord, ask: ResizeAsk, others: Others, known: Known) -
         # A shrink is always possible, even on a GPU that is unhealthy or overcommitted.
         if grows:
             load = others.get(device.gpu, Load())
-            why = obstacle(replace(gpu, healthy=True, slots=MAX_SLOTS), load, bytes_, share, policy)
+            usable = replace(gpu, healthy=True, slots=MAX_SLOTS)
+            why = obstacle(usable, load, bytes_, share, policy, record.trusted_group)
             if why is not None:
                 wanted = f"{format_bytes(bytes_)} and {format_share(share)} ({policy})"
                 raise Refused(
@@ -99,6 +100,12 @@ def spilled(record: GrantRecord, event: ev.SpillMoved, others: Others, known: Kn
         return record
     if signal is SpillSignal.BEGIN and not record.paused:
         raise Refused(RefusalKind.UNAVAILABLE, f"grant {record.grant[:8]} is not paused")
+    if signal is SpillSignal.BEGIN and record.trusted_group:
+        raise Refused(
+            RefusalKind.UNAVAILABLE,
+            f"grant {record.grant[:8]} is one of a trusted group: the driver cannot checkpoint"
+            " clients of an MPS server",
+        )
     moved = replace(record, spill=after)
     if signal is SpillSignal.BEGIN:
         return replace(moved, spilled_bytes=event.bytes)

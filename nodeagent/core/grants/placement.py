@@ -2,7 +2,8 @@
 
 A GPU fits if it is healthy and has a free slot, enough unpromised memory and room for the share.
 Hard shares are promises, so together they stay within the whole GPU; elastic shares are weights and
-may add up to more. An exclusive grant needs a GPU without other grants and keeps it so.
+may add up to more. An exclusive grant needs a GPU without other grants and keeps it so; the grants
+of a trusted group share one with each other only.
 """
 
 from __future__ import annotations
@@ -60,6 +61,13 @@ class Load:
     """Part of memory_bytes that grants have above their guarantee."""
     exclusive: bool = False
     """True if one grant holds it exclusively."""
+    groups: frozenset[str] = frozenset()
+    """Trusted groups of its grants; the empty one stands for those in none."""
+
+    @property
+    def closed(self) -> bool:
+        """True if no grant may be added but those of a trusted group that holds it."""
+        return self.exclusive or bool(self.groups - {""})
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,20 +99,29 @@ def load_of(records: Sequence[GrantRecord]) -> dict[GpuUuid, Load]:
                 grants=was.grants + 1,
                 lent_bytes=was.lent_bytes + max(0, device.memory_bytes - device.guaranteed_bytes),
                 exclusive=was.exclusive or record.policy is SharePolicy.EXCLUSIVE,
+                groups=was.groups | {record.trusted_group},
             )
     return loads
 
 
 def obstacle(
-    gpu: GpuCapacity, load: Load, need_bytes: int, share_ppm: int, policy: SharePolicy
+    gpu: GpuCapacity,
+    load: Load,
+    need_bytes: int,
+    share_ppm: int,
+    policy: SharePolicy,
+    group: str = "",
 ) -> str | None:
-    """The reason why this GPU cannot take the request, with what it has; None if it can."""
+    """The reason why this GPU cannot take the request of a grant in that trusted group, with what
+    it has; None if it can."""
     if not gpu.healthy:
         return "not healthy"
     if need_bytes > gpu.largest_bytes:
         return f"has {format_bytes(gpu.largest_bytes)} in all"
     if load.exclusive:
         return "held by an exclusive grant"
+    if load.groups - {group}:
+        return "shared by grants outside of its trusted group" if group else "a trusted group's"
     if policy is SharePolicy.EXCLUSIVE and load.grants:
         return f"shared by {load.grants} grant{'s' if load.grants > 1 else ''}"
     missing = []
@@ -171,7 +188,8 @@ def place(
         need = most if ask.request is None else memory_on(ask.request, gpu.largest_bytes)
         if most > gpu.largest_bytes or need > most:
             need = most  # It can never fit, and the reason says so.
-        why = obstacle(gpu, loads.get(gpu.uuid, Load()), need, ask.share_ppm, ask.policy)
+        load = loads.get(gpu.uuid, Load())
+        why = obstacle(gpu, load, need, ask.share_ppm, ask.policy, ask.trusted_group)
         if gpu.healthy and need <= gpu.largest_bytes:
             candidates.add(gpu.uuid)
         if why is None and gpu.uuid in blocked:

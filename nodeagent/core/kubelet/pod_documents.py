@@ -30,6 +30,7 @@ class PodFacts:
     labels: Pairs = ()
     annotations: Pairs = ()
     owner: OwnerRef | None = None
+    subdomain: str = ""
     is_over: bool = False
     """True if it will never run again."""
 
@@ -38,7 +39,10 @@ class PodFacts:
         for name, resources in self.containers:
             if name == container:
                 pod = PodIdentity(self.uid, self.namespace, self.name)
-                return ContainerRequests(pod, resources, self.labels, self.annotations, self.owner)
+                return ContainerRequests(
+                    *(pod, resources, self.labels, self.annotations),
+                    *(self.owner, self.subdomain),
+                )
         return None
 
 
@@ -56,6 +60,7 @@ def read_pod(document: Mapping[str, Any]) -> PodFacts:
         _pairs(head.get("labels")),
         _pairs(annotations),
         controller_of(head),
+        str(spec.get("subdomain") or ""),
         (document.get("status") or {}).get("phase") in OVER,
     )
 

@@ -44,6 +44,8 @@ class DefaultLimits:
     """True if a requested share is only a weight, not a cap."""
     max_priority: int = 0
     """Highest priority that a pod gets."""
+    trusted_groups: bool = False
+    """True if a pod may name a trusted group of its namespace."""
     alone: bool = False
     """True if each container gets whole GPUs exclusively, whatever it requests."""
 
@@ -187,6 +189,8 @@ def _larger(a: GrantAsk, b: GrantAsk) -> GrantAsk:
         share_ppm=cores,
         policy=policy,
         priority=max(a.priority, b.priority),
+        gang=a.gang or b.gang,
+        trusted_group=a.trusted_group or b.trusted_group,
     )
 
 

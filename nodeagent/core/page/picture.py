@@ -78,6 +78,7 @@ def _gpu(node: str, gpu: GpuView) -> dict[str, Any]:
         "slots": gpu.slots,
         "celsius": _whole(gpu.temperature_celsius),
         "watts": _whole(gpu.power_watts),
+        "switch": None if gpu.context_switch_s is None else round(gpu.context_switch_s * 1e6),
         "bus": gpu.pci_bus_id,
         "numa": gpu.numa_node,
     }
@@ -95,6 +96,8 @@ def _grant(node: str, grant: GrantView, users: Mapping[int, str]) -> dict[str, A
         "state": grant.state,
         "policy": grant.policy.value,
         "priority": grant.priority or None,
+        "gang": grant.gang or None,
+        "group": grant.trusted_group or None,
         "gpus": [
             [one.gpu, one.memory_limit_bytes, _ratio(one.share_ratio), ""] for one in grant.devices
         ],

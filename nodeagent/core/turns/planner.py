@@ -10,6 +10,11 @@ rests. So windows are for the grants that have had work without a rest for a whi
 themselves. A grant that rested lately starts whenever it has work, under its own clock, and the
 hardware's slices divide the GPU between it and the owner of the window. What a resting grant leaves
 is divided among the others at once, whatever its priority is.
+
+The same holds for a grant of a gang, though it always has work: its ranks on other nodes wait for
+it, and windows of two nodes do not come at the same time. Slices of some milliseconds let all ranks
+advance together. Kernels of a trusted group's grants run side by side, so they have no windows
+either.
 """
 
 from __future__ import annotations
@@ -25,6 +30,7 @@ from nodeagent.core.turns.windows import (
     aligned_windows,
     divide_by_priority,
     lost_at_the_end,
+    own_clock_ppm,
     windows,
 )
 from nodeagent.ports.regions import NO_PPM, DeviceTurn, TurnMode
@@ -172,10 +178,14 @@ class TurnPlanner:
             if len(here) > 1:
                 said = {t.grant: looks.get((t.grant, gpu), Activity()).switch_ns for t in here}
                 self._switches.learn(gpu, said, now_ns)
+        steady = {
+            gpu: [tenant for tenant in here if self._steady(tenant, now_ns)]
+            for gpu, here in active.items()
+        }
         out: list[SetTurn] = []
         for gpu, here in gpus.items():
-            tied = _tied(gpu, active)
-            layout = self._in_turns({g: active[g] for g in tied}, now_ns)
+            tied = _tied(gpu, steady)
+            layout = _in_turns({g: steady[g] for g in tied})
             lengths = self._launches_ns(gpu, layout[gpu])
             known = (
                 tuple(here),
@@ -267,21 +277,10 @@ class TurnPlanner:
         """True if the tenant is active on any of its GPUs, because a gang's turns come together."""
         return any(self._tracks[tenant.grant, g].active_until_ns > now_ns for g in tenant.gpus)
 
-    def _in_turns(
-        self, active: Mapping[GpuUuid, Sequence[Tenant]], now_ns: int
-    ) -> dict[GpuUuid, list[Tenant]]:
-        """Those that take turns in windows on GPUs that are tied together: the ones without a rest,
-        if two of them share a GPU."""
-        steady = {
-            gpu: [tenant for tenant in here if self._steady(tenant, now_ns)]
-            for gpu, here in active.items()
-        }
-        if max(len(here) for here in steady.values()) > 1:
-            return steady
-        return {gpu: [] for gpu in active}
-
     def _steady(self, tenant: Tenant, now_ns: int) -> bool:
-        return any(
+        """True if windows suit the tenant: it has had work without a rest, no other node waits for
+        it, and its kernels cannot run beside its neighbours'."""
+        return not (tenant.own_clock or tenant.merged) and any(
             self._tracks[tenant.grant, g].rested_ns + STEADY_NS <= now_ns for g in tenant.gpus
         )
 
@@ -337,11 +336,25 @@ class TurnPlanner:
                 windows_of = self._leases(gpu, layout[gpu], epoch, now_ns)
             for tenant in active:
                 share = Ppm(shares[tenant.grant])
+                if tenant.own_clock and not tenant.merged:
+                    share = self._own_clock_share(gpu, tenant.grant, shares, windows_of)
                 turn = windows_of.get(tenant.grant) or DeviceTurn(
                     TurnMode.CAP, share, len(active), contention_epoch=epoch
                 )
                 out.append((tenant, replace(turn, active_grants=len(active), plan_ppm=share)))
         return out
+
+    def _own_clock_share(
+        self,
+        gpu: GpuUuid,
+        grant: GrantId,
+        shares: Mapping[GrantId, int],
+        windows_of: Mapping[GrantId, DeviceTurn],
+    ) -> Ppm:
+        others = [part for one, part in shares.items() if one != grant and one not in windows_of]
+        in_turns = sum(shares[one] for one in windows_of)
+        rules = self._rules_on((gpu,))
+        return Ppm(own_clock_ppm(shares[grant], max([in_turns, *others]), rules))
 
     def _leases(
         self, gpu: GpuUuid, steady: Sequence[Tenant], epoch: int, now_ns: int
@@ -405,13 +418,21 @@ class TurnPlanner:
         return out
 
 
-def _tied(gpu: GpuUuid, active: Mapping[GpuUuid, Sequence[Tenant]]) -> tuple[GpuUuid, ...]:
-    """The GPUs that active grants tie to this one, itself included."""
+def _in_turns(steady: Mapping[GpuUuid, list[Tenant]]) -> dict[GpuUuid, list[Tenant]]:
+    """Those that take turns in windows on GPUs that are tied together: the steady ones, if two of
+    them share a GPU."""
+    if max(len(here) for here in steady.values()) > 1:
+        return dict(steady)
+    return {gpu: [] for gpu in steady}
+
+
+def _tied(gpu: GpuUuid, steady: Mapping[GpuUuid, Sequence[Tenant]]) -> tuple[GpuUuid, ...]:
+    """The GPUs that steady grants tie to this one, itself included."""
     tied = {gpu}
     fresh = [gpu]
     while fresh:
-        for tenant in active.get(fresh.pop(), ()):
-            new = [g for g in tenant.gpus if g in active and g not in tied]
+        for tenant in steady.get(fresh.pop(), ()):
+            new = [g for g in tenant.gpus if g in steady and g not in tied]
             tied.update(new)
             fresh += new
     return tuple(sorted(tied))

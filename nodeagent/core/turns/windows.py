@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from nodeagent.ports.regions import NO_TIME
-from nodeagent.units import WHOLE_PPM, GpuUuid, GrantId, Nanoseconds, Ppm
+from nodeagent.units import NS_PER_MS, WHOLE_PPM, GpuUuid, GrantId, Nanoseconds, Ppm
 
 FITS_ANYWAY = 20
 """Windows of this many launches lose too little at their end to matter."""
 LONG_PERIOD_COST = 0.02
 """Cost of the longest period, as a part of the GPU, when weighed against a better fit."""
+USUAL_SLICE_NS = Nanoseconds(2 * NS_PER_MS)
 SWITCH_LOSS = 0.0075
 """Part of the GPU that changes of contexts may take: the period is long enough for that."""
 
@@ -39,6 +40,8 @@ class PlanRules:
     the GPU at most for all of them."""
     switch_ns: Nanoseconds = NO_TIME
     """Time that a change of contexts takes; every window begins with one."""
+    slice_ns: Nanoseconds = USUAL_SLICE_NS
+    """The hardware's time slice where several contexts have work."""
 
     def shortest_period_ns(self, tenants: int) -> int:
         """The period at which changes of contexts cost no more than they may."""
@@ -60,6 +63,12 @@ class Tenant:
     hard: bool
     paused: bool = False
     priority: int = 0
+    own_clock: bool = False
+    """True if it takes no windows even if it always has work: its processes wait for those of a
+    grant on another node, as the ranks of a gang do."""
+    merged: bool = False
+    """True if it and all others on its GPU are clients of one MPS server, so that no window and no
+    change of contexts divides them."""
 
     @property
     def cap_ppm(self) -> int:
@@ -127,6 +136,21 @@ def divide_by_priority(active: Sequence[Tenant], floor_ppm: int) -> list[int]:
     for members in tiers:  # This is the time that the lowest tier could not use.
         left -= hand_out(members, left)
     return given
+
+
+def own_clock_ppm(share_ppm: int, rival_ppm: int, rules: PlanRules) -> int:
+    """The share of a grant that keeps to its own clock although it always has work.
+
+    `rival_ppm` is the share of its largest neighbour; all that take turns in windows count as one.
+    The hardware's slices change contexts twice in a round of the neighbour's slice and the grant's
+    part of it. A grant with the smaller share would have all of that paid by the neighbour, since
+    it is ready whenever its clock permits; so its clock is slower by what the changes cost. The
+    larger one pays itself: it gets what the smaller leaves.
+    """
+    if share_ppm > rival_ppm or rules.slice_ns <= 0:
+        return share_ppm
+    round_ns = rules.slice_ns * (rival_ppm + share_ppm) // rival_ppm
+    return max(1, share_ppm * round_ns // (round_ns + 2 * int(rules.switch_ns)))
 
 
 def lost_at_the_end(quantum_ns: float, period_ns: int, launch_ns: int) -> float:

@@ -43,6 +43,8 @@ class ShareConfig:
     paused: bool = False
     ceiling_percent: int = 0
     """0: no ceiling."""
+    gang: bool = False
+    """True if its pods are ranks of a job on several nodes."""
     class_priority: bool = False
     """True if the DeviceClass sets the priority."""
 

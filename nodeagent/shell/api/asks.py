@@ -38,6 +38,10 @@ def check_ask(ask: GrantAsk, max_wait_s: float) -> None:
         )
     if ask.policy is SharePolicy.EXCLUSIVE and ask.share_ppm != WHOLE_PPM:
         problems.append("an exclusive grant has all of the GPU's time: leave --cores out")
+    if ask.trusted_group and not NAME.fullmatch(ask.trusted_group):
+        problems.append("a trusted group's name is like a grant's")
+    if ask.trusted_group and (ask.queue is not None or ask.policy is SharePolicy.EXCLUSIVE):
+        problems.append("a trusted group is not for the queue, and has no exclusive grants")
     if problems:
         raise Refused(RefusalKind.INVALID, "; ".join(problems))
     check_memory(ask.memory)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Final, Protocol
 
 from nodeagent.core.grants import events as ev
@@ -115,6 +116,7 @@ class Service:
     ) -> AsyncGenerator[Granted | Waiting, None]:
         """Progress until the grant. Raises Refused; ends the request when the caller goes away."""
         check_ask(ask, self._settings.max_wait_s)
+        ask = self._with_group(peer, ask)
         if ask.queue is not None:
             async with contextlib.aclosing(self._through_queue(peer, ask)) as progress:
                 async for step in progress:
@@ -296,6 +298,18 @@ class Service:
                 f"priority {priority}: uid {peer.uid} may request {highest} at most"
                 " (grants.max_user_priority)",
             )
+
+    def _with_group(self, peer: Peer, ask: GrantAsk) -> GrantAsk:
+        """The request with the owner of its trusted group. Raises Refused where there may be
+        none."""
+        if not ask.trusted_group:
+            return ask
+        if not self._settings.trusted_groups:
+            raise Refused(
+                RefusalKind.DENIED,
+                "this node permits no trusted groups (grants.trusted_groups)",
+            )
+        return replace(ask, trusted_group=f"uid {peer.uid}/{ask.trusted_group}")
 
     def _visible(self, peer: Peer) -> list[Held]:
         grants = self._keeper.live().values()

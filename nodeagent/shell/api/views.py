@@ -246,6 +246,8 @@ class Views:
             container=record.container,
             pids=tuple(process.pid for process in held.slots.values()),
             held=self._watch.holding(record.grant),
+            gang=record.gang,
+            trusted_group=record.trusted_group,
         )
 
 

@@ -9,6 +9,8 @@ from typing import Final
 from nodeagent.core.kubelet.placed import PLACEMENT, placed_gpus
 from nodeagent.core.kubelet.pod_limits import DefaultLimits, default_limits, limits_from_requests
 from nodeagent.core.kubelet.resizing import guaranteed
+from nodeagent.core.kubelet.without_windows.gang import is_gang
+from nodeagent.core.kubelet.without_windows.groups import refuse_group, trusted_group
 from nodeagent.core.queue import pod_work
 from nodeagent.ports.clients import GrantAsk, MemoryAsk
 from nodeagent.ports.kubelet import (
@@ -52,11 +54,12 @@ class QueueLimits:
             work = self._manager.work_of_pod(pod, ()) if pod.name else None
             if work is None:
                 raise RetryLater(f"whether {pod} belongs to a queue is unknown: {requests.why}")
-            return self._of(work, pod, gpus)
+            return self._of(work, pod, gpus, work.decision.nodes > 1)
         owners, labels, unknown = await self._whose(pod, requests)
         work = self._manager.work_of_pod(pod, owners)
         if work is not None:
-            return self._of(work, pod, gpus)
+            refuse_group(requests)
+            return self._of(work, pod, gpus, is_gang(requests, work.decision.nodes))
         queues = [found for one in labels if (found := one.get(QUEUE_LABEL))]
         made_by = f", made by {owners[-1].kind} {owners[-1].name}" if owners else ""
         if queues:
@@ -86,7 +89,7 @@ class QueueLimits:
             return "no decision for this node yet"
         return f"the {taken} decided for it on this node have their pods"
 
-    def _of(self, work: Work, pod: PodIdentity, gpus: int) -> ContainerLimits:
+    def _of(self, work: Work, pod: PodIdentity, gpus: int, gang: bool) -> ContainerLimits:
         decision = work.decision
         if work.state is not WorkState.OFFERED or decision.desired is not Desired.RUN:
             if work.state is WorkState.RUNNING:
@@ -109,6 +112,7 @@ class QueueLimits:
                 policy=decision.policy,
                 gpu_uuids=tuple(one.gpu for one in decision.gpus),
                 priority=decision.priority,
+                gang=gang,
             ),
             source="queue",
             workload=decision.workload,
@@ -135,6 +139,7 @@ class PlacedLimits:
         own = await self._own.limits(pod, container, requests, gpus) if text else None
         if text is None or own is None:
             return None
+        refuse_group(requests)
         try:
             placed = placed_gpus(text, container)
         except ValueError as error:
@@ -173,7 +178,11 @@ class PodLimits:
             dict(requests.resources), gpus, self._names, self._defaults, annotations
         )
         request = guaranteed(annotations, container, self._names)
-        return found if request is None else replace(found, ask=replace(found.ask, request=request))
+        group = trusted_group(requests, found.ask.policy, self._defaults)
+        return replace(
+            found,
+            ask=replace(found.ask, request=request, gang=is_gang(requests), trusted_group=group),
+        )
 
 
 class NodeDefaults:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from nodeagent.core.gpus.health import Health
 from nodeagent.core.gpus.links import linked
-from nodeagent.core.grants.placement import load_of
+from nodeagent.core.grants.placement import GpuCapacity, Load, load_of
 from nodeagent.ports.ledger import GrantRecord
 from nodeagent.ports.queue import Capacity, PodGpus, PodUsage, ReportedGpu, Usage, Work
 from nodeagent.settings.daemon import QueueSettings
@@ -42,6 +42,13 @@ def pods_of(records: Iterable[GrantRecord]) -> tuple[PodGpus, ...]:
 def _for_queue(health: Health) -> str:
     """The queue has no state between suspect, which takes work, and unhealthy."""
     return Health.SUSPECT.value if health is Health.DEGRADED else health.value
+
+
+def _taken_slots(gpu: GpuCapacity, load: Load | None) -> int:
+    """All of them if the GPU is held exclusively or by a trusted group."""
+    if load is None:
+        return 0
+    return gpu.slots if load.closed else load.grants
 
 
 class CapacityReader:
@@ -94,7 +101,7 @@ class CapacityReader:
                     outside_memory_bytes=(load.memory_bytes if load else 0)
                     + foreign.get(gpu.uuid, 0),
                     outside_share_ppm=min(WHOLE_PPM, load.hard_ppm) if load else 0,
-                    outside_slots=load.grants if load else 0,
+                    outside_slots=_taken_slots(gpu, load),
                     used_memory_bytes=reading.memory_used_bytes,
                     utilization_ratio=reading.utilization_ratio,
                     nvlinks=links.get(gpu.uuid, {}),

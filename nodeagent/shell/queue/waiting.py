@@ -66,10 +66,12 @@ def submission_of(waiter: Waiter, namespace: str, user: str) -> Submission:
 def ask_for(work: Work, asked: GrantAsk) -> GrantAsk:
     """The local request for a decision: exactly its GPUs, without waiting."""
     gpus = work.decision.gpus
+    gang = asked.gang or work.decision.nodes > 1
     if not gpus:
-        return replace(asked, queue=None, wait_s=0.0)
+        return replace(asked, gang=gang, queue=None, wait_s=0.0)
     return replace(
         asked,
+        gang=gang,
         gpus=len(gpus),
         gpu_uuids=tuple(one.gpu for one in gpus),
         memory=MemoryAsk(amount_bytes=gpus[0].memory_bytes),

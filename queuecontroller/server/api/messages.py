@@ -348,7 +348,12 @@ def read_state(message: Any) -> PodState | None:
 
 
 def write_decision(
-    wire: Wire, one: Assignment, record: str, grace_s: float, pause_when_lost: bool
+    wire: Wire,
+    one: Assignment,
+    record: str,
+    grace_s: float,
+    pause_when_lost: bool,
+    nodes: int,
 ) -> Any:
     return wire.Decision(
         revision=one.revision,
@@ -365,6 +370,7 @@ def write_decision(
         grace_seconds=grace_s,
         record=record,
         pause_when_lost=pause_when_lost,
+        nodes=nodes,
     )
 
 

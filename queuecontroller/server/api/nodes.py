@@ -84,6 +84,7 @@ class NodesApi:
             book.desk.row_of(one),
             book.settings.grace_s,
             book.settings.requeue_lost,
+            book.nodes.nodes_of(one.workload),
         )
 
     def _report(self, request: Any, caller: Caller) -> Any:

@@ -186,6 +186,11 @@ class Nodes:
         """Assignments of a workload by pod."""
         return self._by_workload.get(key, {})
 
+    def nodes_of(self, key: WorkloadKey) -> int:
+        """Number of nodes on which the workload's pods run or will run."""
+        pods = self.of_workload(key).values()
+        return len({one.node for one in pods if one.desired is not Desired.STOP})
+
     def decisions_after(self, node: str, revision: int) -> list[Assignment]:
         found = [one for one in self.of_node(node) if one.revision > revision]
         return sorted(found, key=lambda one: one.revision)

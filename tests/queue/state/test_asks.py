@@ -149,7 +149,7 @@ def test_instances_are_given_at_their_places_and_come_back(wire: Wire) -> None:
         ("1g.10gb", 5, 1),
     ]
     assert {s.memory_bytes for s in shares} == {10 * GIB}
-    message = write_decision(wire, world.assignment(first), "", 30, False)
+    message = write_decision(wire, world.assignment(first), "", 30, False, 1)
     assert read_shares(message.gpus) == shares
     assert read_ask(message.ask) == world.record(first).asks["main"]
     world.restart()
@@ -192,6 +192,38 @@ def test_the_node_asks_for_what_sluice_run_asked_and_obeys_the_same(
     world = World()
     world.connect()
     told = replace(world.assignment(world.submit()), ask=asked)
-    message = write_decision(wire, told, "", 30, False).SerializeToString()
+    message = write_decision(wire, told, "", 30, False, 1).SerializeToString()
     obeyed = queue_wire.read_decision(node_wire.message("Decision").FromString(message))
     assert obeyed.policy is policy
+
+
+TWO = """
+apiVersion: batch/v1
+kind: Job
+metadata: {name: two, namespace: team-a, labels: {kueue.x-k8s.io/queue-name: q}}
+spec:
+  parallelism: 2
+  completions: 2
+  template: {spec: {containers: [{name: c, resources: {limits: {nvidia.com/gpu: 1}}}]}}
+"""
+
+
+@pytest.mark.parametrize(("there", "nodes"), [((1, 1), 2), ((2, 0), 1)])
+def test_a_decision_has_the_number_of_nodes_of_its_workload(
+    wire: Wire, there: tuple[int, int], nodes: int
+) -> None:
+    """The node knows from it that the grant is one of a gang."""
+    world = World()
+    for number, gpus in enumerate(there):
+        world.connect(f"n{number}", tuple(gpu(10 * number + index) for index in range(gpus)))
+    world.apply(TWO)
+    key = WorkloadKey("team-a/job-two")
+    pods = world.book.nodes.of_workload(key)
+    assert len(pods) == 2
+    assert len({one.node for one in pods.values()}) == nodes
+    assert world.book.nodes.nodes_of(key) == nodes
+    node_wire = NodeWire(native.locate().wire_descriptors)
+    for one in pods.values():
+        message = write_decision(wire, one, "", 30, False, nodes).SerializeToString()
+        obeyed = queue_wire.read_decision(node_wire.message("Decision").FromString(message))
+        assert obeyed.nodes == nodes

@@ -34,6 +34,8 @@ export function grant(app, user, name) {
       ["workload", doc.queued],
       ["command", doc.command ? h("code", null, doc.command) : undefined],
       ["policy", doc.policy],
+      ["gang", doc.gang ? "a rank of a job on several nodes: no windows" : undefined],
+      ["trusted group", doc.group],
       ["processes", String(doc.processes || 0)],
       ["since", `${age(doc.since)} ago`],
       ["launches", doc.launches === undefined ? undefined : doc.launches.toLocaleString()],

@@ -130,6 +130,7 @@ export function node(app, name) {
           ["why", gpu.why],
           ["temperature", gpu.celsius === undefined ? undefined : `${gpu.celsius} °C`],
           ["power", gpu.watts === undefined ? undefined : `${gpu.watts} W`],
+          ["context switch", gpu.switch === undefined ? undefined : `${gpu.switch} µs, as its grants measured it`],
           ["UUID", h("code", null, gpu.name)],
           ["part of", gpu.parent ? h("code", null, gpu.parent) : undefined],
           ["NUMA node", gpu.numa],

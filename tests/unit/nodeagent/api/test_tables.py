@@ -44,6 +44,19 @@ def test_wide_lines_cut_nothing_and_are_aligned() -> None:
     assert wide_lines([]) == ps_lines([])
 
 
+def test_the_learned_context_switch_of_each_gpu_is_shown_once_it_is_known() -> None:
+    known = node(grant())
+    view = replace(known, gpus=tuple(replace(gpu, context_switch_s=None) for gpu in known.gpus))
+    assert "switch" not in "\n".join([*ps_lines(view.grants, gpus=view.gpus), *top_lines(view)])
+    head, row = wide_lines(view.grants, view.gpus)
+    assert row[head.index("SWITCH") :].split()[0] == "-"
+    gpus = (replace(view.gpus[0], context_switch_s=208.4e-6), *view.gpus[1:])
+    assert ps_lines(view.grants, gpus=gpus)[-1] == "context switch as measured: GPU 0 208us"
+    assert "    context switch 208us" in top_lines(replace(view, gpus=gpus))
+    head, row = wide_lines([replace(view.grants[0], gang=True)], gpus)
+    assert row[head.index("SWITCH") :].split()[:2] == ["208us", f"{device().turn},gang"]
+
+
 def test_the_figures_that_matter_are_there() -> None:
     text = "\n".join(top_lines(node(grant())))
     for figure in ("NVIDIA H100", "3Gi/8Gi", "28/30", "train", "active", "healthy", "1/10"):

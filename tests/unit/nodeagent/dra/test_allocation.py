@@ -184,8 +184,10 @@ def test_what_others_configure_is_not_read() -> None:
 
 
 def test_it_is_in_the_grant() -> None:
-    config = [opaque(policy="elastic", priority=7, ceilingPercent=60)]
+    config = [opaque(policy="elastic", priority=7, ceilingPercent=60, gang=True)]
     asked = ask(read(result(), config=config), max_priority=7)
+    assert asked.gang
+    assert not ask(read(result())).gang
     assert (asked.policy, asked.priority, asked.ceiling_ppm) == (SharePolicy.ELASTIC, 7, 600_000)
 
 
@@ -197,6 +199,7 @@ def test_it_is_in_the_grant() -> None:
         ({"priority": 1001}, r"p\.priority: must be a whole number from -1000 to 1000, got '1001'"),
         ({"priority": True}, r"p\.priority"),
         ({"paused": "yes"}, r"p\.paused: must be true or false, got 'yes'"),
+        ({"gang": 1}, r"p\.gang: must be true or false, got '1'"),
         ({"ceilingPercent": 1.5}, r"p\.ceilingPercent"),
         ({"kind": "GpuConfig"}, r"p\.kind: must be ShareConfig, got 'GpuConfig'"),
         ({"apiVersion": "sluice.dev/v2"}, r"p\.apiVersion: 'sluice.dev/v2': this release supports"),

@@ -68,8 +68,13 @@ def test_what_others_hold_is_not_offered() -> None:
 
 @pytest.mark.parametrize(
     "others",
-    [Load(exclusive=True, grants=1), Load(80 * GIB, grants=1), Load(grants=10)],
-    ids=["alone on it", "no memory", "no slot"],
+    [
+        Load(exclusive=True, grants=1),
+        Load(80 * GIB, grants=1),
+        Load(grants=10),
+        Load(grants=1, groups=frozenset({"uid 1000/a"})),
+    ],
+    ids=["alone on it", "no memory", "no slot", "a trusted group's"],
 )
 def test_a_card_of_which_nothing_is_left_is_not_there(others: Load) -> None:
     assert device(replace(FACTS, others=others), RULES) is None

@@ -34,8 +34,15 @@ Demand = Callable[[str, int], bool]
 """Has the grant work at that time, in ns since the start?"""
 
 
-def tenant(name: str, percent: int, hard: bool = False, priority: int = 0) -> Tenant:
-    return Tenant(GrantId(name), (GPU,), Ppm(percent * 10_000), hard, priority=priority)
+def tenant(
+    name: str, percent: int, hard: bool = False, priority: int = 0, own_clock: bool = False
+) -> Tenant:
+    share = Ppm(percent * 10_000)
+    return Tenant(GrantId(name), (GPU,), share, hard, priority=priority, own_clock=own_clock)
+
+
+def _nothing(name: str, used_ns: int) -> None:
+    pass
 
 
 @dataclass
@@ -43,6 +50,8 @@ class Machine:
     tenants: Sequence[Tenant]
     demand: Demand
     now_ns: int = 0
+    ran: Callable[[str, int], None] = _nothing
+    """Called with the GPU time that a grant had in a step."""
     used_ns: dict[str, int] = field(default_factory=dict)
     wanted_ns: int = 0
     """Time in which any grant had work."""
@@ -113,6 +122,7 @@ class Machine:
         used = STEP_NS - lost
         self.slice_ns -= used
         self.used_ns[self.loaded] += used
+        self.ran(self.loaded, used)
         if ppm := self.turns[self.loaded].plan_ppm:
             tat = max(self.clocks[self.loaded], self.now_ns)
             self.clocks[self.loaded] = tat + used * WHOLE_PPM // ppm

@@ -152,6 +152,26 @@ def test_a_gang_and_a_local_job_take_turns_on_the_gpu_they_share() -> None:
     assert abs(phase[1] - phase[2]) == turns[0].lease_quantum_ns == turns[2].lease_quantum_ns
 
 
+def test_local_jobs_have_windows_while_one_with_several_gpus_rests_now_and_then() -> None:
+    """The resting one tied its GPUs together, and windows were to be aligned for nobody."""
+    planner = TurnPlanner(RULES)
+    wide = tenant("wide", 20, "a", "b")
+    locals_ = [tenant(name, 40, name[0]) for name in ("a1", "a2", "b1", "b2")]
+    modes = {}
+    for i in range(2 * STEADY_ROUNDS):
+        looks = {
+            (one.grant, gpu): Activity(
+                consumed_ns=(i - i // 8 if one is wide else i) * MS, counts_waiting=True
+            )
+            for one in (wide, *locals_)
+            for gpu in one.gpus
+        }
+        for change in planner.plan([wide, *locals_], looks, Nanoseconds(i * 5 * MS)):
+            modes[change.grant] = change.turn.mode
+    assert {modes[one.grant] for one in locals_} == {TurnMode.LEASE}
+    assert modes[wide.grant] is not TurnMode.LEASE
+
+
 def test_a_gang_without_company_is_left_alone() -> None:
     told = busy(TurnPlanner(RULES), [tenant("gang", 50, "a", "b")], 5)
     assert {change.turn.mode for change in told.values()} == {TurnMode.OFF}
