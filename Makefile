@@ -53,7 +53,7 @@ test-clients: build ## programs of other people, unmodified, bare and in a grant
 
 test-full: build lint ## the same, with the long torture and fuzz runs
 	@packaging/development/floor.sh full
-	$(BIN)/python -m pytest -m 'not packages and not cluster and not clients' --hypothesis-profile explore $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m 'not packages and not cluster and not operators and not clients' --hypothesis-profile explore $(PYTEST_ARGS)
 
 test-floor: build ## with the oldest libraries it runs with (Debian 12's), in .venv-floor; needs Python 3.11
 	@packaging/development/floor.sh full $(PYTEST_ARGS)

@@ -45,7 +45,7 @@ from queuecontroller.frameworks.patches import ABSENT, TOO_DEEP, Document, at, d
 from queuecontroller.frameworks.slots import Runtime
 from queuecontroller.frameworks.starting import before_start, has_note, is_suspended, stop_patch
 from queuecontroller.frameworks.state import Finished, finished, is_active, pods_ready, reclaimable
-from queuecontroller.frameworks.table import Framework, Holding
+from queuecontroller.frameworks.table import Framework, Holding, framework_of
 from queuecontroller.frameworks.workload import (
     WORKLOAD_CLASS,
     PriorityClass,
@@ -162,7 +162,9 @@ def reconcile(
 def is_elastic(document: Document) -> bool:
     """True if it may grow and shrink while it runs, by slices: a Workload for more pods replaces
     the one that it has."""
-    return bool(at(document, ("metadata", "annotations", names.ELASTIC)) == "true")
+    fw = framework_of(document)
+    noted = at(document, ("metadata", "annotations", names.ELASTIC))
+    return fw is not None and fw.elastic and noted == "true"
 
 
 def reconcile_slices(

@@ -172,6 +172,8 @@ class Framework:
     status states that it has stopped."""
     fixed_at_start: bool = False
     """True if its pod templates cannot be changed by the write that unsuspends it."""
+    elastic: bool = False
+    """True if it may grow by Workload slices: its pods are gated one by one."""
 
     @property
     def api_versions(self) -> tuple[str, ...]:
@@ -219,6 +221,7 @@ FRAMEWORKS: Final[tuple[Framework, ...]] = (
         ready=AllPods(),
         active=Counts(("status",), ("active",)),
         fixed_while_running=True,
+        elastic=True,
     ),
     Framework(
         name="jobset.x-k8s.io/jobset",
@@ -285,6 +288,7 @@ FRAMEWORKS: Final[tuple[Framework, ...]] = (
         managed_by=_SPEC_MANAGED,
         ready=Is(("status", "state"), ("ready",)),
         active=Is(("status", "state"), ("ready",)),
+        elastic=True,
     ),
     Framework(
         name="ray.io/rayservice",

@@ -231,9 +231,9 @@ class Jobs:
     def _infos(self, unit: Unit, document: Document, workload: Document) -> list[PodSetInfo]:
         """Return what the admission gives each pod set.
 
-        Pods of an elastic Job get a gate each: pods created later wait for a slice that has them.
+        Pods of an elastic job get a gate each: pods created later wait for a slice that has them.
         """
-        if not (is_elastic(document) and KINDS[unit.resource].kind == "Job"):
+        if not is_elastic(document):
             return self._actions.infos(workload)
         return [
             replace(one, labels={**one.labels, ELASTIC_PODS: "true"})
