@@ -133,7 +133,7 @@ class Kubelets:
         self.plane.api.patch(f"{path}/status", {"status": body})
 
     def _renew(self) -> None:
-        """What keeps a node ready: its Lease and its status."""
+        """Renew the Leases and the status of the nodes, which keeps them ready."""
         for number in range(NODES):
             name = f"node-{number}"
             resources = {"cpu": CPUS, "memory": "256Gi", "pods": "200"}

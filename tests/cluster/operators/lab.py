@@ -151,33 +151,34 @@ class Lab:
         self.wait_held(0)
 
     def clear(self) -> None:
-        """What a failed test left."""
+        """Delete the objects that a failed test left."""
         self.kubelets.done = lambda pod: False
         for path in EMPTIED:
             for one in self.plane.api.get(path)["items"]:
                 self.plane.api.delete(f"{path}/{one['metadata']['name']}")
 
     def report(self) -> str:
-        lines = [f"room {self.room[0]:g}, {len(self.seen)} Workloads seen"]
-        for one in self.workloads():
-            conditions = (one.get("status") or {}).get("conditions") or []
-            said = [f"{c['type']}={c['status']}:{c.get('reason')}" for c in conditions]
-            lines.append(f"Workload {one['metadata']['name']} holds {held(one):g} {said}")
-        for pod in self.pods():
-            gates = [one["name"] for one in pod["spec"].get("schedulingGates") or ()]
-            going = pod["metadata"].get("deletionTimestamp", "")
-            where = pod["spec"].get("nodeName")
-            finalizers = pod["metadata"].get("finalizers")
-            lines.append(
-                f"pod {pod['metadata']['name']} {pod['status'].get('phase')} on {where} {gates} {going} {finalizers}"
-            )
-        events = self.plane.api.items("events", "default")
-        for one in events[-25:]:
-            about = one["involvedObject"]
-            lines.append(
-                f"event {about['kind']} {about['name']} {one['reason']} {one['message'][:160]}"
-            )
-        return "\n".join([*lines, *self.kubelets.wrong])
+        first = f"room {self.room[0]:g}, {len(self.seen)} Workloads seen"
+        return "\n".join([first, described(self.plane), *self.kubelets.wrong])
+
+
+def described(plane: ControlPlane) -> str:
+    """Workloads, pods and the last events, for the report of a failure."""
+    lines = []
+    for one in plane.api.get(WORKLOADS)["items"]:
+        conditions = (one.get("status") or {}).get("conditions") or []
+        said = [f"{c['type']}={c['status']}:{c.get('reason')}" for c in conditions]
+        lines.append(f"Workload {one['metadata']['name']} holds {held(one):g} {said}")
+    for one in plane.api.get(PODS)["items"]:
+        head, spec = one["metadata"], one["spec"]
+        gates = [gate["name"] for gate in spec.get("schedulingGates") or ()]
+        going = head.get("deletionTimestamp", "stays")
+        where = f"{one['status'].get('phase')} on {spec.get('nodeName')}"
+        lines.append(f"pod {head['name']} {where} {gates} {going} {head.get('finalizers')}")
+    for one in plane.api.items("events", "default")[-25:]:
+        about, said = one["involvedObject"], one["message"][:160]
+        lines.append(f"event {about['kind']} {about['name']} {one['reason']} {said}")
+    return "\n".join(lines)
 
 
 def held(workload: Document) -> float:

@@ -31,6 +31,8 @@ from tests.kit.node import until
 READY_S = 240.0
 FIXED_CERTIFICATES = Path("/tmp/k8s-webhook-server/serving-certs")
 """Where an operator that renews its certificates looks for them, whatever it is told."""
+ISOLATED = "-m" if os.geteuid() == 0 else "-rm"
+"""Mounts of its own; other than root needs a user namespace for them."""
 BIND = 'mkdir -p "$1" && mount --bind "$0" "$1" && shift && exec "$@"'
 
 
@@ -122,7 +124,7 @@ class Process:
         ]
         if self.operator.secret:
             bound = [str(self.certificates), str(FIXED_CERTIFICATES)]
-            command = ["unshare", "-rm", "sh", "-c", BIND, *bound, *command]
+            command = ["unshare", ISOLATED, "sh", "-c", BIND, *bound, *command]
             threading.Thread(target=self._mount, daemon=True).start()
         environment = {
             **os.environ,
