@@ -102,6 +102,18 @@ class Holds:
 
 
 @dataclass(frozen=True, slots=True)
+class Denies:
+    """One of these conditions is False."""
+
+    conditions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Either:
+    tests: tuple[Test, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Counts:
     """Numbers in the status add up to more than 0: at a path, or of every entry under it."""
 
@@ -127,7 +139,7 @@ class AllExecutors:
     """True if the Spark application runs, and every requested executor does."""
 
 
-Test: TypeAlias = Is | Holds | Counts | AllPods | AllJobs | AllExecutors
+Test: TypeAlias = Is | Holds | Denies | Either | Counts | AllPods | AllJobs | AllExecutors
 
 
 class Holding(Enum):
@@ -219,7 +231,7 @@ FRAMEWORKS: Final[tuple[Framework, ...]] = (
         succeeded=Holds(("Complete",)),
         failed=Holds(("Failed",)),
         ready=AllPods(),
-        active=Counts(("status",), ("active",)),
+        active=Counts(("status",), ("active", "terminating")),
         fixed_while_running=True,
         elastic=True,
     ),
@@ -287,7 +299,7 @@ FRAMEWORKS: Final[tuple[Framework, ...]] = (
         suspend=_SPEC_SUSPEND,
         managed_by=_SPEC_MANAGED,
         ready=Is(("status", "state"), ("ready",)),
-        active=Is(("status", "state"), ("ready",)),
+        active=Either((Denies(("RayClusterSuspended",)), Is(("status", "state"), ("ready",)))),
         elastic=True,
     ),
     Framework(

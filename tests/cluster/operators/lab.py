@@ -12,6 +12,7 @@ from typing import Any
 from tests.cluster.api import ApiError
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.operators.kubelet import PODS, Document, Kubelets, cpus, cpus_of, occupies
+from tests.cluster.operators.running import define_operators
 from tests.cluster.queueing import (
     JOBS,
     KUEUE,
@@ -210,6 +211,7 @@ def labs(place: Path) -> Iterator[Lab]:
     room = [0.0]
     with ExitStack() as stack:
         plane = stack.enter_context(ControlPlane(place / "plane", controllers=True))
+        define_operators(plane)
         replica = stack.enter_context(asked(plane, place))
         apply(plane, of_kueue("ResourceFlavor", "plain", {}), priority_class())
         apply(plane, quota(QUEUE, 0), door(QUEUE, QUEUE))

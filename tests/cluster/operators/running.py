@@ -14,14 +14,13 @@ import socket
 import subprocess
 import threading
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from tests.cluster.api import ApiError
 from tests.cluster.control_plane import HOST, ControlPlane, free_ports
 from tests.cluster.operators.table import NAMESPACE, OPERATORS, Operator, Ports
 from tests.cluster.programs.pki import Authority
@@ -52,35 +51,12 @@ class Process:
     def text(self) -> str:
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
-    def install(self) -> None:
-        """Apply what its installation applies, without its Deployment."""
-        source = self.operator.source
-        documents = [
-            _without_conversion(one)
-            for pattern in self.operator.definitions
-            for file in sorted(source.glob(pattern))
-            for one in yaml.safe_load_all(file.read_text())
-            if one
-        ]
-        assert documents, f"{self.operator.name} has no definitions in {source}"
-        text = json.dumps({"apiVersion": "v1", "kind": "List", "items": documents})
-        self.plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", given=text)
-        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
-        apply(self.plane, namespace)
+    def configure(self) -> None:
+        """Apply what its installation applies besides its definitions, without its Deployment."""
         if self.operator.settings is not None:
             apply(self.plane, self.operator.settings(self.ports, self.certificates))
-        for one in documents:
-            until("its kinds are served", lambda one=one: self._is_served(one), READY_S)  # type: ignore[misc]
-
-    def _is_served(self, definition: dict[str, Any]) -> bool:
-        spec = definition["spec"]
-        try:
-            self.plane.api.get(
-                f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}"
-            )
-        except ApiError:
-            return False
-        return True
+        if self.operator.webhooks:
+            self._configure_webhooks()
 
     def certify(self) -> str:
         """A certificate for its webhooks; the bundle to verify it with, empty where it writes one itself."""
@@ -93,9 +69,7 @@ class Process:
         authority.issue("tls", f"/CN={name}", "serverAuth", [f"DNS:{name}"])
         return base64.b64encode(authority.certificate.read_bytes()).decode()
 
-    def configure_webhooks(self) -> None:
-        if not self.operator.webhooks:
-            return
+    def _configure_webhooks(self) -> None:
         bundle = self.certify()
         head = {"name": self.operator.service, "namespace": NAMESPACE}
         spec = {"type": "ExternalName", "externalName": "localhost"}
@@ -178,6 +152,30 @@ class Process:
             )
 
 
+def define_operators(plane: ControlPlane, names: Iterable[str] = OPERATORS) -> None:
+    """Apply the definitions of operators, in one version each, and wait until the kinds are served."""
+    items: list[Any] = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}]
+    for name in names:
+        operator = OPERATORS[name]
+        files = [
+            file
+            for pattern in operator.definitions
+            for file in sorted(operator.source.glob(pattern))
+        ]
+        assert files, f"{name} has no definitions"
+        items += [
+            _without_conversion(one)
+            for file in files
+            for one in yaml.safe_load_all(file.read_text())
+            if one
+        ]
+    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+    plane.kubectl("apply", "--server-side", "-f", "-", given=text)
+    for one in items[1:]:
+        name = one["metadata"]["name"]
+        plane.kubectl("wait", "--for=condition=Established", f"crd/{name}", "--timeout=60s")
+
+
 def _without_conversion(definition: dict[str, Any]) -> dict[str, Any]:
     """One version of a kind is used here: the webhook that converts between them is left out."""
     definition["spec"].pop("conversion", None)
@@ -200,7 +198,6 @@ def running(plane: ControlPlane, place: Path, name: str) -> Iterator[dict[str, P
         for one in (*OPERATORS[name].needs, name):
             process = made[one] = Process(OPERATORS[one], plane, place)
             stack.callback(process.end)
-            process.install()
-            process.configure_webhooks()
+            process.configure()
             process.start()
         yield made

@@ -25,7 +25,7 @@ from tests.cluster.leaders import KINDS, SHORT_LEASE_S, Way, end_leader
 from tests.cluster.operators.jobs import leader_worker_set, pod, ray_cluster
 from tests.cluster.operators.kubelet import PODS, Document, Kubelets, cpus_of, occupies
 from tests.cluster.operators.lab import described, held, name_of
-from tests.cluster.operators.running import running
+from tests.cluster.operators.running import define_operators, running
 from tests.cluster.queueing import (
     JOBS,
     KUEUE,
@@ -295,6 +295,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
     with ExitStack() as stack:
         plane = stack.enter_context(ControlPlane(tmp_path / "plane", controllers=True))
         define_all(plane)
+        define_operators(plane, ("lws", "kuberay"))
         certify(tmp_path)
         ports = free_ports(REPLICAS)
         balancer = Balancer(ports)

@@ -26,6 +26,7 @@ from queuecontroller.frameworks import (
     UpdateReclaimable,
     UpdateWorkload,
     framework_of,
+    is_active,
     reconcile,
 )
 from queuecontroller.frameworks.comparing import holds
@@ -478,3 +479,28 @@ def test_indexes_that_failed_for_good_give_back_their_quota(
     assert fw is not None
     document["spec"] |= {"parallelism": 4, "completions": 4, "completionMode": "Indexed"}
     assert reclaimable(fw, {**document, "status": status}) == free
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "active"),
+    [
+        ("batch/job", {"active": 0, "terminating": 2}, True),
+        ("batch/job", {"active": 0, "terminating": 0}, False),
+        ("ray.io/raycluster", {}, False),
+        ("ray.io/raycluster", {"state": "ready"}, True),
+        ("ray.io/raycluster", {"state": "suspended", "suspended": "False"}, True),
+        ("ray.io/raycluster", {"state": "suspended", "suspended": "True"}, False),
+    ],
+)
+def test_a_suspended_job_is_active_until_its_last_pod_is_gone(
+    name: str, status: dict[str, Any], active: bool
+) -> None:
+    """A RayCluster that was resumed is "suspended" until all its pods run; its conditions say more."""
+    document = sample(name)
+    if "suspended" in status:
+        suspended = {"type": "RayClusterSuspended", "status": status.pop("suspended")}
+        status["conditions"] = [suspended]
+    document["status"] = status
+    fw = framework_of(document)
+    assert fw is not None
+    assert is_active(fw, document) is active

@@ -242,7 +242,10 @@ def test_an_elastic_cluster_grows_by_a_slice_and_gates_all_its_pods() -> None:
     assert fw is not None
     document = merged(document, on_create(fw, document))
     groups = document["spec"]["workerGroupSpecs"]
-    templates = [document["spec"]["headGroupSpec"]["template"], *(one["template"] for one in groups)]
+    templates = [
+        document["spec"]["headGroupSpec"]["template"],
+        *(one["template"] for one in groups),
+    ]
     gate = {"name": "kueue.x-k8s.io/elastic-job"}
     assert [one["spec"]["schedulingGates"] for one in templates] == [[gate]] * 3
 
