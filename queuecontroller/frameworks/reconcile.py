@@ -95,6 +95,9 @@ class Setting:
     group_document: Document | None = None
     """That owner."""
 
+    made_jobs_active: Callable[[], bool] = field(default=lambda: False)
+    """True if Jobs that the job made still have pods; its own status may not count these."""
+
     def priority(self, fw: Framework, document: Document) -> int | None:
         return self.priority_of(priority_class_of(fw, document, self.runtime))
 
@@ -292,7 +295,7 @@ class _Job:
     def evicted(self, workload: Document) -> list[Action]:
         if not self.suspended:
             return self.suspend(reason_of(workload, reasons.EVICTED), workload)
-        if is_active(self.fw, self.document):
+        if is_active(self.fw, self.document) or self.around.made_jobs_active():
             return []
         made: list[Action] = []
         if has_note(self.document):

@@ -13,7 +13,7 @@ from dataclasses import replace
 from time import monotonic
 from typing import Any, Final
 
-from queuecontroller.cluster.cache.job_context import KINDS
+from queuecontroller.cluster.cache.job_context import KINDS, made_jobs_active
 from queuecontroller.cluster.cache.kinds import ELASTIC_PODS, WORKLOADS
 from queuecontroller.cluster.cache.objects import (
     Document,
@@ -72,7 +72,9 @@ class Jobs:
         if document is None:
             return False
         framework = KINDS[unit.resource]
-        return not is_suspended(framework, document) or is_active(framework, document)
+        if not is_suspended(framework, document) or is_active(framework, document):
+            return True
+        return made_jobs_active(self._cache, document)
 
     async def reconcile(self, unit: Unit, workloads: Iterable[Document]) -> bool:
         """Reconcile a job with the Workloads that it owns; returns True to be queued again."""

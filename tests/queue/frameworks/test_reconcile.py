@@ -504,3 +504,14 @@ def test_a_suspended_job_is_active_until_its_last_pod_is_gone(
     fw = framework_of(document)
     assert fw is not None
     assert is_active(fw, document) is active
+
+
+def test_quota_is_kept_while_jobs_that_the_job_made_have_pods() -> None:
+    """A JobSet that was suspended states no active Jobs while their pods still terminate."""
+    world = running("jobset.x-k8s.io/jobset")
+    assert world.workload is not None
+    world.workload = evicted(world.workload)
+    world.around = Setting(made_jobs_active=lambda: True)
+    assert ReleaseQuota not in kinds(world.settle())
+    world.around = Setting()
+    assert ReleaseQuota in kinds(world.settle())
