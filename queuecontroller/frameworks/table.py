@@ -179,6 +179,9 @@ class Framework:
     ready: Test | None = None
     active: Test | None = None
     """Test if it has pods, by its status."""
+    pods_label: str = ""
+    """Label of its pods with its name as value, for kinds whose status does not count pods that
+    terminate."""
     fixed_while_running: bool = False
     """True if its pod templates cannot be changed by the write that suspends it, nor before its
     status states that it has stopped."""
@@ -215,6 +218,7 @@ def _kubeflow(
         failed=Holds(("Failed",)),
         ready=Holds(("Running",)),
         active=Counts(("status", "replicaStatuses"), ("active",), each=True),
+        pods_label="training.kubeflow.org/job-name",
     )
 
 

@@ -30,6 +30,7 @@ from queuecontroller.cluster.status.events import KubernetesEvent
 from queuecontroller.frameworks import (
     Action,
     PodSetInfo,
+    ReleaseQuota,
     ResetStartTime,
     Restore,
     Start,
@@ -54,9 +55,13 @@ from queuecontroller.scheduler.model.reasons import (
     STOPPED,
 )
 from sluicecommon.kubernetes.errors import ApiRefused
+from sluicecommon.kubernetes.resources import PODS
 from sluicecommon.reader import ManifestError
 
 GATE: Final = (ELASTIC_GATE,)
+RUNNING_PODS: Final = "status.phase!=Succeeded,status.phase!=Failed"
+TERMINATING_S: Final = 1.0
+"""Seconds until pods that terminate are looked for again."""
 
 
 class Jobs:
@@ -172,9 +177,20 @@ class Jobs:
             case ResetStartTime(patch):
                 assert document is not None
                 return await self._patch(unit, document, patch, "status")
+            case ReleaseQuota() if await self._has_pods(unit):
+                asyncio.get_running_loop().call_later(TERMINATING_S, self._add, unit)
+                return False
             case _:
                 await self._actions.do(action, workload, unit.resource, document)
                 return False
+
+    async def _has_pods(self, unit: Unit) -> bool:
+        """Read whether an evicted job still has pods, where its status does not tell."""
+        label = KINDS[unit.resource].pods_label
+        namespace, name = split_key(unit.key)
+        return bool(label) and await self._actions.is_any(
+            PODS, namespace, f"{label}={name}", RUNNING_PODS
+        )
 
     async def _suspend(
         self, unit: Unit, document: Document, patch: Mapping[str, Any], why: str
