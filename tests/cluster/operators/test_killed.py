@@ -54,6 +54,8 @@ RUNS_S: Final = 1.0
 FREED_S: Final = 60.0
 EACH_S: Final = 300.0
 AT_ONCE: Final = 6
+MOST: Final = {"lws": 2, "orphan": 2, "set": 2, "ray": 1, "job": 2}
+"""Unfinished objects of a kind: more LeaderWorkerSets or Ray clusters could each wait for the rest of its quota."""
 LWS: Final = "/apis/leaderworkerset.x-k8s.io/v1/namespaces/default/leaderworkersets"
 SETS: Final = "/apis/apps/v1/namespaces/default/statefulsets"
 CLUSTERS: Final = "/apis/ray.io/v1/namespaces/default/rayclusters"
@@ -130,6 +132,7 @@ class Stream:
         self.made: list[Made] = []
         self.wrong: list[str] = []
         self.most = 0.0
+        self.turn = 0
         self.chance = random.Random(32)
         kubelets.done = self._is_done
 
@@ -137,9 +140,11 @@ class Stream:
         """One more of the kinds in turn, unless there are many."""
         if sum(not one.over for one in self.made) >= AT_ONCE:
             return
-        number = len(self.made)
-        kind = ("lws", "orphan", "set", "ray", "job")[number % 5]
-        name = f"{kind[0]}{number}"
+        self.turn += 1
+        kind = ("lws", "orphan", "set", "ray", "job")[self.turn % 5]
+        if sum(one.kind == kind and not one.over for one in self.made) >= MOST[kind]:
+            return
+        name = f"{kind[0]}{len(self.made)}"
         size = self.chance.randint(1, 2)
         document, path, pods = _document(kind, name, size)
         try:
@@ -161,7 +166,7 @@ class Stream:
                 self.wrong.append(f"{now:g} of {ROOM} are held in {queue}")
             self._count_twice(of_queue)
             if not mine:
-                run = [one for one in pods if occupies(one) and not _is_of(one, "r")]
+                run = [one for one in pods if occupies(one) and self._is_counted(one)]
                 if (used := sum(cpus_of(one) for one in run)) > ROOM:
                     self.wrong.append(f"pods of {used:g} CPUs run, of {ROOM}")
         for one in self.made:
@@ -225,6 +230,14 @@ class Stream:
             for pod in pods:
                 self.plane.api.delete(f"{PODS}/{pod['metadata']['name']}")
         return not pods
+
+    def _is_counted(self, pod: Document) -> bool:
+        """False for pods of Ray clusters, and for those that a deleted Job has left."""
+        if _is_of(pod, "r"):
+            return False
+        return not any(
+            one.kind == "orphan" and one.let_go and _is_of(pod, one.name) for one in self.made
+        )
 
     def _is_done(self, pod: Document) -> bool:
         return any(

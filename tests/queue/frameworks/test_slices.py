@@ -252,7 +252,9 @@ def test_an_elastic_cluster_grows_by_a_slice_and_gates_all_its_pods() -> None:
     world = World(document)
     world.settle()
     assert world.workload is not None
-    first = admitted(world.workload)
+    first = world.workload = admitted(world.workload)
+    world.settle()
+    document = world.document or {}
     document["spec"]["workerGroupSpecs"][0]["replicas"] = 5
     document["metadata"]["generation"] = 2
     ((_, action),) = [
@@ -266,7 +268,7 @@ def test_an_elastic_cluster_grows_by_a_slice_and_gates_all_its_pods() -> None:
 
 @pytest.mark.parametrize("name", ["jobset.x-k8s.io/jobset", "ray.io/rayjob", "kubeflow.org/tfjob"])
 def test_a_kind_whose_pods_have_no_gate_is_not_elastic(name: str) -> None:
-    """Its pods of a larger size would run before there is quota for them."""
+    """Pods of a larger size would run before there is quota for them."""
     document = sample(name)
     document["metadata"]["annotations"] = {ELASTIC: "true"}
     fw = framework_of(document)
@@ -278,13 +280,15 @@ def test_a_kind_whose_pods_have_no_gate_is_not_elastic(name: str) -> None:
     assert ELASTIC not in world.workload["metadata"].get("annotations", {})
     world.workload = admitted(world.workload)
     world.settle()
-    world.document = merged(world.document or {}, LARGER[name])
+    world.document = merged(world.document or {}, OTHER_SIZES[name])
     (action,) = [act for _, act in reconcile_slices(fw, world.document, [world.workload])][:1]
     assert isinstance(action, Suspend)
 
 
-LARGER: dict[str, dict[str, Any]] = {
-    "jobset.x-k8s.io/jobset": {"spec": {"replicatedJobs": []}},
+OTHER_SIZES: dict[str, dict[str, Any]] = {
+    "jobset.x-k8s.io/jobset": {
+        "spec": {"replicatedJobs": sample("jobset.x-k8s.io/jobset")["spec"]["replicatedJobs"][:1]}
+    },
     "ray.io/rayjob": {"spec": {"rayClusterSpec": {"workerGroupSpecs": []}}},
     "kubeflow.org/tfjob": {"spec": {"tfReplicaSpecs": {"Worker": {"replicas": 9}}}},
 }
