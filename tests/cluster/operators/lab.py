@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -207,11 +207,12 @@ def priority_class() -> Document:
 
 
 @contextmanager
-def labs(place: Path) -> Iterator[Lab]:
+def labs(place: Path, operators: Iterable[str]) -> Iterator[Lab]:
+    """`operators`: those whose kinds are served."""
     room = [0.0]
     with ExitStack() as stack:
         plane = stack.enter_context(ControlPlane(place / "plane", controllers=True))
-        define_operators(plane)
+        define_operators(plane, operators)
         replica = stack.enter_context(asked(plane, place))
         apply(plane, of_kueue("ResourceFlavor", "plain", {}), priority_class())
         apply(plane, quota(QUEUE, 0), door(QUEUE, QUEUE))

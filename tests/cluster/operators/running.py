@@ -7,7 +7,6 @@ rights: what its own roles allow is not ours to test.
 from __future__ import annotations
 
 import base64
-import json
 import os
 import signal
 import socket
@@ -17,18 +16,17 @@ import urllib.request
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from tests.cluster.control_plane import HOST, ControlPlane, free_ports
-from tests.cluster.operators.table import NAMESPACE, OPERATORS, Operator, Ports
+from tests.cluster.operators.table import CERTIFICATES, NAMESPACE, OPERATORS, Operator, Ports
 from tests.cluster.programs.pki import Authority
 from tests.cluster.queueing import apply
 from tests.kit.node import until
 
 READY_S = 240.0
-FIXED_CERTIFICATES = Path("/tmp/k8s-webhook-server/serving-certs")
+FIXED_CERTIFICATES = Path("/tmp", CERTIFICATES)
 """Where an operator that renews its certificates looks for them, whatever it is told."""
 ISOLATED = "-m" if os.geteuid() == 0 else "-rm"
 """Mounts of its own; other than root needs a user namespace for them."""
@@ -40,7 +38,7 @@ class Process:
         self.operator, self.plane = operator, plane
         self.place = place / operator.name
         self.log = place / f"{operator.name}.log"
-        self.certificates = self.place / "k8s-webhook-server" / "serving-certs"
+        self.certificates = self.place / CERTIFICATES
         self.certificates.mkdir(parents=True, exist_ok=True)
         health, webhooks = free_ports(2)
         self.ports = Ports(operator.fixed_health or health, operator.fixed_webhooks or webhooks)
@@ -152,10 +150,13 @@ class Process:
             )
 
 
-def define_operators(plane: ControlPlane, names: Iterable[str] = OPERATORS) -> None:
-    """Apply the definitions of operators, in one version each, and wait until the kinds are served."""
-    items: list[Any] = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}]
-    for name in names:
+def define_operators(plane: ControlPlane, names: Iterable[str]) -> None:
+    """Apply the definitions of these operators and of those that they need, and wait until the
+    kinds are served."""
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+    apply(plane, namespace)
+    every = {one for name in names for one in (name, *OPERATORS[name].needs)}
+    for name in sorted(every):
         operator = OPERATORS[name]
         files = [
             file
@@ -163,23 +164,8 @@ def define_operators(plane: ControlPlane, names: Iterable[str] = OPERATORS) -> N
             for file in sorted(operator.source.glob(pattern))
         ]
         assert files, f"{name} has no definitions"
-        items += [
-            _without_conversion(one)
-            for file in files
-            for one in yaml.safe_load_all(file.read_text())
-            if one
-        ]
-    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
-    plane.kubectl("apply", "--server-side", "-f", "-", given=text)
-    for one in items[1:]:
-        name = one["metadata"]["name"]
-        plane.kubectl("wait", "--for=condition=Established", f"crd/{name}", "--timeout=60s")
-
-
-def _without_conversion(definition: dict[str, Any]) -> dict[str, Any]:
-    """One version of a kind is used here: the webhook that converts between them is left out."""
-    definition["spec"].pop("conversion", None)
-    return definition
+        plane.kubectl("apply", "--server-side", *(f"--filename={one}" for one in files))
+    plane.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
 
 
 def _is_free(port: int) -> bool:

@@ -17,6 +17,8 @@ from typing import Any, Final
 from tests.cluster.programs import build
 from tests.cluster.programs.pins import HERE, required
 
+CERTIFICATES: Final = "k8s-webhook-server/serving-certs"
+"""Directory of an operator's certificates, below its own."""
 NAMESPACE: Final = "operators"
 """Namespace in which an installation would have them."""
 
@@ -73,16 +75,18 @@ class Operator:
         return build.module_source(HERE / "operators", self.module, self.pinned)
 
 
-def _configured(version: str, **more: Any) -> Arguments:
-    """An operator that reads a file of controller-runtime's settings."""
+def _configured(version: str, names_certificates: bool = True, **more: Any) -> Arguments:
+    """An operator that reads a file of controller-runtime's settings. `names_certificates`: false if
+    it looks for them below TMPDIR, as controller-runtime does by itself."""
 
     def arguments(ports: Ports, place: Path) -> list[str]:
+        named = {"certDir": str(place / CERTIFICATES)} if names_certificates else {}
         document = {
             "apiVersion": version,
             "kind": "Configuration",
             "health": {"healthProbeBindAddress": f"127.0.0.1:{ports.health}"},
             "metrics": {"bindAddress": "0"},
-            "webhook": {"port": ports.webhooks, "host": "127.0.0.1"},
+            "webhook": {"port": ports.webhooks, "host": "127.0.0.1", **named},
             "leaderElection": {"leaderElect": False},
             **more,
         }
@@ -198,7 +202,7 @@ OPERATORS: Final = MappingProxyType(
                 package="cmd/trainer-controller-manager",
                 definitions=("manifests/base/crds/trainer.kubeflow.org_*.yaml",),
                 arguments=_configured(
-                    "config.trainer.kubeflow.org/v1alpha1", certManagement={"enable": False}
+                    "config.trainer.kubeflow.org/v1alpha1", False, certManagement={"enable": False}
                 ),
                 webhooks="manifests/base/webhook/manifests.yaml",
                 webhook_names={

@@ -18,10 +18,16 @@ pytestmark = [pytest.mark.operators, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     place: Path = tmp_path_factory.mktemp("operators")
-    with labs(place) as made:
+    with labs(place, _operators(request.session.items)) as made:
         yield made
+
+
+def _operators(items: list[pytest.Item]) -> set[str]:
+    """Operators of the tests that were selected: each kind costs the API server memory and time."""
+    found = (getattr(one, "callspec", None) for one in items)
+    return {one.params["case"].operator for one in found if one and "case" in one.params}
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
