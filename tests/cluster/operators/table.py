@@ -136,7 +136,7 @@ def appwrapper_settings(ports: Ports, certificates: Path) -> dict[str, Any]:
 
 
 APPWRAPPER_SETTINGS: Final = "appwrapper-operator-config"
-_UNCERTIFIED: Final = {"internalCertManagement": {"enable": False}}
+_UNCERTIFIED: Final[dict[str, Any]] = {"internalCertManagement": {"enable": False}}
 _BOTH: Final = ("Mutating", "Validating")
 OPERATORS: Final = MappingProxyType(
     {
