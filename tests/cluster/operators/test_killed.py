@@ -11,7 +11,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -127,8 +127,8 @@ class Made:
 class Stream:
     """Creates objects, looks at what they hold, scales and deletes them; one thread."""
 
-    def __init__(self, plane: ControlPlane, kubelets: Kubelets) -> None:
-        self.plane, self.kubelets = plane, kubelets
+    def __init__(self, plane: ControlPlane, kubelets: Kubelets, kinds: Sequence[str]) -> None:
+        self.plane, self.kubelets, self.kinds = plane, kubelets, kinds
         self.made: list[Made] = []
         self.wrong: list[str] = []
         self.most = 0.0
@@ -141,7 +141,7 @@ class Stream:
         if sum(not one.over for one in self.made) >= AT_ONCE:
             return
         self.turn += 1
-        kind = ("lws", "orphan", "set", "ray", "job")[self.turn % 5]
+        kind = self.kinds[self.turn % len(self.kinds)]
         if sum(one.kind == kind and not one.over for one in self.made) >= MOST[kind]:
             return
         name = f"{kind[0]}{len(self.made)}"
@@ -304,11 +304,12 @@ class Rig:
 
 
 @pytest.fixture
-def rig(tmp_path: Path) -> Iterator[Rig]:
+def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
+    operators: tuple[str, ...] = request.param
     with ExitStack() as stack:
         plane = stack.enter_context(ControlPlane(tmp_path / "plane", controllers=True))
         define_all(plane)
-        define_operators(plane, ("lws", "kuberay"))
+        define_operators(plane, operators)
         certify(tmp_path)
         ports = free_ports(REPLICAS)
         balancer = Balancer(ports)
@@ -333,8 +334,8 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
         apply(plane, of_kueue("ResourceFlavor", "plain", {}))
         for name in (STREAM, RAY):
             apply(plane, quota(name, ROOM), door(name, name))
-        stack.enter_context(running(plane, tmp_path, "lws"))
-        stack.enter_context(running(plane, tmp_path, "kuberay"))
+        for name in operators:
+            stack.enter_context(running(plane, tmp_path, name))
         kubelets = stack.enter_context(Kubelets(plane, lambda: 3.0 * ROOM))
         yield Rig(plane, replicas, ways, ports, balancer, kubelets)
 
@@ -355,8 +356,16 @@ def ended(replicas: list[Replica], ways: list[Way]) -> Iterator[None]:
             way.close()
 
 
-def test_leaders_are_killed_beside_operators(rig: Rig) -> None:
-    stream = Stream(rig.plane, rig.kubelets)
+@pytest.mark.parametrize(
+    ("rig", "kinds"),
+    [
+        pytest.param(("lws",), ("lws", "orphan", "set", "job"), id="lws"),
+        pytest.param(("kuberay",), ("ray", "orphan", "job"), id="kuberay"),
+    ],
+    indirect=["rig"],
+)
+def test_leaders_are_killed_beside_operators(rig: Rig, kinds: tuple[str, ...]) -> None:
+    stream = Stream(rig.plane, rig.kubelets, kinds)
     ended = threading.Event()
 
     def look() -> None:
