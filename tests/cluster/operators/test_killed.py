@@ -11,6 +11,7 @@ import signal
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -414,11 +415,9 @@ def test_leaders_are_killed_beside_operators(rig: Rig, kinds: tuple[str, ...]) -
         until(f"the queue {name} counts nothing", all_free, FREED_S)
     for one in rig.plane.api.get(WORKLOADS)["items"]:
         assert is_true(one, "Finished"), one["metadata"]["name"]
-    kinds: dict[str, int] = {}
-    for one in stream.made:
-        kinds[one.kind] = kinds.get(one.kind, 0) + 1
+    made = Counter(one.kind for one in stream.made)
     assert stream.most > ROOM // 2, "there was something to count"
-    print(f"{KILLS} leaders ended, {kinds}, at most {stream.most:g} of {ROOM} held")
+    print(f"{KILLS} leaders ended, {dict(made)}, at most {stream.most:g} of {ROOM} held")
 
 
 def _holders(plane: ControlPlane) -> list[str]:
