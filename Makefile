@@ -24,7 +24,7 @@ CHART_SOURCES := simgpu/node/model.c packaging/helm/sluice/values.yaml packaging
 	$(shell find packaging/generate queuecontroller sluicecommon -name '*.py' -o -name '*.sh')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build check test test-peers test-clients test-full test-floor test-oldest test-faults test-page lint bench fuzz soak soak-strangers gpu-check gpu-archive docs chart install packages image test-packages test-cluster cluster-up cluster-down cluster-programs clean
+.PHONY: help demo build check test test-peers test-clients test-full test-floor test-oldest test-faults test-page lint bench fuzz soak soak-strangers gpu-check gpu-archive docs chart install packages image test-packages test-cluster test-operators cluster-up cluster-down cluster-programs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -53,7 +53,7 @@ test-clients: build ## programs of other people, unmodified, bare and in a grant
 
 test-full: build lint ## the same, with the long torture and fuzz runs
 	@packaging/development/floor.sh full
-	$(BIN)/python -m pytest -m 'not packages and not cluster and not clients' --hypothesis-profile explore $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m 'not packages and not cluster and not operators and not clients' --hypothesis-profile explore $(PYTEST_ARGS)
 
 test-floor: build ## with the oldest libraries it runs with (Debian 12's), in .venv-floor; needs Python 3.11
 	@packaging/development/floor.sh full $(PYTEST_ARGS)
@@ -138,6 +138,9 @@ test-cluster: build ## image and chart on that Kubernetes, as a user installs th
 
 test-nodes: build ## the same with two nodes: a queue whose controller hangs, drains, a lost node, the owner's manifests
 	SLUICE_KUBERNETES=$(KUBERNETES) $(BIN)/python -m tests.cluster.run --two-nodes $(PYTEST_ARGS)
+
+test-operators: build ## job frameworks with their real operators, which are built the first time; needs root and Go
+	SLUICE_KUBERNETES=$(KUBERNETES) $(BIN)/python -m pytest -m operators tests/cluster/operators -s $(PYTEST_ARGS)
 
 cluster-programs: $(VENV)/.ready ## what test-cluster builds with Go the first time, before it is run; needs Go
 	@SLUICE_KUBERNETES=$(KUBERNETES) $(BIN)/python -m tests.cluster.run --go-only

@@ -19,7 +19,7 @@ from queuecontroller.frameworks.reconcile import (
     is_elastic,
     is_managed,
 )
-from queuecontroller.frameworks.table import Framework, Holding
+from queuecontroller.frameworks.table import Framework, Holding, RayGroups
 from queuecontroller.frameworks.workload import queue_of
 from sluicecommon.reader import MOST, Problem, Reader
 
@@ -50,9 +50,10 @@ def on_create(
     match fw.holding:
         case Holding.SUSPEND:
             change.put(fw.suspend, True)
-            if is_elastic(document) and fw.kind == "Job":
-                gate = {"name": names.ELASTIC_GATE}
-                _append(change, ("spec", "template", "spec", "schedulingGates"), gate)
+            if is_elastic(document):
+                for pod in _elastic_templates(fw, change.document):
+                    gate = {"name": names.ELASTIC_GATE}
+                    _append(change, (*pod, "spec", "schedulingGates"), gate)
         case Holding.GATE:
             _hold_pod(change)
         case Holding.PODS:
@@ -121,6 +122,15 @@ def _templates(fw: Framework, document: Document) -> list[Path]:
     of: Path = ("spec", "leaderWorkerTemplate")
     leader = (*of, "leaderTemplate")
     return [(*of, "workerTemplate"), *([leader] if at(document, leader) is not ABSENT else [])]
+
+
+def _elastic_templates(fw: Framework, document: Document) -> list[Path]:
+    if not isinstance(fw.pods, RayGroups):
+        return [("spec", "template")]
+    groups = at(document, (*fw.pods.at, "workerGroupSpecs"))
+    count = len(groups) if isinstance(groups, list) else 0
+    workers: list[Path] = [(*fw.pods.at, "workerGroupSpecs", i, "template") for i in range(count)]
+    return [(*fw.pods.at, "headGroupSpec", "template"), *workers]
 
 
 def group_of_set(name: str, uid: str = "") -> str:

@@ -46,7 +46,7 @@ from queuecontroller.frameworks.patches import ABSENT, TOO_DEEP, Document, at, d
 from queuecontroller.frameworks.slots import Runtime
 from queuecontroller.frameworks.starting import before_start, has_note, is_suspended, stop_patch
 from queuecontroller.frameworks.state import Finished, finished, is_active, pods_ready, reclaimable
-from queuecontroller.frameworks.table import Framework, Holding
+from queuecontroller.frameworks.table import Framework, Holding, framework_of
 from queuecontroller.frameworks.workload import (
     WORKLOAD_CLASS,
     NoPriorityClass,
@@ -103,6 +103,9 @@ class Setting:
     outlives the pods."""
     group_document: Document | None = None
     """That owner."""
+
+    made_jobs_active: Callable[[], bool] = field(default=lambda: False)
+    """True if Jobs that the job made still have pods; its own status may not count these."""
 
     def priority(self, fw: Framework, document: Document) -> int | None:
         """The job's priority; None: there is no default. Raises NoPriorityClass, ManifestError."""
@@ -179,7 +182,9 @@ def reconcile(
 def is_elastic(document: Document) -> bool:
     """True if it may grow and shrink while it runs, by slices: a Workload for more pods replaces
     the one that it has."""
-    return bool(at(document, ("metadata", "annotations", names.ELASTIC)) == "true")
+    fw = framework_of(document)
+    noted = at(document, ("metadata", "annotations", names.ELASTIC))
+    return fw is not None and fw.elastic and noted == "true"
 
 
 def reconcile_slices(
@@ -307,7 +312,7 @@ class _Job:
     def evicted(self, workload: Document) -> list[Action]:
         if not self.suspended:
             return self.suspend(reason_of(workload, reasons.EVICTED), workload)
-        if is_active(self.fw, self.document):
+        if is_active(self.fw, self.document) or self.around.made_jobs_active():
             return []
         made: list[Action] = []
         if has_note(self.document):

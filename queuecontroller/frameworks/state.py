@@ -13,6 +13,8 @@ from queuecontroller.frameworks.table import (
     AllJobs,
     AllPods,
     Counts,
+    Denies,
+    Either,
     Framework,
     Holds,
     Is,
@@ -85,7 +87,7 @@ def pods_ready(fw: Framework, document: Document, runtime: Runtime = None) -> bo
             values = states.values() if isinstance(states, Mapping) else ()
             up = sum(one in ("RUNNING", "COMPLETED") for one in values if isinstance(one, str))
             return up >= _fewest_executors(document, slots(fw, document)[1].count)
-        case Is() | Holds() | Counts():
+        case Is() | Holds() | Denies() | Either() | Counts():
             return _passes(fw.ready, document)
         case _:
             assert_never(fw.ready)
@@ -154,11 +156,14 @@ def _passes(test: Test, document: Document) -> bool:
     match test:
         case Is(path, values):
             return at(document, path) in values
-        case Holds(conditions):
+        case Holds(conditions) | Denies(conditions):
+            wanted = "True" if isinstance(test, Holds) else "False"
             return any(
-                one.get("type") in conditions and one.get("status") == "True"
+                one.get("type") in conditions and one.get("status") == wanted
                 for one in _conditions(document)
             )
+        case Either(tests):
+            return any(_passes(one, document) for one in tests)
         case Counts(path, names, each):
             found = at(document, path)
             counted = _entries(found) if each else iter((found,))

@@ -102,6 +102,18 @@ class Holds:
 
 
 @dataclass(frozen=True, slots=True)
+class Denies:
+    """One of these conditions is False."""
+
+    conditions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Either:
+    tests: tuple[Test, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Counts:
     """Numbers in the status add up to more than 0: at a path, or of every entry under it."""
 
@@ -127,7 +139,7 @@ class AllExecutors:
     """True if the Spark application runs, and every requested executor does."""
 
 
-Test: TypeAlias = Is | Holds | Counts | AllPods | AllJobs | AllExecutors
+Test: TypeAlias = Is | Holds | Denies | Either | Counts | AllPods | AllJobs | AllExecutors
 
 
 class Holding(Enum):
@@ -167,11 +179,16 @@ class Framework:
     ready: Test | None = None
     active: Test | None = None
     """Test if it has pods, by its status."""
+    pods_label: str = ""
+    """Label of its pods with its name as value, for kinds whose status does not count pods that
+    terminate."""
     fixed_while_running: bool = False
     """True if its pod templates cannot be changed by the write that suspends it, nor before its
     status states that it has stopped."""
     fixed_at_start: bool = False
     """True if its pod templates cannot be changed by the write that unsuspends it."""
+    elastic: bool = False
+    """True if it may grow by Workload slices: its pods are gated one by one."""
 
     @property
     def api_versions(self) -> tuple[str, ...]:
@@ -201,6 +218,7 @@ def _kubeflow(
         failed=Holds(("Failed",)),
         ready=Holds(("Running",)),
         active=Counts(("status", "replicaStatuses"), ("active",), each=True),
+        pods_label="training.kubeflow.org/job-name",
     )
 
 
@@ -217,8 +235,9 @@ FRAMEWORKS: Final[tuple[Framework, ...]] = (
         succeeded=Holds(("Complete",)),
         failed=Holds(("Failed",)),
         ready=AllPods(),
-        active=Counts(("status",), ("active",)),
+        active=Counts(("status",), ("active", "terminating")),
         fixed_while_running=True,
+        elastic=True,
     ),
     Framework(
         name="jobset.x-k8s.io/jobset",
@@ -284,7 +303,8 @@ FRAMEWORKS: Final[tuple[Framework, ...]] = (
         suspend=_SPEC_SUSPEND,
         managed_by=_SPEC_MANAGED,
         ready=Is(("status", "state"), ("ready",)),
-        active=Is(("status", "state"), ("ready",)),
+        active=Either((Denies(("RayClusterSuspended",)), Is(("status", "state"), ("ready",)))),
+        elastic=True,
     ),
     Framework(
         name="ray.io/rayservice",

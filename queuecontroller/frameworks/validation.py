@@ -120,6 +120,12 @@ def _ray_problems(fw: Framework, document: Document, groups: RayGroups) -> Itera
         if at(group, ("groupName",)) == "head":
             where = ".".join(map(str, (*groups.at, f"workerGroupSpecs[{i}].groupName")))
             yield Problem(where, "'head' is the pod set of the head", "use another name")
+    autoscales = at(cluster, ("enableInTreeAutoscaling",)) is True
+    if fw.elastic and autoscales and not is_elastic(document):
+        where = ".".join(map(str, (*groups.at, "enableInTreeAutoscaling")))
+        what = "a queued cluster is scaled only if it is elastic"
+        fix = f"set the annotation {names.ELASTIC} to true"
+        yield Problem(where, what, fix)
     if fw.kind == "RayJob" and at(document, ("spec", "shutdownAfterJobFinishes")) is not True:
         what = "a queued RayJob has to delete its cluster when it has finished"
         yield Problem("spec.shutdownAfterJobFinishes", what, "set it to true")

@@ -240,7 +240,7 @@ def workload_of(
         if name in _COPIED or name.startswith(_COPIED_PREFIX)
     }
     extra = ""
-    if annotations.get(names.ELASTIC) == "true":  # its slices have different names
+    if fw.elastic and annotations.get(names.ELASTIC) == "true":  # its slices have different names
         noted[names.ELASTIC] = "true"
         extra = str(head.whole("generation", most=1 << 62) or "")
     metadata: dict[str, Any] = {

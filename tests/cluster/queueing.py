@@ -209,6 +209,19 @@ def serving(plane: ControlPlane, place: Path, *settings: str) -> Iterator[Replic
             replica.end(signal.SIGKILL)
 
 
+def webhook_settings(place: Path, port: int, url_port: int = 0) -> list[str]:
+    """Settings of a replica's webhooks with the certificates in `place`. `url_port`: where the API
+    server reaches them, if not at the replica's own port."""
+    authority = next(one for one in place.glob("*.crt") if one.name != "server.crt")
+    return [
+        f"kubernetes.webhooks_listen=127.0.0.1:{port}",
+        f"kubernetes.webhooks_url=https://127.0.0.1:{url_port or port}",
+        f"kubernetes.webhooks_certificate={place}/server.crt",
+        f"kubernetes.webhooks_key={place}/server.key",
+        f"kubernetes.webhooks_ca={authority}",
+    ]
+
+
 @contextmanager
 def asked(
     plane: ControlPlane, place: Path, *settings: str, leads: bool = True
@@ -219,17 +232,7 @@ def asked(
     if not is_served(plane):
         define_all(plane)
     (port,) = free_ports(1)
-    authority = next(one for one in place.glob("*.crt") if one.name != "server.crt")
-    with serving(
-        plane,
-        place,
-        f"kubernetes.webhooks_listen=127.0.0.1:{port}",
-        f"kubernetes.webhooks_url=https://127.0.0.1:{port}",
-        f"kubernetes.webhooks_certificate={place}/server.crt",
-        f"kubernetes.webhooks_key={place}/server.key",
-        f"kubernetes.webhooks_ca={authority}",
-        *settings,
-    ) as replica:
+    with serving(plane, place, *webhook_settings(place, port), *settings) as replica:
         if leads:
             until("it decides", replica.leads, DEADLINE_S)
         until("jobs are asked about", lambda: is_asked(plane), DEADLINE_S)

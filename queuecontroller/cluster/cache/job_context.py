@@ -4,6 +4,7 @@ owners."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final
 
 from queuecontroller.cluster.cache.kinds import LOCAL_QUEUES, PRIORITY_CLASSES, RUNTIMES
@@ -23,6 +24,7 @@ from queuecontroller.frameworks import (
     frameworks,
     group_of,
     group_of_set,
+    is_active,
     is_managed,
     runtime_of,
 )
@@ -45,6 +47,8 @@ KINDS: Final[Mapping[Resource, Framework]] = {
     kind: one for kind, one in FRAMEWORKS.items() if one.holding is Holding.SUSPEND
 }
 """Kinds of job that have a field to suspend them."""
+JOBS: Final = next(kind for kind in KINDS if kind.kind == "Job")
+"""Kind of Jobs, which other jobs create, too."""
 SETS: Final = resource_of(SET)
 """Kind of LeaderWorkerSets."""
 FOLLOWED: Final = (*KINDS, SETS, STATEFUL_SETS)
@@ -92,6 +96,18 @@ def setting(
         group_total=_size_of(made_by),
         group_owner=_reference(made_by) if made_by is not None else None,
         group_document=made_by,
+        made_jobs_active=partial(made_jobs_active, cache, document),
+    )
+
+
+def made_jobs_active(cache: ObjectCache, document: Document) -> bool:
+    """Return True if a Job that this job made, directly or not, still has pods."""
+    namespace, uid = (document["metadata"].get(key) for key in ("namespace", "uid"))
+    return kind_of(document) != JOBS and any(
+        one["metadata"].get("namespace") == namespace
+        and is_active(KINDS[JOBS], one)
+        and any(each["metadata"].get("uid") == uid for each in above(cache, one, namespace))
+        for one in cache.all_of(JOBS)
     )
 
 

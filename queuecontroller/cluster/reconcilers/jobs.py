@@ -13,7 +13,7 @@ from dataclasses import replace
 from time import monotonic
 from typing import Any, Final
 
-from queuecontroller.cluster.cache.job_context import KINDS
+from queuecontroller.cluster.cache.job_context import KINDS, made_jobs_active
 from queuecontroller.cluster.cache.kinds import ELASTIC_PODS, WORKLOADS
 from queuecontroller.cluster.cache.objects import (
     Document,
@@ -30,6 +30,7 @@ from queuecontroller.cluster.status.events import KubernetesEvent
 from queuecontroller.frameworks import (
     Action,
     PodSetInfo,
+    ReleaseQuota,
     ResetStartTime,
     Restore,
     Start,
@@ -54,9 +55,13 @@ from queuecontroller.scheduler.model.reasons import (
     STOPPED,
 )
 from sluicecommon.kubernetes.errors import ApiRefused
+from sluicecommon.kubernetes.resources import PODS
 from sluicecommon.reader import ManifestError
 
 GATE: Final = (ELASTIC_GATE,)
+RUNNING_PODS: Final = "status.phase!=Succeeded,status.phase!=Failed"
+TERMINATING_S: Final = 1.0
+"""Seconds until pods that terminate are looked for again."""
 
 
 class Jobs:
@@ -72,7 +77,9 @@ class Jobs:
         if document is None:
             return False
         framework = KINDS[unit.resource]
-        return not is_suspended(framework, document) or is_active(framework, document)
+        if not is_suspended(framework, document) or is_active(framework, document):
+            return True
+        return made_jobs_active(self._cache, document)
 
     async def reconcile(self, unit: Unit, workloads: Iterable[Document]) -> bool:
         """Reconcile a job with the Workloads that it owns; returns True to be queued again."""
@@ -170,9 +177,20 @@ class Jobs:
             case ResetStartTime(patch):
                 assert document is not None
                 return await self._patch(unit, document, patch, "status")
+            case ReleaseQuota() if await self._has_pods(unit):
+                asyncio.get_running_loop().call_later(TERMINATING_S, self._add, unit)
+                return False
             case _:
                 await self._actions.do(action, workload, unit.resource, document)
                 return False
+
+    async def _has_pods(self, unit: Unit) -> bool:
+        """Read whether an evicted job still has pods, where its status does not tell."""
+        label = KINDS[unit.resource].pods_label
+        namespace, name = split_key(unit.key)
+        return bool(label) and await self._actions.is_any(
+            PODS, namespace, f"{label}={name}", RUNNING_PODS
+        )
 
     async def _suspend(
         self, unit: Unit, document: Document, patch: Mapping[str, Any], why: str
@@ -231,9 +249,9 @@ class Jobs:
     def _infos(self, unit: Unit, document: Document, workload: Document) -> list[PodSetInfo]:
         """Return what the admission gives each pod set.
 
-        Pods of an elastic Job get a gate each: pods created later wait for a slice that has them.
+        Pods of an elastic job get a gate each: pods created later wait for a slice that has them.
         """
-        if not (is_elastic(document) and KINDS[unit.resource].kind == "Job"):
+        if not is_elastic(document):
             return self._actions.infos(workload)
         return [
             replace(one, labels={**one.labels, ELASTIC_PODS: "true"})

@@ -10,7 +10,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Final, assert_never
 
-from queuecontroller.cluster.cache.job_context import FRAMEWORKS, KINDS, SETS
+from queuecontroller.cluster.cache.job_context import (
+    FRAMEWORKS,
+    JOBS,
+    KINDS,
+    SETS,
+    above,
+    kind_of,
+)
 from queuecontroller.cluster.cache.kinds import IN_USE, WORKLOADS
 from queuecontroller.cluster.cache.mirror import Mirror
 from queuecontroller.cluster.cache.objects import (
@@ -38,7 +45,7 @@ from queuecontroller.cluster.reconcilers.units import (
 from queuecontroller.cluster.reconcilers.workload_actions import WorkloadActions
 from queuecontroller.cluster.writers.event_recorder import EventRecorder
 from queuecontroller.cluster.writers.workqueue import WorkQueue
-from queuecontroller.frameworks import group_of_set, is_elastic, prebuilt_of
+from queuecontroller.frameworks import group_of_set, is_elastic, is_suspended, prebuilt_of
 from queuecontroller.frameworks.names import JOB_UID
 from queuecontroller.frameworks.table import OfRuntime
 from queuecontroller.scheduler.model.objects import WorkloadKey
@@ -114,8 +121,14 @@ class Reconcilers:
             self.work_queue.add(group_unit(f"{namespace}/{group}"), urgent=False)
 
     def job_changed(self, kind: Resource, key: str, document: Document | None) -> None:
-        """Queue a job or a LeaderWorkerSet."""
+        """Queue a job or a LeaderWorkerSet; after a suspended Job of another job also that one,
+        which is evicted once the Job's pods are gone."""
         self.work_queue.add(unit_of(kind, key))
+        if kind == JOBS and document is not None and is_suspended(KINDS[JOBS], document):
+            namespace, _ = split_key(key)
+            for one in above(self._cache, document, namespace):
+                if (parent := kind_of(one)) is not None and parent in KINDS:
+                    self.work_queue.add(unit_of(parent, key_of(one)), urgent=False)
 
     def runtime_changed(self, key: str, document: Document | None) -> None:
         """Queue all jobs whose pods are described by a training runtime."""

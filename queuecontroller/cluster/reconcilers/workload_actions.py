@@ -289,9 +289,13 @@ class WorkloadActions:
                 return None
             raise
 
-    async def is_any(self, kind: Resource, namespace: str, selector: str) -> bool:
-        """Return True if the API server has an object with such labels."""
-        parameters = (("labelSelector", selector), ("limit", "1"))
+    async def is_any(self, kind: Resource, namespace: str, selector: str, fields: str = "") -> bool:
+        """Return True if the API server has an object with such labels and fields."""
+        parameters = (
+            ("labelSelector", selector),
+            *((("fieldSelector", fields),) if fields else ()),
+            ("limit", "1"),
+        )
         page = await self._client.list_page(kind, parameters, namespace)
         return b'"items":[]' not in page.replace(b" ", b"")
 

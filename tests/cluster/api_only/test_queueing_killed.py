@@ -5,14 +5,11 @@ another has long been leading. SLUICE_KILLS=200 for the full run."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import signal
-import socket
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +23,7 @@ from queuecontroller.state.book import Book, BookSettings
 from queuecontroller.state.records import Snapshot
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.fixtures import control_plane
+from tests.cluster.leaders import KINDS, SHORT_LEASE_S, Way, end_leader
 from tests.cluster.queueing import (
     JOBS,
     KUEUE,
@@ -46,16 +44,12 @@ from tests.kit.node import until
 
 __all__ = ["control_plane"]
 KILLS = int(os.environ.get("SLUICE_KILLS", "20"))
-KINDS = ("kill", "kill", "stop", "cut")
 REPLICAS = 3
 """One leads, one is ready, one may be starting still."""
 JOBS_KEPT = 30
 """Finished ones: the test lists all of them many times a second."""
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300 + 15 * KILLS)]
 ROOM = 4
-SHORT_LEASE_S = 1.0
-"""The shortest that is allowed: most of a kill is the wait for its end. A replica too slow for it loses it, which is one
-more change of leaders."""
 RUNS_S = 0.3
 """How long a Job runs: the test plays its pods."""
 
@@ -148,71 +142,6 @@ def held(workloads: list[Any]) -> int:
     return sum(int(one["cpu"]) for one in usages)
 
 
-def stop(plane: ControlPlane, replicas: list[Replica], victim: Replica) -> None:
-    """Past its lease: when it goes on, it believes for a moment that it leads."""
-    others = [one for one in replicas if one is not victim]
-    assert victim.process is not None
-    victim.process.send_signal(signal.SIGSTOP)
-    try:
-        until("another leads", lambda: leader_of(plane, others), 120)
-    finally:
-        victim.process.send_signal(signal.SIGCONT)
-
-
-class Way:
-    """Between one replica and the API server. While it is cut nothing comes through and nothing is lost: what was written
-    arrives afterwards."""
-
-    def __init__(self, port: int) -> None:
-        self._to = port
-        self._open = threading.Event()
-        self._open.set()
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                one, _ = self._listener.accept()
-                other = socket.create_connection(("127.0.0.1", self._to))
-            except OSError:
-                return
-            for source, sink in ((one, other), (other, one)):
-                threading.Thread(target=self._carry, args=(source, sink), daemon=True).start()
-
-    def _carry(self, source: socket.socket, sink: socket.socket) -> None:
-        try:
-            while data := source.recv(1 << 16):
-                self._open.wait()
-                sink.sendall(data)
-        except OSError:
-            pass
-        finally:
-            for one in (source, sink):
-                with contextlib.suppress(OSError):
-                    one.shutdown(socket.SHUT_RDWR)
-                one.close()
-
-    @contextlib.contextmanager
-    def cut(self) -> Iterator[None]:
-        self._open.clear()
-        try:
-            yield
-        finally:
-            self._open.set()
-
-    def close(self) -> None:
-        self._open.set()
-        self._listener.close()
-
-
-def cut(plane: ControlPlane, replicas: list[Replica], victim: Replica, way: Way) -> None:
-    others = [one for one in replicas if one is not victim]
-    with way.cut():
-        until("another leads", lambda: leader_of(plane, others), 120)
-
-
 def test_leaders_are_killed_under_a_stream_of_jobs(
     control_plane: ControlPlane, tmp_path: Path
 ) -> None:
@@ -251,13 +180,7 @@ def test_leaders_are_killed_under_a_stream_of_jobs(
                     control_plane.api.create("jobs", "default", made)
                 time.sleep(chance.uniform(0.0, 0.5))  # anywhere in what it does
                 kind = KINDS[number % len(KINDS)]
-                if kind == "stop":
-                    stop(control_plane, replicas, victim)
-                elif kind == "cut":
-                    cut(control_plane, replicas, victim, ways[replicas.index(victim)])
-                else:
-                    victim.end(signal.SIGKILL)
-                    victim.start()
+                end_leader(kind, control_plane, replicas, victim, ways[replicas.index(victim)])
                 watched.wrong += standing(control_plane)
                 assert not watched.wrong, watched.wrong
                 took_s[kind].append(time.monotonic() - began)

@@ -176,12 +176,18 @@ def kueue() -> Path:
 
 
 def kueue_source() -> Path:
-    """The directory of its own code, as the Go proxy has it; nothing is built."""
-    source = HERE / "kueue"
-    _run([go(), "mod", "download", KUEUE], source)
-    where = _run([go(), "list", "-m", "-f", "{{.Dir}}", KUEUE], source)
+    """The directory of its own code; nothing is built."""
+    return module_source(HERE / "kueue", KUEUE)
+
+
+def module_source(source: Path, module: str, pinned: str = "go.mod") -> Path:
+    """The directory of a module's own files, as the Go proxy has them, of the version that the
+    module file `pinned` of the directory `source` names."""
+    flag = f"-modfile={pinned}"
+    _run([go(), "mod", "download", flag, module], source)
+    where = _run([go(), "list", flag, "-m", "-f", "{{.Dir}}", module], source)
     if where.returncode != 0 or not where.stdout.strip():
-        raise Unbuildable(f"go list -m {KUEUE}: {where.stderr.strip()[-500:]}")
+        raise Unbuildable(f"go list -m {module}: {where.stderr.strip()[-500:]}")
     return Path(where.stdout.strip())
 
 
@@ -192,16 +198,28 @@ def kueue_definitions() -> Path:
 
     def make(target: Path) -> None:
         for module, place in KUEUE_DEFINITIONS.items():
-            _run([go(), "mod", "download", module], source)
-            where = _run([go(), "list", "-m", "-f", "{{.Dir}}", module], source)
-            found = sorted((Path(where.stdout.strip()) / place).glob("*.yaml"))
-            if where.returncode != 0 or not found:
-                raise Unbuildable(f"go list -m {module}: {where.stderr.strip()[-500:]}")
-            for one in found:
+            for one in sorted((module_source(source, module) / place).glob("*.yaml")):
                 shutil.copyfile(one, target / one.name)
 
     inputs = (source / "go.mod", source / "go.sum")
     return once(Part("kueue-crds", version, inputs, "".join(KUEUE_DEFINITIONS)), make)
+
+
+def operator(name: str, module: str, package: str, pinned: str) -> Path:
+    """The program of a job framework's operator: `package` below `module`, of the version that the
+    module file `pinned` of tests/cluster/operators names."""
+    source = HERE / "operators"
+    module_file = source / pinned
+    version = pins.required(module_file, module)
+    whole = f"{module}/{package}".rstrip("/")
+
+    def make(target: Path) -> None:
+        _go_build(
+            source, f"-modfile={pinned}", "-ldflags", "-s -w", "-o", f"{target}/{name}", whole
+        )
+
+    inputs = (module_file, module_file.with_suffix(".sum"))
+    return once(Part(name, version, inputs, whole), make) / name
 
 
 def debian() -> Path:

@@ -28,6 +28,7 @@ from queuecontroller.frameworks import (
     UpdateReclaimable,
     UpdateWorkload,
     framework_of,
+    is_active,
     reconcile,
 )
 from queuecontroller.frameworks.comparing import holds
@@ -522,3 +523,39 @@ def test_indexes_that_failed_for_good_give_back_their_quota(
     assert fw is not None
     document["spec"] |= {"parallelism": 4, "completions": 4, "completionMode": "Indexed"}
     assert reclaimable(fw, {**document, "status": status}) == free
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "active"),
+    [
+        ("batch/job", {"active": 0, "terminating": 2}, True),
+        ("batch/job", {"active": 0, "terminating": 0}, False),
+        ("ray.io/raycluster", {}, False),
+        ("ray.io/raycluster", {"state": "ready"}, True),
+        ("ray.io/raycluster", {"state": "suspended", "suspended": "False"}, True),
+        ("ray.io/raycluster", {"state": "suspended", "suspended": "True"}, False),
+    ],
+)
+def test_a_suspended_job_is_active_until_its_last_pod_is_gone(
+    name: str, status: dict[str, Any], active: bool
+) -> None:
+    """A RayCluster that was resumed is "suspended" until all its pods run; its conditions say more."""
+    document = sample(name)
+    if "suspended" in status:
+        suspended = {"type": "RayClusterSuspended", "status": status.pop("suspended")}
+        status["conditions"] = [suspended]
+    document["status"] = status
+    fw = framework_of(document)
+    assert fw is not None
+    assert is_active(fw, document) is active
+
+
+def test_quota_is_kept_while_jobs_that_the_job_made_have_pods() -> None:
+    """A JobSet that was suspended states no active Jobs while their pods still terminate."""
+    world = running("jobset.x-k8s.io/jobset")
+    assert world.workload is not None
+    world.workload = evicted(world.workload)
+    world.around = Setting(made_jobs_active=lambda: True)
+    assert ReleaseQuota not in kinds(world.settle())
+    world.around = Setting()
+    assert ReleaseQuota in kinds(world.settle())

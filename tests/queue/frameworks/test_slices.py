@@ -233,3 +233,62 @@ def test_it_comes_to_an_end_whatever_happens(start: Any, events: list[Any]) -> N
         quota = [one for one in alive if holds(one, "Admitted") and not holds(one, "Evicted")]
         assert slices.suspended or quota
         assert slices.counts[-1] == slices.document["spec"]["parallelism"]
+
+
+def test_an_elastic_cluster_grows_by_a_slice_and_gates_all_its_pods() -> None:
+    document = sample("ray.io/raycluster")
+    document["metadata"] |= {"annotations": {ELASTIC: "true"}, "generation": 1}
+    fw = framework_of(document)
+    assert fw is not None
+    document = merged(document, on_create(fw, document))
+    groups = document["spec"]["workerGroupSpecs"]
+    templates = [
+        document["spec"]["headGroupSpec"]["template"],
+        *(one["template"] for one in groups),
+    ]
+    gate = {"name": "kueue.x-k8s.io/elastic-job"}
+    assert [one["spec"]["schedulingGates"] for one in templates] == [[gate]] * 3
+
+    world = World(document)
+    world.settle()
+    assert world.workload is not None
+    first = world.workload = admitted(world.workload)
+    world.settle()
+    document = world.document or {}
+    document["spec"]["workerGroupSpecs"][0]["replicas"] = 5
+    document["metadata"]["generation"] = 2
+    ((_, action),) = [
+        one for one in reconcile_slices(fw, document, [first]) if isinstance(one[1], CreateWorkload)
+    ]
+    assert isinstance(action, CreateWorkload)
+    sizes = {one["name"]: one["count"] for one in action.document["spec"]["podSets"]}
+    assert sizes == {"head": 1, "small": 5, "large": 8}
+    assert action.document["metadata"]["annotations"][REPLACES].endswith(first["metadata"]["name"])
+
+
+@pytest.mark.parametrize("name", ["jobset.x-k8s.io/jobset", "ray.io/rayjob", "kubeflow.org/tfjob"])
+def test_a_kind_whose_pods_have_no_gate_is_not_elastic(name: str) -> None:
+    """Pods of a larger size would run before there is quota for them."""
+    document = sample(name)
+    document["metadata"]["annotations"] = {ELASTIC: "true"}
+    fw = framework_of(document)
+    assert fw is not None
+    assert "schedulingGates" not in str(on_create(fw, document))
+    world = World(document)
+    world.settle()
+    assert world.workload is not None
+    assert ELASTIC not in world.workload["metadata"].get("annotations", {})
+    world.workload = admitted(world.workload)
+    world.settle()
+    world.document = merged(world.document or {}, OTHER_SIZES[name])
+    (action,) = [act for _, act in reconcile_slices(fw, world.document, [world.workload])][:1]
+    assert isinstance(action, Suspend)
+
+
+OTHER_SIZES: dict[str, dict[str, Any]] = {
+    "jobset.x-k8s.io/jobset": {
+        "spec": {"replicatedJobs": sample("jobset.x-k8s.io/jobset")["spec"]["replicatedJobs"][:1]}
+    },
+    "ray.io/rayjob": {"spec": {"rayClusterSpec": {"workerGroupSpecs": []}}},
+    "kubeflow.org/tfjob": {"spec": {"tfReplicaSpecs": {"Worker": {"replicas": 9}}}},
+}

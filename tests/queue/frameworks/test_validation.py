@@ -308,6 +308,12 @@ def test_a_rayjob_deletes_its_own_cluster() -> None:
     assert told(headless) == ["spec.rayClusterSpec.headGroupSpec.template.spec.containers"]
 
 
+def test_a_cluster_that_scales_itself_is_elastic() -> None:
+    cluster = merged(ready("ray.io/raycluster"), {"spec": {"enableInTreeAutoscaling": True}})
+    assert told(cluster) == ["spec.enableInTreeAutoscaling"]
+    assert told(noted(cluster, elastic_job="true")) == []
+
+
 def test_a_rayjob_has_one_cluster_and_one_head() -> None:
     document = ready("ray.io/rayjob")
     document["spec"]["clusterSelector"] = {"ray.io/cluster": "other"}
