@@ -33,13 +33,19 @@ KNOWN = {0, 69, 70, 75, -signal.SIGABRT, -signal.SIGSEGV}
 """How it may end: 70 is a defect that it met, and systemd starts it again. A library that finds no memory aborts."""
 
 
-def places(count: int) -> list[tuple[str, str, int]]:
-    """Faults to inject: the kind of call, its error, and the number of the call that fails."""
+KINDS = {"descriptors": (DESCRIPTORS, "EMFILE"), "memory": (MEMORY, "ENOMEM")}
+
+
+def some(count: int) -> list[tuple[str, str, int]]:
+    """Faults to inject, some of both kinds: the kind of call, its error, and the number of the call that fails."""
     chance = random.Random(count)
-    kinds = [(DESCRIPTORS, "EMFILE"), (MEMORY, "ENOMEM")]
-    if count >= 200:
-        return [(*kind, n) for kind in kinds for n in range(1, count // 2 + 1)]
+    kinds = list(KINDS.values())
     return [(*kinds[i % 2], chance.randrange(1, 60)) for i in range(count)]
+
+
+def every(kind: str) -> list[tuple[str, str, int]]:
+    """Faults to inject, of one kind: each of the first hundred calls fails once."""
+    return [(*KINDS[kind], n) for n in range(1, 101)]
 
 
 @pytest.mark.faults
@@ -48,13 +54,22 @@ def places(count: int) -> list[tuple[str, str, int]]:
     os.geteuid() != 0 or shutil.which("strace") is None, reason="root and strace make calls fail"
 )
 @pytest.mark.parametrize(
-    "count", [4, pytest.param(200, marks=[pytest.mark.faults, pytest.mark.timeout(900)])]
+    "faults",
+    [
+        pytest.param(some(4), id="some"),
+        *(
+            pytest.param(every(kind), id=kind, marks=[pytest.mark.faults, pytest.mark.timeout(900)])
+            for kind in KINDS
+        ),
+    ],
 )
-def test_d4_a_call_that_fails_hangs_nobody_and_damages_nothing(count: int) -> None:
+def test_d4_a_call_that_fails_hangs_nobody_and_damages_nothing(
+    faults: list[tuple[str, str, int]],
+) -> None:
     with daemon() as node:
         job = registered(node, "before")
         ended: list[int] = []
-        for calls, error, nth in places(count):
+        for calls, error, nth in faults:
             assert node.process is not None
             tracer = attached(node.process.pid, calls, f"error={error}:when={nth}")
             began_s = time.monotonic()
@@ -73,7 +88,7 @@ def test_d4_a_call_that_fails_hangs_nobody_and_damages_nothing(count: int) -> No
             for one in client.list_grants():
                 if one.name != "before":
                     client.release_grant(one.grant)
-        assert len(ended) < count, "it ends with every call that fails"
+        assert len(ended) < len(faults), "it ends with every call that fails"
 
 
 @pytest.mark.root
