@@ -26,7 +26,7 @@ from queuecontroller.cluster.cache.kinds import (
     WORKLOADS,
 )
 from queuecontroller.cluster.cache.mirror import Mirror
-from queuecontroller.cluster.cache.objects import Document, key_of, split_key
+from queuecontroller.cluster.cache.objects import Document, key_of, labels_of, split_key
 from queuecontroller.cluster.dispatch import Dispatcher, Handler
 from queuecontroller.cluster.plan import Followed, Leadership, Plan
 from queuecontroller.cluster.podplacement.extender_service import ExtenderService
@@ -115,7 +115,14 @@ class Session:
         queued_shares = (
             sharing_of(cache, plan.extender, plan.sharing) if plan.extender is not None else None
         )
-        book = Book(plan.book, False, plan.new_uid, followed.nodes.ground, queued_shares)
+        book = Book(
+            plan.book,
+            False,
+            plan.new_uid,
+            followed.nodes.ground,
+            queued_shares,
+            lambda key: labels_of(cache.get(WORKLOADS, key) or {}),
+        )
         store = NullStore(leadership.term, leadership.cluster_id)
         self.shell = Shell(book, store, plan.clock)
         self.mirror = Mirror(book, cache)
@@ -248,8 +255,14 @@ class Session:
         """Detect failed nodes, and replace or evict the workloads placed there."""
         for node in self._cache.all_of(NODES):
             self.node_changed(key_of(node), node)
+        ground, all_known = self._node_context.ground, False
         while True:
             await asyncio.sleep(1.0)
+            if not all_known and ground.nodes and not ground.missing_input:
+                # Nodes may have been deleted while no replica led.
+                all_known = True
+                for host in ground.lost_hosts():
+                    self._failing.missing(host, monotonic())
             for host in self._failing.due(monotonic()):
                 self._node_failed(host, self._failing.failed)
 

@@ -80,6 +80,8 @@ class Setting:
     none."""
     may_lack_pods: bool = False
     """True if the pods of a group may allow some of them not to be ready."""
+    spreads: bool = False
+    """True if the rules count by which pod sets are spread over a topology."""
     parent_managed: bool = False
     """True if one of its owners is queued, so that it follows that owner."""
     runtime: Runtime = None

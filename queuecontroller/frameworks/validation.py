@@ -14,7 +14,7 @@ from typing import Any, Final
 from queuecontroller.frameworks import names
 from queuecontroller.frameworks.annotations.gates import gate_problems
 from queuecontroller.frameworks.annotations.ready_timeouts import timeout_problems
-from queuecontroller.frameworks.annotations.topology import topology_problems
+from queuecontroller.frameworks.annotations.topology import spread_problems, topology_problems
 from queuecontroller.frameworks.creating import resizing
 from queuecontroller.frameworks.patches import ABSENT, Document, at
 from queuecontroller.frameworks.reconcile import ALONE, Setting, is_managed
@@ -93,7 +93,9 @@ def _own_problems(fw: Framework, document: Document, around: Setting) -> Iterato
         return
     for slot in found:
         count = slot.count if fw.holding is Holding.SUSPEND else None
-        yield from topology_problems(slot.template, _place(slot), count)
+        yield from topology_problems(slot.template, _place(slot), count, slot.min_count)
+    if around.spreads:
+        yield from spread_problems((_place(slot), slot.template) for slot in found)
 
 
 def _place(slot: Slot) -> str:

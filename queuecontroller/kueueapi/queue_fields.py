@@ -421,6 +421,13 @@ TOPOLOGY: Final = Kind(
                             " || self[size(self) - 1].nodeLabel == 'kubernetes.io/hostname'",
                             "kubernetes.io/hostname has to be the lowest level",
                         ),
+                        Rule(
+                            "self == oldSelf || (self[size(self) - 1].nodeLabel =="
+                            " 'kubernetes.io/hostname' && oldSelf[size(oldSelf) - 1].nodeLabel =="
+                            " 'kubernetes.io/hostname')",
+                            "can only be changed where kubernetes.io/hostname is and stays the"
+                            " lowest level (fix: make another Topology)",
+                        ),
                     ),
                 )
             ),

@@ -20,7 +20,7 @@ from queuecontroller.gpushares.extender.queued_room import Asks, SharesOfQueued
 from queuecontroller.scheduler.lifecycle import PodsReadySettings
 from queuecontroller.scheduler.model.objects import StopPolicy, WorkloadKey
 from queuecontroller.scheduler.model.reasons import ADMITTED, EVICTED, FINISHED
-from queuecontroller.scheduler.model.settings import EngineSettings
+from queuecontroller.scheduler.model.settings import EngineSettings, TopologySettings
 from queuecontroller.scheduler.placement.topology.ground import Ground
 from queuecontroller.scheduler.placement.topology.room import TopologyRoom
 from queuecontroller.scheduler.scheduler import Scheduler
@@ -81,8 +81,7 @@ class BookSettings:
     """Delay before a preempted workload is queued again."""
     move_cooldown_ns: int = 0
     """Time after a move in which a workload is not moved again."""
-    balanced_topology: bool = False
-    """True if pods that prefer a topology are spread evenly over their domains."""
+    topology: TopologySettings = field(default_factory=TopologySettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +101,11 @@ class Book:
         new_uid: Callable[[], str],
         ground: Ground | None = None,
         sharing: Sharing | None = None,
+        labels_of: Callable[[WorkloadKey], Mapping[str, str]] = lambda _: {},
     ) -> None:
         """If `places` is false, quota alone decides, and Kubernetes places the pods; topologies
-        need a `ground`, GPU shares need `sharing`. `new_uid` is an argument: randomness is I/O."""
+        need a `ground`, GPU shares need `sharing`. `new_uid` is an argument: randomness is I/O.
+        `labels_of`: labels of a Workload."""
         self.settings = settings
         self.journal = Journal()
         self.catalogue = Catalogue()
@@ -130,8 +131,9 @@ class Book:
                 ground,
                 lambda: self.engine.cache.flavors,
                 lambda: self.engine.cache.topologies,
-                settings.balanced_topology,
+                settings.topology,
                 self.shares,
+                labels_of,
             )
             if ground is not None
             else None

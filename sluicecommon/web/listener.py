@@ -12,6 +12,7 @@ import logging
 import os
 import socket
 import ssl
+from asyncio.sslproto import SSLProtocol
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,13 @@ SHUTDOWN_S: Final = 5.0
 """Longest wait for a client that does not answer the end of TLS."""
 BACKLOG: Final = 256
 """Connections that the kernel completes before they are accepted."""
+ACCEPTS_A_PASS: Final = 16
+"""Connections accepted in one pass of the event loop. Each of them may be a TLS handshake of a
+millisecond in the next pass, which other callbacks wait for."""
+TLS_BUFFER_BYTES: Final = 32 << 10
+"""Read buffer of a TLS connection, which exists from before the handshake on. A TLS record has at
+most 16 KiB; asyncio's own size is 256 KiB."""
+SSLProtocol.max_size = TLS_BUFFER_BYTES
 
 
 class Certificate:
@@ -100,6 +108,14 @@ def bind(setting: str, address: tuple[str, int]) -> socket.socket:
     return bound
 
 
+def lengthen_backlog(server: asyncio.Server, backlog: int) -> None:
+    """Set the kernel's listen backlog, since asyncio uses its `backlog` as the number of
+    connections to accept at once, too."""
+    for one in server.sockets:
+        with socket.socket(fileno=os.dup(one.fileno())) as same:
+            same.listen(backlog)
+
+
 class Listener:
     """Accepts connections and gives each, within its limits, a protocol that `make` returns."""
 
@@ -122,8 +138,9 @@ class Listener:
         """Listen on an address. Raises OSError, whose text begins with `setting`."""
         try:
             self._server = await self._loop.create_server(
-                self._connection, *address, backlog=BACKLOG
+                self._connection, *address, backlog=ACCEPTS_A_PASS
             )
+            lengthen_backlog(self._server, BACKLOG)
         except OSError as error:
             host, port = address
             reason = os.strerror(error.errno) if error.errno else error
@@ -131,7 +148,10 @@ class Listener:
 
     async def start_on(self, bound: socket.socket) -> None:
         """Listen on a bound socket. Raises OSError."""
-        self._server = await self._loop.create_server(self._connection, sock=bound)
+        self._server = await self._loop.create_server(
+            self._connection, sock=bound, backlog=ACCEPTS_A_PASS
+        )
+        lengthen_backlog(self._server, BACKLOG)
 
     @property
     def port(self) -> int:
@@ -207,7 +227,10 @@ class _Connection(asyncio.Protocol):
                 self._transport = secured
             else:
                 transport.resume_reading()
-        except OSError:  # The client is slow, gone, or speaks no TLS.
+        except OSError as error:  # The client is slow, gone, or speaks no TLS.
+            # start_tls's frame refers to the future that refers to this exception, and to the
+            # buffers of the connection: all of it would be kept for the cycle collector.
+            error.__traceback__ = None
             transport.abort()
             self._forget()
             return

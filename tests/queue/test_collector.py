@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from queuecontroller.server.collector import EVERY_S, FULL_EVERY_S, MANY, Collector
+from queuecontroller.server.collector import EVERY_S, FULL_AT, FULL_EVERY_S, MANY, Collector
 
 
 class Knot:
@@ -72,6 +72,22 @@ def test_what_became_garbage_out_of_sight_is_freed_within_the_hour(collector: Co
     assert gone() is not None
     collector.step(FULL_EVERY_S)
     assert gone() is None
+
+
+def test_what_became_garbage_out_of_sight_is_freed_when_as_much_again_was_frozen(
+    collector: Collector,
+) -> None:
+    """A connection that was open at a collection is frozen; when many of them have come and gone,
+    an hour is too long."""
+    gone: list[weakref.ref[Knot]] = []
+    in_use = gc.get_freeze_count()
+    most = max(FULL_AT, in_use // 2)
+    for _ in range(2 * most // MANY):
+        kept = [Knot() for _ in range(MANY)]
+        gone.append(weakref.ref(kept[0]))
+        collector.step()
+        del kept
+    assert sum(one() is not None for one in gone) * MANY <= most + MANY
 
 
 def test_in_the_event_loop_it_runs_between_two_steps(collector: Collector) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -50,6 +51,17 @@ def test_the_setup_takes_nothing_else() -> None:
     assert [
         line for line in installs if "/bin/pip" in line and "--require-hashes" not in line
     ] == []
+
+
+def test_what_the_makefile_adds_has_hashes_too() -> None:
+    """One of its installations had neither a version nor a hash."""
+    text = (REPO / "Makefile").read_text()
+    installs = re.findall(r"pip install[^\n]*", text)
+    assert installs
+    assert [one for one in installs if "--require-hashes -r packaging/" not in one] == []
+    added = lock.locked(lock.MORE.read_text())
+    assert added
+    assert [name for name, (_, hashes) in added.items() if not hashes] == []
 
 
 def test_pip_refuses_a_file_of_another_hash(tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ import re
 
 import pytest
 
+from nodeagent.core.dra.configuration import FIELDS
+from nodeagent.core.kubelet.placed import PLACEMENT
 from tests.kit.places import REPO
 
 QUOTA = (REPO / "docs" / "queue" / "quota.md").read_text()
@@ -57,6 +59,24 @@ def test_each_listening_port_has_its_limit_authentication_and_test() -> None:
         assert all(row), row
         assert "`test_" in row[-1], row
     assert unknown(table) == []
+
+
+def test_each_field_of_a_user_that_reaches_a_node_has_its_bound_and_test() -> None:
+    table = SECURITY.partition("## What a pod's author can set")[2].partition("\n## ")[0]
+    for row in rows(table):
+        assert len(row) == 3, row
+        assert all(row), row
+        assert "`test_" in row[-1], row
+    assert unknown(table) == []
+    pods = (REPO / "docs" / "pods.md").read_text()
+    resources = re.findall(
+        r"^\| `(nvidia\.com/[\w.-]+)` \|", pods.partition("\n## Annotations")[0], re.M
+    )
+    read_by_node = re.findall(r"^\| (?:label )?`([\w./-]+)` \|.*\bnode\b[^|]*\|$", pods, re.M)
+    assert len(resources) >= 6
+    assert "sluice.dev/share-policy" in read_by_node
+    fields = [*resources, *read_by_node, PLACEMENT, *set(FIELDS) - {"apiVersion", "kind"}]
+    assert [one for one in fields if f"`{one}`" not in table] == []
 
 
 def test_each_setting_of_an_address_is_a_listed_port() -> None:

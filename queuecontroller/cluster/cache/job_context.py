@@ -84,6 +84,7 @@ def setting(
         and cache.get(PRIORITY_CLASSES, DEFAULT_CLASS) is not None,
         longest_ready_s=policy.longest_ready_s if Feature.OWN_TIMEOUTS in policy.features else None,
         may_lack_pods=Feature.MAX_NOT_READY in policy.features,
+        spreads=Feature.SPREADING in policy.features,
         parent_managed=managed,
         priority_of=priority_of,
         runtime=_runtime(cache, document, namespace),

@@ -41,6 +41,10 @@ class FailingNodes:
         else:
             self._since_s.setdefault(host, now_s)
 
+    def missing(self, host: str, now_s: float) -> None:
+        """Record that a host has no node; it may have been deleted unseen."""
+        self._since_s.setdefault(host, now_s)
+
     def due(self, now_s: float) -> list[str]:
         """Return the hosts that have failed since the last call."""
         found = [host for host, since_s in self._since_s.items() if now_s - since_s >= NOT_READY_S]

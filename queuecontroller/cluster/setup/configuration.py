@@ -17,7 +17,11 @@ from queuecontroller.kueueapi.manifests.durations import parse_duration_ns
 from queuecontroller.kueueapi.manifests.kueue import read_selector
 from queuecontroller.scheduler.lifecycle import PodsReadySettings
 from queuecontroller.scheduler.model.compatibility import Feature, Line, features_of
-from queuecontroller.scheduler.model.settings import EngineSettings, FairPreemptionStrategy
+from queuecontroller.scheduler.model.settings import (
+    EngineSettings,
+    FairPreemptionStrategy,
+    TopologySettings,
+)
 from queuecontroller.state.book import BookSettings
 from sluicecommon.reader import ManifestError, Reader, read, shown
 
@@ -63,7 +67,17 @@ def without_file(book: BookSettings, line: Line) -> Given:
     features = features_of(line)
     own = Feature.OWN_TIMEOUTS in features
     ready = replace(book.pods_ready, own=own)
-    return Given(Policy(features=features), replace(book, pods_ready=ready))
+    topology = _topology(book.topology, features)
+    return Given(Policy(features=features), replace(book, pods_ready=ready, topology=topology))
+
+
+def _topology(given: TopologySettings, features: frozenset[Feature]) -> TopologySettings:
+    return replace(
+        given,
+        each_node=Feature.EACH_NODE in features,
+        partial_slices=Feature.PARTIAL_SLICES in features,
+        spreading=Feature.SPREADING in features,
+    )
 
 
 def given_by(document: object, book: BookSettings, line: Line = Line.V0_20) -> Given:
@@ -98,7 +112,7 @@ def _given(reader: Reader, book: BookSettings, line: Line) -> Given:
     if reader.has("fairSharing"):
         engine = _fair_sharing(reader.child("fairSharing"), engine)
     remarks = []
-    balanced = book.balanced_topology
+    balanced = book.topology.balanced
     features = features_of(line)
     if reader.has("featureGates"):
         gates = reader.child("featureGates")
@@ -123,7 +137,8 @@ def _given(reader: Reader, book: BookSettings, line: Line) -> Given:
             remarks.append(f"Configuration: {name} has no effect: {WITHOUT_EFFECT[name]}")
             reader.ignore(name)
     reader.done()
-    book = replace(book, engine=engine, pods_ready=ready, balanced_topology=balanced)
+    topology = _topology(replace(book.topology, balanced=balanced), features)
+    book = replace(book, engine=engine, pods_ready=ready, topology=topology)
     return Given(policy, book, None, remarks=tuple(remarks))
 
 

@@ -2,7 +2,7 @@
 
 Pods with a number (a label that the pod set's topologyRequest names) are assigned in its order, so
 that consecutive pods share domains. Where one has no number, or it is out of bounds, each gets a
-free place.
+free place; so does one whose domain has none left.
 """
 
 from __future__ import annotations
@@ -68,21 +68,24 @@ def places(
             left[number] -= 1
     total = sum(count for _, count in given)
     ranks = {str(at_head(one).get("name")): _rank(one, request) for one in waiting}
+    found: dict[str, Selector] = {}
+    anywhere = names_waiting
     if all(rank is not None and rank < total for rank in ranks.values()) and len(
         set(ranks.values())
     ) == len(ranks):
         by_rank = [number for number, (_, count) in enumerate(given) for _ in range(count)]
-        found = {}
         for name, rank in ranks.items():
             assert rank is not None
             number = by_rank[rank]
-            if left[number] > 0:  # an older one of that number is still there
+            if left[number] > 0:
                 left[number] -= 1
                 found[name] = given[number][0]
-        return found
-    found = {}
+        # A failed node was replaced by one that comes elsewhere in the list: others have all places
+        # of the domain. A pod whose number an older one still has waits until that is gone.
+        older = {_rank(one, request) for one in others}
+        anywhere = {name for name in names_waiting - found.keys() if ranks[name] not in older}
     open_ = [number for number in range(len(given)) if left[number] > 0]
-    for name in sorted(names_waiting):
+    for name in sorted(anywhere):
         if not open_:
             break
         number = open_[0]

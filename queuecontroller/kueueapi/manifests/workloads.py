@@ -8,6 +8,7 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from queuecontroller.frameworks.annotations.ready_timeouts import ready_timeouts
+from queuecontroller.frameworks.annotations.topology import SPREADING
 from queuecontroller.frameworks.names import WAIT_FOR_PODS_READY
 from queuecontroller.gpushares.claims.counting import Known, claims_of
 from queuecontroller.kueueapi.manifests.checking import read_kind
@@ -34,6 +35,7 @@ from queuecontroller.scheduler.model.objects import (
     Workload,
     WorkloadKey,
 )
+from queuecontroller.scheduler.model.spreading import read_spreading
 from queuecontroller.scheduler.model.transformations import Transformations
 from queuecontroller.scheduler.placement.topology.slices import domains_of
 from sluicecommon.kubernetes.quantity import saturate
@@ -146,6 +148,7 @@ def pod_set_of(
         tolerations=read_tolerations(spec, "tolerations"),
         required_topology=annotations.get(REQUIRED_TOPOLOGY),
         preferred_topology=annotations.get(PREFERRED_TOPOLOGY),
+        spreading=read_spreading(annotations[SPREADING]) if SPREADING in annotations else None,
         annotations={
             name: value for name, value in annotations.items() if name.startswith(GPU_ANNOTATIONS)
         },

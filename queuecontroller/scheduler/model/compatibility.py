@@ -25,6 +25,9 @@ class Feature(StrEnum):
     OWN_TIMEOUTS = "WorkloadLevelWaitForPodsReady"
     MAX_NOT_READY = "WaitForPodsReadyMaxNotReady"
     SEVERAL_NODES = "TASReplaceMultipleFailedNodes"
+    EACH_NODE = "TASNodeFeasibilityForAllLevels"
+    PARTIAL_SLICES = "TASPartialSlices"
+    SPREADING = "TASTopologySpreading"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,22 @@ DIFFERENCES: Final = (
         Feature.SEVERAL_NODES,
         "A Workload stays admitted when several nodes of its topology fail at once, each of which"
         " is replaced; without it the Workload is evicted",
+    ),
+    Difference(
+        Feature.EACH_NODE,
+        "Each pod has to fit on one node of its domain, where the lowest level of a Topology is not"
+        " `kubernetes.io/hostname`; without it the domain's sums count",
+    ),
+    Difference(
+        Feature.PARTIAL_SLICES,
+        "The last slice of a pod set may have fewer pods than the others; without it such a"
+        " Workload is pending",
+        frozenset(Line),
+    ),
+    Difference(
+        Feature.SPREADING,
+        "The annotation `kueue.x-k8s.io/podset-topology-spreading` of a pod template limits the"
+        " share of a service's pod sets that a domain may have before the next one is placed there",
     ),
 )
 

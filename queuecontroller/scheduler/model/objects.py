@@ -20,6 +20,7 @@ from queuecontroller.scheduler.model.selectors import (
     Taint,
     Toleration,
 )
+from queuecontroller.scheduler.model.spreading import Spreading
 
 WorkloadKey = NewType("WorkloadKey", str)
 """`namespace/name`."""
@@ -210,6 +211,8 @@ class PodSet:
     slice_size: int | None = None
     slice_layers: tuple[tuple[str, int], ...] = ()
     """Level and size of each slice within a slice."""
+    spreading: Spreading | None = None
+    """Rules by which it is spread with the pod sets of other workloads."""
     pod_requests: Mapping[str, int] = field(default_factory=nothing)
     """Requests of one pod on a node: `requests` without transformations."""
     containers: tuple[Mapping[str, int], ...] = ()

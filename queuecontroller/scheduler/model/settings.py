@@ -47,6 +47,21 @@ class PreemptionProtection:
 
 
 @dataclass(frozen=True, slots=True)
+class TopologySettings:
+    """Behaviour of topology-aware placement that Kueue's feature gates turn on and off."""
+
+    balanced: bool = False
+    """True if pods that prefer a topology are spread evenly over their domains."""
+    each_node: bool = True
+    """True if each pod has to fit on a node, where the lowest level is not the host name; else only
+    sums of the domain count."""
+    partial_slices: bool = True
+    """True if the last slice of a pod set may be smaller."""
+    spreading: bool = True
+    """True if pod sets are spread by the rules in their annotation."""
+
+
+@dataclass(frozen=True, slots=True)
 class EngineSettings:
     fair_sharing: bool = False
     """True: order entries and choose victims by dominant resource share; off, as in Kueue."""

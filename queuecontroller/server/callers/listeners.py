@@ -25,6 +25,7 @@ from typing import Any, Final
 from queuecontroller.server.callers.fair_reading import FairReading
 from queuecontroller.state.access import Caller, Role
 from sluicecommon.grpc_relay import CallerEnd, Relay
+from sluicecommon.web.listener import lengthen_backlog
 
 MAX_UNAUTHENTICATED: Final = 256
 """Limit of connections without a call yet. A TLS handshake takes 10 ms, so only an attack reaches
@@ -121,7 +122,7 @@ class Listeners:
         server = await loop.create_unix_server(
             lambda: CallerEnd(self._plain), str(path), backlog=_ACCEPTS_A_PASS
         )
-        _lengthen(server)
+        lengthen_backlog(server, _BACKLOG)
         # Every user may connect; the peer's uid decides its rights.
         os.chmod(path, 0o666)
         self._listeners.append(server)
@@ -133,7 +134,7 @@ class Listeners:
         server = await loop.create_server(
             lambda: CallerEnd(self._tls), host, port, backlog=_ACCEPTS_A_PASS, reuse_port=False
         )
-        _lengthen(server)
+        lengthen_backlog(server, _BACKLOG)
         self._listeners.append(server)
         bound: int = server.sockets[0].getsockname()[1]
         return bound
@@ -308,14 +309,6 @@ class Listeners:
             oldest_s = asyncio.get_running_loop().time() - PROVE_WITHIN_S
             for one in [one for one in self._unproven if one.since_s < oldest_s]:
                 one.abort()
-
-
-def _lengthen(server: asyncio.Server) -> None:
-    """Set the kernel's listen backlog, since asyncio uses its `backlog` as the number of
-    connections to accept at once."""
-    for one in server.sockets:
-        with socket.socket(fileno=os.dup(one.fileno())) as same:
-            same.listen(_BACKLOG)
 
 
 def _uid_of(connection: Any) -> int:

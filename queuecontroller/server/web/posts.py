@@ -144,11 +144,14 @@ class PostServer:
         await asyncio.sleep(0)
 
     async def _sweep(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(SWEEP_S)
-            for connection in list(self.connections):
-                connection.look(loop.time())
+            self._look()
+
+    def _look(self) -> None:
+        now_s = asyncio.get_running_loop().time()
+        for connection in list(self.connections):
+            connection.look(now_s)
 
 
 class _Connection(asyncio.Protocol):

@@ -1,7 +1,8 @@
 """Clients without credentials, as many at each port as are asked for, until the time is over: silent, half-way through a
 handshake or a request, and with requests of every kind.
 
-`python -m tests.cluster.programs.strangers SECONDS COUNT PORT[:tls]...` prints how many connections each port had.
+`python -m tests.cluster.programs.strangers SECONDS COUNT PORT[:tls]...` prints for each port how many connections were
+open, how many of them over TLS after a handshake, and the fewest of one kind.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import itertools
 import json
 import random
 import resource
+import socket
 import ssl
 import sys
 import time
@@ -23,6 +25,8 @@ PATIENCE_S = 15.0
 REST_S = 20.0
 """Mean time between two connections of one stranger: a thousand make fifty handshakes a second at each port. Faster ones
 are a flood, which takes a firewall."""
+IP_BIND_ADDRESS_NO_PORT = 24
+"""<linux/in.h>"""
 LISTS = b"[" + b"[]," * 60_000 + b"[]]"
 
 
@@ -56,6 +60,20 @@ CONTEXT.check_hostname = False
 CONTEXT.verify_mode = ssl.CERT_NONE
 
 
+async def connected(address: str, port: int) -> socket.socket:
+    """Raises OSError."""
+    made = socket.socket()
+    try:
+        made.setblocking(False)
+        made.setsockopt(socket.IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1)
+        made.bind((address, 0))
+        await asyncio.get_running_loop().sock_connect(made, ("127.0.0.1", port))
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
 async def stranger(number: int, port: int, tls: bool, ends_s: float, seen: Counter[str]) -> None:
     address = f"127.0.1.{number % ADDRESSES + 1}"
     chance = random.Random(number)
@@ -68,10 +86,13 @@ async def stranger(number: int, port: int, tls: bool, ends_s: float, seen: Count
         with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
             async with asyncio.timeout(min(left_s, PATIENCE_S)):
                 wrapped = CONTEXT if tls and sent is not None else None
-                reader, writer = await asyncio.open_connection(
-                    "127.0.0.1", port, ssl=wrapped, local_addr=(address, 0)
-                )
+                plain = await connected(address, port)
                 seen["connected"] += 1
+                seen[f"kind {turn % len(KINDS)}"] += 1
+                reader, writer = await asyncio.open_connection(
+                    sock=plain, ssl=wrapped, server_hostname="x" if wrapped else None
+                )
+                seen["secured"] += wrapped is not None
                 try:
                     writer.write(sent or b"")
                     while part := await reader.read(1 << 16):
@@ -91,7 +112,14 @@ async def run(seconds: float, count: int, ports: list[str]) -> dict[str, dict[st
             for number in range(count)
         )
     )
-    return {one: dict(counted) for one, counted in seen.items()}
+    return {
+        one: {
+            "connected": counted["connected"],
+            "secured": counted["secured"],
+            "fewest_of_a_kind": min(counted[f"kind {kind}"] for kind in range(len(KINDS))),
+        }
+        for one, counted in seen.items()
+    }
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ SANITIZER = "__asan_default_options"
 """Symbol by which gcc's address sanitizer accepts a preloaded library."""
 
 GLIBC_FLOOR = (2, 17)
-"""oldglibc.h promises 2.28; what is really needed is what the oldest manylinux images have."""
+"""What the oldest images for NVIDIA's drivers have; docs/install.md supports 2.28."""
 
 LIBRARIES = {
     "libcuda.so.1": regions.BUILD / "shim" / "libcuda.so.1",
@@ -111,6 +111,13 @@ def test_nothing_newer_than_the_glibc_floor_is_needed(library: str) -> None:
     assert versions
     newer = {n: v for n, v in versions.items() if v > GLIBC_FLOOR}
     assert not newer, "pin them in interpose/attach/oldglibc.h"
+    # Versions that no symbol has (GLIBC_ABI_DT_RELR) keep an older loader from it as well.
+    out = subprocess.run(
+        ["readelf", "-VW", LIBRARIES[library]], capture_output=True, text=True, check=True
+    ).stdout
+    needed = set(re.findall(r"Name: (\S+)\s+Flags:", out.partition("Version needs")[2]))
+    assert needed
+    assert needed == {version for version in undefined.values() if version}
     unversioned = {n for n, v in undefined.items() if not v}
     assert unversioned <= {
         "_ITM_deregisterTMCloneTable",

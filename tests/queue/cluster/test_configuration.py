@@ -178,19 +178,19 @@ def test_how_long_what_is_over_is_kept() -> None:
 
 def test_the_features_are_those_of_the_line_unless_a_gate_says_otherwise() -> None:
     older = given_by(configuration(), BookSettings(), Line.V0_19)
-    assert older.policy.features == frozenset()
+    assert older.policy.features == {Feature.PARTIAL_SLICES}, "0.19 has it, too"
     assert not older.book.pods_ready.own
     newer = given_by(configuration(), BookSettings(), Line.V0_20)
     assert newer.policy.features == frozenset(Feature)
     assert newer.book.pods_ready.own
-    assert without_file(BookSettings(), Line.V0_19).policy.features == frozenset()
+    assert without_file(BookSettings(), Line.V0_19).policy.features == {Feature.PARTIAL_SLICES}
     assert without_file(BookSettings(), Line.V0_20).policy.features == frozenset(Feature)
     gates = {"WorkloadPriorityClassDefaulting": False, "WorkloadLevelWaitForPodsReady": True}
     found = given_by(configuration(featureGates=gates), BookSettings(), Line.V0_20)
     assert found.policy.features == frozenset(Feature) - {Feature.DEFAULT_CLASS}
     assert found.remarks == ()
     found = given_by(configuration(featureGates=gates), BookSettings(), Line.V0_19)
-    assert found.policy.features == {Feature.OWN_TIMEOUTS}
+    assert found.policy.features == {Feature.OWN_TIMEOUTS, Feature.PARTIAL_SLICES}
 
 
 def test_the_timeout_of_pods_on_no_node_is_within_the_one_of_readiness() -> None:
@@ -217,9 +217,18 @@ def test_the_documentation_has_the_table_of_what_differs() -> None:
 
 def test_the_gate_for_balanced_placement_counts_and_others_have_no_effect() -> None:
     found = given(featureGates={"TASBalancedPlacement": True, "PartialAdmission": False})
-    assert found.book.balanced_topology
+    assert found.book.topology.balanced
     (remark,) = found.remarks
     assert "featureGates.PartialAdmission has no effect" in remark
-    assert not given(featureGates={"TASBalancedPlacement": False}).book.balanced_topology
+    assert not given(featureGates={"TASBalancedPlacement": False}).book.topology.balanced
+    one_by_one = {
+        "TASNodeFeasibilityForAllLevels": "each_node",
+        "TASPartialSlices": "partial_slices",
+        "TASTopologySpreading": "spreading",
+    }
+    for gate, field in one_by_one.items():
+        assert getattr(given().book.topology, field)
+        off = given(featureGates={gate: False}).book.topology
+        assert [one for one in one_by_one.values() if not getattr(off, one)] == [field]
     with pytest.raises(ManifestError, match="TASBalancedPlacement"):
         given(featureGates={"TASBalancedPlacement": "yes"})

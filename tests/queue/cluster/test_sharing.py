@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
+from queuecontroller.cluster.podwebhooks import share_pods
 from queuecontroller.cluster.podwebhooks.share_pods import SharePods
 from queuecontroller.gpushares.admission import Question, Rules
 from queuecontroller.gpushares.vendors import ROWS, Card
@@ -13,6 +15,7 @@ from queuecontroller.server.metrics.exposition import render
 from queuecontroller.state.nodes.nodes_room import NO_CORDON, Cordon
 from queuecontroller.state.shell import Shell
 from sluicecommon.kubernetes.decoding import Item
+from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
 from sluicecommon.kubernetes.reflector import Changed, Removed
 from tests.queue.gpushares.admission.pods import pod
 from tests.queue.gpushares.vendors.plugins import NODE, PLUGINS, Simulated
@@ -276,3 +279,29 @@ def test_profiles_of_nodes_are_known_while_a_node_has_them(desk: SharePods) -> N
     assert desk.rules.profiles == {"nvidia.com/mig-1g.10gb"}
     node("a")
     assert desk.rules.profiles == frozenset()
+
+
+def test_the_controllers_own_name_is_requested_until_it_is_known(
+    desk: SharePods, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then any user may change where a pod was placed."""
+    us = "system:serviceaccount:sluice:queue"
+    answers: list[Any] = [
+        ApiAway("no answer"),
+        ApiRefused(403, "Forbidden", "not yet"),
+        {"status": {}},
+        {"status": {"userInfo": {"username": us}}},
+    ]
+
+    class Client:
+        async def create(self, kind: object, document: object) -> Any:
+            answer = answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+    monkeypatch.setattr(share_pods, "AGAIN_S", 0.0)
+    client: Any = Client()
+    asyncio.run(desk._find_own_name(client))
+    assert answers == []
+    assert us in desk.rules.writers

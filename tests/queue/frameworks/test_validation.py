@@ -202,6 +202,58 @@ def test_a_topology_may_be_right() -> None:
     assert told(in_templates(ready("batch/job"), notes)) == []
 
 
+CONSTRAINTS = f"{PREFIX}podset-slice-required-topology-constraints"
+
+
+@pytest.mark.parametrize(
+    ("notes", "least", "refused"),
+    [
+        ({**SLICE, f"{PREFIX}podset-slice-size": "3"}, "", False),
+        ({**SLICE, f"{PREFIX}podset-slice-size": "3"}, "2", True),
+        ({**SLICE, f"{PREFIX}podset-slice-size": "2"}, "2", False),
+        ({CONSTRAINTS: '[{"topology": "rack", "size": 3}]'}, "", False),
+        ({CONSTRAINTS: '[{"topology": "rack", "size": 3}]'}, "2", True),
+        (
+            {CONSTRAINTS: '[{"topology": "rack", "size": 3}, {"topology": "h", "size": 1}]'},
+            "",
+            True,
+        ),
+        (
+            {CONSTRAINTS: '[{"topology": "rack", "size": 4}, {"topology": "h", "size": 1}]'},
+            "",
+            False,
+        ),
+    ],
+)
+def test_only_the_last_slice_may_be_smaller(
+    notes: dict[str, str], least: str, refused: bool
+) -> None:
+    """The sample has four pods."""
+    document = in_templates(ready("batch/job"), notes)
+    if least:
+        document = noted(document, job_min_parallelism=least)
+    assert bool(told(document)) == refused
+
+
+def test_rules_of_spreading_are_judged_where_they_count() -> None:
+    key = f"{PREFIX}podset-topology-spreading"
+    rules = '{"rules": [{"topologyKey": "rack", "maxShareAllowingPlacement": "45%"}]}'
+    spreads = Setting(spreads=True)
+    right = in_templates(ready("batch/job"), {key: rules})
+    wrong = in_templates(ready("batch/job"), {key: "{}"})
+    assert told(right, None, spreads) == []
+    assert told(wrong, None, spreads) == [f"pod set main: metadata.annotations[{key}]"]
+    assert told(wrong) == [], "in 0.19 it has no meaning"
+    together = {f"{PREFIX}podset-group-name": "g", f"{PREFIX}podset-required-topology": "rack"}
+    group = in_templates(ready("jobset.x-k8s.io/jobset"), {**together, key: rules})
+    assert told(group, None, spreads) == []
+    jobs = group["spec"]["replicatedJobs"]
+    template = jobs[-1]["template"]["spec"]["template"]
+    template["metadata"]["annotations"] = together
+    assert len(jobs) > 1
+    assert len(told(group, None, spreads)) == 1
+
+
 def test_a_rayjob_deletes_its_own_cluster() -> None:
     document = sample("ray.io/rayjob")
     document["spec"].pop("shutdownAfterJobFinishes", None)

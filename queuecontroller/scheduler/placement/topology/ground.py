@@ -3,7 +3,8 @@ workloads that were assigned domains.
 
 In a topology whose lowest level is the host name, a workload's usage counts on its nodes, and so
 for all flavors together. In another topology it counts on the lowest domain as a whole: the node
-that kube-scheduler chooses within it is not known, so only sums are.
+that kube-scheduler chooses within it is not known. What is free on each node without it still
+limits the pods that a domain takes.
 """
 
 from __future__ import annotations
@@ -166,6 +167,11 @@ class Ground:
     def everybody(self) -> Iterator[WorkloadKey]:
         """All workloads that hold anything."""
         return iter(list(self._held))
+
+    def lost_hosts(self) -> list[str]:
+        """Hosts where workloads hold something, and whose node does not exist."""
+        known = {one.host for one in self.nodes.values()}
+        return [one for one in self._of_place if isinstance(one, str) and one not in known]
 
     def holders(self, place: Hashable) -> Iterator[WorkloadKey]:
         return iter(list(self._of_place.get(place, ())))

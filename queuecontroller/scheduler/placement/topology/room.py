@@ -23,8 +23,16 @@ from queuecontroller.scheduler.model.objects import (
     WorkloadKey,
 )
 from queuecontroller.scheduler.model.reasons import PendingReason
+from queuecontroller.scheduler.model.settings import TopologySettings
 from queuecontroller.scheduler.model.workload_info import WorkloadInfo
-from queuecontroller.scheduler.placement.topology.choose import Ask, Given, Unfit, choose, pods_in
+from queuecontroller.scheduler.placement.topology.choose import (
+    Ask,
+    Given,
+    Layer,
+    Unfit,
+    choose,
+    pods_in,
+)
 from queuecontroller.scheduler.placement.topology.devices import (
     DEVICES,
     LEADS,
@@ -42,6 +50,7 @@ from queuecontroller.scheduler.placement.topology.ground import (
     place_of,
 )
 from queuecontroller.scheduler.placement.topology.leaves import Leaves, leaves_of
+from queuecontroller.scheduler.placement.topology.spread import Services, assignments, leave_out
 from queuecontroller.scheduler.placement.topology.wishes import (
     GivenPods,
     Placing,
@@ -75,15 +84,18 @@ class TopologyRoom:
         ground: Ground,
         flavors: Callable[[], Mapping[str, ResourceFlavor]],
         topologies: Callable[[], Mapping[str, tuple[str, ...]]],
-        balanced: bool = False,
+        settings: TopologySettings | None = None,
         devices: Devices | None = None,
+        labels_of: Callable[[WorkloadKey], Mapping[str, str]] = lambda _: {},
     ) -> None:
-        """`topologies`: the levels of each, the widest first."""
+        """`topologies`: the levels of each, the widest first. `labels_of`: labels of a workload,
+        by which it is spread with others."""
         self.ground = ground
         self.devices: Devices = devices if devices is not None else NoDevices()
         self._flavors = flavors
         self._topologies = topologies
-        self._balanced = balanced
+        self._services = Services(labels_of)
+        self._settings = settings if settings is not None else TopologySettings()
 
     @property
     def generation(self) -> int:
@@ -95,6 +107,10 @@ class TopologyRoom:
 
     def shape(self, workload: Workload) -> Hashable:
         return tuple(
+            (workload.namespace, one.spreading, self._services.selector(workload, one.spreading))
+            for one in workload.pod_sets
+            if one.spreading is not None
+        ), tuple(
             (
                 tuple(sorted(one.pod_requests.items())),
                 one.slice_topology,
@@ -126,11 +142,15 @@ class TopologyRoom:
             return _refused(found)
         self.ground.hold(info.key, found.parts)
         self.devices.hold(info.key, found.places)
+        self._services.hold(info.workload, found.topology or {})
+        if any(one.spreading is not None for one in info.workload.pod_sets):
+            self.ground.freed += 1  # the shares of all other domains are smaller now
         return Verdict(topology=found.topology or {}, places=found.places)
 
     def release(self, key: WorkloadKey) -> None:
         self.ground.release(key)
         self.devices.release(key)
+        self._services.release(key)
 
     def moved(self, key: WorkloadKey) -> None:
         """Ignored: `keep`, `restored` and `release` report what a workload holds."""
@@ -139,6 +159,7 @@ class TopologyRoom:
         if workload.admission is not None:
             self.ground.hold(workload.key, self.parts_of(workload, workload.admission))
             self.devices.restored(workload)
+            self._services.hold(workload, assignments(workload.admission))
 
     def moves(
         self,
@@ -221,16 +242,18 @@ class TopologyRoom:
         mine: Counter[tuple[Hashable, str]] = Counter()
         parts: list[Part] = []
         made: dict[str, TopologyAssignment] = {}
-        for placing in self._placings(workload, given, self._balanced, trial.wants):
+        for placing in self._placings(workload, given, trial.wants):
             if missing := self.ground.missing_input or self._missing_input(trial, placing):
                 return Unfit(f"not received yet: {missing}")
             name = placing.flavor.topology_name or ""
             levels = self._topologies().get(name) if name else _NO_TOPOLOGY
             if not levels:
                 return Unfit(f'topology "{name}" does not exist', misconfigured=True)
-            leaves = leaves_of(self.ground, name, levels, placing, without, mine)
+            leaves = leaves_of(
+                self.ground, name, levels, placing, without, mine, self._settings.each_node
+            )
             if name:
-                found = self._by_topology(name, levels, placing, leaves, trial)
+                found = self._spread(name, levels, placing, leaves, trial, workload, without)
             else:
                 found = self._by_devices(placing, leaves, trial)
             if isinstance(found, Unfit):
@@ -239,6 +262,8 @@ class TopologyRoom:
                 parts.append(part)
                 for resource, amount in part.each.items():
                     mine[part.place, resource] += amount * part.count
+            if leaves.limits:
+                leaves.use(placing, found, mine)
             if name:
                 made[placing.ask.name] = assignment_of(levels, found.workers)
             if found.leader is not None:
@@ -249,17 +274,39 @@ class TopologyRoom:
         self,
         workload: Workload,
         given: list[GivenPods],
-        balanced: bool,
         wants: Callable[[str], bool] = lambda _: False,
     ) -> Iterator[Placing]:
         def each(pod_set: PodSet) -> Mapping[str, int]:
             return self.devices.each(workload, pod_set)
 
-        return placings(workload, given, self._flavors(), balanced, each, wants)
+        return placings(workload, given, self._flavors(), self._settings, each, wants)
 
     def _missing_input(self, trial: Trial, placing: Placing) -> str:
         asks = any(trial.wants(one.name) for one in placing.pod_sets)
         return self.devices.missing_input if asks else ""
+
+    def _spread(
+        self,
+        name: str,
+        levels: tuple[str, ...],
+        placing: Placing,
+        leaves: Leaves,
+        trial: Trial,
+        workload: Workload,
+        without: Collection[WorkloadKey],
+    ) -> Given | Unfit:
+        """Place a pod set by its topology, in the domains that its spreading rules prefer."""
+        (pod_set, *_) = placing.pod_sets
+        rules = pod_set.spreading if self._settings.spreading else None
+        if rules is None:
+            return self._by_topology(name, levels, placing, leaves, trial)
+        counts, total = self._services.counts(workload, pod_set, levels, without, self.ground.hosts)
+        found: Given | Unfit = Given(())
+        for some in leave_out(leaves, rules, levels, counts, total):
+            found = self._by_topology(name, levels, placing, some, trial)
+            if isinstance(found, Given) or not found.by_topology:
+                break
+        return found
 
     def _by_topology(
         self,
@@ -270,7 +317,7 @@ class TopologyRoom:
         trial: Trial,
     ) -> Given | Unfit:
         ask = self._counted(placing.ask, leaves, trial)
-        found = choose(name, levels, leaves.free, ask)
+        found = choose(name, levels, leaves.free, ask, leaves.limits)
         if isinstance(found, Unfit):
             return self._explained(found, leaves, ask, trial)
         wanted = [(ask.leader_name, found.leader, 1)] if found.leader is not None else []
@@ -290,11 +337,11 @@ class TopologyRoom:
             ask.leader is not None and trial.wants(ask.leader_name),
         )
         beside = 0
-        for values, nodes in leaves.nodes.items():
-            free = leaves.free[values]
+        for values, free in leaves.free.items():
+            nodes = leaves.nodes[values]
             if workers:
                 counts = {one: trial.count(ask.name, one, ask.count) for one in nodes}
-                free[DEVICES] = sum(counts.values())
+                free[DEVICES] = sum(min(counts[one], nodes[one]) for one in nodes)
             if leads:
                 able = [one for one in nodes if trial.count(ask.leader_name, one, 1)]
                 free[LEADS] = len(able)
@@ -338,9 +385,9 @@ class TopologyRoom:
         text = f"{unfit.reason}; of {len(self.ground.nodes)} nodes: {', '.join(left_out)}"
         short = [
             node
-            for values, nodes in leaves.nodes.items()
-            for node in nodes
-            if DEVICES in ask.each and not leaves.free[values].get(DEVICES)
+            for values, free in leaves.free.items()
+            for node in leaves.nodes[values]
+            if DEVICES in ask.each and not free.get(DEVICES)
         ]
         why = trial.why_not(ask.name, short) if short else ""
         return Unfit(f"{text}; {why}" if why else text)
@@ -356,13 +403,14 @@ class TopologyRoom:
             if pod_set is None:
                 continue
             each = self.devices.each(workload, pod_set)
-            if one.topology is None or flavor is None:
+            if one.topology is None or (flavor is None and one.topology.levels[-1] != HOSTNAME):
                 for node, count in self.devices.nodes_of(one.places).items():
                     yield Part(self._host(node), count, each)
                 continue
-            name = flavor.topology_name or ""
+            # A flavor that is gone may be made again while the pods run on: their nodes are known.
+            name = flavor.topology_name or "" if flavor is not None else ""
             levels = self._topologies().get(name) or one.topology.levels
-            for values, count in whole_values(one, levels, self.ground.hosts):
+            for values, count in whole_values(one.topology, levels, self.ground.hosts):
                 yield Part(place_of(name, levels, values), count, each)
 
     # -- nodes that failed ------------------------------------------------------------------------
@@ -407,16 +455,17 @@ class TopologyRoom:
         if topology is None or not lost or topology.levels[-1] != HOSTNAME:
             return one
         alone = [GivenPods(one.name, lost, one.flavors)]
-        placing = next(self._placings(workload, alone, False), None)
+        placing = next(self._placings(workload, alone), None)
         levels = self._topologies().get((placing.flavor.topology_name if placing else "") or "")
         if placing is None or not levels:
             return None
-        rest = [(v, n) for v, n in whole_values(one, levels, self.ground.hosts) if v[-1] != node]
+        before = whole_values(topology, levels, self.ground.hosts)
+        rest = [(v, n) for v, n in before if v[-1] != node]
         leaves = leaves_of(
             self.ground, placing.flavor.topology_name or "", levels, placing, {workload.key}, mine
         ).free
         depth = _must_share(levels, placing)
-        ask = _loose(placing)
+        ask = _loose(levels, placing)
         if depth and (within := self._within(levels[:depth], node, rest)) is not None:
             leaves = {values: free for values, free in leaves.items() if values[:depth] == within}
         elif depth and rest:
@@ -428,13 +477,13 @@ class TopologyRoom:
         found = choose(placing.flavor.topology_name or "", levels, leaves, ask)
         if isinstance(found, Unfit):
             return None
-        counts = Counter(dict(rest))
         for values, count in found.workers:
-            counts[values] += count
             for resource, amount in placing.ask.each.items():
                 mine[values[-1], resource] += amount * count
-        made = assignment_of(levels, sorted(counts.items()))
-        return replace(one, topology=made)
+        counts = _in_place_of(node, before, found)
+        if len(placing.ask.layers) == 1:
+            counts = _smaller_last(levels, placing.ask.layers[0], counts)
+        return replace(one, topology=assignment_of(levels, counts))
 
     def _within(
         self, levels: tuple[str, ...], node: str, rest: list[tuple[Values, int]]
@@ -455,10 +504,39 @@ def _must_share(levels: tuple[str, ...], placing: Placing) -> int:
     return max((one for one in depths if one < len(levels)), default=0)
 
 
-def _loose(placing: Placing) -> Ask:
-    """Request for the pods of one node anywhere in the evaluated domains."""
+def _loose(levels: tuple[str, ...], placing: Placing) -> Ask:
+    """Request for the pods of one node anywhere in the evaluated domains; slices of the lowest
+    level stay whole."""
     ask = placing.ask
-    return Ask(ask.name, ask.count, ask.each)
+    layers = tuple(one for one in ask.layers if one.level == levels[-1])
+    return Ask(ask.name, ask.count, ask.each, layers=layers)
+
+
+def _in_place_of(
+    node: str, before: list[tuple[Values, int]], found: Given
+) -> list[tuple[Values, int]]:
+    """The domains with those of the replaced pods where the failed node was: pods with numbers are
+    assigned in this order, so that the others keep theirs."""
+    more = dict(found.workers)
+    counts: list[tuple[Values, int]] = []
+    for values, count in before:
+        if values[-1] != node:
+            counts.append((values, count + more.pop(values, 0)))
+        else:
+            kept = {other for other, _ in before}
+            counts += [(new, more.pop(new)) for new in list(more) if new not in kept]
+    return counts
+
+
+def _smaller_last(
+    levels: tuple[str, ...], layer: Layer, counts: list[tuple[Values, int]]
+) -> list[tuple[Values, int]]:
+    """The domains in their order, but for that of a smaller slice, which is the last one."""
+    depth = levels.index(layer.level) + 1
+    sums: Counter[Values] = Counter()
+    for values, count in counts:
+        sums[values[:depth]] += count
+    return sorted(counts, key=lambda one: sums[one[0][:depth]] % layer.size != 0)
 
 
 class _Trial:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from queuecontroller.scheduler.model.objects import (
     PodSet,
-    PodSetAssignment,
     ResourceFlavor,
     TopologyAssignment,
     Workload,
 )
 from queuecontroller.scheduler.model.selectors import holds, untolerated
+from queuecontroller.scheduler.model.settings import TopologySettings
 from queuecontroller.scheduler.placement.topology.choose import Ask, Layer
 from queuecontroller.scheduler.placement.topology.ground import HOSTNAME, Amounts, NodeFacts
 
@@ -62,7 +62,7 @@ def placings(
     workload: Workload,
     given: Sequence[GivenPods],
     flavors: Mapping[str, ResourceFlavor],
-    balanced: bool,
+    settings: TopologySettings,
     each: Callable[[PodSet], Amounts],
     wants: Callable[[str], bool] = lambda _: False,
 ) -> Iterator[Placing]:
@@ -92,7 +92,7 @@ def placings(
                 leader, mates = few, [many]
         for mate in mates:
             mine = (mate, leader) if leader is not None else (mate,)
-            ask = _ask(sets, mate, leader, balanced, each)
+            ask = _ask(sets, mate, leader, settings, each)
             yield Placing(ask, tuple(sets[member.name] for member in mine), flavor)
 
 
@@ -121,7 +121,7 @@ def _ask(
     sets: Mapping[str, PodSet],
     given: GivenPods,
     leader: GivenPods | None,
-    balanced: bool,
+    settings: TopologySettings,
     each: Callable[[PodSet], Amounts],
 ) -> Ask:
     pod_set = sets[given.name]
@@ -138,7 +138,8 @@ def _ask(
         layers=tuple(layers),
         leader=each(sets[leader.name]) if leader is not None else None,
         leader_name=leader.name if leader is not None else "",
-        balanced=balanced,
+        balanced=settings.balanced,
+        partial=settings.partial_slices,
     )
 
 
@@ -155,15 +156,13 @@ def assignment_of(
 
 
 def whole_values(
-    one: PodSetAssignment, levels: tuple[str, ...], hosts: Mapping[str, NodeFacts]
+    given: TopologyAssignment, levels: tuple[str, ...], hosts: Mapping[str, NodeFacts]
 ) -> list[tuple[tuple[str, ...], int]]:
     """The domains of an assignment with the values of all levels; of a removed node only its name
     is known."""
-    if one.topology is None:
-        return []
     found = []
-    for values, count in one.topology.domains:
-        if one.topology.levels == (HOSTNAME,) and levels[-1] == HOSTNAME:
+    for values, count in given.domains:
+        if given.levels == (HOSTNAME,) and levels[-1] == HOSTNAME:
             node = hosts.get(values[0])
             labels = node.labels if node is not None else {}
             found.append((tuple(labels.get(level, "") for level in levels[:-1]) + values, count))

@@ -8,7 +8,8 @@ from queuecontroller.cluster.cache.kinds import WORKLOADS
 from queuecontroller.cluster.cache.node_context import NodeContext, facts_of, slim_node, slim_pod
 from queuecontroller.cluster.cache.objects import ObjectCache
 from queuecontroller.cluster.reconcilers.failing_nodes import FailingNodes
-from queuecontroller.scheduler.placement.topology.ground import Ground
+from queuecontroller.scheduler.model.objects import WorkloadKey
+from queuecontroller.scheduler.placement.topology.ground import Ground, Part
 
 HOST = "kubernetes.io/hostname"
 
@@ -103,6 +104,20 @@ def test_when_a_node_has_failed() -> None:
     failing.seen("a", slim_node(node("a", ready="False")), 60.0)
     failing.seen("a", slim_node(node("a")), 61.0)
     assert failing.due(1000.0) == [], "it was back in time"
+
+
+def test_a_node_that_was_deleted_unseen_fails_unless_it_comes_back() -> None:
+    ground = Ground()
+    ground.put_node(facts_of(slim_node(node("a"))))
+    held = Part("host-a", 1, {"cpu": 1}), Part("host-b", 1, {"cpu": 1}), Part("host-c", 1, {})
+    ground.hold(WorkloadKey("n/w"), (*held, Part(("t", ("r",)), 1, {"cpu": 1})))
+    assert sorted(ground.lost_hosts()) == ["host-b", "host-c"]
+    failing = FailingNodes()
+    for host in ground.lost_hosts():
+        failing.missing(host, 100.0)
+    failing.seen("c", slim_node(node("c")), 120.0)
+    assert failing.due(129.9) == []
+    assert failing.due(130.0) == ["host-b"]
 
 
 def test_what_pods_ask_for_nothing_of_is_given_back_by_nobody() -> None:

@@ -67,7 +67,18 @@ def found(where: Leaves, **asked: object) -> dict[str, int] | str:
             {"count": 12, "preferred": "block", "layers": (Layer("rack", 6), Layer(HOSTNAME, 2))},
             {"h1": 4, "h2": 2, "h5": 6},
         ),
-        ({"count": 6, "preferred": "rack", "layers": (Layer(HOSTNAME, 4),)}, "not a whole number"),
+        (
+            {"count": 6, "required": "rack", "layers": (Layer(HOSTNAME, 4),)},
+            {"h1": 4, "h2": 2},
+        ),
+        (
+            {"count": 6, "preferred": "rack", "layers": (Layer(HOSTNAME, 4),), "partial": False},
+            "not a whole number",
+        ),
+        (
+            {"count": 6, "preferred": "rack", "layers": (Layer("rack", 4), Layer(HOSTNAME, 2))},
+            "not a whole number",
+        ),
         ({"count": 2, "required": "zone"}, "has no level zone"),
         ({"count": 2, "required": "rack", "layers": (Layer("block", 2),)}, "is wider than rack"),
         ({"count": 0, "required": "rack"}, {}),
@@ -232,6 +243,15 @@ def test_what_was_stored_is_held_and_let_go() -> None:
     assert room.freed > freed
     assert room.ground.taken("a", ()) == {}
     assert list(room.ground.everybody()) == []
+
+
+def test_nodes_are_held_also_while_the_flavor_is_gone() -> None:
+    ground = Ground()
+    ground.put_node(node("a", "r1"))
+    room = TopologyRoom(ground, dict, dict)
+    one = workload("one", {"a": 2}, cpu=2)
+    room.restored(one)
+    assert room.ground.taken("a", ()) == {"cpu": 4, "pods": 2}
 
 
 def test_pods_of_a_failed_node_go_elsewhere_in_its_rack() -> None:
