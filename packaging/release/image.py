@@ -37,26 +37,14 @@ from typing import Any, Final
 REPO: Final = Path(__file__).resolve().parents[2]
 QUEUE_UID: Final = 64000
 """UID of sluice-queue in the image; a number, because Kubernetes' runAsNonRoot requires one."""
-INSTALLED: Final = ("sluice-common", "sluice-nodeagent", "sluice-queue")
-CARRIED: Final = "sluice-sim"
-"""Its files are in the image for nodes without a GPU (`simulatedGpus` in the chart), but it is not
-installed: its place in the loader's list would hide a real driver's libraries."""
+PACKAGES: Final = ("sluice-common", "sluice-nodeagent", "sluice-queue", "sluice-sim")
+INSTALLER: Final = REPO / "packaging" / "release" / "install-debs.sh"
+"""Script that installs them inside of the root; the Containerfile runs the same one."""
 REGISTRY: Final = "localhost"
 """Registry name under which no one can publish: an image that was not imported is missed, not a
 stranger's."""
-EMPTIED: Final = (
-    "var/cache/apt",
-    "var/cache/debconf",
-    "var/cache/ldconfig",
-    "var/lib/apt/lists",
-    "var/log",
-    "tmp",
-    "run",
-    "dev",
-    "proc",
-    "sys",
-)
-LEFT_OUT: Final = ("etc/hostname", "etc/resolv.conf", "etc/machine-id", "var/lib/dbus/machine-id")
+EMPTIED: Final = ("tmp", "run", "dev", "proc", "sys")
+LEFT_OUT: Final = ("etc/hostname", "etc/resolv.conf")
 """Files of the machine that packed the root; a container gets its own from its runtime."""
 ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 
@@ -88,35 +76,12 @@ IMAGES: Final = (
 )
 
 
-def carry(root: Path, deb: Path) -> None:
-    """The simulator's files, where nothing finds them by itself."""
-    with tempfile.TemporaryDirectory(dir=root.parent, prefix="carried-") as scratch:
-        subprocess.run(["dpkg-deb", "-x", deb, scratch], check=True)
-        shutil.copytree(
-            Path(scratch) / "usr/lib/sluice-sim", root / "usr/lib/sluice-sim", symlinks=True
-        )
-        for command in (Path(scratch) / "usr/bin").iterdir():
-            shutil.copy2(command, root / "usr/bin" / command.name, follow_symlinks=False)
-
-
 def install(root: Path, debs: list[Path]) -> None:
     """Install packages as apt would, without services to start."""
-    for name, line in (
-        (
-            "passwd",
-            f"sluice-queue:x:{QUEUE_UID}:{QUEUE_UID}::/var/lib/sluice-queue:/usr/sbin/nologin",
-        ),
-        ("group", f"sluice-queue:x:{QUEUE_UID}:"),
-        ("shadow", "sluice-queue:!:19000::::::"),
-    ):
-        with (root / "etc" / name).open("a", encoding="ascii") as file:
-            file.write(line + "\n")
-    refuse = root / "usr/sbin/policy-rc.d"
-    refuse.write_text("#!/bin/sh\nexit 101\n", encoding="ascii")
-    refuse.chmod(0o755)
-    inside = root / "tmp"
-    for deb in debs:
-        shutil.copy(deb, inside)
+    inside = root / "tmp" / "packages"
+    inside.mkdir()
+    for path in (*debs, INSTALLER):
+        shutil.copy(path, inside)
     subprocess.run(
         [
             "chroot",
@@ -125,25 +90,18 @@ def install(root: Path, debs: list[Path]) -> None:
             "-i",
             "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
             "LC_ALL=C.UTF-8",
-            "PYTHONHASHSEED=0",  # packages compile their Python as they are installed
-            "DEBIAN_FRONTEND=noninteractive",
-            "dpkg",
-            "-i",
-            *(f"/tmp/{deb.name}" for deb in debs),
+            f"/tmp/packages/{INSTALLER.name}",
+            "/tmp/packages",
         ],
         check=True,
         stdout=subprocess.DEVNULL,
     )
-    refuse.unlink()
     for directory in EMPTIED:
         shutil.rmtree(root / directory, ignore_errors=True)
         (root / directory).mkdir(parents=True)
     for name in LEFT_OUT:
         (root / name).unlink(missing_ok=True)
     (root / "tmp").chmod(0o1777)
-    state = root / "var/lib/sluice-queue"
-    state.mkdir(mode=0o700, exist_ok=True)
-    os.chown(state, QUEUE_UID, QUEUE_UID)
 
 
 def layer(root: Path, target: Path, epoch: int) -> str:
@@ -240,7 +198,6 @@ def labels(image: Image, version: str, created: str) -> dict[str, str]:
 def pack(
     archive: Path,
     debs: list[Path],
-    simulator: Path,
     out: Path,
     version: str,
     epoch: int,
@@ -253,7 +210,6 @@ def pack(
         root.mkdir(mode=0o755)
         subprocess.run(["tar", "-C", root, "-xf", archive], check=True)
         install(root, debs)
-        carry(root, simulator)
         layout = Layout(out)
         packed = Path(scratch) / "layer.tar.gz"
         diff_id = layer(root, packed, epoch)
@@ -312,18 +268,17 @@ def main(arguments: list[str]) -> int:
         return 1
     os.umask(0o022)  # whatever the caller's: it would be in the modes of directories
     archive, directory, out = (Path(one).absolute() for one in arguments)
-    wanted = (*INSTALLED, CARRIED)
-    debs = [path for name in wanted for path in sorted(directory.glob(f"{name}_*.deb"))]
-    if len(debs) != len(wanted):
+    debs = [path for name in PACKAGES for path in sorted(directory.glob(f"{name}_*.deb"))]
+    if len(debs) != len(PACKAGES):
         print(
-            f"image.py: {directory} must hold one deb of each of {', '.join(wanted)}",
+            f"image.py: {directory} must hold one deb of each of {', '.join(PACKAGES)}",
             file=sys.stderr,
         )
         return 1
     version = debs[0].name.split("_")[1]
     epoch = int(os.environ.get("SOURCE_DATE_EPOCH") or time.time())
     registry = os.environ.get("IMAGE_REGISTRY") or REGISTRY
-    pack(archive, debs[:-1], debs[-1], out, version, epoch, registry)
+    pack(archive, debs, out, version, epoch, registry)
     return 0
 
 

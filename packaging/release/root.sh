@@ -9,12 +9,12 @@ mkdir -p "$(dirname "$archive")"
 exec 9>"$archive.lock"
 flock 9
 # An archive built by this version of the script is reused.
-made_by=$(sha256sum packaging/release/root.sh | cut -d' ' -f1)
+made_by=$(cat packaging/release/root.sh packaging/release/needs | sha256sum | cut -d' ' -f1)
 [ -f "$archive" ] && [ "$(cat "$archive.made-by" 2>/dev/null)" = "$made_by" ] && exit 0
 packaging/fetch/tools.sh mmdebstrap=mmdebstrap
 mirror=$(packaging/fetch/debian-mirror.sh bookworm)
 security=$(DEBIAN_MIRROR=${DEBIAN_SECURITY_MIRROR:-} packaging/fetch/debian-mirror.sh bookworm-security)
-needs=ca-certificates,libbpf1,python3-aiohttp,python3-grpcio,python3-protobuf,python3-psutil,python3-pyroute2,python3-yaml
+needs=$(paste -sd, packaging/release/needs)
 case $kind in
 machine) needs+=,systemd,systemd-sysv,dbus,curl,procps,iproute2,libpam-systemd ;;
 image) needs+=,systemd-standalone-sysusers ;;

@@ -13,8 +13,10 @@ mkdir -p "$dest" "$vendored"
 tar -c --exclude-vcs --exclude=./build --exclude=./.venv --exclude=./shared --exclude='__pycache__' --exclude='./.*' . |
 	tar -x -C "$dest"
 echo "$version" >"$dest/VERSION"
+pip=(.venv/bin/pip)
+[ -x "${pip[0]}" ] || pip=(python3 -m pip) # in a build of the Containerfile
 [ -f "$vendored"/nvidia_ml_py-*.whl ] 2>/dev/null ||
-	.venv/bin/pip download -q --disable-pip-version-check --no-deps --only-binary :all: --require-hashes \
+	"${pip[@]}" download -q --disable-pip-version-check --no-deps --only-binary :all: --require-hashes \
 		-d "$vendored" -r packaging/release/vendor.txt
 mkdir -p "$dest/vendor"
 python3 -m zipfile -e "$vendored"/nvidia_ml_py-*.whl "$dest/vendor/wheel"

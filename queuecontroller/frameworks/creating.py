@@ -26,6 +26,9 @@ from sluicecommon.reader import MOST, Problem, Reader
 _LABELS: Final = ("metadata", "labels")
 _ANNOTATIONS: Final = ("metadata", "annotations")
 _QUEUE_LABEL: Final = (*_LABELS, names.QUEUE_NAME)
+_LAUNCHER_WORKS: Final = ("spec", "runLauncherAsWorker")
+"""Field of an MPIJob: its launcher is worker 0, and the others are numbered from 1."""
+_MPI_WORKERS: Final = ("spec", "mpiReplicaSpecs", "Worker", "template")
 POD_INDEX: Final = "apps.kubernetes.io/pod-index"
 """The label by which a StatefulSet numbers its pods."""
 
@@ -54,6 +57,8 @@ def on_create(
                 for pod in _elastic_templates(fw, change.document):
                     gate = {"name": names.ELASTIC_GATE}
                     _append(change, (*pod, "spec", "schedulingGates"), gate)
+            if at(document, _LAUNCHER_WORKS) is True and _is_mapping(document, _MPI_WORKERS):
+                change.put((*_MPI_WORKERS, *_ANNOTATIONS, names.INDEX_OFFSET), "1")
         case Holding.GATE:
             _hold_pod(change)
         case Holding.PODS:
@@ -88,6 +93,10 @@ def _hold_pod(change: Change) -> None:
         _append(change, ("spec", "schedulingGates"), {"name": names.TOPOLOGY_GATE})
     if not _noted(change, names.ROLE_HASH):
         change.put((*_ANNOTATIONS, names.ROLE_HASH), role_hash(change.document))
+
+
+def _is_mapping(document: Document, path: Path) -> bool:
+    return isinstance(at(document, path), Mapping)
 
 
 def _noted(change: Change, name: str) -> str:

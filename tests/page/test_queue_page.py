@@ -61,6 +61,25 @@ def test_each_page_shows_what_it_is_for(stage: Stage, name: str) -> None:
     stage.play(scene)
 
 
+CUT_OFF = """[...document.querySelectorAll('main .head .cell, main th, nav a, .tile .value')]
+    .filter(x => x.scrollWidth > x.clientWidth + 2).map(x => x.textContent)"""
+UNNAMED = "[...document.querySelectorAll('main .head .cell, main th')].filter(x => !x.textContent.trim()).length"
+CUT_REASONS = """[...document.querySelectorAll('.whole .row .text')]
+    .filter(x => x.scrollHeight > x.clientHeight + 2).map(x => x.textContent)"""
+
+
+def test_every_column_has_a_name_and_no_text_that_counts_is_cut_off(stage: Stage) -> None:
+    async def scene(page: Page) -> None:
+        for name in ("overview", "workloads", "workload", "waiting", "nodes", "node"):
+            path, words = PAGES[name]
+            await show(page, path, *words)
+            assert await page.js(CUT_OFF) == [], name
+            assert await page.js(UNNAMED) == 0, name
+            assert await page.js(CUT_REASONS) == [], name
+
+    stage.play(scene)
+
+
 def test_a_change_is_seen_within_two_seconds(stage: Stage) -> None:
     """One of five tries: the machine may be at something else."""
 

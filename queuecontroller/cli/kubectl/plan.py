@@ -70,7 +70,7 @@ def make_parser() -> argparse.ArgumentParser:
     listed.add_argument("kind", metavar="KIND", help="cq, lq, wl, rf, cohort, …")
     listed.add_argument("-n", "--namespace", default="")
     listed.add_argument("-A", "--all-namespaces", action="store_true")
-    listed.add_argument("-c", "--clusterqueue", default="", help="wl: only those admitted by it")
+    listed.add_argument("-c", "--clusterqueue", default="", help="wl: only those of it")
     listed.add_argument("-q", "--localqueue", default="", help="wl: only those in this queue")
     listed.add_argument(
         "--status",
@@ -211,7 +211,13 @@ def _where(options: argparse.Namespace) -> tuple[str, ...]:
 def _list(kind: str, options: argparse.Namespace, more: tuple[str, ...]) -> Call:
     where = _where(options) if kind in NAMESPACED else ()
     if kind == "workload":
-        return Call(("get", _plural(kind), "-o", "json", *where, *more), reads="workloads")
+        if any(one in ("-o", "--output") or one.startswith(("-o", "--output=")) for one in more):
+            raise Usage("list wl prints a table: kubectl sluice get wl prints other formats")
+        # A workload without an admission is in the ClusterQueue of its LocalQueue.
+        kinds = _plural(kind)
+        if options.clusterqueue:
+            kinds = f"{kinds},{_plural('localqueue')}"
+        return Call(("get", kinds, "-o", "json", *where, *more), reads="workloads")
     if options.localqueue or options.clusterqueue or options.status != "all":
         raise Usage("--clusterqueue, --localqueue and --status are for workloads")
     return Call(("get", _plural(kind), *where, *more))
@@ -337,10 +343,15 @@ def amounts_of(flag: str, text: str) -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
     for part in filter(None, text.split(",")):
         flavor, colon, rest = part.partition(":")
-        amounts = dict(one.partition("=")[::2] for one in rest.split(";") if one)
+        pairs = [one.partition("=")[::2] for one in rest.split(";") if one]
+        names, amounts = [name for name, _ in pairs], dict(pairs)
         if not colon or not flavor or not amounts or not all(k and v for k, v in amounts.items()):
             raise Usage(
                 f"{flag}: {part!r} is not FLAVOR:RESOURCE=AMOUNT;…, as in h100:cpu=9;memory=36Gi"
             )
-        found.setdefault(flavor, {}).update(amounts)
+        known = found.setdefault(flavor, {})
+        for name in names:
+            if name in known or names.count(name) > 1:
+                raise Usage(f"{flag}: {flavor}:{name} has two amounts")
+        known.update(amounts)
     return found

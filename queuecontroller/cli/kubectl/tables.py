@@ -34,11 +34,21 @@ def workload_lines(
     answer: Mapping[str, Any], options: argparse.Namespace, now: datetime
 ) -> list[str]:
     rows = [["NAMESPACE", "NAME", "LOCALQUEUE", "CLUSTERQUEUE", "STATUS", "AGE", "WHY"]]
-    for one in answer.get("items") or ():
+    items = answer.get("items") or ()
+    serving = {
+        (one["metadata"].get("namespace"), one["metadata"].get("name")): one["spec"]
+        for one in items
+        if one.get("kind") == "LocalQueue"
+    }
+    for one in items:
+        if one.get("kind") == "LocalQueue":
+            continue
         head, spec = one.get("metadata") or {}, one.get("spec") or {}
         admission = (one.get("status") or {}).get("admission") or {}
         word, why = status_of(one)
-        queue, cluster_queue = spec.get("queueName") or "", admission.get("clusterQueue") or ""
+        queue = spec.get("queueName") or ""
+        held = admission or serving.get((head.get("namespace"), queue)) or {}
+        cluster_queue = held.get("clusterQueue") or ""
         if options.status not in ("all", word):
             continue
         if options.localqueue not in ("", queue):

@@ -167,8 +167,9 @@ def _shares(
         },
         "matchConditions": [
             {
-                "name": "made-or-annotated",
-                "expression": f"request.operation == 'CREATE' || {_ANNOTATIONS_CHANGE}",
+                "name": "made-annotated-or-debugged",
+                "expression": "request.operation == 'CREATE'"
+                f" || request.subResource == 'ephemeralcontainers' || {_ANNOTATIONS_CHANGE}",
             }
         ],
         "rules": [
@@ -176,7 +177,7 @@ def _shares(
                 "apiGroups": [""],
                 "apiVersions": ["v1"],
                 "operations": ["CREATE", "UPDATE"],
-                "resources": ["pods"],
+                "resources": ["pods", "pods/ephemeralcontainers"],
                 "scope": "Namespaced",
             }
         ],

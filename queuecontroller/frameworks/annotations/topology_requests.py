@@ -109,8 +109,10 @@ def _domain_of(pod: Document, given: Sequence[tuple[Selector, int]]) -> int | No
 def _rank(pod: Document, request: Mapping[str, Any]) -> int | None:
     labels = at_head(pod).get("labels") or {}
     mine = _number(labels, request.get("podIndexLabel"))
-    if mine is None:
+    first = _number(at_head(pod).get("annotations") or {}, names.INDEX_OFFSET) or 0
+    if mine is None or mine < first:
         return None
+    mine -= first
     group, groups = request.get("subGroupIndexLabel"), request.get("subGroupCount")
     if not group or not isinstance(groups, int) or groups < 1:
         return mine

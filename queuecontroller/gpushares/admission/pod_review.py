@@ -7,7 +7,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from queuecontroller.gpushares.admission.json_patch import patch
-from queuecontroller.gpushares.admission.pod_verdict import Rules, admit, refused_change
+from queuecontroller.gpushares.admission.pod_verdict import (
+    Rules,
+    admit,
+    refused_change,
+    refused_debugging,
+)
 from queuecontroller.gpushares.admission.quota import Quotas
 from queuecontroller.gpushares.admission.resizing import changed, problems
 from queuecontroller.gpushares.admission.usage import is_over, use_of
@@ -41,6 +46,9 @@ def _of_change(
     rules: Rules, quotas: Quotas, asked: Question, old: Mapping[str, Any], now_ns: int
 ) -> Answer:
     refused = refused_change(rules, old, asked.document, asked.user)
+    debugging = refused_debugging(old, asked.document)
+    if debugging and use_of(rules.devices, old, asked.namespace).use:
+        refused += debugging
     wanted = changed(old, asked.document)
     refused += problems(wanted)
     if refused or not wanted or is_over(asked.document):

@@ -29,7 +29,7 @@ from queuecontroller.gpushares.admission.names import (
     unknown,
 )
 from queuecontroller.gpushares.vendors import AskError, Vendor
-from queuecontroller.gpushares.vendors.asks import Container, annotations_of, containers_of
+from queuecontroller.gpushares.vendors.asks import Container, annotations_of, containers_of, table
 from queuecontroller.gpushares.vendors.config import DeviceConfig, Nvidia
 from queuecontroller.scheduler.placement.request import AnnotationError, annotated
 from sluicecommon.hami.names import IGNORE, OPT_OUT, SCHEDULER
@@ -94,6 +94,18 @@ def refused_change(
         return ()
     old, new = annotations_of(before), annotations_of(after)
     return tuple(_forged(key) for key in sorted(rules.names.kept) if old.get(key) != new.get(key))
+
+
+def refused_debugging(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Problem, ...]:
+    """Problems of ephemeral containers (`kubectl debug`) that are added to a pod with devices."""
+    field = "spec.ephemeralContainers"
+    old, new = (table(one, "spec").get("ephemeralContainers") for one in (before, after))
+    known = old if isinstance(old, list) else []
+    added = [one for one in new if one not in known] if isinstance(new, list) else []
+    fix = "use another profile than sysadmin"
+    return tuple(
+        Problem(field, _sees_all(one), fix) for one in added if _is_one(one) and _is_privileged(one)
+    )
 
 
 def admit(rules: Rules, pod: Mapping[str, Any], user: str, ticket: str) -> Verdict:
@@ -299,14 +311,8 @@ def _refusals(
 ) -> Iterable[Problem]:
     """Problems of the pod. `placed` is True if it needs a scheduler that places shares."""
     for one in every:
-        context = one.get("securityContext")
-        if isinstance(context, Mapping) and context.get("privileged") is True:
-            yield Problem(
-                "spec",
-                f"container {one.get('name')} is privileged: it would see every device of the node,"
-                " whatever the pod requests",
-                "take privileged out, or the resources",
-            )
+        if _is_privileged(one):
+            yield Problem("spec", _sees_all(one), "take privileged out, or the resources")
     ours = rules.scheduler and _scheduler(spec) in rules.served | rules.replaced
     if spec.get("nodeName") and ours and placed:
         yield Problem(
@@ -314,6 +320,17 @@ def _refusals(
             "the scheduler chooses the node, because it tracks free device memory and cores",
             "use a node selector: kubernetes.io/hostname: NAME",
         )
+
+
+def _is_privileged(container: Mapping[str, Any]) -> bool:
+    return table(container, "securityContext").get("privileged") is True
+
+
+def _sees_all(container: Mapping[str, Any]) -> str:
+    return (
+        f"container {container.get('name')} is privileged: it would see every device of the node,"
+        " whatever the pod requests"
+    )
 
 
 def _schedule(

@@ -227,10 +227,10 @@ def _workload(reader: Reader, pod_sets: Callable[[Reader], tuple[PodSet, ...]]) 
     requeue = status.child("requeueState")
     annotations = head.child("annotations")
     allowed = annotations.optional_text(ALLOWED_FLAVORS)
-    replaces = annotations.optional_text(REPLACEMENT_FOR)
+    namespace = head.text("namespace")
     priority_class = spec.child("priorityClassRef").optional_text("name")
     return Workload(
-        namespace=head.text("namespace"),
+        namespace=namespace,
         name=head.required("name"),
         uid=head.text("uid"),
         created_ns=head.time_ns("creationTimestamp") or 0,
@@ -247,12 +247,18 @@ def _workload(reader: Reader, pod_sets: Callable[[Reader], tuple[PodSet, ...]]) 
         admission_checks=tuple(_check(one) for one in status.children("admissionChecks")),
         reclaimable_pods=read_reclaimable(status, "reclaimablePods"),
         requeue_state=RequeueState(requeue.whole("count", least=0), requeue.time_ns("requeueAt")),
-        replaces=WorkloadKey(replaces) if replaces else None,
+        replaces=_replaced(annotations.text(REPLACEMENT_FOR), namespace),
         owner_uid=_controller_uid(head),
         allowed_flavors=tuple(one.strip() for one in allowed.split(",")) if allowed else None,
         ready_timeouts_s=_ready_timeouts(annotations.text(WAIT_FOR_PODS_READY)),
         gated_by=annotations.text(GATED_BY),
     )
+
+
+def _replaced(text: str, namespace: str) -> WorkloadKey | None:
+    """The Workload that ends when this one starts. Only one of the same namespace does: whoever may
+    write in a namespace must not end another's."""
+    return WorkloadKey(text) if text.partition("/")[0] == (namespace or "default") else None
 
 
 def _ready_timeouts(text: str) -> tuple[int, int] | None:

@@ -2,6 +2,13 @@
 
 import { h } from "./dom.js";
 
+const NO_FLAVOR = /^couldn't assign flavors to pod set [^:]+: /;
+
+// The reason why a workload is pending, without the words that all of them begin with: for lists.
+export function brief(workload) {
+  return (workload.message || workload.reason || "").replace(NO_FLAVOR, "");
+}
+
 export function link(path, ...text) {
   return h("a", { href: `#/${path}` }, ...text);
 }
@@ -50,11 +57,12 @@ export function facts(rows) {
   return h("dl", { class: "facts" }, rows.filter((row) => row[1] !== undefined && row[1] !== null && row[1] !== "").map(([name, value]) => h("div", { key: name }, h("dt", null, name), h("dd", null, value))));
 }
 
-export function table(caption, heads, rows, empty = "none") {
+// `kind`: a class of the whole; `aligned` gives tables below each other the same columns.
+export function table(caption, heads, rows, empty = "none", kind = "") {
   if (!rows.length) return h("p", { class: "empty" }, empty);
   return h(
     "div",
-    { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
+    { class: `scroll ${kind}`, tabindex: "0", role: "region", "aria-label": caption },
     h(
       "table",
       null,

@@ -132,6 +132,14 @@ def test_a_section_without_effect_is_named(name: str) -> None:
             },
             "outputs.pods: is the number of pods",
         ),
+        (
+            {
+                "resources": {
+                    "transformations": [{"input": "nvidia.com/gpu", "outputs": {"a.io/b": "-1"}}]
+                }
+            },
+            "outputs.a.io/b",
+        ),
         ({"apiVersion": "kueue.x-k8s.io/v1beta2"}, "Configuration of config.kueue"),
     ],
 )

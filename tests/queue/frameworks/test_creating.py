@@ -3,6 +3,7 @@ its pods."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -44,6 +45,52 @@ def test_a_queued_job_is_suspended_when_it_is_made(name: str) -> None:
     del holder[fw.suspend[-1]]
     assert not is_suspended(fw, document)
     assert is_suspended(fw, merged(document, on_create(fw, document)))
+
+
+@pytest.mark.parametrize("launcher_works", [False, True])
+def test_workers_are_numbered_from_one_where_the_launcher_is_one(launcher_works: bool) -> None:
+    document = sample("kubeflow.org/mpijob")
+    fw = framework_of(document)
+    assert fw is not None
+    document["spec"]["runLauncherAsWorker"] = launcher_works
+    made = merged(document, on_create(fw, document))
+    head = at(made, ("spec", "mpiReplicaSpecs", "Worker", "template", "metadata"))
+    offset = at(head, ("annotations", "kueue.x-k8s.io/pod-index-offset"))
+    assert offset == ("1" if launcher_works else ABSENT)
+    del document["spec"]["mpiReplicaSpecs"]["Worker"]
+    assert on_create(fw, document) == {}, "a launcher alone"
+
+
+def test_numbers_that_would_make_many_objects_are_refused_at_once() -> None:
+    most = 2**31 - 1
+    document = sample("jobset.x-k8s.io/jobset")
+    fw = framework_of(document)
+    assert fw is not None
+    one = document["spec"]["replicatedJobs"][0]
+    one["replicas"] = most
+    one["template"]["spec"] |= {"parallelism": most, "completions": most}
+    with pytest.raises(ManifestError, match="more than 2147483647"):
+        workload_of(fw, document, queue="q")
+    wrapped = sample("workload.codeflare.dev/appwrapper")
+    inner = wrapped["spec"]["components"][0]
+    for _ in range(20):
+        inner = {"template": {**wrapped, "spec": {"components": [inner]}}}
+    wrapped["spec"]["components"] = [inner]
+    fw = framework_of(wrapped)
+    assert fw is not None
+    with pytest.raises(ManifestError):
+        workload_of(fw, wrapped, queue="q")
+
+
+def test_names_made_of_a_name_with_dots_are_good() -> None:
+    document = sample("batch/job")
+    document["metadata"]["name"] = "train.v1.2"
+    fw = framework_of(document)
+    assert fw is not None
+    assert workload_name(fw, document).startswith("job-train.v1.2-")
+    for name in ("a.b", "a." * 40 + "b"):
+        assert re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", group_of_set(name))
+        assert len(group_of_set(name)) <= 63, "it is the value of a label"
 
 
 def test_a_job_without_a_queue_gets_the_default_one_where_there_is_one() -> None:

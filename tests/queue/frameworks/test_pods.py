@@ -201,7 +201,7 @@ def test_a_serving_group_goes_on_with_new_pods() -> None:
     assert sorted(cluster.running) == ["s-0", "s-1"]
 
 
-@pytest.mark.parametrize("text", [None, "", "many", "-1", "99999999"])
+@pytest.mark.parametrize("text", [None, "", "many", "-1", "99999999", "2000000000"])
 def test_a_group_without_a_count_is_refused_by_the_field(text: str | None) -> None:
     one = made_pod("a", "group", 3)
     if text is None:

@@ -492,6 +492,16 @@ def test_a_spark_application_that_is_submitted_again_is_not_over() -> None:
     assert finished(fw, world.document) is not None
 
 
+def test_a_rayjob_that_ray_refuses_has_failed() -> None:
+    document = sample("ray.io/rayjob")
+    fw = framework_of(document)
+    assert fw is not None
+    document["status"] = {"jobDeploymentStatus": "ValidationFailed", "message": "no head"}
+    ended = finished(fw, document)
+    assert ended is not None
+    assert not ended.success
+
+
 @pytest.mark.parametrize(("up", "ready"), [(0, False), (1, True)])
 def test_a_spark_application_is_ready_with_its_fewest_executors(up: int, ready: bool) -> None:
     document = sample("sparkoperator.k8s.io/sparkapplication")

@@ -140,6 +140,15 @@ def test_a_wrong_size_is_told_by_the_field() -> None:
     assert "spec.leaderWorkerTemplate.size: must be from 1 to" in str(refused.problems[0])
 
 
+@pytest.mark.parametrize("replicas", [-1, 2_000_000_000, 2**63])
+def test_a_wrong_number_of_groups_is_told_by_the_field(replicas: int) -> None:
+    document = workers()
+    document["spec"]["replicas"] = replicas
+    ((_, refused),) = reconcile_set(document, [])
+    assert isinstance(refused, Refuse)
+    assert "spec.replicas: must be from 0 to" in str(refused.problems[0])
+
+
 @given(data=st.data(), wrong=WRONG)
 def test_a_wrong_value_anywhere(data: st.DataObject, wrong: Any) -> None:
     document = {**workers(), "status": {"replicas": 2, "updatedReplicas": 2}}

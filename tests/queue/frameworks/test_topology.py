@@ -93,6 +93,17 @@ def test_numbers_within_groups() -> None:
     assert found == {"0-0": "a", "0-1": "a", "1-0": "b", "1-1": "b"}
 
 
+def test_numbers_that_begin_with_one() -> None:
+    """An MPIJob whose launcher is worker 0."""
+    pods = [pod(name, number) for name, number in (("x", 3), ("y", 1), ("z", 2))]
+    for one in pods:
+        one["metadata"]["annotations"] = {"kueue.x-k8s.io/pod-index-offset": "1"}
+    assert hosts(pods) == {"y": "a", "z": "a", "x": "b"}
+    assert hosts(pods[:1]) == {"x": "b"}
+    pods[0]["metadata"]["labels"][INDEX] = "0"
+    assert len(hosts(pods)) == 3, "a number before the first is none"
+
+
 @pytest.mark.parametrize("seed", range(100))
 def test_no_domain_gets_more_than_it_was_given(seed: int) -> None:
     random = Random(seed)

@@ -340,6 +340,24 @@ def test_a_time_limit_is_read_of_a_jobs_label() -> None:
     assert workload.max_execution_s == 60
 
 
+@pytest.mark.parametrize(
+    ("namespace", "text", "replaced"),
+    [
+        ("team", "team/first", "team/first"),
+        ("", "default/first", "default/first"),
+        ("team", "other/first", None),
+        ("team", "first", None),
+        ("team", "", None),
+    ],
+)
+def test_only_a_slice_of_its_own_namespace_is_replaced(
+    namespace: str, text: str, replaced: str | None
+) -> None:
+    name = "kueue.x-k8s.io/workload-slice-replacement-for"
+    head = {"name": "w", "namespace": namespace, "annotations": {name: text}}
+    assert read_workload({"metadata": head, "spec": {}}).replaces == replaced
+
+
 def test_a_workloads_own_class_decides_over_its_pods() -> None:
     classes = """
 kind: WorkloadPriorityClass

@@ -258,6 +258,27 @@ def test_a_closed_preemption_gate_keeps_a_workload_from_preempting(gates: bool) 
     assert (waiting.reason is PendingReason.ADMISSION_GATED) is gates
 
 
+def test_amounts_of_63_bits_are_counted_exactly_and_never_lent_twice() -> None:
+    """The quota of a cohort is bounded, so that two such queues lend each other nothing."""
+    most = 2**63 - 1
+    made = scheduler(
+        cluster_queue("a", group(default=quota(most)), cohort="all"),
+        cluster_queue("b", group(default=quota(most)), cohort="all"),
+    )
+    made.submit(workload("first", "a", most))
+    made.submit(workload("second", "a", most, created_ns=2))
+    made.submit(workload("third", "a", 1, created_ns=3))
+    assert started(made) == ["first"]
+    assert started(made) == []
+    assert used(made, "a") == {"default/gpu": most}
+    made.release(key("first"))
+    assert used(made, "a") == {}
+    assert started(made) == ["second"]
+    made.release(key("second"))
+    assert started(made) == ["third"]
+    assert used(made, "a") == {"default/gpu": 1}
+
+
 @pytest.mark.parametrize(("size", "starts"), [(8, True), (9, False)])
 def test_a_larger_slice_takes_the_place_of_the_running_one(size: int, starts: bool) -> None:
     made = scheduler(cluster_queue("q", EIGHT))

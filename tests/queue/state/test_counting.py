@@ -44,6 +44,27 @@ def only(waits: Waits) -> tuple[tuple[str, ...], float]:
     return labels, found.total
 
 
+def test_no_wait_is_negative_where_the_clock_is_behind_the_api_servers() -> None:
+    figures = Figures()
+    counting = Counting(figures)
+    one = workload("w", "lq", 1, created_ns=QUEUED_S * SECOND)
+    counting.reserved(one, "cq", (QUEUED_S - 5) * SECOND)
+    one = conditions.reserved(one, "cq", QUEUED_S * SECOND, admission=Admission("cq", ()))
+    counting.admitted(one, "cq", (), (QUEUED_S - 5) * SECOND)
+    one = conditions.admitted(one, QUEUED_S * SECOND)
+    after = conditions.with_condition(
+        one, "PodsReady", True, "Started", "", (QUEUED_S - 4) * SECOND
+    )
+    counting.changed(one, after, (QUEUED_S - 4) * SECOND)
+    for waits in (
+        figures.reserve_wait,
+        figures.admit_wait,
+        figures.ready_wait,
+        figures.admitted_ready,
+    ):
+        assert only(waits.cluster)[1] == only(waits.local)[1] == 0.0
+
+
 def test_every_wait_is_measured_from_where_kueue_measures_it() -> None:
     figures, _, _ = counted(checks=True)
     for waits, seconds in (

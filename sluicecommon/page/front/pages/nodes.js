@@ -2,10 +2,10 @@
 
 import { h } from "../dom.js";
 import { age, bytes, percent } from "../format.js";
-import { badge, facts, link, List, sparkline, table, to } from "../parts.js";
+import { badge, facts, link, List, sparkline, table, to, tone } from "../parts.js";
 import { ask } from "../store.js";
 import { detections } from "./others.js";
-import { gpuBar, holders, sums } from "./overview.js";
+import { BARS, gpuBar, holders, sums } from "./overview.js";
 
 const list = { current: null };
 
@@ -23,7 +23,7 @@ export function nodes(app) {
     .filter((one) => (!state || one.state === state) && (!wanted || one.name.toLowerCase().includes(wanted) || (byNode.get(one.name) || []).some((gpu) => (gpu.type || "").toLowerCase().includes(wanted))))
     .sort((a, b) => a.name.localeCompare(b.name, undefined, { numeric: true }));
   const held = holders(store);
-  list.current ||= new List("Nodes", ["node", "state", "GPUs", "memory granted", "time granted", "time achieved", ""], () => (app.narrow ? 132 : 48), () => app.redraw());
+  list.current ||= new List("Nodes", ["node", "state", "GPUs", "memory granted", "time granted", "time achieved", "memory by holder"], () => (app.narrow ? 132 : 48), () => app.redraw());
   return [
     h("h1", null, "Nodes"),
     h(
@@ -33,6 +33,7 @@ export function nodes(app) {
       h("label", null, "State ", h("select", { value: state, on: { change: (event) => app.filter({ state: event.target.value }) } }, ["", "Ready", "Away", "Lost"].map((one) => h("option", { key: one, value: one }, one || "any")))),
       h("output", null, `${found.length} of ${store.size("Node")}`),
     ),
+    h("p", { class: "hint" }, BARS),
     list.current.view(
       found,
       (node) => {
@@ -116,6 +117,7 @@ export function node(app, name) {
     ]),
     onNode ? null : h("p", null, link(`object/Node//${to(name)}`, "YAML")),
     onNode ? null : detections(app, name),
+    gpus.length ? h("p", { class: "hint" }, BARS) : null,
     gpus.map((gpu) =>
       h(
         "section",
@@ -151,7 +153,7 @@ export function grantTable(app, held, gpu) {
     held.map(({ who, memory, share, profile, work }) => ({
       key: `${work.ns}/${work.name}`,
       cells: [
-        onNode ? link(`grants/${to(work.ns, work.name)}`, who) : work.workload ? [link(`workloads/${to(work.ns, work.workload.split("/")[1])}`, who), work.pod ? ` ${work.pod}` : ""] : `${who} (pod)`,
+        [h("span", { class: `swatch ${tone(who)}`, "aria-hidden": "true" }), onNode ? link(`grants/${to(work.ns, work.name)}`, who) : work.workload ? [link(`workloads/${to(work.ns, work.workload.split("/")[1])}`, who), work.pod ? ` ${work.pod}` : ""] : `${who} (pod)`],
         profile ? `MIG ${profile}` : bytes(memory),
         bytes(work.used),
         work.policy === "elastic" ? "weighted" : percent(share),
@@ -162,5 +164,6 @@ export function grantTable(app, held, gpu) {
       ],
     })),
     "No grants on this GPU.",
+    "aligned",
   );
 }

@@ -80,7 +80,7 @@ export function events(app) {
     onNode ? null : h("p", { class: "hint" }, "Decisions and their results since this page was first opened; each workload's page has its full history."),
     table(
       "Events, newest first",
-      onNode ? ["time", "level", "kind", "description", "evidence"] : ["time", "event", "object", ""],
+      onNode ? ["time", "level", "kind", "description", "evidence"] : ["time", "event", "object", "details"],
       found.slice(0, 300).map((one) => ({
         key: one.name,
         cells: onNode

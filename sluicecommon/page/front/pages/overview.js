@@ -2,10 +2,12 @@
 
 import { h } from "../dom.js";
 import { age, bytes, count, percent, time } from "../format.js";
-import { badge, bar, link, table, tile, to, tone } from "../parts.js";
+import { badge, bar, brief, link, table, tile, to, tone } from "../parts.js";
 
 const MAX_GPUS = 400;
 const MAX_QUEUES = 12;
+
+export const BARS = "One bar per GPU: a colour for each holder of its memory; the mark is the memory in use.";
 
 export function gpuBar(gpu, work) {
   const total = gpu.memory || 1;
@@ -135,10 +137,8 @@ export function overview(app) {
       gpus.length ? tile("GPUs", `${total.well} / ${gpus.length}`, "healthy") : null,
       nodes.length && !onNode ? tile("nodes", `${ready} / ${nodes.length}`, "ready") : null,
       gpus.length ? tile("idle GPUs", String(idle(gpus).length), "healthy, without a grant") : null,
-      gpus.length ? tile("GPU memory granted", percent(total.given / (total.memory || 1)), `${bytes(total.given)} of ${bytes(total.memory)}`) : null,
-      total.known ? tile("GPU memory in use", percent(total.used / total.known), bytes(total.used)) : null,
-      gpus.length ? tile("GPU time granted", percent(total.share / gpus.length)) : null,
-      total.measured ? tile("GPU time achieved", percent(total.busy / total.measured), "mean of all GPUs") : null,
+      gpus.length ? tile("GPU memory granted", percent(total.given / (total.memory || 1)), `${bytes(total.given)} of ${bytes(total.memory)}${total.known ? `; ${percent(total.used / total.known)} in use` : ""}`) : null,
+      gpus.length ? tile("GPU time granted", percent(total.share / gpus.length), total.measured ? `${percent(total.busy / total.measured)} achieved` : undefined) : null,
       onNode ? tile("grants", String(grants.length)) : null,
       onNode ? null : tile("running", String((phases.Running || 0) + (phases.Admitted || 0))),
       onNode ? null : tile("pending", String((phases.Pending || 0) + (phases.QuotaReserved || 0) + (phases.Paused || 0))),
@@ -154,7 +154,7 @@ export function overview(app) {
             ["workload", "ClusterQueue", "pending for", "reason"],
             waits.map((one) => ({
               key: `${one.ns}/${one.name}`,
-              cells: [link(`workloads/${to(one.ns, one.name)}`, `${one.ns}/${one.name}`), one.cq ? link(`clusterqueues/${to(one.cq)}`, one.cq) : "none", age(one.created), one.message || one.reason || ""],
+              cells: [link(`workloads/${to(one.ns, one.name)}`, `${one.ns}/${one.name}`), one.cq ? link(`clusterqueues/${to(one.cq)}`, one.cq) : "none", age(one.created), h("span", { title: one.message || "" }, brief(one))],
             })),
           ),
         )
@@ -179,7 +179,7 @@ export function overview(app) {
           "section",
           { "aria-labelledby": "o-gpus" },
           h("h2", { id: "o-gpus" }, "GPU memory by grant"),
-          h("p", { class: "hint" }, "One bar per GPU: a colour for each holder of its memory; the mark is the memory in use."),
+          h("p", { class: "hint" }, BARS),
           h(
             "ul",
             { class: "squares" },
@@ -198,7 +198,7 @@ export function overview(app) {
           h("h2", { id: "o-queues" }, "Queue lengths"),
           table(
             "ClusterQueues by pending workloads",
-            ["ClusterQueue", "holding quota", "pending", ""],
+            ["ClusterQueue", "holding quota", "pending", "solid: holding quota, striped: pending"],
             queues.slice(0, MAX_QUEUES).map((one) => ({
               key: one.name,
               cells: [

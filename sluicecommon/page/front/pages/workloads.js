@@ -3,11 +3,16 @@
 import { actionsOf } from "../actions.js";
 import { h } from "../dom.js";
 import { age, bytes, duration, percent, time } from "../format.js";
-import { badge, facts, link, List, table, to } from "../parts.js";
+import { badge, brief, facts, link, List, table, to } from "../parts.js";
 import { ask } from "../store.js";
 
 const kept = { list: null, version: -1, key: "", found: [] };
 const PHASES = ["Pending", "QuotaReserved", "Admitted", "Running", "Paused", "Preempted", "Held", "Finished"];
+
+// A long text in a row of the list, whose tooltip has all of it.
+function wrapped(text, shown = text) {
+  return h("span", { class: "text", title: text }, shown);
+}
 
 function rank(one) {
   return PHASES.indexOf(one.phase) + 1 || 99;
@@ -60,8 +65,8 @@ export function workloads(app) {
           badge(one.phase),
           one.position ? `${one.position} of ${one.waiting}` : "",
           one.cq || "",
-          one.asks || Object.entries(one.requests || {}).map(([name, value]) => `${name} ${value}`).join(", "),
-          h("span", { title: one.message || "" }, one.message || one.reason || ""),
+          wrapped(one.asks || Object.entries(one.requests || {}).map(([name, value]) => `${name} ${value}`).join(", ")),
+          wrapped(one.message || one.reason || "", brief(one)),
           one.estimate === undefined ? "" : `about ${duration(one.estimate)}`,
           age(one.created),
         ],
@@ -160,14 +165,14 @@ export function workload(app, namespace, name) {
       ),
     ),
     found && found.checks.length ? h("section", { "aria-labelledby": "w-checks" }, h("h2", { id: "w-checks" }, "Admission checks"), table("Admission checks", ["check", "state", "message"], found.checks.map((one) => ({ key: one.name, cells: [one.name, badge(one.state), one.message] })))) : null,
-    found && found.conditions.length ? h("section", { "aria-labelledby": "w-cond" }, h("h2", { id: "w-cond" }, "Conditions"), table("Conditions", ["condition", "", "reason", "message", "since"], found.conditions.map((one) => ({ key: one.type, cells: [one.type, one.status ? "true" : "false", one.reason, one.message, time(one.at)] })))) : null,
+    found && found.conditions.length ? h("section", { "aria-labelledby": "w-cond" }, h("h2", { id: "w-cond" }, "Conditions"), table("Conditions", ["condition", "status", "reason", "message", "since"], found.conditions.map((one) => ({ key: one.type, cells: [one.type, one.status ? "true" : "false", one.reason, one.message, time(one.at)] })))) : null,
     found
       ? h(
           "section",
           { "aria-labelledby": "w-hist" },
           h("h2", { id: "w-hist" }, "History"),
           evicted.length ? h("p", null, `Evicted or refused ${evicted.length} times in the recorded events.`) : null,
-          table("Audit trail", ["time", "event", ""], found.events.map((one, at) => ({ key: at, cells: [time(one.at), badge(one.kind), one.text] })), "No recorded events: in mode kubernetes, kubectl describe shows its events."),
+          table("Audit trail", ["time", "event", "details"], found.events.map((one, at) => ({ key: at, cells: [time(one.at), badge(one.kind), one.text] })), "No recorded events: in mode kubernetes, kubectl describe shows its events."),
         )
       : null,
     h("p", null, link(`object/Workload/${to(namespace, name)}`, "YAML")),

@@ -145,6 +145,30 @@ def test_a_privileged_container_is_refused(plane: ControlPlane) -> None:
         plane.api.create("pods", "team", document)
 
 
+@pytest.mark.parametrize(
+    ("limits", "context", "refused"),
+    [
+        ({MEM: 1}, {"privileged": True}, True),
+        ({MEM: 1}, {"runAsUser": 1000}, False),
+        ({"cpu": "1"}, {"privileged": True}, False),
+    ],
+    ids=["privileged", "another profile", "a pod without devices"],
+)
+def test_so_is_one_that_is_added_to_debug_a_pod_with_devices(
+    plane: ControlPlane, limits: dict[str, Any], context: dict[str, Any], refused: bool
+) -> None:
+    name = f"debugged-{'-'.join(context).lower()}-{len(str(limits))}"
+    made = plane.api.create("pods", "team", pod(name, limits))
+    debugger = {"name": "debugger", "image": "none", "securityContext": context}
+    made["spec"]["ephemeralContainers"] = [debugger]
+    path = f"{PODS}/{name}/ephemeralcontainers"
+    if refused:
+        with pytest.raises(ApiError, match="container debugger is privileged"):
+            plane.api.call("PUT", path, made)
+    else:
+        plane.api.call("PUT", path, made)
+
+
 def test_who_opts_out_is_left_alone(plane: ControlPlane) -> None:
     document = pod("opted-out", {MEM: 5})
     document["metadata"]["labels"] = {"hami.io/webhook": "ignore"}

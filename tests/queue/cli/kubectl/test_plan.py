@@ -28,6 +28,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
         ("list rf", ("get", "resourceflavors.kueue.x-k8s.io")),
         ("list lq -A", ("get", "localqueues.kueue.x-k8s.io", "--all-namespaces")),
         ("list wl -n team", ("get", "workloads.kueue.x-k8s.io", "-o", "json", "--namespace", "team")),
+        ("list wl -c a -A", ("get", "workloads.kueue.x-k8s.io,localqueues.kueue.x-k8s.io", "-o", "json", "--all-namespaces")),
         ("pending cq a", ("get", "--raw", "/apis/visibility.kueue.x-k8s.io/v1beta2/clusterqueues/a/pendingworkloads")),
         ("pending lq q -n team", ("get", "--raw", "/apis/visibility.kueue.x-k8s.io/v1beta2/namespaces/team/localqueues/q/pendingworkloads")),
         ("describe cq a", ("describe", "clusterqueues.kueue.x-k8s.io", "a")),
@@ -56,6 +57,10 @@ def test_a_verb_is_a_run_of_kubectl(words: str, expected: tuple[str, ...]) -> No
         ("create cq a --nominal-quota h100", "is not FLAVOR:RESOURCE=AMOUNT"),
         ("create cq a --nominal-quota h100:cpu", "is not FLAVOR:RESOURCE=AMOUNT"),
         ("create cq a --nominal-quota h:cpu=1 --borrowing-limit h:memory=1Gi", "h:memory has no nominal"),
+        ("create cq a --nominal-quota h:cpu=1;cpu=2", "h:cpu has two amounts"),
+        ("create cq a --nominal-quota h:cpu=1,h:cpu=1", "h:cpu has two amounts"),
+        ("list wl -o yaml", "kubectl sluice get wl"),
+        ("list wl --output=json", "kubectl sluice get wl"),
         ("create rf a --node-labels x", "is not NAME=VALUE"),
         ("create rf a --node-taints x=y", "is not NAME=VALUE:EFFECT"),
         ("create lq a", "--clusterqueue"),
@@ -136,6 +141,28 @@ def test_workloads_are_listed_by_status_and_queue() -> None:
     assert workload_lines({"items": None}, make_parser().parse_args(["list", "wl"]), NOW) == [
         "none"
     ]
+
+
+def test_a_pending_workload_is_in_the_cluster_queue_of_its_local_queue() -> None:
+    local = {
+        "kind": "LocalQueue",
+        "metadata": {"name": "q", "namespace": "team"},
+        "spec": {"clusterQueue": "a"},
+    }
+    moved = workload("moved", "QuotaReserved", "Admitted")
+    moved["status"]["admission"] = {"clusterQueue": "b"}
+    answer = {"items": [local, workload("waits"), workload("other", queueName="r"), moved]}
+    options, _ = make_parser().parse_known_args(["list", "wl", "-c", "a", "--status", "pending"])
+    (line,) = workload_lines(answer, options, NOW)[1:]
+    assert line.split()[:5] == ["team", "waits", "q", "a", "pending"]
+    options, _ = make_parser().parse_known_args(["list", "wl", "-c", "b"])
+    assert [line.split()[1] for line in workload_lines(answer, options, NOW)[1:]] == ["moved"]
+
+
+def test_a_decimal_amount_and_a_last_semicolon_are_taken() -> None:
+    text = plan(["create", "cq", "a", "--nominal-quota", "h:cpu=1.5;memory=1.5Gi;"]).given
+    (group,) = json.loads(text)["spec"]["resourceGroups"]
+    assert [one["nominalQuota"] for one in group["flavors"][0]["resources"]] == ["1.5", "1.5Gi"]
 
 
 def test_who_waits_is_listed_in_order_from_one() -> None:

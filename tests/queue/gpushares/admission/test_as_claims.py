@@ -79,6 +79,18 @@ def test_every_container_has_its_own_beside_claims_that_are_there() -> None:
     assert templates_of(made)["sluice-0"] == "sluice-share-1-3mi-0"
 
 
+def test_no_name_comes_from_the_pods() -> None:
+    """A pod may have dots in its name, which the name of a claim in its spec may not."""
+    document = pod({GPU: "1", MEM: "4000", CORES: "30"})
+    expected = admitted(document)["spec"]
+    document["metadata"]["name"] = "train.v1.2"
+    assert admitted(document)["spec"] == expected
+    for one in expected["resourceClaims"]:
+        for name in one.values():
+            assert name.replace("-", "").isalnum()
+            assert len(name) <= 63
+
+
 @pytest.mark.parametrize(
     ("document", "said"),
     [

@@ -177,6 +177,8 @@ def test_a_counter_counts_the_most_that_a_device_that_is_meant_consumes() -> Non
         (template(allocationMode="All"), "'All' has no number"),
         (template(count=7), "2 published devices match, 7 are requested"),
         (template(count=0), "must be from 1 to"),
+        (template(count=2**31), "must be from 1 to"),
+        (template(count=2**63 - 1, capacity={"requests": {"memory": "1Ti"}}), "must be from 1 to"),
         (
             template(capacity={"requests": {"memory": "90Gi"}}),
             "no matching device has enough capacity",

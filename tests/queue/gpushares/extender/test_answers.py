@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from queuecontroller.gpushares.extender.answers import STOPPED
-from queuecontroller.gpushares.extender.pods import HAMI, PodPlace, read_pod
+from queuecontroller.gpushares.extender.pods import HAMI, PodPlace, read_place, read_pod
 from queuecontroller.gpushares.extender.verdicts import FITS, Verdicts, place_on, why_not
 from queuecontroller.scheduler.placement.request import SHARE_POLICY
 from tests.queue.gpushares.extender.rooms import (
@@ -222,6 +222,18 @@ def test_an_init_container_takes_of_what_the_others_have_later() -> None:
     assert main.memory_bytes == 30_000 * MIB
 
 
+def test_a_pod_whose_init_container_alone_asks_is_placed_and_goes_whole() -> None:
+    one = extender({"a": node("a", 1)})
+    room = free(one.stock)
+    asked = pod(count=0, before={"gpumem": 4000})
+    assert one.filter(asked, ["a"]).names == ("a",)
+    place = bind(one, asked, "a")
+    assert sum(share.memory_bytes for share in place.held) == 4000 * MIB
+    one.ledger.take(pod(count=0, before={"gpumem": 4000}, bound=place))
+    one.ledger.drop("u-p")
+    assert free(one.stock) == room
+
+
 def test_whole_pods_on_a_node_that_has_too_little_for_all_their_containers() -> None:
     one = extender({"a": node("a", 1)})
     asked = pod(gpumem=50_000, side={"gpumem": 40_000})
@@ -256,6 +268,59 @@ def test_cards_are_picked_by_number_and_mode(annotations: dict[str, str], on: se
     assert not passed.names
     why = {**passed.failed, **passed.hopeless}["n"]
     assert ("do not match its GPU selection" in why) == (len(on) < 4)
+
+
+@pytest.mark.parametrize("value", ["", ",", " , ", "A100,", " A100 , L40 ", "l40,,"])
+@pytest.mark.parametrize("kind", ["gputype", "gpuuuid"])
+def test_empty_members_of_a_list_choose_nothing(kind: str, value: str) -> None:
+    """No card is an A100 or an L40: a list of these excludes none, and admits none if it has any."""
+    one = extender({"n": node("n")})
+    excluded = pod(gpumem=1000, annotations={f"nvidia.com/nouse-{kind}": value})
+    assert one.filter(excluded, ["n"]).names
+    wanted = pod(gpumem=1000, annotations={f"nvidia.com/use-{kind}": value})
+    assert bool(one.filter(wanted, ["n"]).names) is not any(map(str.isalnum, value))
+
+
+def test_models_are_compared_without_regard_to_case() -> None:
+    one = extender({"n": node("n")})
+    for value, fits in (("h100", True), ("nvidia-h200, H100", True), ("h200", False)):
+        asked = pod(gpumem=1000, annotations={"nvidia.com/use-gputype": value})
+        assert bool(one.filter(asked, ["n"]).names) is fits
+
+
+LONG = ".".join(["node-of-a-rack"] * 8)
+
+
+@pytest.mark.parametrize("name", ["ip-10-0-0-1.eu-central-1.compute.internal", LONG])
+def test_a_node_with_a_long_name_and_dots_is_placed_on(name: str) -> None:
+    one = extender({name: node(name)})
+    asked = pod("train.v1.2", gpumem=1000)
+    assert one.filter(asked, [name]).names == (name,)
+    place = bind(one, asked, name)
+    assert place.node == name
+    assert read_place(place.text()) == place
+
+
+def test_what_was_asked_for_in_percent_comes_back() -> None:
+    one = extender({"n": node("n", 1)})
+    room = free(one.stock)
+    for number in range(20):
+        asked = pod(f"p{number}", gpumem_percentage=100)
+        assert one.filter(asked, ["n"]).names
+        place = bind(one, asked, "n")
+        one.ledger.take(pod(f"p{number}", gpumem_percentage=100, bound=place))
+        assert not one.filter(pod("next", gpumem=1), ["n"]).names
+        one.ledger.drop(f"u-p{number}")
+        assert free(one.stock) == room
+
+
+def test_a_node_that_has_not_reported_takes_no_pod_and_leaves_no_trace() -> None:
+    one = extender({"n": node("n")})
+    room = free(one.stock)
+    answer = one.filter(pod(gpumem=1000), ["template-node-xyz", "n"])
+    assert answer.names == ("n",)
+    assert "template-node-xyz" in {**answer.failed, **answer.hopeless}
+    assert free(one.stock) == room
 
 
 @pytest.mark.parametrize(

@@ -267,6 +267,17 @@ def test_pods_of_a_failed_node_go_elsewhere_in_its_rack() -> None:
     assert replaced(room, one, "d") == {"a": 4, "b": 3}, "nothing of it was there"
 
 
+def test_a_rack_whose_name_another_begins_with_is_another_rack() -> None:
+    others = [node(f"x{n}", rack, 9) for n, rack in enumerate(("r10", "r1-a", "r", "r11"))]
+    room = room_of(node("a", "r1"), node("b", "r1"), *others)
+    one = workload("one", {"a": 4, "b": 3}, required="rack")
+    room.restored(one)
+    room.ground.drop_node("b")
+    assert replaced(room, one, "b") is None
+    room.ground.put_node(node("c", "r1"))
+    assert replaced(room, one, "b") == {"a": 4, "c": 3}
+
+
 def test_all_of_it_was_on_the_node_that_failed() -> None:
     room = room_of(node("a", "r1"), node("b", "r1", 2), node("c", "r2"))
     one = workload("one", {"a": 3}, required=HOSTNAME)
