@@ -176,13 +176,14 @@ class TurnPlanner:
         for gpu, here in gpus.items():
             tied = _tied(gpu, active)
             layout = self._in_turns({g: active[g] for g in tied}, now_ns)
-            lengths = self._launches_ns(gpu, layout[gpu])
-            known = (
+            situation = (
                 tuple(here),
                 tuple((tuple(active[g]), tuple(layout[g])) for g in tied),
-                lengths,
                 self._rules_on(tied),
             )
+            if self._planned.get(gpu, ((),))[0] != situation:
+                self._lengths.pop(gpu, None)  # New windows are made for the launches as they are.
+            known = (situation, self._launches_ns(gpu, layout[gpu]))
             if self._planned.get(gpu) == known:
                 continue
             # The epoch must be later than any of a planner that ran before us.
@@ -259,7 +260,7 @@ class TurnPlanner:
         turn = self._turns.get(key)
         if turn is None or turn.mode is not TurnMode.LEASE:
             return False
-        quantum, period = turn.lease_quantum_ns, turn.lease_period_ns
+        quantum, period = turn.lease_quantum_ns - turn.switch_ns, turn.lease_period_ns
         as_planned = lost_at_the_end(quantum, period, planned_ns)
         return lost_at_the_end(quantum, period, seen_ns) > as_planned + WORSE_FIT
 
