@@ -75,8 +75,11 @@ class Cycle:
         self._now_ns = now_ns
         self._preemptor = Preemptor(cache, settings, classic_targets, fair_targets, now_ns)
         self._room = room
-        steps = settings.room_steps_per_cycle
-        self._search = RoomSearch(cache, room, now_ns, steps) if room is not None else None
+        self._search = (
+            RoomSearch(cache, room, now_ns, settings, self._yielding.victims_of)
+            if room is not None
+            else None
+        )
         self._preempted: dict[QuotaNode, dict[WorkloadKey, WorkloadInfo]] = {}
         """Victims of this cycle, by root of their cohort tree."""
         self._gone: dict[QuotaNode, _Usages] = {}

@@ -24,7 +24,7 @@ from queuecontroller.scheduler.model.objects import (
     Workload,
     WorkloadKey,
 )
-from queuecontroller.scheduler.model.reasons import FINISHED
+from queuecontroller.scheduler.model.reasons import FINISHED, PreemptionReason
 from queuecontroller.scheduler.model.settings import (
     AdmissionFairSharing,
     EngineSettings,
@@ -506,10 +506,13 @@ class Scheduler:
         if entry.deferred:
             self._note_look_again(cycle, queue, at_once=True)
             return True
-        if self.room is not None and entry.status is not Status.PREEMPTING:
+        if entry.status is Status.PREEMPTING:
+            # The victims of a consolidation may be in other trees: their room is what changes.
+            if any(one.reason is PreemptionReason.CONSOLIDATION for one in entry.targets):
+                self._tree_of(queue.name).lacks_room = True
+        elif self.room is not None:
             self.room.release(info.key)
-            tree = self._tree_of(queue.name)
-            tree.lacks_room |= entry.reason in NO_ROOM
+            self._tree_of(queue.name).lacks_room |= entry.reason in NO_ROOM
         if entry.status is Status.PREEMPTING:
             if queue.strategy is QueueingStrategy.BEST_EFFORT_FIFO:
                 queue.keep_first(info)

@@ -263,6 +263,11 @@ class EngineOptions:
     """WorkloadPriorityClasses that are never preempted."""
     preempted_rests_s: float = _number(0.0, 0.0, 86_400.0)
     """Seconds until a preempted workload is requeued. 0: at once."""
+    consolidation: bool = False
+    """Restart workloads on other GPUs where a pending one fits nowhere else: those that permit it
+    by the annotation `sluice.dev/consolidation: restart`, theirs or their ClusterQueue's."""
+    consolidation_cooldown_s: float = _number(3600.0, 0.0, 31_536_000.0)
+    """Seconds in which a workload that was restarted for another one is not restarted again."""
     pods_ready_timeout_s: int = _number(0, 0, 604_800)
     """Seconds from admission until all pods must run; 0: no limit."""
     pods_ready_attempts: int = _number(0, 0, 1000)

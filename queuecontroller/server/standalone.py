@@ -156,6 +156,7 @@ def book_settings(settings: Settings) -> BookSettings:
             fair_sharing=engine.fair_sharing,
             omitted_resource_is_unlimited=engine.omitted_resource_is_unlimited,
             missing_selector_admits_all=engine.missing_selector_admits_all,
+            consolidation=engine.consolidation,
             requeue_delay_ns=int(engine.requeue_delay_s * SECOND_NS),
             protection=PreemptionProtection(
                 reclaim_ns=int(engine.protect_from_reclaim_s * SECOND_NS),
@@ -166,6 +167,7 @@ def book_settings(settings: Settings) -> BookSettings:
                 ),
             ),
         ),
+        move_cooldown_ns=int(engine.consolidation_cooldown_s * SECOND_NS),
         preempted_rests_ns=int(engine.preempted_rests_s * SECOND_NS),
         pods_ready=PodsReadySettings(
             timeout_s=engine.pods_ready_timeout_s or None,

@@ -79,6 +79,8 @@ class BookSettings:
     """Workloads per user, including finished ones."""
     preempted_rests_ns: int = 0
     """Delay before a preempted workload is queued again."""
+    move_cooldown_ns: int = 0
+    """Time after a move in which a workload is not moved again."""
     balanced_topology: bool = False
     """True if pods that prefer a topology are spread evenly over their domains."""
 
@@ -107,7 +109,9 @@ class Book:
         self.journal = Journal()
         self.catalogue = Catalogue()
         self.nodes = Nodes(self.journal, settings.lease_s, settings.lost_after_s)
-        self.nodes_room = NodesRoom(self.catalogue, self.nodes, self._record)
+        self.nodes_room = NodesRoom(
+            self.catalogue, self.nodes, self._record, settings.move_cooldown_ns
+        )
         """Free GPUs of the nodes, also where workloads are not placed here."""
         self.room = self.nodes_room if places else None
         self.shares = (
@@ -349,7 +353,11 @@ class Book:
                 reclaimable_pods=new.reclaimable_pods or old.reclaimable_pods,
             )
         self.workloads.records[before.key] = replace(
-            before, asks=after.asks, manifest=after.manifest, on_preemption=after.on_preemption
+            before,
+            asks=after.asks,
+            manifest=after.manifest,
+            on_preemption=after.on_preemption,
+            consolidation=after.consolidation,
         )
         self.workloads.change(before.key, changed, now_ns)
 

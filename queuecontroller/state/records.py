@@ -34,6 +34,14 @@ class OnPreemption(StrEnum):
     """Like PAUSE, and memory moves to the node's host; stopped where that is impossible."""
 
 
+class Consolidation(StrEnum):
+    """Permission to move a running workload to other GPUs so that another one fits."""
+
+    NEVER = "never"
+    RESTART = "restart"
+    """It is stopped and starts again elsewhere."""
+
+
 @dataclass(frozen=True, slots=True)
 class GpuAsk:
     """GPU request of one pod; amounts are per GPU."""
@@ -130,6 +138,10 @@ class WorkloadRecord:
     token: str = ""
     on_preemption: OnPreemption | None = None
     """None: the ClusterQueue's policy applies."""
+    consolidation: Consolidation | None = None
+    """None: the ClusterQueue's permission applies."""
+    moved_ns: int = 0
+    """Time of its last move for another workload, ns since the epoch; 0: it was never moved."""
     deleting: bool = False
     kind: str = "Workload"
     """Kind of the submitted object."""

@@ -11,7 +11,16 @@ import sys
 from tests.bench import dra, ebpf, hooks, kubelet, scrape, shapes, shares, together, turns
 from tests.bench.cluster import admissions, scheduling
 from tests.bench.entries import Entry, table, write
-from tests.bench.queueing import hostile, page, placement, queue, room, service, webhook
+from tests.bench.queueing import (
+    consolidation,
+    hostile,
+    page,
+    placement,
+    queue,
+    room,
+    service,
+    webhook,
+)
 from tests.kit.node import running
 from tests.kit.places import BUILD
 from tests.kit.workplace import workplace
@@ -23,6 +32,7 @@ PARTS = (
     "together",
     "turns",
     "placement",
+    "consolidation",
     "queue",
     "service",
     "room",
@@ -62,6 +72,8 @@ def main() -> int:
             entries += turns.run(directory, options.quick)
     if "placement" in wanted:
         entries += placement.run(1000 if options.quick else 4000)
+    if "consolidation" in wanted:
+        entries += consolidation.run(options.quick)
     if "queue" in wanted:
         entries += queue.run(options.quick)
     if "service" in wanted:

@@ -52,6 +52,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="a ClusterQueue without namespaceSelector admits no namespace, as in Kueue",
     )
     parser.add_argument(
+        "--consolidation",
+        type=_count,
+        metavar="SECONDS",
+        help="restart workloads of one pod on other GPUs where a pending one fits nowhere else,"
+        " each at most once in so many seconds, and compare with a run without",
+    )
+    parser.add_argument(
         "-o", "--output", choices=["table", "json"], default="table", help="default: table"
     )
 
@@ -74,14 +81,35 @@ def run(options: argparse.Namespace) -> int:
     if documents.problems:
         complain("\n".join(map(str, documents.problems)))
         return EXIT_USAGE
-    player = Player(documents, arrivals, options.strict_selectors, news)
-    player.run()
-    report = player.report()
+    report = _report(options, documents, arrivals, news, options.consolidation)
+    if options.consolidation is not None and "gpus" in report:
+        report["without_moves"] = _outcome(_report(options, documents, arrivals, news, None))
     if options.output == "json":
         print(json.dumps(report, indent=2))
     else:
         print("\n".join(lines_of(report)))
     return 0
+
+
+def _report(
+    options: argparse.Namespace,
+    documents: Documents,
+    arrivals: Sequence[Arrival],
+    news: Sequence[NodeNews],
+    cooldown_s: int | None,
+) -> dict[str, Any]:
+    player = Player(documents, arrivals, options.strict_selectors, news, cooldown_s)
+    player.run()
+    return player.report()
+
+
+def _outcome(report: dict[str, Any]) -> dict[str, Any]:
+    """The figures that moves change."""
+    return {
+        "memory_used_ratio": report["gpus"]["memory_used_ratio"],
+        "ended_s": report["ended_s"],
+        "waits_s": report["waits_s"],
+    }
 
 
 def _arrivals(
@@ -139,6 +167,8 @@ def lines_of(report: dict[str, Any]) -> list[str]:
 def _gpu_lines(report: dict[str, Any]) -> list[str]:
     gpus = report["gpus"]
     lines = [f"\nGPUs: {gpus['memory_used_ratio']:.1%} of the memory in use on average"]
+    if "without_moves" in report:
+        lines += _move_lines(report)
     lines.append("  fragmentation of free memory      end    mean   worst    fit")
     for name, one in gpus["fragmentation"].items():
         lines.append(
@@ -163,4 +193,21 @@ def _gpu_lines(report: dict[str, Any]) -> list[str]:
     for key, pods in report["placed"].items():
         for pod in pods:
             lines.append(f"  {key}: {pod['node']}: {'; '.join(pod['gpus'])}")
+    return lines
+
+
+def _move_lines(report: dict[str, Any]) -> list[str]:
+    without = report["without_moves"]
+    lines = [
+        f"  moves: {report['moves']}, {report['moved_s']:g} s of work done again;"
+        f" without moves {without['memory_used_ratio']:.1%} of the memory in use,"
+        f" ended after {without['ended_s']:g} s"
+    ]
+    for queue, waits in report["waits_s"].items():
+        before = without["waits_s"].get(queue)
+        if before is not None:
+            lines.append(
+                f"  waiting time in ClusterQueue {queue}: p95 {waits['p95']:g} s,"
+                f" without moves {before['p95']:g} s"
+            )
     return lines

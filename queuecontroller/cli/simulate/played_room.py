@@ -5,18 +5,57 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Mapping
 
+from queuecontroller.scheduler.model.assignment import Assignment
 from queuecontroller.scheduler.model.objects import ResourceFlavor, Workload, WorkloadKey
-from queuecontroller.scheduler.placement.consolidation import Movable
+from queuecontroller.scheduler.model.workload_info import WorkloadInfo
+from queuecontroller.scheduler.placement.choose import PodToPlace
+from queuecontroller.scheduler.placement.consolidation import Movable, cost_mib
 from queuecontroller.scheduler.placement.request import AskError
 from queuecontroller.scheduler.placement.stock import Stock
-from queuecontroller.scheduler.placement.stock_room import GivenPods, RoomRequest, StockRoom
+from queuecontroller.scheduler.placement.stock_room import (
+    GivenPods,
+    RoomRequest,
+    StockRoom,
+    given_of,
+)
+from queuecontroller.scheduler.preemption.room import Verdict
+from queuecontroller.state.nodes.moves import MoveLimits
 from queuecontroller.state.objects.asks import pod_of, read_asked, topology_of
 
 
 class PlayedRoom(StockRoom):
-    def __init__(self, flavors: Mapping[str, ResourceFlavor]) -> None:
+    def __init__(self, flavors: Mapping[str, ResourceFlavor], cooldown_ns: int = 0) -> None:
+        """`cooldown_ns`: time in which a moved workload is not moved again."""
         super().__init__(Stock(), self)
         self._flavors = flavors
+        self._requests: dict[WorkloadKey, tuple[PodToPlace, ...]] = {}
+        """Pods of the workloads with a reservation, as they were requested."""
+        self._limits = MoveLimits(cooldown_ns)
+        self._now_ns = 0
+        self._started_ns: Mapping[WorkloadKey, int] = {}
+
+    def keep(
+        self, info: WorkloadInfo, assignment: Assignment, gone: Collection[WorkloadKey]
+    ) -> Verdict:
+        verdict = super().keep(info, assignment, gone)
+        if not verdict.refusal:
+            given = given_of(assignment)
+            self._requests[info.key] = self.room_request(info.workload, given).pods
+        return verdict
+
+    def release(self, key: WorkloadKey) -> None:
+        super().release(key)
+        self._requests.pop(key, None)
+
+    def note_move(self, key: WorkloadKey, now_ns: int) -> None:
+        self._limits.note(key, _namespace(key), now_ns)
+
+    def follow(self, now_ns: int, started_ns: Mapping[WorkloadKey, int]) -> None:
+        """Take in the time and the start of each running workload, ns, and end cool-downs and moves
+        that are over."""
+        self._now_ns, self._started_ns = now_ns, started_ns
+        if self._limits.expire(now_ns, lambda key: key not in started_ns):
+            self.stock.note_freed()
 
     def room_request(self, workload: Workload, given: Iterable[GivenPods]) -> RoomRequest:
         pod_sets = {one.name: one for one in workload.pod_sets}
@@ -53,7 +92,20 @@ class PlayedRoom(StockRoom):
         return False
 
     def movable(self, owner: Hashable) -> Movable | None:
-        return None
+        key = WorkloadKey(str(owner))
+        pods = self._requests.get(key, ())
+        if len(pods) != 1 or pods[0].request.mig:
+            return None
+        memory = sum(share.memory_bytes for one in self.kept(key) or () for share in one.shares)
+        ran_ns = self._now_ns - self._started_ns.get(key, self._now_ns)
+        return Movable(owner, pods[0], cost_mib(memory, ran_ns), _namespace(key))
+
+    def may_move(self, key: WorkloadKey) -> bool:
+        return self._limits.permit(key, _namespace(key))
 
     def resting(self, priority: int) -> Collection[WorkloadKey]:
         return ()
+
+
+def _namespace(key: WorkloadKey) -> str:
+    return key.partition("/")[0]

@@ -16,6 +16,7 @@ from queuecontroller.kueueapi.manifests.documents import Documents
 from queuecontroller.kueueapi.manifests.nodes import GPUS, MEMORY
 from queuecontroller.scheduler.model.decisions import CycleResult
 from queuecontroller.scheduler.model.objects import PodSet, Workload, WorkloadKey
+from queuecontroller.scheduler.model.reasons import PreemptionReason
 from queuecontroller.scheduler.model.settings import EngineSettings
 from queuecontroller.scheduler.placement.stock import Share
 from queuecontroller.scheduler.placement.totals import followed
@@ -38,6 +39,9 @@ class Player:
     node_news: Sequence[NodeNews] = ()
     """Changes of nodes; those of the manifests exist from the start. Without any node with GPUs,
     quota alone decides."""
+    cooldown_s: int | None = None
+    """Seconds in which a workload that was restarted for another one is not restarted again; None:
+    none is restarted."""
     scheduler: Scheduler = field(init=False)
     room: PlayedRoom | None = field(init=False, default=None)
     timeline: Timeline = field(default_factory=Timeline)
@@ -48,6 +52,10 @@ class Player:
     waits_ns: dict[str, list[int]] = field(default_factory=dict)
     """Time to first admission by ClusterQueue."""
     preemptions: int = 0
+    moves: int = 0
+    """Number of restarts on other GPUs so that another workload fits."""
+    moved_ns: int = 0
+    """Work that the moved workloads had done, and do again."""
     finished: int = 0
     lost: int = 0
     """Number of times that a running workload lost its node or GPU."""
@@ -55,6 +63,7 @@ class Player:
     _arrived_ns: dict[WorkloadKey, int] = field(default_factory=dict)
     _waited: set[WorkloadKey] = field(default_factory=set)
     _attempt: dict[WorkloadKey, int] = field(default_factory=dict)
+    _started_ns: dict[WorkloadKey, int] = field(default_factory=dict)
     _runs_ns: dict[WorkloadKey, int] = field(default_factory=dict)
     _events: list[tuple[int, int, Callable[[int], None]]] = field(default_factory=list)
     _order: int = 0
@@ -66,11 +75,15 @@ class Player:
         found = self.documents
         nodes = {name: one for name, one in found.nodes.items() if one.gpus}
         if nodes or self.node_news:
-            self.room = PlayedRoom({one.name: one for one in found.flavors})
+            self.room = PlayedRoom({one.name: one for one in found.flavors}, self._cooldown_ns)
             for name, capacity in nodes.items():
                 self.room.stock.report(name, capacity)
         made = self.scheduler = Scheduler(
-            EngineSettings(missing_selector_admits_all=not self.strict_selectors), self.room
+            EngineSettings(
+                missing_selector_admits_all=not self.strict_selectors,
+                consolidation=self.cooldown_s is not None,
+            ),
+            self.room,
         )
         namespaces = {one.namespace for one in found.local_queues}
         namespaces |= {one.namespace for one in found.workloads}
@@ -106,6 +119,10 @@ class Player:
             )
             self._runs_ns[workload.key] = one.runs_ns
             self._at(one.at_ns, partial(self._arrive, workload))
+
+    @property
+    def _cooldown_ns(self) -> int:
+        return (self.cooldown_s or 0) * NS_PER_S
 
     def run(self) -> None:
         while self._events and self._events[0][0] <= LONGEST_NS:
@@ -175,6 +192,7 @@ class Player:
     def _back_in_line(self, key: WorkloadKey, reason: str, now_ns: int) -> None:
         self._attempt[key] += 1
         self.admitted.pop(key, None)
+        self._started_ns.pop(key, None)
         self.reasons[key] = reason
         held = self.scheduler.release(key, now_ns)
         assert held is not None
@@ -186,6 +204,8 @@ class Player:
 
     def _decide(self, now_ns: int) -> None:
         while True:
+            if self.room is not None:
+                self.room.follow(now_ns, self._started_ns)
             result = self.scheduler.cycle(now_ns)
             self.cycles += 1
             self._carry_out(result, now_ns)
@@ -202,16 +222,28 @@ class Player:
             if key not in self._waited:
                 self._waited.add(key)
                 self.waits_ns.setdefault(queue, []).append(now_ns - self._arrived_ns[key])
+            self._started_ns[key] = now_ns
             attempt = self._attempt[key] = self._attempt.get(key, 0) + 1
             if key in self._runs_ns:
                 self._at(now_ns + self._runs_ns[key], partial(self._end, key, attempt))
         for gone in result.preempted:
-            self.preemptions += 1
+            if gone.reason is PreemptionReason.CONSOLIDATION:
+                self._note_move(gone.target.key, now_ns)
+            else:
+                self.preemptions += 1
             self._back_in_line(gone.target.key, f"preempted by {gone.preemptor.key}", now_ns)
+
+    def _note_move(self, key: WorkloadKey, now_ns: int) -> None:
+        assert self.room is not None
+        self.moves += 1
+        self.moved_ns += now_ns - self._started_ns[key]
+        self.room.note_move(key, now_ns)
+        self._at(now_ns + self._cooldown_ns, _nothing)
 
     def _end(self, key: WorkloadKey, attempt: int, now_ns: int) -> None:
         if self._attempt[key] == attempt:
             self.admitted.pop(key, None)
+            self._started_ns.pop(key, None)
             self.finished += 1
             self._gone.add(key)
             self.scheduler.delete(key, now_ns)
@@ -249,6 +281,9 @@ class Player:
         found = self._quota_report(nominal, waiting)
         if self.room is not None:
             found["lost"] = self.lost
+            if self.cooldown_s is not None:
+                found["moves"] = self.moves
+                found["moved_s"] = self.moved_ns / NS_PER_S
             found["placed"] = {
                 str(key): [
                     {"node": one.node, "gpus": [_share(share) for share in one.shares]}

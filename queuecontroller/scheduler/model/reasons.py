@@ -97,12 +97,14 @@ NODE_REFUSED: Final = "NodeRefused"
 
 
 class PreemptionReason(StrEnum):
-    """Reasons of Preempted=True, Kueue's. Set by `scheduler/preemption`."""
+    """Reasons of Preempted=True, Kueue's and our last one. Set by `scheduler/preemption`."""
 
     IN_CLUSTER_QUEUE = "InClusterQueue"
     IN_COHORT_RECLAMATION = "InCohortReclamation"
     IN_COHORT_FAIR_SHARING = "InCohortFairSharing"
     IN_COHORT_RECLAIM_WHILE_BORROWING = "InCohortReclaimWhileBorrowing"
+    CONSOLIDATION = "Consolidation"
+    """Restarted on other GPUs so that another workload fits."""
 
 
 PREEMPTION_WORDS: Final[Mapping[PreemptionReason, str]] = {
@@ -112,6 +114,7 @@ PREEMPTION_WORDS: Final[Mapping[PreemptionReason, str]] = {
     PreemptionReason.IN_COHORT_RECLAIM_WHILE_BORROWING: (
         "reclamation within the cohort while borrowing"
     ),
+    PreemptionReason.CONSOLIDATION: "consolidation, since it also fits on other GPUs",
 }
 """The reasons in the message of a preemption, Kueue's words."""
 

@@ -92,6 +92,9 @@ class EngineSettings:
     """Limit of one cycle's search for room by preemption, in steps: a few thousand for each search
     on a thousand nodes, about 3 microseconds each. A workload whose search is deferred reserves its
     quota and is the first to be searched in the next cycle, which follows at once."""
+    consolidation: bool = False
+    """True if workloads whose owners permit it are restarted on other GPUs where a pending workload
+    that has quota fits nowhere else."""
     max_heads_per_cycle: int = 64
     """Number of heads one cycle evaluates before it leaves the remaining cohort trees to the next,
     so that decisions keep coming with a thousand queues. A tree is never divided: the order of

@@ -2,6 +2,7 @@
 
 A move takes one running pod from its GPUs to others that have room for it. Only the free room
 matters here: quota is unchanged by moves. Nothing is changed: the result is a plan.
+A request of one GPU needs no more than the pods of one GPU to leave, so only those are combined.
 
 Sets of pods on one node are tried in the order of their cost, over all nodes at once. A set is a
 solution if the request fits once its pods have left, and every pod of it then fits somewhere else.
@@ -27,6 +28,9 @@ from queuecontroller.scheduler.placement.choose import (
 from queuecontroller.scheduler.placement.preemption.estimate import NodeEstimate
 from queuecontroller.scheduler.placement.stock import NodeRoom, Share, Stock
 
+MOVE_COST_MIB: Final = 1 << 10
+"""Cost of a move besides its memory, in MiB, so that few moves are preferred to many small ones."""
+HOUR_NS: Final = 3_600_000_000_000
 MAX_NODES: Final = 32
 """Nodes that are looked at for one plan, those with the most free memory."""
 MAX_MOVES: Final = 4
@@ -35,6 +39,13 @@ MAX_TRIALS: Final = 100
 """Sets of pods that are placed on trial for one plan."""
 MAX_STEPS: Final = 2_000
 """Sets of pods that are looked at for one plan."""
+
+
+def cost_mib(memory_bytes: int, ran_ns: int) -> int:
+    """Cost of a move, in MiB of GPU memory: a fixed part, and its memory once for the move and once
+    for each hour that it ran, which is lost where it starts again."""
+    hours = max(0, ran_ns) / HOUR_NS
+    return MOVE_COST_MIB + int((memory_bytes >> 20) * (1 + hours))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +57,9 @@ class Movable:
     pod: PodToPlace
     """Its request, without the place where it is."""
     cost: int
-    """Cost of the move, in any unit; positive."""
+    """Cost of the move in MiB of GPU memory; positive."""
+    group: str = ""
+    """Owner of the work: with `one_per_group` a plan moves at most one pod of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +89,12 @@ def consolidate(
     movable: Callable[[Hashable], Movable | None],
     topology: Topology | None = None,
     max_cost: int | None = None,
+    one_per_group: bool = False,
 ) -> Plan | None:
     """The cheapest plan after which all of `pods` fit; None if there is none within the limits.
     `movable` returns None for an owner that may not be moved or has several pods. The stock is as
     before afterwards."""
-    search = _Search(stock, pods, movable, topology or Topology(), max_cost)
+    search = _Search(stock, pods, movable, topology or Topology(), max_cost, one_per_group)
     return search.find()
 
 
@@ -91,6 +105,7 @@ class _Search:
     movable: Callable[[Hashable], Movable | None]
     topology: Topology
     max_cost: int | None
+    one_per_group: bool
     _movers: dict[Hashable, Movable] = field(default_factory=dict)
 
     def find(self) -> Plan | None:
@@ -109,7 +124,8 @@ class _Search:
             there = self._movables_on(room)
             suitable = [pod for pod in self.pods if why_infeasible(room, pod, None) is None]
             if there and suitable:
-                lines.append(([NodeEstimate(room, pod) for pod in suitable], there))
+                estimates = [NodeEstimate(room, pod) for pod in suitable]
+                lines += [(estimates, few) for few in self._together(room, there)]
         for number, (_, there) in enumerate(lines):
             heappush(queue, (there[0].cost, 1, number, (0,)))
         steps = 0
@@ -127,8 +143,21 @@ class _Search:
                 if size < MAX_MOVES:
                     heappush(queue, (cost + there[after].cost, size + 1, number, (*chosen, after)))
             leaving = [there[at] for at in chosen]
+            if self.one_per_group and len({one.group for one in leaving}) < size:
+                continue
             if any(self._may_help(estimate, leaving) for estimate in estimates):
                 yield frozenset(one.owner for one in leaving)
+
+    def _together(self, room: NodeRoom, there: Sequence[Movable]) -> list[list[Movable]]:
+        """Pods of which a solution may consist: for a request of one GPU those on one GPU, else all
+        on the node."""
+        if sum(pod.request.count for pod in self.pods) > 1:
+            return [list(there)]
+        on_gpus: dict[str, list[Movable]] = {}
+        for one in there:
+            for uuid in {share.uuid for share in self.stock.holdings(one.owner)[0].shares}:
+                on_gpus.setdefault(uuid, []).append(one)
+        return list(on_gpus.values())
 
     def _movables_on(self, room: NodeRoom) -> list[Movable]:
         """Movable pods on a node, the cheapest first; those on GPUs that the request does not take

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from queuecontroller.scheduler.model.assignment import Assignment
@@ -57,6 +58,9 @@ class WorkloadFacts(Protocol):
 
     def movable(self, owner: Hashable) -> Movable | None:
         """A running workload's only pod, if it may be moved."""
+
+    def may_move(self, key: WorkloadKey) -> bool:
+        """True if its owner permits to restart it elsewhere now, for another workload."""
 
     def resting(self, priority: int) -> Collection[WorkloadKey]:
         """Paused workloads without quota that yield to this priority."""
@@ -109,16 +113,26 @@ class StockRoom:
     def look(
         self, info: WorkloadInfo, assignment: Assignment, gone: Collection[WorkloadKey]
     ) -> Verdict:
-        given = _given(assignment)
+        given = given_of(assignment)
         found = self._find(info.workload, given, gone)
         self._last_look = _Look(info.workload, given, set(gone), self.stock.changes, found)
         return found[1]
 
-    def moves(self, info: WorkloadInfo, assignment: Assignment) -> tuple[RoomMove, ...]:
-        request = self._facts.room_request(info.workload, _given(assignment))
+    def moves(
+        self,
+        info: WorkloadInfo,
+        assignment: Assignment,
+        may_move: Callable[[WorkloadKey], bool] | None = None,
+    ) -> tuple[RoomMove, ...]:
+        request = self._facts.room_request(info.workload, given_of(assignment))
         if request.wrong or not request.pods:
             return ()
-        plan = consolidate(self.stock, request.pods, self._facts.movable, request.topology)
+        if may_move is None:
+            plan = consolidate(self.stock, request.pods, self._facts.movable, request.topology)
+        else:
+            movable = partial(self._permitted, may_move)
+            worth = self._memory_mib(request.pods)
+            plan = consolidate(self.stock, request.pods, movable, request.topology, worth, True)
         if plan is None:
             return ()
         return tuple(
@@ -129,6 +143,25 @@ class StockRoom:
             )
             for one in plan.moves
         )
+
+    def _permitted(
+        self, may_move: Callable[[WorkloadKey], bool], owner: Hashable
+    ) -> Movable | None:
+        """The pod of an owner that permits moves and that the scheduler may move."""
+        key = WorkloadKey(str(owner))
+        permitted = isinstance(owner, str) and self._facts.may_move(key) and may_move(key)
+        return self._facts.movable(owner) if permitted else None
+
+    def _memory_mib(self, pods: Iterable[PodToPlace]) -> int:
+        """GPU memory of a request in MiB, where a GPU's whole memory is requested that of the
+        largest: moves for it must not cost more."""
+        gpus = (
+            one.gpu.memory_bytes for room in self.stock.nodes.values() for one in room.gpus.values()
+        )
+        whole = max(gpus, default=0)
+        requests = [one.request for one in pods]
+        memory = (whole if one.memory_bytes is None else one.memory_bytes for one in requests)
+        return sum(each * one.count for each, one in zip(memory, requests, strict=True)) >> 20
 
     def _named(self, node: str, shares: Iterable[Share]) -> str:
         """Name of a place for users."""
@@ -143,7 +176,7 @@ class StockRoom:
         candidates: Candidates,
         budget: SearchBudget,
     ) -> Iterator[Opening]:
-        request = self._facts.room_request(info.workload, _given(assignment))
+        request = self._facts.room_request(info.workload, given_of(assignment))
         resting, time_only = self._at_most(info)
         gone = {info.key, *candidates.gone, *resting}
         search = Search(
@@ -165,7 +198,7 @@ class StockRoom:
         gone: Collection[WorkloadKey],
         who: Collection[WorkloadKey],
     ) -> FillBack:
-        request = self._facts.room_request(info.workload, _given(assignment))
+        request = self._facts.room_request(info.workload, given_of(assignment))
         resting, time_only = self._at_most(info)
         left = {info.key, *gone, *resting}
         return FillBack(self.stock, request.pods, left, who, time_only)
@@ -193,7 +226,7 @@ class StockRoom:
     def keep(
         self, info: WorkloadInfo, assignment: Assignment, gone: Collection[WorkloadKey]
     ) -> Verdict:
-        given, last, leave = _given(assignment), self._last_look, set(gone)
+        given, last, leave = given_of(assignment), self._last_look, set(gone)
         if (
             last is not None
             and last.workload is info.workload
@@ -293,7 +326,8 @@ class StockRoom:
         return frozenset(self.stock.owners_on(owners, uuids))
 
 
-def _given(assignment: Assignment) -> list[GivenPods]:
+def given_of(assignment: Assignment) -> list[GivenPods]:
+    """Counts and flavors of an assignment's pod sets."""
     return [
         GivenPods(one.name, one.count, {name: given.flavor for name, given in one.flavors.items()})
         for one in assignment.pod_sets

@@ -16,12 +16,14 @@ fill-back finds unnecessary.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from operator import itemgetter
 from typing import Final
 
 from queuecontroller.scheduler.model.assignment import Assignment, Mode
 from queuecontroller.scheduler.model.objects import WorkloadKey
+from queuecontroller.scheduler.model.reasons import PreemptionReason
+from queuecontroller.scheduler.model.settings import EngineSettings
 from queuecontroller.scheduler.model.workload_info import Target, WorkloadInfo
 from queuecontroller.scheduler.preemption.candidates import Candidates, Turn
 from queuecontroller.scheduler.preemption.room import Room, SearchBudget, SearchDeferred, Verdict
@@ -34,18 +36,29 @@ Judgement = tuple[Assignment, Sequence[Target]]
 
 _LOOK_STEPS: Final = 50
 """Steps for each pod."""
+_MOVE_STEPS: Final = 3_000
+"""Steps for a search for moves: no other search begins in the same cycle."""
 _MAX_TIMES: Final = 8
 """A search that was deferred this often runs to its end at once: the nodes change faster than it
 progresses."""
 
 
 class RoomSearch:
-    def __init__(self, cache: Cache, room: Room, now_ns: int, steps: int) -> None:
-        """`steps`: limit of search steps, after which no other search begins in this cycle."""
+    def __init__(
+        self,
+        cache: Cache,
+        room: Room,
+        now_ns: int,
+        settings: EngineSettings,
+        victims_of: Callable[[WorkloadKey], Collection[WorkloadKey]],
+    ) -> None:
+        """`victims_of` returns the workloads that a pending one has preempted."""
         self._cache = cache
         self._room = room
         self._now_ns = now_ns
-        self._budget = SearchBudget(steps)
+        self._victims_of = victims_of
+        self._consolidates = settings.consolidation
+        self._budget = SearchBudget(settings.room_steps_per_cycle)
         self._may_search = True
 
     def begin(self, info: WorkloadInfo) -> None:
@@ -69,6 +82,7 @@ class RoomSearch:
         assignment.no_room, assignment.frees = verdict.refusal, verdict.frees
         assignment.no_room_reason = verdict.reason
         more: Sequence[Target] = ()
+        has_quota = assignment.mode is Mode.FIT
         if verdict.preempting_helps:
             if not self._may_search:
                 raise SearchDeferred(assignment)
@@ -76,6 +90,8 @@ class RoomSearch:
                 more = question.targets(targets, self._now_ns)
             except SearchDeferred:
                 raise SearchDeferred(assignment) from None
+            if not more and has_quota and self._consolidates:
+                more = question.moves(self._victims_of(info.key))
         assignment.mode = Mode.PREEMPT if more else Mode.NO_FIT
         return assignment, more
 
@@ -119,6 +135,33 @@ class _Question:
         if len(needed) == len(chosen) or not self.look(needed).refusal:
             return needed
         return self._needed(chosen, lambda one, rest: not self.look([*rest]).refusal)
+
+    def moves(self, victims: Collection[WorkloadKey]) -> list[Target]:
+        """Workloads to restart on other GPUs, after which there is room; empty if there are none
+        that may be restarted for this one. Those of `victims` that still run are awaited first."""
+        leaving = [one for one in self._targets(victims) if one.info.evicted]
+        if leaving and not self.look(leaving).refusal:
+            return leaving
+        self._budget.take(_MOVE_STEPS)
+        moves = self._room.moves(self._info, self._assignment, self._may_move)
+        found = self._targets([one.workload for one in moves])
+        return [] if not found or self.look(found).refusal else found
+
+    def _targets(self, keys: Iterable[WorkloadKey]) -> list[Target]:
+        """Those of the workloads that hold quota."""
+        holders = [self._cache.holders.at(key) for key in keys]
+        infos = [ranked[1] for ranked in holders if ranked is not None]
+        return [Target(info, PreemptionReason.CONSOLIDATION) for info in infos]
+
+    def _may_move(self, key: WorkloadKey) -> bool:
+        """False for a workload of a higher priority, one of a class that is never preempted, and
+        one that leaves anyway."""
+        ranked = self._cache.holders.at(key)
+        if ranked is None or key in self._gone:
+            return False
+        info = ranked[1]
+        never = info.workload.priority_class in self._cache.protection.classes
+        return not info.evicted and not never and info.priority <= self._info.priority
 
     def _needed(
         self, chosen: Sequence[Target], may_stay: Callable[[Target, Collection[Target]], bool]

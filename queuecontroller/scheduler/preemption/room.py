@@ -7,7 +7,7 @@ workloads that are assumed to be gone.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -126,9 +126,16 @@ class Room(Protocol):
         """Check for room for all its pods, with `gone` removed. What the workload itself holds
         counts as free. Changes nothing."""
 
-    def moves(self, info: WorkloadInfo, assignment: Assignment) -> tuple[RoomMove, ...]:
+    def moves(
+        self,
+        info: WorkloadInfo,
+        assignment: Assignment,
+        may_move: Callable[[WorkloadKey], bool] | None = None,
+    ) -> tuple[RoomMove, ...]:
         """The cheapest moves after which there would be room; empty if none are known. Changes
-        nothing."""
+        nothing. With `may_move` only those that may be made at once: of workloads for which it is
+        true and whose owners permit it, at most one of each owner, and together of no more GPU
+        memory than is requested."""
 
     def openings(
         self,

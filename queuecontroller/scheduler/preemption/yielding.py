@@ -10,6 +10,7 @@ other.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from queuecontroller.scheduler.model.objects import WorkloadKey
@@ -40,6 +41,10 @@ class Yielding:
     def preemptor_of(self, victim: WorkloadKey) -> WorkloadKey | None:
         """The workload that has to start before this victim does."""
         return self._preemptor_of.get(victim)
+
+    def victims_of(self, preemptor: WorkloadKey) -> Collection[WorkloadKey]:
+        """All workloads that this one has preempted since it is pending."""
+        return self._times.get(preemptor, {}).keys()
 
     def turns(self, one: WorkloadKey, other: WorkloadKey) -> int:
         """How often the two preempted each other; 0 unless both did."""

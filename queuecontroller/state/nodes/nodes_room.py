@@ -9,19 +9,22 @@ from typing import Final, NamedTuple
 
 from queuecontroller.gpushares.extender.ledger import PodLedger, Running
 from queuecontroller.scheduler.model.objects import Workload, WorkloadKey
+from queuecontroller.scheduler.model.reasons import ADMITTED, EVICTED, FINISHED
 from queuecontroller.scheduler.placement.capacity import GpuCapacity, NodeCapacity, PodGpus
 from queuecontroller.scheduler.placement.choose import Chosen
-from queuecontroller.scheduler.placement.consolidation import Movable
+from queuecontroller.scheduler.placement.consolidation import Movable, cost_mib
 from queuecontroller.scheduler.placement.fragmentation import Fragmentation, Gauge
 from queuecontroller.scheduler.placement.mig import Span
 from queuecontroller.scheduler.placement.request import AskError
 from queuecontroller.scheduler.placement.stock import Share, Stock
 from queuecontroller.scheduler.placement.stock_room import GivenPods, RoomRequest, StockRoom
+from queuecontroller.state.nodes.moves import MoveLimits
 from queuecontroller.state.nodes.sessions import Nodes, is_away, rests
 from queuecontroller.state.objects.asks import pod_of, topology_of
 from queuecontroller.state.objects.catalogue import Catalogue
 from queuecontroller.state.records import (
     Assignment,
+    Consolidation,
     Desired,
     GpuShare,
     OnPreemption,
@@ -32,8 +35,6 @@ from queuecontroller.state.records import (
 )
 
 NEVER_NS: Final = 1 << 62
-MOVE_COST_MIB: Final = 1 << 10
-"""Cost of a move besides its memory, in MiB, so that few moves are preferred to many small ones."""
 AVOID_NS: Final = 30_000_000_000
 """Nanoseconds for which a node that refused a workload is avoided for it: longer than it takes a
 report to show the reason."""
@@ -45,11 +46,13 @@ class NodesRoom(StockRoom):
         catalogue: Catalogue,
         nodes: Nodes,
         find: Callable[[WorkloadKey], WorkloadRecord | None],
+        move_cooldown_ns: int = 0,
     ) -> None:
         super().__init__(Stock(), self)
         self._catalogue = catalogue
         self._nodes = nodes
         self._find_record = find
+        self._moves = MoveLimits(move_cooldown_ns)
         self._avoid: dict[WorkloadKey, dict[str, int]] = {}
         """Time until which a node is avoided for a workload, ns."""
         self._capacities: dict[str, NodeCapacity] = {}
@@ -63,6 +66,8 @@ class NodesRoom(StockRoom):
         self._cordons: dict[str, Cordon] = {}
         self._stale: set[str] = set()
         """Nodes to process again although their report is unchanged."""
+        self._now_ns = 0
+        """Time of the last call of `follow`."""
         self._looked = -1
         self._expires_ns = 0
         """End of the earliest lease of a ready node, unless it reports before."""
@@ -75,6 +80,7 @@ class NodesRoom(StockRoom):
     def follow(self, now_ns: int) -> None:
         """Take in the nodes' changes since the last call."""
         self.forget_look()
+        self._now_ns = now_ns
         if self._nodes.version != self._looked or now_ns >= self._expires_ns:
             self._looked = self._nodes.version
             self._follow_reports(now_ns)
@@ -151,8 +157,21 @@ class NodesRoom(StockRoom):
     def avoid(self, key: WorkloadKey, node: str, now_ns: int) -> None:
         self._avoid.setdefault(key, {})[node] = now_ns + AVOID_NS
 
+    def note_move(self, record: WorkloadRecord) -> None:
+        """Record that a workload was stopped so that another one fits, or that the database says
+        so."""
+        self._moves.note(record.key, _mover(record), record.moved_ns)
+
+    def _is_moving(self, key: WorkloadKey) -> bool:
+        """True for a moved workload that has not got its quota back."""
+        record = self._find_record(key)
+        if record is None or record.workload.is_true(FINISHED):
+            return False
+        return record.workload.admission is None or record.workload.is_true(EVICTED)
+
     def forgive(self, now_ns: int) -> bool:
-        """End expired avoidance of nodes. True if any ended."""
+        """End expired avoidance of nodes, and cool-downs of moves. True if any ended."""
+        settled = self._moves.expire(now_ns, self._is_moving)
         over = [
             (key, node)
             for key, nodes in self._avoid.items()
@@ -163,9 +182,9 @@ class NodesRoom(StockRoom):
             del self._avoid[key][node]
             if not self._avoid[key]:
                 del self._avoid[key]
-        if over:
+        if over or settled:
             self.stock.note_freed()
-        return bool(over)
+        return bool(over or settled)
 
     # -- the scheduler's port ----------------------------------------------------------------------
 
@@ -220,8 +239,22 @@ class NodesRoom(StockRoom):
             pod = pod_of(assignment.pod, assignment.ask, pod_set, flavors, record.node)
         except AskError:
             return None
-        memory_mib = sum(share.memory_bytes for share in assignment.gpus) >> 20
-        return Movable(owner, pod, MOVE_COST_MIB + memory_mib)
+        memory = sum(share.memory_bytes for share in assignment.gpus)
+        admitted = record.workload.condition(ADMITTED)
+        ran_ns = self._now_ns - admitted.changed_ns if admitted is not None else 0
+        return Movable(owner, pod, cost_mib(memory, ran_ns), _mover(record))
+
+    def may_move(self, key: WorkloadKey) -> bool:
+        """True if its owner, or else its ClusterQueue, permits to restart it elsewhere now. Work
+        that is paused instead of stopped keeps its GPUs, and a process that waits on its node
+        cannot leave."""
+        record = self._find_record(key)
+        if record is None or record.workload.admission is None or record.node or self.pauses(key):
+            return False
+        permission = record.consolidation or self._catalogue.consolidation(
+            record.workload.admission.cluster_queue
+        )
+        return permission is Consolidation.RESTART and self._moves.permit(key, _mover(record))
 
     def resting(self, priority: int) -> Collection[WorkloadKey]:
         return [key for key, mine in self._resting.items() if mine < priority]
@@ -290,6 +323,11 @@ class NodesRoom(StockRoom):
         for one in list(self._nodes.of_workload(key).values()):
             if rests(one):
                 self._nodes.tell(one, Desired.STOP, reason, now_ns)
+
+
+def _mover(record: WorkloadRecord) -> str:
+    """The owner of a workload, for the limit of one move at a time."""
+    return record.user or f"namespace {record.workload.namespace}"
 
 
 class Cordon(NamedTuple):

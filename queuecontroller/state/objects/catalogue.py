@@ -35,11 +35,13 @@ from queuecontroller.scheduler.model.transformations import Transformations
 from queuecontroller.scheduler.placement.capacity import NodeCapacity
 from queuecontroller.scheduler.placement.totals import followed
 from queuecontroller.scheduler.scheduler import Scheduler
-from queuecontroller.state.records import ObjectId, ObjectRecord, OnPreemption
+from queuecontroller.state.records import Consolidation, ObjectId, ObjectRecord, OnPreemption
 from sluicecommon.reader import ManifestError, Problem, Reader
 
 ON_PREEMPTION: Final = "sluice.dev/on-preemption"
 """Annotation of a ClusterQueue, a Job or a Workload: `stop` or `pause`."""
+CONSOLIDATION: Final = "sluice.dev/consolidation"
+"""Annotation of a ClusterQueue, a Job or a Workload: `never` or `restart`."""
 USERS: Final = "sluice.dev/users"
 """Annotation of a LocalQueue: the users that may submit through `sluice run`, separated by
 commas."""
@@ -291,6 +293,10 @@ class Catalogue:
         found = self.annotation(("ClusterQueue", "", cluster_queue), ON_PREEMPTION)
         return OnPreemption(found) if found else OnPreemption.STOP
 
+    def consolidation(self, cluster_queue: str) -> Consolidation:
+        found = self.annotation(("ClusterQueue", "", cluster_queue), CONSOLIDATION)
+        return Consolidation(found) if found else Consolidation.NEVER
+
 
 def read_on_preemption(document: Mapping[str, Any], path: str) -> OnPreemption | None:
     """The annotation's value. Raises ManifestError if it is invalid."""
@@ -299,6 +305,15 @@ def read_on_preemption(document: Mapping[str, Any], path: str) -> OnPreemption |
     if reader.problems:
         raise ManifestError(reader.problems)
     return choice if reader.has(ON_PREEMPTION) else None
+
+
+def read_consolidation(document: Mapping[str, Any], path: str) -> Consolidation | None:
+    """The annotation's value. Raises ManifestError if it is invalid."""
+    reader = Reader(document, path).child("metadata").child("annotations")
+    choice = reader.choice(CONSOLIDATION, Consolidation, Consolidation.NEVER, {})
+    if reader.problems:
+        raise ManifestError(reader.problems)
+    return choice if reader.has(CONSOLIDATION) else None
 
 
 def with_stop_policy(body: str, policy: StopPolicy) -> str:
@@ -310,6 +325,7 @@ def with_stop_policy(body: str, policy: StopPolicy) -> str:
 
 def _read_queue(document: Mapping[str, Any], path: str) -> ClusterQueue:
     read_on_preemption(document, path)
+    read_consolidation(document, path)
     return read_cluster_queue(document, path)
 
 

@@ -13,7 +13,13 @@ from queuecontroller.kueueapi.manifests.workloads import read_workload
 from queuecontroller.scheduler.model.objects import PodSet, Workload
 from queuecontroller.scheduler.placement.request import AskError
 from queuecontroller.state.objects.asks import ask_of, requests_of
-from queuecontroller.state.objects.catalogue import USERS, Catalogue, Identity, read_on_preemption
+from queuecontroller.state.objects.catalogue import (
+    USERS,
+    Catalogue,
+    Identity,
+    read_consolidation,
+    read_on_preemption,
+)
 from queuecontroller.state.records import GpuAsk, OnPreemption, WorkloadRecord
 from sluicecommon.kubernetes.names import wrong_name, wrong_namespace
 from sluicecommon.reader import ManifestError, Problem
@@ -52,6 +58,7 @@ def records_of(
     Raises ManifestError."""
     change = catalogue.transformations
     on_preemption = read_on_preemption(document, str(who))
+    consolidation = read_consolidation(document, str(who))
     if who.kind == "Workload":
         workload = read_workload(document, str(who), change)
         workload = replace(workload, namespace=workload.namespace or who.namespace)
@@ -72,6 +79,7 @@ def records_of(
             workload=one,
             asks=_asks(one, str(who)),
             on_preemption=on_preemption,
+            consolidation=consolidation,
             kind=who.kind,
             manifest=manifest,
         )

@@ -52,6 +52,7 @@ from queuecontroller.scheduler.model.reasons import (
     WAIT_FOR_START,
     EvictionReason,
     PendingReason,
+    PreemptionReason,
 )
 from queuecontroller.scheduler.placement.choose import Chosen
 from queuecontroller.scheduler.scheduler import Scheduler
@@ -157,6 +158,8 @@ class Workloads:
         self.records[record.key] = record
         self._track(record)
         self.engine.submit(record.workload, now_ns)
+        if record.moved_ns and self._room is not None:
+            self._room.note_move(record)
         workload = record.workload
         over = (ADMITTED, EVICTED, FINISHED)
         if workload.admission is not None and not any(workload.is_true(kind) for kind in over):
@@ -433,7 +436,11 @@ class Workloads:
         desired = self._makes_way(record, decision.target.cluster_queue)
         reason = str(EvictionReason.PREEMPTED)
         rest = None
-        if self._preempted_rests_ns:
+        if decision.reason is PreemptionReason.CONSOLIDATION:  # It has room elsewhere, at once.
+            record = self._save(record, now_ns, moved_ns=now_ns)
+            if self._room is not None:
+                self._room.note_move(record)
+        elif self._preempted_rests_ns:
             again_ns = now_ns + self._preempted_rests_ns
             rest = replace(record.workload.requeue_state, requeue_at_ns=again_ns)
         self.evict(key, reason, message, str(decision.reason), now_ns, desired, rest)

@@ -140,7 +140,12 @@ class TopologyRoom:
             self.ground.hold(workload.key, self.parts_of(workload, workload.admission))
             self.devices.restored(workload)
 
-    def moves(self, info: WorkloadInfo, assignment: Assignment) -> tuple[()]:
+    def moves(
+        self,
+        info: WorkloadInfo,
+        assignment: Assignment,
+        may_move: Callable[[WorkloadKey], bool] | None = None,
+    ) -> tuple[()]:
         """Nothing: pods that request whole devices are not moved."""
         return ()
 

@@ -216,3 +216,26 @@ def test_a_wrong_annotation_is_named(play: Any, text: str) -> None:
     assert isinstance(found, str)
     assert "gpus" in found
     assert "q.yaml" in found
+
+
+def test_with_consolidation_a_small_workload_makes_room_for_a_whole_gpu(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """60 GiB on either GPU; 20 more on the one whose large one ends; then a whole GPU is requested."""
+    (tmp_path / "all.yaml").write_text(QUEUES.replace("QUOTA", "100") + NODE)
+    lines = [
+        job(0, "first", 60, 20, runs_s=100),
+        job(0, "second", 60, 20, runs_s=50_000),
+        job(1, "little", 20, 20, runs_s=1000),
+        job(200, "whole", 80, 100, runs_s=100),
+    ]
+    (tmp_path / "trace").write_text("\n".join(lines))
+    words = ["simulate", "-f", str(tmp_path / "all.yaml"), "--trace", str(tmp_path / "trace")]
+    assert main([*words, "-o", "json", "--consolidation", "3600"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    waits = found["waits_s"]["a"]["p95"], found["without_moves"]["waits_s"]["a"]["p95"]
+    assert found["moves"] == 1
+    assert found["moved_s"] == 199
+    assert waits == (0, 801), "without moves the little one has to end"
+    assert main([*words, "--consolidation", "3600"]) == 0
+    assert "moves: 1, 199 s of work done again" in capsys.readouterr().out
