@@ -46,9 +46,9 @@ WORSE_FIT = 0.005
 """Windows are planned again if they lose this part of the GPU more than planned."""
 
 
-STEADY_NS = NS_PER_S // 4
+STEADY_NS = NS_PER_S // 5
 """A grant without a rest for so long takes turns in windows with others like it. Until then slices
-cost a tenth of the GPU, so this long is at most 1.5 points of any two seconds."""
+cost a tenth of the GPU, so this long is about a point of any two seconds."""
 RECENT_NS = NS_PER_S
 """A grant that worked or rested so lately is looked at often."""
 
