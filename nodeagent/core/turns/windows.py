@@ -195,7 +195,9 @@ def _fitting_period(
             for share, length in long
         )
         more_changes = max(0.0, lost_ns / period_ns - lost_ns / shortest_ns)
-        return at_the_end + more_changes + LONG_PERIOD_COST * period_ns / longest_ns
+        return (
+            at_the_end + more_changes + LONG_PERIOD_COST * max(period_ns, shortest_ns) / longest_ns
+        )
 
     candidates = {shortest_ns, longest_ns}
     for share, length in long:
