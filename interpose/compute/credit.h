@@ -31,12 +31,12 @@ static_assert(sizeof(struct throttle_way) == 64, "one cache line for each launch
 
 /* One per thread; zeroed means "no launch remembered". */
 struct throttle_local {
-	struct throttle_way *expected; /* the shape that followed the last time, NULL = take the slow path */
-	struct throttle_way *last;
-	int64_t credit_ns; /* GPU time drawn from the grant and not used yet */
-	uint64_t launches; /* not added to the slot yet */
-	struct sluice_launch_event event;
-	bool mixed; /* launches of several shapes since the last slow path */
+	struct sluice_launch_event event; /* first: the probe's register then points to the whole structure */
+	struct throttle_way *expected;    /* the shape that followed the last time, NULL = take the slow path */
+	struct throttle_way *last;        /* `expected` is NULL or the `next` of this one */
+	int64_t credit_ns;                /* GPU time drawn from the grant and not used yet */
+	uint64_t launches;                /* not added to the slot yet */
+	bool mixed;                       /* launches of several shapes since the last slow path */
 	struct throttle_lane *lane;
 	struct throttle_way *ways; /* of the lane, while its device is current; NULL = nothing remembered */
 };
@@ -72,9 +72,11 @@ __attribute__((always_inline)) static inline bool throttle_charge(struct throttl
 	local->credit_ns -= (int64_t)cost_ns;
 	local->launches++;
 	local->event.cost_ns = cost_ns;
-	local->mixed |= way != local->last;
-	local->last = way;
-	local->expected = way->next;
+	if (way != local->last) {
+		local->mixed = true;
+		local->last = way;
+		local->expected = way->next;
+	}
 	if (kind == THROTTLE_LAUNCH)
 		PROBE(SLUICE_PROBE_LAUNCH, &local->event);
 	else
@@ -82,15 +84,22 @@ __attribute__((always_inline)) static inline bool throttle_charge(struct throttl
 	return true;
 }
 
-/* The common launch: the shape that followed the last time follows again. The shape is passed by value, so that it need
- * not be in memory, and the door can leave its arguments in place and jump to the driver. */
+/* The common launch: the shape that followed the last time follows again. Each field is compared where the caller has
+ * it, so the door needs few registers, leaves its arguments in place and jumps to the driver. A branch per field is as
+ * good as one for all of them, because the fields are nearly always equal here. */
 __attribute__((always_inline)) static inline bool throttle_expected(enum throttle_kind kind, const void *function,
-                                                                    struct cost_shape shape)
+                                                                    const struct cost_shape *shape)
 {
 	struct throttle_local *local = &throttle_local;
 	struct throttle_way *way = local->expected;
 
-	return __builtin_expect(way && way->function == function && throttle_same_shape(&way->shape, &shape), 1) &&
+	return __builtin_expect(way && way->function == function && way->shape.grid[0] == shape->grid[0] &&
+	                                way->shape.grid[1] == shape->grid[1] && way->shape.grid[2] == shape->grid[2] &&
+	                                way->shape.block[0] == shape->block[0] &&
+	                                way->shape.block[1] == shape->block[1] &&
+	                                way->shape.block[2] == shape->block[2] &&
+	                                way->shape.shared_bytes == shape->shared_bytes,
+	                        1) &&
 	       throttle_charge(local, kind, way);
 }
 
@@ -100,7 +109,10 @@ static inline bool throttle_pass(enum throttle_kind kind, const void *function, 
 	struct throttle_local *local = &throttle_local;
 	struct throttle_way *way = throttle_recall(local, function, shape);
 
-	return way && throttle_charge(local, kind, way);
+	if (!way || !throttle_charge(local, kind, way))
+		return false;
+	local->expected = way->next; /* the shape may be the last one's, and follow it for the first time */
+	return true;
 }
 
 /* throttle_pass() out of line, for the rarer doors: each probe takes time to attach, so they share one. */

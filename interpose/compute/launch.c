@@ -3,6 +3,9 @@
  * The doors through which kernels reach the GPU (graphs have theirs in graph.c). Each door has the same steps: the
  * driver lacks it, the launch is charged already, the slow path. The gate itself is throttle.c.
  */
+#include <assert.h>
+#include <stddef.h>
+
 #include "interpose/compute/door.h"
 #include "interpose/compute/throttle.h"
 #include "interpose/driver/driver.h"
@@ -15,48 +18,87 @@
  */
 #define COLD __attribute__((noinline, cold)) static CUresult
 
-COLD cuLaunchKernel_other(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-                          unsigned bytes, CUstream stream, void **params, void **extra)
+/*
+ * The arguments of cuLaunchKernel. On x86-64 those for which no register is left are one structure: the calling
+ * convention puts it in the same place, and gcc leaves a structure there, where it would load each argument and store it
+ * again before the jump.
+ */
+#if defined(__x86_64__)
+struct launch_rest {
+	_Alignas(8) unsigned block_z;
+	_Alignas(8) unsigned bytes;
+	CUstream stream;
+	void **params;
+	void **extra;
+};
+
+static_assert(sizeof(struct launch_rest) == 40, "a place of eight bytes for each of five arguments");
+
+#define LAUNCH_PARAMETERS                                                                                              \
+	CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, struct launch_rest rest
+#define LAUNCH_ARGUMENTS f, gx, gy, gz, bx, by, rest
+#define REST(field) rest.field
+#else
+#define LAUNCH_PARAMETERS                                                                                              \
+	CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned block_z,               \
+		unsigned bytes, CUstream stream, void **params, void **extra
+#define LAUNCH_ARGUMENTS f, gx, gy, gz, bx, by, block_z, bytes, stream, params, extra
+#define REST(field) field
+#endif
+
+#define LAUNCH_SHAPE SHAPE(gx, gy, gz, bx, by, REST(block_z), REST(bytes))
+#define IN_DRIVER(name) ((CUresult(*)(LAUNCH_PARAMETERS))(void (*)(void))driver.name)(LAUNCH_ARGUMENTS)
+
+/* These are the exported symbols; their C names differ because driver.h declares the arguments one by one. */
+__attribute__((visibility("default"))) CUresult launch_kernel(LAUNCH_PARAMETERS) __asm__("cuLaunchKernel");
+__attribute__((visibility("default"))) CUresult launch_kernel_ptsz(LAUNCH_PARAMETERS) __asm__("cuLaunchKernel_ptsz");
+
+COLD launch_kernel_other(LAUNCH_PARAMETERS)
 {
-	struct cost_shape shape = SHAPE(gx, gy, gz, bx, by, bz, bytes);
+	struct cost_shape shape = LAUNCH_SHAPE;
 
 	if (!driver.cuLaunchKernel)
 		return CUDA_ERROR_NOT_FOUND;
-	return RARELY_THROUGH_GATE(f, &shape, stream,
-	                           driver.cuLaunchKernel(f, gx, gy, gz, bx, by, bz, bytes, stream, params, extra));
+	return RARELY_THROUGH_GATE(f, &shape, REST(stream), IN_DRIVER(cuLaunchKernel));
 }
 
-CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-                        unsigned bytes, CUstream stream, void **params, void **extra)
+CUresult launch_kernel(LAUNCH_PARAMETERS)
 {
-	struct cost_shape shape = SHAPE(gx, gy, gz, bx, by, bz, bytes);
+	struct cost_shape shape = LAUNCH_SHAPE;
 
 	/* no launch is expected before the driver is loaded */
-	if (throttle_expected(THROTTLE_LAUNCH, f, shape))
-		return driver.cuLaunchKernel(f, gx, gy, gz, bx, by, bz, bytes, stream, params, extra);
-	return cuLaunchKernel_other(f, gx, gy, gz, bx, by, bz, bytes, stream, params, extra);
+	if (throttle_expected(THROTTLE_LAUNCH, f, &shape))
+		return IN_DRIVER(cuLaunchKernel);
+	return launch_kernel_other(LAUNCH_ARGUMENTS);
 }
 
-COLD cuLaunchKernel_ptsz_other(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
-                               unsigned bz, unsigned bytes, CUstream stream, void **params, void **extra)
+COLD launch_kernel_ptsz_other(LAUNCH_PARAMETERS)
 {
-	struct cost_shape shape = SHAPE(gx, gy, gz, bx, by, bz, bytes);
+	struct cost_shape shape = LAUNCH_SHAPE;
 
 	if (!driver.cuLaunchKernel_ptsz)
 		return CUDA_ERROR_NOT_FOUND;
-	return RARELY_THROUGH_GATE(f, &shape, own_stream(stream),
-	                           driver.cuLaunchKernel_ptsz(f, gx, gy, gz, bx, by, bz, bytes, stream, params, extra));
+	return RARELY_THROUGH_GATE(f, &shape, own_stream(REST(stream)), IN_DRIVER(cuLaunchKernel_ptsz));
 }
 
-CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-                             unsigned bytes, CUstream stream, void **params, void **extra)
+CUresult launch_kernel_ptsz(LAUNCH_PARAMETERS)
 {
-	struct cost_shape shape = SHAPE(gx, gy, gz, bx, by, bz, bytes);
+	struct cost_shape shape = LAUNCH_SHAPE;
 
 	/* no launch is expected before the driver is loaded */
-	if (throttle_expected(THROTTLE_LAUNCH, f, shape))
-		return driver.cuLaunchKernel_ptsz(f, gx, gy, gz, bx, by, bz, bytes, stream, params, extra);
-	return cuLaunchKernel_ptsz_other(f, gx, gy, gz, bx, by, bz, bytes, stream, params, extra);
+	if (throttle_expected(THROTTLE_LAUNCH, f, &shape))
+		return IN_DRIVER(cuLaunchKernel_ptsz);
+	return launch_kernel_ptsz_other(LAUNCH_ARGUMENTS);
+}
+
+static_assert(offsetof(CUlaunchConfig, gridDimX) == offsetof(struct cost_shape, grid) &&
+                      offsetof(CUlaunchConfig, blockDimX) == offsetof(struct cost_shape, block) &&
+                      offsetof(CUlaunchConfig, sharedMemBytes) == offsetof(struct cost_shape, shared_bytes),
+              "a launch's configuration begins with its shape");
+
+static inline const struct cost_shape *shape_of(const CUlaunchConfig *config)
+{
+	return (const struct cost_shape *)config;
 }
 
 COLD cuLaunchKernelEx_other(const CUlaunchConfig *config, CUfunction f, void **params, void **extra)
@@ -65,19 +107,12 @@ COLD cuLaunchKernelEx_other(const CUlaunchConfig *config, CUfunction f, void **p
 		return CUDA_ERROR_NOT_FOUND;
 	if (!config) /* the driver reports the error */
 		return driver.cuLaunchKernelEx(config, f, params, extra);
-	struct cost_shape shape = SHAPE(config->gridDimX, config->gridDimY, config->gridDimZ, config->blockDimX,
-	                                config->blockDimY, config->blockDimZ, config->sharedMemBytes);
-
-	return RARELY_THROUGH_GATE(f, &shape, config->hStream, driver.cuLaunchKernelEx(config, f, params, extra));
+	return RARELY_THROUGH_GATE(f, shape_of(config), config->hStream, driver.cuLaunchKernelEx(config, f, params, extra));
 }
 
 CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **params, void **extra)
 {
-	if (config && driver.cuLaunchKernelEx &&
-	    throttle_expected(THROTTLE_LAUNCH, f,
-	                      (struct cost_shape)SHAPE(config->gridDimX, config->gridDimY, config->gridDimZ,
-	                                               config->blockDimX, config->blockDimY, config->blockDimZ,
-	                                               config->sharedMemBytes)))
+	if (config && driver.cuLaunchKernelEx && throttle_expected(THROTTLE_LAUNCH, f, shape_of(config)))
 		return driver.cuLaunchKernelEx(config, f, params, extra);
 	return cuLaunchKernelEx_other(config, f, params, extra);
 }
@@ -88,20 +123,13 @@ COLD cuLaunchKernelEx_ptsz_other(const CUlaunchConfig *config, CUfunction f, voi
 		return CUDA_ERROR_NOT_FOUND;
 	if (!config) /* the driver reports the error */
 		return driver.cuLaunchKernelEx_ptsz(config, f, params, extra);
-	struct cost_shape shape = SHAPE(config->gridDimX, config->gridDimY, config->gridDimZ, config->blockDimX,
-	                                config->blockDimY, config->blockDimZ, config->sharedMemBytes);
-
-	return RARELY_THROUGH_GATE(f, &shape, own_stream(config->hStream),
+	return RARELY_THROUGH_GATE(f, shape_of(config), own_stream(config->hStream),
 	                           driver.cuLaunchKernelEx_ptsz(config, f, params, extra));
 }
 
 CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction f, void **params, void **extra)
 {
-	if (config && driver.cuLaunchKernelEx_ptsz &&
-	    throttle_expected(THROTTLE_LAUNCH, f,
-	                      (struct cost_shape)SHAPE(config->gridDimX, config->gridDimY, config->gridDimZ,
-	                                               config->blockDimX, config->blockDimY, config->blockDimZ,
-	                                               config->sharedMemBytes)))
+	if (config && driver.cuLaunchKernelEx_ptsz && throttle_expected(THROTTLE_LAUNCH, f, shape_of(config)))
 		return driver.cuLaunchKernelEx_ptsz(config, f, params, extra);
 	return cuLaunchKernelEx_ptsz_other(config, f, params, extra);
 }

@@ -70,7 +70,7 @@ def measure(name: str, node: Node, mode: str, target: str, **options: int) -> En
 
 def run(node: Node, rounds: int) -> list[Entry]:
     return [
-        measure("launch_hook_ns", node, "launch", "<= 8", rounds=rounds),
+        measure("launch_hook_ns", node, "launch", "<= 5", rounds=rounds),
         measure(
             "launch_hook_3us_ns", node, "launch3000", "<= 80", rounds=rounds, call_ns=CARD_CALL_NS
         ),

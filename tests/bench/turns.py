@@ -11,11 +11,11 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tests.bench.entries import Entry, entry
 from tests.kit.measure import ahead
-from tests.kit.node import Node, Tenant, running, soon_ns
+from tests.kit.node import Node, running, soon_ns
 
 MS = 1_000_000
 TRAINER, SERVER = 70, 30
@@ -97,7 +97,14 @@ def side_by_side(node: Node, row: Row, attempt: int = 0) -> list[float]:
     return [share_of(job, int(start)) for job in jobs]
 
 
-def share_of(job: Tenant, start_ns: int) -> float:
+class Job(Protocol):
+    """A program that has ended, or will."""
+
+    def result(self) -> dict[str, Any]:
+        """Its last line, and all before it as `reports`."""
+
+
+def share_of(job: Job, start_ns: int) -> float:
     """Its share between two moments that are the same for all who started together: the last to end has the GPU
     alone for a moment."""
     reports = job.result()["reports"]
@@ -128,7 +135,7 @@ def bare_side_by_side(node: Node, row: Row) -> list[float]:
     return [float(job.result()["share_ratio"]) for job in jobs]
 
 
-def error_points(got: Sequence[float], cores: Sequence[int]) -> float:
+def error_points(got: Sequence[float], cores: Sequence[float]) -> float:
     """Largest distance to a grant's part of what was handed out, in points."""
     have = sum(got)
     return max(
@@ -154,14 +161,13 @@ class Served:
         )
 
 
-def _served(trainer: Tenant, server: Tenant) -> Served:
-    served: dict[str, Any] = server.result()
-    trained = trainer.result()
+def served(trainer: Job, server: Job) -> Served:
+    trained, answered = trainer.result(), server.result()
     return Served(
         float(trained["share_ratio"]),
-        float(served["share_ratio"]),
-        float(served["p50_ms"]),
-        float(served["p99_ms"]),
+        float(answered["share_ratio"]),
+        float(answered["p50_ms"]),
+        float(answered["p99_ms"]),
     )
 
 
@@ -181,7 +187,7 @@ def serving(node: Node, name: str, priority: int = 0, policy: str = "elastic") -
         flags=(*common, "--cores", str(SERVER), "--priority", str(priority)),
         measured=True,
     )
-    return _served(trainer, server)
+    return served(trainer, server)
 
 
 def serving_bare(node: Node) -> Served:
@@ -194,7 +200,7 @@ def serving_bare(node: Node) -> Served:
     )
     for job in (trainer, server):
         ahead(job.process.pid)
-    return _served(trainer, server)
+    return served(trainer, server)
 
 
 TRIES = 3

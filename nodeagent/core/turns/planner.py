@@ -52,9 +52,9 @@ WORSE_FIT = 0.005
 """Windows are planned again if they lose this part of the GPU more than planned."""
 
 
-STEADY_NS = NS_PER_S // 4
+STEADY_NS = NS_PER_S // 5
 """A grant without a rest for so long takes turns in windows with others like it. Until then slices
-cost a tenth of the GPU, so this long is at most 1.5 points of any two seconds."""
+cost a tenth of the GPU, so this long is about a point of any two seconds."""
 RECENT_NS = NS_PER_S
 """A grant that worked or rested so lately is looked at often."""
 
@@ -186,13 +186,14 @@ class TurnPlanner:
         for gpu, here in gpus.items():
             tied = _tied(gpu, steady)
             layout = _in_turns({g: steady[g] for g in tied})
-            lengths = self._launches_ns(gpu, layout[gpu])
-            known = (
+            situation = (
                 tuple(here),
                 tuple((tuple(active[g]), tuple(layout[g])) for g in tied),
-                lengths,
                 self._rules_on(tied),
             )
+            if self._planned.get(gpu, ((),))[0] != situation:
+                self._lengths.pop(gpu, None)  # New windows are made for the launches as they are.
+            known = (situation, self._launches_ns(gpu, layout[gpu]))
             if self._planned.get(gpu) == known:
                 continue
             # The epoch must be later than any of a planner that ran before us.
@@ -269,7 +270,7 @@ class TurnPlanner:
         turn = self._turns.get(key)
         if turn is None or turn.mode is not TurnMode.LEASE:
             return False
-        quantum, period = turn.lease_quantum_ns, turn.lease_period_ns
+        quantum, period = turn.lease_quantum_ns - turn.switch_ns, turn.lease_period_ns
         as_planned = lost_at_the_end(quantum, period, planned_ns)
         return lost_at_the_end(quantum, period, seen_ns) > as_planned + WORSE_FIT
 

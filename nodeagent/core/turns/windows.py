@@ -18,8 +18,10 @@ from functools import lru_cache
 from nodeagent.ports.regions import NO_TIME
 from nodeagent.units import NS_PER_MS, WHOLE_PPM, GpuUuid, GrantId, Nanoseconds, Ppm
 
-FITS_ANYWAY = 20
+FITS_ANYWAY = 64
 """Windows of this many launches lose too little at their end to matter."""
+HELD = 20
+"""Numbers of launches per window that are weighed."""
 LONG_PERIOD_COST = 0.02
 """Cost of the longest period, as a part of the GPU, when weighed against a better fit."""
 USUAL_SLICE_NS = Nanoseconds(2 * NS_PER_MS)
@@ -47,6 +49,14 @@ class PlanRules:
         """The period at which changes of contexts cost no more than they may."""
         lost = int(tenants * self.switch_ns / SWITCH_LOSS)
         return min(max(int(self.period_ns), lost), int(self.longest_period_ns))
+
+    def least_period_ns(self, tenants: int) -> int:
+        """The shortest period to weigh: where changes of contexts cost more than they may in any
+        case, a shorter one whose windows hold whole launches may lose less."""
+        shortest = self.shortest_period_ns(tenants)
+        if shortest < self.longest_period_ns:
+            return shortest
+        return max(int(self.period_ns), int(self.longest_period_ns) // 2)
 
     def planned_switch_ns(self, period_ns: int, tenants: int) -> int:
         """The change of contexts as it is planned: at most half of a period goes to all of them."""
@@ -168,14 +178,19 @@ def fitting_period(
     shortest_ns: int,
     longest_ns: int,
     switch_ns: int = 0,
+    least_ns: int | None = None,
 ) -> int:
     """The shortest period whose windows hold whole numbers of launches.
 
     A launch cannot be cut in two: 5 ms kernels in windows of 7 ms would use only 5 of them for
     ever. `launches_ns` has the usual GPU time of one launch of each tenant, 0 if unknown. The
-    tenants divide what is left of the period after a change of contexts for each.
+    tenants divide what is left of the period after a change of contexts for each. A period below
+    `shortest_ns`, but not below `least_ns`, costs more changes of contexts.
     """
-    return _fitting_period(tuple(shares), tuple(launches_ns), shortest_ns, longest_ns, switch_ns)
+    least_ns = shortest_ns if least_ns is None else min(least_ns, shortest_ns)
+    return _fitting_period(
+        tuple(shares), tuple(launches_ns), shortest_ns, longest_ns, switch_ns, least_ns
+    )
 
 
 @lru_cache(maxsize=256)
@@ -185,32 +200,36 @@ def _fitting_period(
     shortest_ns: int,
     longest_ns: int,
     switch_ns: int,
+    least_ns: int,
 ) -> int:
     """Weigh some hundred candidates, in about 1 ms; the cache serves tenants that come and go."""
     total = sum(shares)
-    lost_ns = min(len(shares) * switch_ns, shortest_ns // 2)
+    lost_ns = min(len(shares) * switch_ns, least_ns // 2)
     long = [
         (share, length)
         for share, length in zip(shares, launches_ns, strict=True)
         if length and share and length * FITS_ANYWAY * total > shortest_ns * share
     ]
-    if not long or shortest_ns >= longest_ns:
+    if not long or least_ns >= longest_ns:
         return shortest_ns
 
     def badness(period_ns: int) -> float:
-        worst = max(
+        at_the_end = sum(
             lost_at_the_end((period_ns - lost_ns) * share / total, period_ns, length)
             for share, length in long
         )
-        return worst + LONG_PERIOD_COST * period_ns / longest_ns
+        more_changes = max(0.0, lost_ns / period_ns - lost_ns / shortest_ns)
+        return (
+            at_the_end + more_changes + LONG_PERIOD_COST * max(period_ns, shortest_ns) / longest_ns
+        )
 
     candidates = {shortest_ns, longest_ns}
     for share, length in long:
-        least = max(1, (shortest_ns - lost_ns) * share // (total * length))
-        held = range(least, least + FITS_ANYWAY)
+        least = max(1, (least_ns - lost_ns) * share // (total * length))
+        held = range(least, least + HELD)
         whole = (lost_ns - (-n * length * total // share) for n in held)
-        candidates.update(p for p in whole if shortest_ns < p < longest_ns)
-    step = shortest_ns
+        candidates.update(p for p in whole if least_ns < p < longest_ns)
+    step = least_ns
     while step < longest_ns:
         candidates.add(step)
         step += max(1, step // 32)
@@ -230,12 +249,12 @@ def windows(
     smallest = min(shares)
     count = len(shares)
     longest = int(rules.longest_period_ns)
-    period = rules.shortest_period_ns(count)
-    if smallest > 0:
-        period = max(period, -(-rules.smallest_quantum_ns * total // smallest))
-    period = min(period, longest)
+    room = -(-rules.smallest_quantum_ns * total // smallest) if smallest > 0 else 0
+    period = min(max(rules.shortest_period_ns(count), room), longest)
     if launches_ns:
-        period = fitting_period(shares, launches_ns, period, longest, int(rules.switch_ns))
+        least = min(max(rules.least_period_ns(count), room), longest)
+        switch = int(rules.switch_ns)
+        period = fitting_period(shares, launches_ns, period, longest, switch, least)
     floor = min(int(rules.smallest_quantum_ns), period // count)
     # Each pays its own change of contexts, so that what is lost is lost in proportion.
     switch = rules.planned_switch_ns(period, count)

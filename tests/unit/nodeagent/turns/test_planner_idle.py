@@ -189,7 +189,8 @@ def test_what_changes_of_contexts_cost_is_shared_in_proportion(
     percents: list[int], switch_us: int, launches_ns: list[int]
 ) -> None:
     """A window less its change of contexts is its owner's part of what is left of the period, where
-    no window had to be raised to the smallest; and the period is long enough for the loss."""
+    no window had to be raised to the smallest; and the period is long enough for the loss, or at
+    least half of the longest where no period is."""
     rules = replace(RULES, switch_ns=Nanoseconds(switch_us * 1000))
     count = len(percents)
     period, quanta = windows(percents, rules, launches_ns[:count])
@@ -197,7 +198,9 @@ def test_what_changes_of_contexts_cost_is_shared_in_proportion(
     assert rules.period_ns <= period <= rules.longest_period_ns
     switch = rules.planned_switch_ns(period, count)
     assert all(quantum > switch for quantum in quanta)
-    if period < rules.longest_period_ns:
+    if rules.shortest_period_ns(count) == rules.longest_period_ns:
+        assert 2 * period >= rules.longest_period_ns
+    elif period < rules.longest_period_ns:
         assert count * switch <= SWITCH_LOSS * period + count
     left = period - count * switch
     if all(quantum > rules.smallest_quantum_ns for quantum in quanta):
