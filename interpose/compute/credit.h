@@ -93,13 +93,12 @@ __attribute__((always_inline)) static inline bool throttle_expected(enum throttl
 	struct throttle_local *local = &throttle_local;
 	struct throttle_way *way = local->expected;
 
-	return __builtin_expect(way && way->function == function && way->shape.grid[0] == shape->grid[0] &&
-	                                way->shape.grid[1] == shape->grid[1] && way->shape.grid[2] == shape->grid[2] &&
-	                                way->shape.block[0] == shape->block[0] &&
-	                                way->shape.block[1] == shape->block[1] &&
-	                                way->shape.block[2] == shape->block[2] &&
-	                                way->shape.shared_bytes == shape->shared_bytes,
-	                        1) &&
+	return __builtin_expect(
+		       way && way->function == function && way->shape.grid[0] == shape->grid[0] &&
+			       way->shape.grid[1] == shape->grid[1] && way->shape.grid[2] == shape->grid[2] &&
+			       way->shape.block[0] == shape->block[0] && way->shape.block[1] == shape->block[1] &&
+			       way->shape.block[2] == shape->block[2] && way->shape.shared_bytes == shape->shared_bytes,
+		       1) &&
 	       throttle_charge(local, kind, way);
 }
 

@@ -107,7 +107,8 @@ COLD cuLaunchKernelEx_other(const CUlaunchConfig *config, CUfunction f, void **p
 		return CUDA_ERROR_NOT_FOUND;
 	if (!config) /* the driver reports the error */
 		return driver.cuLaunchKernelEx(config, f, params, extra);
-	return RARELY_THROUGH_GATE(f, shape_of(config), config->hStream, driver.cuLaunchKernelEx(config, f, params, extra));
+	return RARELY_THROUGH_GATE(f, shape_of(config), config->hStream,
+	                           driver.cuLaunchKernelEx(config, f, params, extra));
 }
 
 CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **params, void **extra)

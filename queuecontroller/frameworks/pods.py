@@ -1,8 +1,8 @@
 """Pods that are queued by themselves, alone or as a group with one Workload.
 
 A pod cannot be suspended: it is gated when it is created, started by removing the gate, and stopped
-by deleting it. A finalizer keeps a pod that has ended until it has been counted; the pods of an
-evicted group until others replace them, so that the controller that made them sees what happened.
+by deleting it. A finalizer keeps a pod that has ended until it is counted, pods of an evicted group
+until others replace them. The file is long: single pods and groups share each of these steps.
 """
 
 from __future__ import annotations

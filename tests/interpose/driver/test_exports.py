@@ -21,7 +21,7 @@ SANITIZER = "__asan_default_options"
 """Symbol by which gcc's address sanitizer accepts a preloaded library."""
 
 GLIBC_FLOOR = (2, 17)
-"""What the oldest images for NVIDIA's drivers have; docs/install.md supports 2.28."""
+"""Version in the oldest images for NVIDIA's drivers; docs/install.md supports 2.28."""
 
 LIBRARIES = {
     "libcuda.so.1": regions.BUILD / "shim" / "libcuda.so.1",

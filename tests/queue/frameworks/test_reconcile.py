@@ -1,5 +1,5 @@
 """Reconciliation of a job and its Workload comes to an end, from wherever it begins, and never lets
-anything run that holds no quota."""
+anything run that holds no quota. Long, since all kinds of jobs go through the same checks."""
 
 from __future__ import annotations
 

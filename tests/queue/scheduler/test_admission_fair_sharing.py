@@ -1,4 +1,5 @@
-"""LocalQueues served by what they have used: who is next, who makes way, and what comes of it."""
+"""LocalQueues that are ordered by their usage: heads, victims, and results. The file is long because all of it needs the
+same histories of usage."""
 
 from __future__ import annotations
 

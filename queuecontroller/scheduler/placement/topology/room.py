@@ -3,6 +3,8 @@
 
 A workload without a topology and without parts of devices always has room: quota alone decides
 about it. What a workload holds counts as free for itself.
+
+The file is long because it implements one port: what is held, asked and reserved has to agree.
 """
 
 from __future__ import annotations

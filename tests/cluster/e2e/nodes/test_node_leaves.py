@@ -10,7 +10,7 @@ import pytest
 
 from tests.cluster import manifests
 from tests.cluster.lab import AGENT, QUEUE
-from tests.cluster.pair import FIRST, QUEUE_NAME, SECOND, Pair
+from tests.cluster.e2e.nodes.pair import FIRST, QUEUE_NAME, SECOND, Pair
 from tests.kit.node import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]

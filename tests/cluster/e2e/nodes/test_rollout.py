@@ -10,7 +10,7 @@ import pytest
 
 from tests.cluster.api import path_of
 from tests.cluster.manifests import NAMESPACE
-from tests.cluster.pair import Pair
+from tests.cluster.e2e.nodes.pair import Pair
 from tests.kit.node import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]

@@ -1,4 +1,4 @@
-"""What the provisioning check writes, in order."""
+"""Writes of the provisioning check, in order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from queuecontroller.cluster.writers.event_recorder import EventRecorder
 from queuecontroller.state.shell import Shell
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.resources import Resource
-from tests.queue.cluster.admissionchecks.test_provisioning import pod_set, workload
+from tests.queue.cluster.admissionchecks.workloads import pod_set, workload
 
 
 class Server:
