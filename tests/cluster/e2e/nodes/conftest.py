@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.conftest import settle
+from tests.cluster.e2e.nodes.pair import Pair
 from tests.cluster.figures import Figures
 from tests.cluster.machine.node import Cluster, Worker
-from tests.cluster.e2e.nodes.pair import Pair
 from tests.cluster.programs import product
 
 LOST_S = 20

@@ -16,10 +16,10 @@ import pytest
 
 from tests.cluster import manifests
 from tests.cluster.api import ApiError, path_of
+from tests.cluster.e2e.nodes.pair import QUEUE_NAME, WORKLOADS, Pair
 from tests.cluster.lab import QUEUE, SYSTEM
 from tests.cluster.machine.node import ClusterError
 from tests.cluster.manifests import NAMESPACE
-from tests.cluster.e2e.nodes.pair import QUEUE_NAME, WORKLOADS, Pair
 from tests.kit.node import NodeError, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.cluster import manifests
-from tests.cluster.lab import AGENT, QUEUE
 from tests.cluster.e2e.nodes.pair import FIRST, QUEUE_NAME, SECOND, Pair
+from tests.cluster.lab import AGENT, QUEUE
 from tests.kit.node import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.manifests import NAMESPACE
 from tests.cluster.e2e.nodes.pair import FIRST, KUEUE, SECOND, Pair, conditions, workload_of
+from tests.cluster.manifests import NAMESPACE
 from tests.kit.node import until
 from tests.kit.places import REPO
 

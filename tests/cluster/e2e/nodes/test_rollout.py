@@ -9,8 +9,8 @@ from collections import Counter
 import pytest
 
 from tests.cluster.api import path_of
-from tests.cluster.manifests import NAMESPACE
 from tests.cluster.e2e.nodes.pair import Pair
+from tests.cluster.manifests import NAMESPACE
 from tests.kit.node import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]

@@ -21,7 +21,7 @@ from queuecontroller.cluster.admissionchecks.requests import (
 from queuecontroller.cluster.admissionchecks.states import Answer, State, checks_of, with_answers
 from queuecontroller.cluster.status.workload_status import UNANSWERED
 from queuecontroller.frameworks import PodSetInfo
-from tests.queue.cluster.admissionchecks.workloads import BEFORE, pod_set, workload
+from tests.queue.cluster.admissionchecks.workloads import pod_set, workload
 
 NOW = "2026-11-23T10:00:00Z"
 
