@@ -134,7 +134,7 @@ def _ray_problems(fw: Framework, document: Document, groups: RayGroups) -> Itera
 def _upgrade_problems(document: Document) -> Iterator[Problem]:
     """Problems of a RayService whose upgrade would start a second cluster, beside its quota."""
     strategy = at(document, ("spec", "upgradeStrategy", "type"))
-    if strategy != "None" and not is_elastic(document):
+    if strategy != "None":
         what = "an upgrade would start a second cluster, which has no quota"
         yield Problem("spec.upgradeStrategy.type", what, "write None")
 

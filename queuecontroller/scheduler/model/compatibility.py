@@ -76,7 +76,7 @@ DIFFERENCES: Final = (
     ),
     Difference(
         Feature.UPGRADE_STRATEGY,
-        "A queued RayService has `spec.upgradeStrategy.type: None`, or is elastic: an upgrade"
+        "A queued RayService has `spec.upgradeStrategy.type: None`: an upgrade"
         " by a second cluster runs outside of its quota",
     ),
     Difference(

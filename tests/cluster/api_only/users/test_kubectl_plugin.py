@@ -66,7 +66,12 @@ def test_queues_are_created_filled_stopped_and_resumed(
     apply(control_plane, job("first", "main", "1"), job("second", "main", "1"))
     until("one is admitted", lambda: kubectl("list", "wl", "--status", "admitted").count("job-") == 1, 60)  # fmt: skip
     until("one waits", lambda: "insufficient unused quota" in kubectl("list", "wl", "--status", "pending"), 60)  # fmt: skip
-    admitted = kubectl("list", "wl", "-n", "default", "-c", "team").splitlines()
+    assert kubectl("list", "wl", "-n", "default", "-c", "team").count("job-") == 2, (
+        "also the one that waits"
+    )
+    admitted = kubectl(
+        "list", "wl", "-n", "default", "-c", "team", "--status", "admitted"
+    ).splitlines()
     assert admitted[0].split()[:4] == ["NAMESPACE", "NAME", "LOCALQUEUE", "CLUSTERQUEUE"]
     (name,) = [line.split()[1] for line in admitted[1:]]
     kubectl("stop", "wl", name, "-n", "default")
