@@ -109,7 +109,7 @@ def test_a_job_may_do_without_pods() -> None:
         pytest.param(None, False, True, id="the operator's default is another cluster"),
         pytest.param({"type": "NewCluster"}, False, True, id="another cluster"),
         pytest.param({"type": "None"}, False, False, id="no other cluster"),
-        pytest.param({"type": "NewCluster"}, True, False, id="a cluster of slices"),
+        pytest.param({"type": "NewCluster"}, True, True, id="another cluster though elastic"),
     ],
 )
 def test_a_rayservice_does_not_upgrade_outside_of_its_quota(
