@@ -4,6 +4,7 @@ was written over."""
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -168,11 +169,11 @@ def test_a_restored_nop_of_our_own_probe_is_noticed(
 
 def test_every_door_of_the_interposer_is_a_launcher() -> None:
     """A door that is added must be audited, too."""
+    named = re.compile(r'^CUresult (cu\w*Launch\w*)\(|__asm__\("(cu\w*Launch\w*)"\)', re.M)
     doors = {
-        line.split("(")[0].split()[-1]
+        found[1] or found[2]
         for source in ("compute/launch.c", "graph/graph.c")
-        for line in (REPO / "interpose" / source).read_text().splitlines()
-        if line.startswith("CUresult cu") and "Launch" in line.split("(")[0]
+        for found in named.finditer((REPO / "interpose" / source).read_text())
     }
     assert {"cuLaunchKernel", "cuGraphLaunch"} <= doors
     assert doors <= set(LAUNCHERS)

@@ -12,7 +12,7 @@ from queuecontroller.scheduler.model.objects import PreemptionPolicy, WorkloadKe
 from queuecontroller.scheduler.model.reasons import PreemptionReason
 from queuecontroller.scheduler.model.workload_info import Target, WorkloadInfo
 from queuecontroller.scheduler.placement.choose import NoPlace, place
-from queuecontroller.scheduler.placement.stock_room import StockRoom, _given
+from queuecontroller.scheduler.placement.stock_room import StockRoom, given_of
 from queuecontroller.scheduler.preemption import for_room
 from queuecontroller.scheduler.preemption.room import Verdict
 from queuecontroller.scheduler.preemption.search import (
@@ -88,7 +88,7 @@ class PlainQuestion(for_room._Question):
         """Workloads on nodes that could take one of the pods if all of them left."""
         room = self._room
         assert isinstance(room, StockRoom)
-        request = room._facts.room_request(self._info.workload, _given(self._assignment))
+        request = room._facts.room_request(self._info.workload, given_of(self._assignment))
         stock, key = room.stock, self._info.key
         resting = set(room._facts.resting(self._info.priority)) - {key}
         gone = {key, *taken, *resting, *(info.key for info in infos)}

@@ -79,7 +79,7 @@ def steps_per_second(
 
 
 @pytest.mark.parametrize(
-    ("percent", "compute_ms", "gain"), [(30, 1, 3.0), (50, 1, 3.0), (70, 1, 1.3), (50, 20, 0.97)]
+    ("percent", "compute_ms", "gain"), [(30, 1, 3.0), (50, 1, 2.0), (70, 1, 1.3), (50, 20, 0.97)]
 )
 def test_ranks_advance_faster_by_their_own_clocks_than_in_windows_that_do_not_meet(
     percent: int, compute_ms: int, gain: float
