@@ -5,16 +5,14 @@ cd "$(dirname "$0")/../.."
 command -v musl-gcc && exit 0
 root=$PWD/build/tools/musl
 if [ ! -x "$root/musl-gcc" ]; then
-	command -v apt-get >/dev/null || { echo "musl: no musl-gcc, and no apt-get to get it with" >&2; exit 1; }
 	place=$(mktemp -d)
 	trap 'rm -rf "$place"' EXIT
-	[ "$(id -u)" != 0 ] || apt-get update -qq
-	(cd "$place" && apt-get download -qq musl musl-dev musl-tools && for deb in *.deb; do dpkg-deb -x "$deb" root; done)
+	packaging/fetch/unpacked.sh "$place" musl musl-dev musl-tools
 	mkdir -p "$root"
-	cp -r "$place/root/usr" "$root"
+	cp -r "$place/usr" "$root"
 	specs=$(echo "$root"/usr/lib/*/musl-gcc.specs)
 	loader=${specs%/*}/libc.so
-	cp "$place"/root/lib/*-musl/libc.so "$loader"
+	cp "$place"/lib/*-musl/libc.so "$loader"
 	# The packages name their files below /, and programs their loader.
 	sed -i -e "s|/usr/lib/|$root/usr/lib/|g; s|/usr/include/|$root/usr/include/|g; s|/lib/ld-musl-[^ ]*|$loader|" "$specs"
 	printf '#!/bin/sh\nexec "${REALGCC:-gcc}" "$@" -specs "%s"\n' "$specs" >"$root/musl-gcc"

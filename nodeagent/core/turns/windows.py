@@ -253,8 +253,7 @@ def windows(
     period = min(max(rules.shortest_period_ns(count), room), longest)
     if launches_ns:
         least = min(max(rules.least_period_ns(count), room), longest)
-        switch = int(rules.switch_ns)
-        period = fitting_period(shares, launches_ns, period, longest, switch, least)
+        period = fitting_period(shares, launches_ns, period, longest, int(rules.switch_ns), least)
     floor = min(int(rules.smallest_quantum_ns), period // count)
     # Each pays its own change of contexts, so that what is lost is lost in proportion.
     switch = rules.planned_switch_ns(period, count)

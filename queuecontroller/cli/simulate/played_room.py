@@ -8,7 +8,6 @@ from collections.abc import Collection, Hashable, Iterable, Mapping
 from queuecontroller.scheduler.model.assignment import Assignment
 from queuecontroller.scheduler.model.objects import ResourceFlavor, Workload, WorkloadKey
 from queuecontroller.scheduler.model.workload_info import WorkloadInfo
-from queuecontroller.scheduler.placement.choose import PodToPlace
 from queuecontroller.scheduler.placement.consolidation import Movable, cost_mib
 from queuecontroller.scheduler.placement.request import AskError
 from queuecontroller.scheduler.placement.stock import Stock
@@ -28,8 +27,8 @@ class PlayedRoom(StockRoom):
         """`cooldown_ns`: time in which a moved workload is not moved again."""
         super().__init__(Stock(), self)
         self._flavors = flavors
-        self._requests: dict[WorkloadKey, tuple[PodToPlace, ...]] = {}
-        """Pods of the workloads with a reservation, as they were requested."""
+        self._given: dict[WorkloadKey, tuple[Workload, list[GivenPods]]] = {}
+        """Workloads with a reservation, with their counts and flavors."""
         self._limits = MoveLimits(cooldown_ns)
         self._now_ns = 0
         self._started_ns: Mapping[WorkloadKey, int] = {}
@@ -39,13 +38,12 @@ class PlayedRoom(StockRoom):
     ) -> Verdict:
         verdict = super().keep(info, assignment, gone)
         if not verdict.refusal:
-            given = given_of(assignment)
-            self._requests[info.key] = self.room_request(info.workload, given).pods
+            self._given[info.key] = info.workload, given_of(assignment)
         return verdict
 
     def release(self, key: WorkloadKey) -> None:
         super().release(key)
-        self._requests.pop(key, None)
+        self._given.pop(key, None)
 
     def note_move(self, key: WorkloadKey, now_ns: int) -> None:
         self._limits.note(key, _namespace(key), now_ns)
@@ -93,7 +91,7 @@ class PlayedRoom(StockRoom):
 
     def movable(self, owner: Hashable) -> Movable | None:
         key = WorkloadKey(str(owner))
-        pods = self._requests.get(key, ())
+        pods = self.room_request(*self._given[key]).pods if key in self._given else ()
         if len(pods) != 1 or pods[0].request.mig:
             return None
         memory = sum(share.memory_bytes for one in self.kept(key) or () for share in one.shares)

@@ -256,8 +256,8 @@ def _workload(reader: Reader, pod_sets: Callable[[Reader], tuple[PodSet, ...]]) 
 
 
 def _replaced(text: str, namespace: str) -> WorkloadKey | None:
-    """The Workload that ends when this one starts. Only one of the same namespace does: whoever may
-    write in a namespace must not end another's."""
+    """The Workload that ends when this one starts. Only one of the same namespace does: a user of a
+    namespace must not end another one's."""
     return WorkloadKey(text) if text.partition("/")[0] == (namespace or "default") else None
 
 

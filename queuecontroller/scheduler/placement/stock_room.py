@@ -127,12 +127,12 @@ class StockRoom:
         request = self._facts.room_request(info.workload, given_of(assignment))
         if request.wrong or not request.pods:
             return ()
-        if may_move is None:
-            plan = consolidate(self.stock, request.pods, self._facts.movable, request.topology)
-        else:
-            movable = partial(self._permitted, may_move)
-            worth = self._memory_mib(request.pods)
-            plan = consolidate(self.stock, request.pods, movable, request.topology, worth, True)
+        movable, worth = self._facts.movable, None
+        if may_move is not None:
+            movable, worth = partial(self._permitted, may_move), self._memory_mib(request.pods)
+        plan = consolidate(
+            self.stock, request.pods, movable, request.topology, worth, may_move is not None
+        )
         if plan is None:
             return ()
         return tuple(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Any, Final, TypeVar
 
 from queuecontroller.kueueapi.manifests.configuration import Configuration, read_configuration
@@ -47,6 +48,7 @@ USERS: Final = "sluice.dev/users"
 commas."""
 
 T = TypeVar("T")
+E = TypeVar("E", bound=StrEnum)
 MAX_KNOWN: Final = 10_000
 """Cached results; the keys come from users."""
 NAMESPACED: Final = ("LocalQueue", "LimitRange")
@@ -290,30 +292,33 @@ class Catalogue:
         return None if value is None else str(value)
 
     def on_preemption(self, cluster_queue: str) -> OnPreemption:
-        found = self.annotation(("ClusterQueue", "", cluster_queue), ON_PREEMPTION)
-        return OnPreemption(found) if found else OnPreemption.STOP
+        return self._choice(cluster_queue, ON_PREEMPTION, OnPreemption.STOP)
 
     def consolidation(self, cluster_queue: str) -> Consolidation:
-        found = self.annotation(("ClusterQueue", "", cluster_queue), CONSOLIDATION)
-        return Consolidation(found) if found else Consolidation.NEVER
+        return self._choice(cluster_queue, CONSOLIDATION, Consolidation.NEVER)
+
+    def _choice(self, cluster_queue: str, name: str, default: E) -> E:
+        """An annotation of a ClusterQueue, which was validated when the queue was applied."""
+        found = self.annotation(("ClusterQueue", "", cluster_queue), name)
+        kind = type(default)
+        return kind(found) if found else default
 
 
 def read_on_preemption(document: Mapping[str, Any], path: str) -> OnPreemption | None:
-    """The annotation's value. Raises ManifestError if it is invalid."""
-    reader = Reader(document, path).child("metadata").child("annotations")
-    choice = reader.choice(ON_PREEMPTION, OnPreemption, OnPreemption.STOP, {})
-    if reader.problems:
-        raise ManifestError(reader.problems)
-    return choice if reader.has(ON_PREEMPTION) else None
+    return _read_choice(document, path, ON_PREEMPTION, OnPreemption.STOP)
 
 
 def read_consolidation(document: Mapping[str, Any], path: str) -> Consolidation | None:
-    """The annotation's value. Raises ManifestError if it is invalid."""
+    return _read_choice(document, path, CONSOLIDATION, Consolidation.NEVER)
+
+
+def _read_choice(document: Mapping[str, Any], path: str, name: str, default: E) -> E | None:
+    """The annotation's value; None without it. Raises ManifestError if it is invalid."""
     reader = Reader(document, path).child("metadata").child("annotations")
-    choice = reader.choice(CONSOLIDATION, Consolidation, Consolidation.NEVER, {})
+    choice = reader.choice(name, type(default), default, {})
     if reader.problems:
         raise ManifestError(reader.problems)
-    return choice if reader.has(CONSOLIDATION) else None
+    return choice if reader.has(name) else None
 
 
 def with_stop_policy(body: str, policy: StopPolicy) -> str:

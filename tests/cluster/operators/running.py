@@ -27,7 +27,7 @@ from tests.kit.node import until
 
 READY_S = 240.0
 FIXED_CERTIFICATES = Path("/tmp", CERTIFICATES)
-"""Where an operator that renews its certificates looks for them, whatever it is told."""
+"""Directory where an operator that renews its certificates looks for them, whatever its flags say."""
 ISOLATED = "-m" if os.geteuid() == 0 else "-rm"
 """Mounts of its own; other than root needs a user namespace for them."""
 BIND = 'mkdir -p "$1" && mount --bind "$0" "$1" && shift && exec "$@"'

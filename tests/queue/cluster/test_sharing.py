@@ -284,7 +284,7 @@ def test_profiles_of_nodes_are_known_while_a_node_has_them(desk: SharePods) -> N
 def test_the_controllers_own_name_is_requested_until_it_is_known(
     desk: SharePods, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until then any user may change where a pod was placed."""
+    """Until the name is known, any user may change the placement annotation of a pod."""
     us = "system:serviceaccount:sluice:queue"
     answers: list[Any] = [
         ApiAway("no answer"),

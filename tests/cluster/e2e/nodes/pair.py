@@ -104,7 +104,7 @@ class Pair(Lab):
         return [one for machine in self.machines.values() for one in self.checkpoint_of(machine)]
 
     def pods(self, **labels: str) -> list[dict[str, Any]]:
-        """Pods with these labels that nobody deletes."""
+        """Pods with these labels that are not being deleted."""
         selector = ",".join(f"{key}={value}" for key, value in labels.items())
         found = self.api.items("pods", NAMESPACE, labelSelector=selector)
         return [one for one in found if "deletionTimestamp" not in one["metadata"]]

@@ -31,7 +31,7 @@ NEVER = "replicas"
 """A ReplicaSet that names a queue is no kind of job in Kueue: its pods have no Workload, and their nodes hold them."""
 KINDS = ("bare", "job", "group", "deployed", NEVER)
 ROUND_S = 1.5
-"""From one workload to the next: each starts a container or two, on a machine that has other work."""
+"""Seconds between two workloads: each starts a container or two, on a machine that has other work."""
 
 
 class Guard:

@@ -159,7 +159,7 @@ def test_the_platform_with_priorities_and_protections(fresh: Pair) -> None:
                 found = fresh.api.get(f"{KUEUE}/namespaces/{namespace}/workloads")["items"]
                 return next((one for one in found if why in json.dumps(one.get("status"))), None)
 
-            workload = until(f"{namespace} is told why it waits", told, DECIDED_S)
+            workload = until(f"{namespace} has a reason for waiting", told, DECIDED_S)
             assert workload["spec"]["priority"] == priority
             assert fresh.api.items("pods", namespace) == []
 
@@ -191,7 +191,7 @@ def test_hami_s_pods_are_placed_as_they_ask(fresh: Pair) -> None:
 
     until("what these cards can give is placed", lambda: "" not in nodes_of(*placed), 90)
     for name in other:
-        until(f"{name} is told why not", lambda name=name: any("FailedScheduling" in one for one in fresh.events(name)), 60)  # type: ignore[misc]  # fmt: skip
+        until(f"{name} has an event with the reason", lambda name=name: any("FailedScheduling" in one for one in fresh.events(name)), 60)  # type: ignore[misc]  # fmt: skip
     assert nodes_of(*other) == {""}
     for name in ("gpu-pod-single-type", "gpu-pod-multi-type"):
         assert any("2 do not match its GPU selection" in one for one in fresh.events(name))

@@ -153,7 +153,7 @@ def test_a_gang_and_a_local_job_take_turns_on_the_gpu_they_share() -> None:
 
 
 def test_local_jobs_have_windows_while_one_with_several_gpus_rests_now_and_then() -> None:
-    """The resting one tied its GPUs together, and windows were to be aligned for nobody."""
+    """The resting one tied its GPUs together, and windows were to be aligned although no grant had any."""
     planner = TurnPlanner(RULES)
     wide = tenant("wide", 20, "a", "b")
     locals_ = [tenant(name, 40, name[0]) for name in ("a1", "a2", "b1", "b2")]
