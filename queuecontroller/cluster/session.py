@@ -15,6 +15,9 @@ from typing import Final
 
 from queuecontroller.cluster.admissionchecks.provisioner import CONFIGS, Provisioner
 from queuecontroller.cluster.admissionchecks.requests import REQUESTS
+from queuecontroller.cluster.autoscaling.node_requests import Autoscaling, NodeRequests
+from queuecontroller.cluster.autoscaling.objects import Owner
+from queuecontroller.cluster.autoscaling.pending import PendingGpus
 from queuecontroller.cluster.cache.claims import KINDS as CLAIM_KINDS
 from queuecontroller.cluster.cache.job_context import KINDS as JOBS
 from queuecontroller.cluster.cache.job_context import SETS
@@ -30,6 +33,7 @@ from queuecontroller.cluster.cache.kinds import (
 from queuecontroller.cluster.cache.mirror import Mirror
 from queuecontroller.cluster.cache.objects import Document, key_of, labels_of, split_key
 from queuecontroller.cluster.dispatch import Dispatcher, Handler
+from queuecontroller.cluster.leader.holder import LEASE
 from queuecontroller.cluster.plan import Followed, Leadership, Plan
 from queuecontroller.cluster.podplacement.extender_service import ExtenderService
 from queuecontroller.cluster.podplacement.queued_pods import sharing_of
@@ -51,7 +55,7 @@ from queuecontroller.scheduler.model.reasons import (
     WAIT_FOR_SCHEDULING,
     WAIT_FOR_START,
 )
-from queuecontroller.state.book import Book
+from queuecontroller.state.book import Book, Sharing
 from queuecontroller.state.failed_nodes import node_failed
 from queuecontroller.state.nodes.nodes_room import Cordon
 from queuecontroller.state.nodes.sessions import SECOND_NS
@@ -169,6 +173,12 @@ class Session:
                 cache,
                 self._record_preempted if plan.displaces else None,
             )
+        self.node_requests: NodeRequests | None = None
+        """Requests for new nodes; None: the plan has none."""
+        if plan.autoscaling is not None and self.extender is not None and queued_shares is not None:
+            self.node_requests = self._make_node_requests(
+                plan.autoscaling, client, followed, leadership, (self.extender, queued_shares)
+            )
         self._node_facts: NodeFacts | None = None
         if plan.sharing is not None and plan.register_nodes:
             self._node_facts = NodeFacts(self.shell, client, plan.sharing, may_write)
@@ -177,6 +187,40 @@ class Session:
         self._waiting = WaitingReasons()
         self._dispatcher = Dispatcher(self._handlers())
         self._began = False
+
+    def _make_node_requests(
+        self,
+        settings: Autoscaling,
+        client: ApiClient,
+        followed: Followed,
+        leadership: Leadership,
+        sharing: tuple[ExtenderService, Sharing],
+    ) -> NodeRequests:
+        extender, queued = sharing
+        served = self._plan.sharing.rules.served if self._plan.sharing is not None else frozenset()
+
+        def is_plain(pod: Document) -> bool:
+            return pod["spec"].get("schedulerName") in served and extender.is_plain(pod)
+
+        pending = PendingGpus(
+            self.shell.book,
+            followed.nodes.ground,
+            queued.asks,
+            queued.defaults,
+            followed.gpu_pods.all,
+            is_plain,
+        )
+        return NodeRequests(
+            self.shell,
+            client,
+            settings,
+            Owner(LEASE, leadership.cluster_id, self._plan.namespace),
+            pending,
+            leadership.may_write,
+            self.recorder.record,
+            lambda key: self._cache.get(WORKLOADS, key),
+            lambda: extender.has_all_pods and not followed.nodes.ground.missing_input,
+        )
 
     def _follow_scheduling(self) -> None:
         """Note which admitted workloads have all their pods on nodes, from now on."""
@@ -234,6 +278,8 @@ class Session:
                 group.create_task(one.work_queue.run())
             if self.extender is not None:
                 group.create_task(self.extender.run())
+            if self.node_requests is not None:
+                group.create_task(self.node_requests.run())
             if self._node_facts is not None:
                 group.create_task(self._node_facts.run())
             group.create_task(self.recorder.run())

@@ -184,7 +184,14 @@ def lease_rules(beside: bool = False) -> list[Rule]:
         _rule(group, ["leases"], "create"),
         _rule(group, ["leases"], "get", "patch", names=["sluice-queue"]),
     ]
-    return rules if beside else [*rules, _rule("", [SERVICES.plural], "get", names=[VISIBILITY])]
+    if beside:
+        return rules
+    return [
+        *rules,
+        _rule("", [SERVICES.plural], "get", names=[VISIBILITY]),
+        # Placeholders request new nodes for pending GPU shares.
+        _rule("", [PODS.plural], "create"),
+    ]
 
 
 def _of_jobs(group: str, plurals: list[str]) -> list[Rule]:
