@@ -18,6 +18,7 @@ from typing import Any, Final
 from queuecontroller.cluster import beside_kueue
 from queuecontroller.cluster.admissionchecks.provisioner import CONFIGS
 from queuecontroller.cluster.admissionchecks.requests import REQUESTS
+from queuecontroller.cluster.autoscaling.scale_down import ANNOTATIONS
 from queuecontroller.cluster.beside_kueue import Beside
 from queuecontroller.cluster.cache.claims import KINDS as CLAIM_KINDS
 from queuecontroller.cluster.cache.job_context import FOLLOWED, FRAMEWORKS
@@ -249,7 +250,8 @@ class Controller:
             return
         log.info("following nodes and the pods on them")
         self._node_context.ground.missing_input = "the nodes and the pods on them"
-        self._follow(NODES, read=slim_node, changed=self._node_changed)
+        noted = ANNOTATIONS if self._plan.autoscaling is not None else ()
+        self._follow(NODES, (), partial(slim_node, annotations=noted), self._node_changed)
         if self._pods is None:
             self._follow(PODS, ON_NODES, slim_pod, self._pod_changed)
             self._follow(PODS, (("labelSelector", f"{PLACED_PODS}=true"),))

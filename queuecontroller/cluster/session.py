@@ -18,6 +18,7 @@ from queuecontroller.cluster.admissionchecks.requests import REQUESTS
 from queuecontroller.cluster.autoscaling.node_requests import Autoscaling, NodeRequests
 from queuecontroller.cluster.autoscaling.objects import Owner
 from queuecontroller.cluster.autoscaling.pending import PendingGpus
+from queuecontroller.cluster.autoscaling.scale_down import ScaleDownHints
 from queuecontroller.cluster.cache.claims import KINDS as CLAIM_KINDS
 from queuecontroller.cluster.cache.job_context import KINDS as JOBS
 from queuecontroller.cluster.cache.job_context import SETS
@@ -175,10 +176,19 @@ class Session:
             )
         self.node_requests: NodeRequests | None = None
         """Requests for new nodes; None: the plan has none."""
-        if plan.autoscaling is not None and self.extender is not None and queued_shares is not None:
+        self.scale_down_hints: ScaleDownHints | None = None
+        if (given := plan.autoscaling) is not None and self.extender and queued_shares is not None:
             self.node_requests = self._make_node_requests(
-                plan.autoscaling, client, followed, leadership, (self.extender, queued_shares)
+                given, client, followed, leadership, (self.extender, queued_shares)
             )
+            if given.scale_down_hints:
+                self.scale_down_hints = ScaleDownHints(
+                    self.shell,
+                    client,
+                    given.templates,
+                    lambda: {key_of(one): one for one in cache.all_of(NODES)},
+                    lambda: may_write() and self._knows_holders(),
+                )
         self._node_facts: NodeFacts | None = None
         if plan.sharing is not None and plan.register_nodes:
             self._node_facts = NodeFacts(self.shell, client, plan.sharing, may_write)
@@ -219,8 +229,14 @@ class Session:
             leadership.may_write,
             self.recorder.record,
             lambda key: self._cache.get(WORKLOADS, key),
-            lambda: extender.has_all_pods and not followed.nodes.ground.missing_input,
+            self._knows_holders,
         )
+
+    def _knows_holders(self) -> bool:
+        """True once all nodes, and all pods that hold GPUs, are known."""
+        extender = self.extender
+        missing = self._node_context.ground.missing_input
+        return extender is not None and extender.has_all_pods and not missing
 
     def _follow_scheduling(self) -> None:
         """Note which admitted workloads have all their pods on nodes, from now on."""
@@ -280,6 +296,8 @@ class Session:
                 group.create_task(self.extender.run())
             if self.node_requests is not None:
                 group.create_task(self.node_requests.run())
+            if self.scale_down_hints is not None:
+                group.create_task(self.scale_down_hints.run())
             if self._node_facts is not None:
                 group.create_task(self._node_facts.run())
             group.create_task(self.recorder.run())

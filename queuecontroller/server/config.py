@@ -243,6 +243,9 @@ class AutoscalingSettings:
     """Seconds for which a share is pending before a node is requested for it."""
     every_s: float = _number(10.0, 1.0, 3600.0)
     """Seconds between two calculations; at most 10 nodes are requested in each."""
+    scale_down_hints: bool = False
+    """Annotate the templates' nodes so that an autoscaler does not drain one whose GPU shares fit
+    nowhere else: `sluice.dev/scale-down`, and the autoscalers' own annotations."""
 
 
 @dataclass(frozen=True, slots=True)

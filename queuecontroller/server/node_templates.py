@@ -29,6 +29,7 @@ def autoscaling_of(given: AutoscalingSettings, names: ResourceNames) -> Autoscal
         given.max_nodes,
         given.waits_s,
         given.every_s,
+        given.scale_down_hints,
     )
 
 

@@ -56,6 +56,8 @@ class Autoscaling:
     """New nodes at a time, over all templates."""
     waits_s: float = 15.0
     every_s: float = 10.0
+    scale_down_hints: bool = False
+    """True if nodes are annotated for scaling down."""
 
 
 class NodeRequests:

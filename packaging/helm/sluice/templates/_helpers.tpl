@@ -263,10 +263,10 @@ tolerations: {{- toYaml . | nindent 2 }}
 {{- end -}}
 {{- end -}}
 
-{{/* HAMi's and Kueue's own files, given as text or by the name of a ConfigMap: one row for each, as JSON. Text lies in a
+{{/* HAMi's and Kueue's own files, and node templates, given as text or by the name of a ConfigMap: one row for each, as JSON. Text lies in a
      ConfigMap of ours. Fails where both are given. */}}
 {{- define "sluice.foreignFiles" -}}
-{{- $rows := list (dict "text" "shares.deviceConfig" "map" "shares.deviceConfigMap" "key" "device-config.yaml" "for" "both") (dict "text" "shares.nodeConfig" "map" "shares.nodeConfigMap" "key" "config.json" "for" "agent") (dict "text" "queue.kueueConfiguration" "map" "queue.kueueConfigMap" "key" "controller_manager_config.yaml" "for" "queue") -}}
+{{- $rows := list (dict "text" "shares.deviceConfig" "map" "shares.deviceConfigMap" "key" "device-config.yaml" "for" "both") (dict "text" "shares.nodeConfig" "map" "shares.nodeConfigMap" "key" "config.json" "for" "agent") (dict "text" "queue.kueueConfiguration" "map" "queue.kueueConfigMap" "key" "controller_manager_config.yaml" "for" "queue") (dict "text" "queue.nodeTemplates" "map" "queue.nodeTemplatesMap" "key" "node-templates.yaml" "for" "queue") -}}
 {{- $found := list -}}
 {{- range $rows -}}
 {{- $part := index $.Values (splitList "." .text | first) -}}
