@@ -81,7 +81,7 @@ def cluster_rules() -> list[Rule]:
         _rule("", ["events"], "create"),
         # Topology-aware placement and other vendors' devices read nodes; quotas limit GPU shares.
         _rule("", [NODES.plural, "resourcequotas"], "list", "watch"),
-        # HAMi's register is written into annotations of nodes.
+        # HAMi's register, and hints for scaling down, are written into annotations of nodes.
         _rule("", [NODES.plural], "patch"),
         # Pods with HAMi's resource names get claims from these templates.
         _rule(RESOURCE_CLAIM_TEMPLATES.group, [RESOURCE_CLAIM_TEMPLATES.plural], "create"),
@@ -184,14 +184,14 @@ def lease_rules(beside: bool = False) -> list[Rule]:
         _rule(group, ["leases"], "create"),
         _rule(group, ["leases"], "get", "patch", names=["sluice-queue"]),
     ]
-    if beside:
-        return rules
-    return [
-        *rules,
-        _rule("", [SERVICES.plural], "get", names=[VISIBILITY]),
-        # Placeholders request new nodes for pending GPU shares.
-        _rule("", [PODS.plural], "create"),
-    ]
+    return rules if beside else [*rules, _rule("", [SERVICES.plural], "get", names=[VISIBILITY])]
+
+
+def placeholder_rules() -> list[Rule]:
+    """Return the rules in the controller's own namespace for placeholders of new nodes. Who may
+    create pods there may use the service accounts of the namespace, so they are for that setting
+    alone; the chart's policies restrict them to placeholders."""
+    return [_rule("", [PODS.plural], "create")]
 
 
 def _of_jobs(group: str, plurals: list[str]) -> list[Rule]:
@@ -207,15 +207,21 @@ def _rule(group: str, resources: list[str], *verbs: str, names: list[str] | None
     return {**made, "resourceNames": names} if names else made
 
 
-def documents(namespace: str, account: str, beside: bool = False) -> list[dict[str, Any]]:
+def documents(
+    namespace: str, account: str, beside: bool = False, placeholders: bool = False
+) -> list[dict[str, Any]]:
     """Return roles and bindings for a service account of a namespace, for an install without the
-    chart. `beside`: for that mode."""
+    chart. `beside`: for that mode. `placeholders`: with `autoscaling.requests = pods`."""
     api = "rbac.authorization.k8s.io/v1"
     subject = {"kind": "ServiceAccount", "name": account, "namespace": namespace}
     made: list[dict[str, Any]] = []
     for kind, rules, place in (
         ("ClusterRole", beside_rules() if beside else [*cluster_rules(), *registering_rules()], {}),
-        ("Role", lease_rules(beside), {"namespace": namespace}),
+        (
+            "Role",
+            [*lease_rules(beside), *(placeholder_rules() if placeholders else ())],
+            {"namespace": namespace},
+        ),
     ):
         head = {"name": NAME, **place, "labels": {"app.kubernetes.io/part-of": "sluice"}}
         ref = {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": NAME}

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from queuecontroller.cluster.autoscaling.objects import NEW_NODE, SCHEDULER
+from queuecontroller.cluster.setup import rbac
 from tests.cluster.api_only.placing.queued import HALF, clear, objects, queue_job
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.fixtures import control_plane
 from tests.cluster.programs import build
-from tests.cluster.queueing import JOBS, Replica, condition, define, suspended, workload_of
+from tests.cluster.queueing import JOBS, Replica, apply, condition, define, suspended, workload_of
 from tests.cluster.scheduling import PODS, Fleet, bound, gpu_pod, replicas, scheduler, wait_bound
 from tests.kit.node import until
 
@@ -152,6 +153,7 @@ def lab(
         fleet = Fleet(plane, {place / "0.sock": replica}, gpus=CARDS)
         with fleet:
             until("it decides", replica.leads, 60)
+            apply(plane, *rbac.documents("sluice", "sluice-queue", placeholders=True))
             objects(plane)
             yield Lab(plane, fleet, replica, Cloud(plane, fleet, request.param == "pods"))
             clear(plane)
