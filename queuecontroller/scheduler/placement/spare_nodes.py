@@ -25,8 +25,8 @@ MOST_USED_PPM: Final = 500_000
 def spare_nodes(
     stock: Stock, names: Sequence[str], others: frozenset[str] = frozenset()
 ) -> dict[str, bool]:
-    """Of these nodes those in little use, each with True if it is not needed. `others` are nodes
-    that may not take over what the nodes hold."""
+    """The nodes in little use among `names`, each with True if it is not needed. `others` are
+    nodes that may not take over what these hold."""
     rooms = [stock.nodes[name] for name in names if name in stock.nodes]
     used = sorted((used_ppm(room), room.name) for room in rooms)
     judged = [name for ppm, name in used if ppm <= MOST_USED_PPM and stock.held_at(name)]

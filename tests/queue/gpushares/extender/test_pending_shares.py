@@ -55,7 +55,7 @@ def test_containers_of_a_pod_get_cards_of_one_node() -> None:
     assert needed(pods(1, 60, 60)).nodes == {"large": 1}
     assert needed(pods(1, 60, 60, 60)).unfit.keys() == {"p0"}
     assert needed(pods(2, 60, 60)).nodes == {"large": 2}
-    assert needed(pods(2, 60, 20), pods(2, 20)).nodes == {"large": 1}
+    assert needed(pods(2, 40, 20), pods(2, 20)).nodes == {"large": 1}
 
 
 def test_cpus_of_new_nodes_count() -> None:
