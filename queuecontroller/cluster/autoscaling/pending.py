@@ -23,13 +23,13 @@ from queuecontroller.kueueapi.manifests.pods import (
 from queuecontroller.scheduler.explain.scratch import Scratch
 from queuecontroller.scheduler.model.assignment import NO_ROOM, Assignment, Mode
 from queuecontroller.scheduler.model.objects import PodSet, Workload, WorkloadKey
-from queuecontroller.scheduler.model.reasons import QUOTA_RESERVED
 from queuecontroller.scheduler.model.workload_info import WorkloadInfo
 from queuecontroller.scheduler.placement.capacity import NodeCapacity
 from queuecontroller.scheduler.placement.choose import PodToPlace
 from queuecontroller.scheduler.placement.request import GpuRequest
 from queuecontroller.scheduler.placement.topology.ground import PODS, Ground
 from queuecontroller.state.book import Book
+from queuecontroller.state.nodes.sessions import SECOND_NS
 from sluicecommon.reader import ManifestError, Reader
 
 MAX_PENDING: Final = 500
@@ -64,6 +64,8 @@ class PendingGpus:
         self._defaults = defaults
         self._pods = pods
         self._is_plain = is_plain
+        self._since_ns: dict[WorkloadKey, int] = {}
+        """Time of the look that first saw that there is no room for a Workload."""
 
     def look(self, now_ns: int, waited_s: float) -> list[Waiting]:
         """Requests that have been pending for that time, those of high priority first."""
@@ -89,13 +91,17 @@ class PendingGpus:
 
     def _workloads(self, terrain: Terrain, now_ns: int, waited_s: float) -> Iterator[Waiting]:
         engine, undos = self._book.engine, []
+        since: dict[WorkloadKey, int] = {}
         try:
             for name, line in engine.pending.items():
                 state = engine.cache.queues.get(name)
                 if state is None or engine.cache.why_inactive(name) is not None:
                     continue
                 for info in line.everyone():
-                    if not self._lacks_room(info.key, now_ns - int(waited_s * 1e9)):
+                    if not self._lacks_room(info.key):
+                        continue
+                    since[info.key] = self._since_ns.get(info.key, now_ns)
+                    if now_ns - since[info.key] < waited_s * SECOND_NS:
                         continue
                     assignment = Scratch(state, engine.settings).assign(info)
                     if assignment.mode is not Mode.FIT:
@@ -106,13 +112,13 @@ class PendingGpus:
                         undos.append((state.node, assignment.usage))
                         yield Waiting(request, workload=info.key)
         finally:
+            self._since_ns = since
             for node, usage in reversed(undos):
                 node.remove_usage(usage)
 
-    def _lacks_room(self, key: WorkloadKey, before_ns: int) -> bool:
-        record = self._book.workloads.records.get(key)
-        quota = record.workload.condition(QUOTA_RESERVED) if record is not None else None
-        return quota is not None and quota.reason in NO_ROOM and quota.changed_ns <= before_ns
+    def _lacks_room(self, key: WorkloadKey) -> bool:
+        why = self._book.workloads.why_not(key)
+        return why is not None and why.reason in NO_ROOM
 
     def _request_of(
         self, info: WorkloadInfo, assignment: Assignment, terrain: Terrain
@@ -148,7 +154,7 @@ class PendingGpus:
     # -- pods that no queue holds -----------------------------------------------------------------
 
     def _plain_pods(self, terrain: Terrain, now_ns: int, waited_s: float) -> Iterator[Waiting]:
-        before_s = now_ns / 1e9 - waited_s
+        before_s = now_ns / SECOND_NS - waited_s
         for _, pod in self._pods():
             created_s = seconds_of(pod["metadata"].get("creationTimestamp"))
             if not _is_pending(pod) or created_s is None or created_s > before_s:
