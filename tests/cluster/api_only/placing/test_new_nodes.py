@@ -17,7 +17,16 @@ from tests.cluster.api_only.placing.queued import HALF, clear, objects, queue_jo
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.fixtures import control_plane
 from tests.cluster.programs import build
-from tests.cluster.queueing import JOBS, Replica, apply, condition, define, suspended, workload_of
+from tests.cluster.queueing import (
+    JOBS,
+    Replica,
+    apply,
+    condition,
+    define,
+    is_served,
+    suspended,
+    workload_of,
+)
 from tests.cluster.scheduling import PODS, Fleet, bound, gpu_pod, replicas, scheduler, wait_bound
 from tests.kit.node import until
 
@@ -135,7 +144,8 @@ def lab(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Lab]:
     plane, place = control_plane, tmp_path_factory.mktemp("queue")
-    define(plane)
+    if not is_served(plane):
+        define(plane)
     definition = build.kueue_definitions() / "autoscaling.x-k8s.io_provisioningrequests.yaml"
     plane.kubectl("apply", "--server-side", "-f", str(definition))
     until("requests are served", lambda: plane.api.get(REQUESTS)["items"] == [], 60)
@@ -189,8 +199,7 @@ def test_a_queued_job_gets_the_nodes_that_its_shares_need_and_no_more(lab: Lab) 
     until("it starts", lambda: not suspended(lab.plane, "wide"), 60)
     until("nothing is requested any more", lambda: not lab.cloud.requests(), 60)
     assert len(lab.fleet.names) == 3
-    if not lab.cloud.by_pods:
-        assert lab.plane.api.get(f"{OWN}/podtemplates")["items"] == []
+    until("no template is left", lambda: not lab.plane.api.get(f"{OWN}/podtemplates")["items"], 60)
 
 
 def test_free_room_is_used_first_and_small_pods_share_a_new_node(lab: Lab) -> None:
