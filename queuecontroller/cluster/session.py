@@ -18,7 +18,7 @@ from queuecontroller.cluster.admissionchecks.requests import REQUESTS
 from queuecontroller.cluster.autoscaling.node_requests import Autoscaling, NodeRequests
 from queuecontroller.cluster.autoscaling.objects import Owner
 from queuecontroller.cluster.autoscaling.pending import PendingGpus
-from queuecontroller.cluster.autoscaling.scale_down import ScaleDownHints
+from queuecontroller.cluster.autoscaling.scale_down import ROUNDS, ScaleDownHints
 from queuecontroller.cluster.cache.claims import KINDS as CLAIM_KINDS
 from queuecontroller.cluster.cache.job_context import KINDS as JOBS
 from queuecontroller.cluster.cache.job_context import SETS
@@ -188,6 +188,7 @@ class Session:
                     given.templates,
                     lambda: {key_of(one): one for one in cache.all_of(NODES)},
                     lambda: may_write() and self._knows_holders(),
+                    given.every_s * ROUNDS,
                 )
         self._node_facts: NodeFacts | None = None
         if plan.sharing is not None and plan.register_nodes:

@@ -29,7 +29,8 @@ AUTOSCALERS: Final = (
     "karpenter.sh/do-not-disrupt",
 )
 ANNOTATIONS: Final = (MARK, *AUTOSCALERS)
-EVERY_S: Final = 60.0
+ROUNDS: Final = 6
+"""Looks for new nodes in the time of one look here."""
 log = logging.getLogger(__name__)
 
 
@@ -51,7 +52,7 @@ class ScaleDownHints:
         templates: tuple[Template, ...],
         nodes: Callable[[], Mapping[str, Document]],
         may_write: Callable[[], bool],
-        every_s: float = EVERY_S,
+        every_s: float,
     ) -> None:
         """`nodes`: the API server's nodes; they have their labels and ANNOTATIONS."""
         self._shell = shell

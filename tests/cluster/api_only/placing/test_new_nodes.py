@@ -12,8 +12,16 @@ from typing import Any
 import pytest
 
 from queuecontroller.cluster.autoscaling.objects import NEW_NODE, SCHEDULER
+from queuecontroller.cluster.autoscaling.scale_down import AUTOSCALERS, MARK
 from queuecontroller.cluster.setup import rbac
-from tests.cluster.api_only.placing.queued import HALF, clear, objects, queue_job
+from tests.cluster.api_only.placing.queued import (
+    ASKED,
+    HALF,
+    PLENTY,
+    clear,
+    objects,
+    queue_job,
+)
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.fixtures import control_plane
 from tests.cluster.programs import build
@@ -23,7 +31,9 @@ from tests.cluster.queueing import (
     apply,
     condition,
     define,
+    door,
     is_served,
+    of_kueue,
     suspended,
     workload_of,
 )
@@ -156,6 +166,7 @@ def lab(
         "templates": str(templates),
         "waits_s": "0",
         "every_s": "1",
+        "scale_down_hints": "true",
     }
     given = [f"autoscaling.{name}={value}" for name, value in settings.items()]
     with replicas(plane, place, 1, *given) as made, scheduler(plane, place, made[0].asked_port):
@@ -175,6 +186,19 @@ def lab(
 def cleared(lab: Lab) -> None:
     clear(lab.plane)
     until("no node is requested", lambda: not lab.cloud.requests(), 60)
+
+
+def test_no_node_is_requested_for_jobs_that_quota_keeps_waiting(lab: Lab) -> None:
+    assert not lab.fleet.names
+    resources = [{"name": one, "nominalQuota": PLENTY} for one in ASKED]
+    resources[1]["nominalQuota"] = str(CARDS)
+    group = {"coveredResources": list(ASKED), "flavors": [{"name": "gpus", "resources": resources}]}
+    spec = {"resourceGroups": [group], "namespaceSelector": {}}
+    apply(lab.plane, of_kueue("ClusterQueue", "tight", spec), door("tight", "tight"))
+    for number in range(3 * CARDS):
+        lab.plane.api.create("jobs", "default", queue_job(f"job-{number}", 1, "tight", **LARGE))
+    lab.wait_for_requests(1)
+    assert lab.watch_requests(4) == 1, "the quota is for the GPUs of one node"
 
 
 def test_a_queued_job_gets_the_nodes_that_its_shares_need_and_no_more(lab: Lab) -> None:
@@ -252,3 +276,27 @@ def test_a_new_leader_goes_on_with_the_requests_and_withdraws_them(lab: Lab) -> 
     lab.plane.api.delete(f"{JOBS}/waits")
     until("they are withdrawn", lambda: not lab.cloud.requests(), 60)
     assert lab.plane.api.get(PODS)["items"] == []
+
+
+def test_a_node_is_kept_while_its_shares_fit_nowhere_else(lab: Lab) -> None:
+    while len(lab.fleet.names) < 2:
+        lab.fleet.add(f"kept-{len(lab.fleet.names)}", **LABELS)
+    count = len(lab.fleet.names) * CARDS - 1
+    for number in range(count):
+        pod = gpu_pod(f"most-{number}", gpumem=60_000, gpucores=30)
+        lab.plane.api.create("pods", "default", pod)
+    on = [bound(wait_bound(lab.plane, f"most-{number}")) for number in range(count)]
+    [alone] = [name for name in set(on) if on.count(name) == 1]
+
+    def annotations(name: str) -> dict[str, str]:
+        found = lab.plane.api.get(f"/api/v1/nodes/{name}")["metadata"].get("annotations") or {}
+        return {one: found[one] for one in (MARK, *AUTOSCALERS) if one in found}
+
+    kept = {MARK: "kept", **dict.fromkeys(AUTOSCALERS, "true")}
+    until("it is kept", lambda: annotations(alone) == kept, 90)
+    other = next(number for number, name in enumerate(on) if name != alone)
+    lab.plane.api.delete(f"{PODS}/most-{other}", grace_s=0)
+    until("it may go", lambda: annotations(alone) == {MARK: "possible"}, 90)
+    for number in {*range(count)} - {other}:
+        lab.plane.api.delete(f"{PODS}/most-{number}", grace_s=0)
+    until("nothing is said of an empty node", lambda: annotations(alone) == {}, 90)
