@@ -201,6 +201,14 @@ tolerations: {{- toYaml . | nindent 2 }}
 {{- end -}}
 {{- end -}}
 
+{{/* Fails where new nodes are requested without what that needs. */}}
+{{- define "sluice.checkNodeRequests" -}}
+{{- if and .Values.queue.enabled (ne .Values.queue.nodeRequests "none") -}}
+{{- if not (and (eq .Values.queue.mode "kubernetes") .Values.scheduler.enabled) }}{{ fail "\nqueue.nodeRequests: is for queue.mode=kubernetes with scheduler.enabled: set it to none" }}{{ end -}}
+{{- if not (or .Values.queue.nodeTemplates .Values.queue.nodeTemplatesMap) }}{{ fail "\nqueue.nodeTemplates: is missing: queue.nodeRequests needs it, or queue.nodeTemplatesMap" }}{{ end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* Fails with the name of every value that has no effect beside Kueue. Defaults are not reported. */}}
 {{- define "sluice.checkBeside" -}}
 {{- if and .Values.queue.enabled (eq .Values.queue.mode "beside") -}}
