@@ -32,8 +32,9 @@ from queuecontroller.state.book import Book
 from queuecontroller.state.nodes.sessions import SECOND_NS
 from sluicecommon.reader import ManifestError, Reader
 
-MAX_PENDING: Final = 500
-"""Requests that one look considers, those of high priority first."""
+MAX_PENDING: Final = 250
+"""Requests that one look considers, those of high priority first: they take a quarter of a second.
+"""
 ANY: Final = GpuRequest()
 
 

@@ -85,6 +85,13 @@ class PendingShares:
         return sum(one.count for one in self.parts)
 
     @property
+    def cards(self) -> int:
+        return sum(
+            one.count * sum(each.request.count for each in one.ask.containers if not each.before)
+            for one in self.parts
+        )
+
+    @property
     def size(self) -> tuple[int, int, int]:
         return max(_size(one.ask.containers) for one in self.parts)
 
@@ -103,9 +110,11 @@ class PendingShares:
                     found = self._place(stock, containers, part, (used, mine))
                     if isinstance(found, str):
                         return found
+                    made.append(found)
+                    if self.pods == 1:
+                        break
                     trial.hold(found.node, found.shares)
                     mine.setdefault(found.node, Counter()).update(part.other)
-                    made.append(found)
         finally:
             trial.undo()
         return made

@@ -84,6 +84,10 @@ class Pending(Protocol):
         """Number of its pods: it takes at most as many new nodes."""
 
     @property
+    def cards(self) -> int:
+        """Number of cards that all of its pods take at least if each share takes a whole one."""
+
+    @property
     def size(self) -> tuple[int, int, int]:
         """Cards, memory and time of its largest pod: large requests are placed first."""
 
@@ -128,6 +132,10 @@ class PendingPods:
     @property
     def pods(self) -> int:
         return len(self.requests)
+
+    @property
+    def cards(self) -> int:
+        return sum(one.request.count for one in self.requests if not one.request.mig)
 
     @property
     def size(self) -> tuple[int, int, int]:
@@ -207,7 +215,8 @@ def _fewest(
     try:
         left = packing.use_present(pending)
         found = packing.add_nodes(left, whole=False)
-        if found.total > 1:
+        # In whole cards they take at least so many: usually more than are needed for shares.
+        if packing.cards(found) > sum(one.cards for one in left if one.key in found.waits):
             whole = packing.add_nodes(left, whole=True)
             serves_all = whole.waits.keys() >= found.waits.keys()
             if serves_all and packing.cards(whole) < packing.cards(found):

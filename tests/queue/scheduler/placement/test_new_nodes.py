@@ -8,6 +8,7 @@ from copy import deepcopy
 
 import pytest
 
+from queuecontroller.scheduler.model.objects import WorkloadKey
 from queuecontroller.scheduler.model.selectors import Taint, Toleration
 from queuecontroller.scheduler.placement.capacity import GpuCapacity, NodeCapacity
 from queuecontroller.scheduler.placement.choose import PodToPlace, Topology
@@ -22,6 +23,10 @@ from queuecontroller.scheduler.placement.new_nodes import (
 )
 from queuecontroller.scheduler.placement.request import GpuRequest, Policy
 from queuecontroller.scheduler.placement.stock import Share, Stock
+from queuecontroller.server.page.questions import explained
+from queuecontroller.state.records import GpuAsk
+from tests.queue.server.page.shells import shell_of
+from tests.queue.state.world import World, gpu
 
 GIB = 1 << 30
 MEMORY = 80
@@ -260,3 +265,15 @@ def test_the_same_requests_in_any_order_need_the_same_nodes() -> None:
     for _ in range(5):
         chance.shuffle(waiting)
         assert needed(Stock(), waiting).waits == first.waits
+
+
+def test_the_page_says_which_nodes_were_requested() -> None:
+    world = World()
+    world.connect("n1", (gpu(0),))
+    waiting = world.submit("a", "two", ask=GpuAsk(2, memory_ppm=1_000_000))
+    shell = shell_of(world)
+    before = explained(shell, *waiting.split("/"))["explanation"]["ways"]
+    shell.book.new_nodes = {WorkloadKey(waiting): in_words({"large": 1})}
+    ways = explained(shell, *waiting.split("/"))["explanation"]["ways"]
+    wanted = "it had 1 new node of template large, requested from the autoscaler"
+    assert ways == [wanted, *before]
