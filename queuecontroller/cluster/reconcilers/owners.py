@@ -260,7 +260,7 @@ class Reconcilers:
         elif unit.resource in MADE:
             for one in above(self._cache, job, split_key(unit.key)[0]):
                 kind = kind_of(one)
-                if kind in KINDS and kind not in MADE and is_elastic(one):
+                if kind is not None and kind not in MADE and is_elastic(one):
                     maker = self._maker_of[unit] = unit_of(kind, key_of(one))
                     self.work_queue.add(maker)
 

@@ -364,8 +364,9 @@ def test_an_evicted_job_keeps_its_quota_until_its_cluster_is_gone() -> None:
     (shrunk, *_) = next_of(document, first, cluster)
     assert isinstance(shrunk, UpdateWorkload)
     small = evicted(merged(first, shrunk.patch))
-    stopped = merged(document, {"spec": {"suspend": True}})
-    running = merged(stopped, {"status": {"jobDeploymentStatus": "Suspending"}})
+    stopping = {"spec": {"suspend": True}, "status": {"jobDeploymentStatus": "Suspending"}}
+    running = merged(document, stopping)
+    stopped = merged(running, {"status": {"jobDeploymentStatus": "Suspended"}})
     assert next_of(running, small, cluster) == []
     assert ReleaseQuota() in next_of(stopped, small)
     free = with_condition(small, "QuotaReserved", False)

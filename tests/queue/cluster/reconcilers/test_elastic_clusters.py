@@ -23,7 +23,7 @@ GATES = [{"name": ELASTIC}]
 class Cluster:
     """An admitted elastic RayJob, the RayCluster that it made, and that cluster's pods."""
 
-    def __init__(self, small: int) -> None:
+    def __init__(self, pods: int) -> None:
         self.world = World()
         self.job = sample("ray.io/rayjob")
         self.job["metadata"] |= {
@@ -48,9 +48,8 @@ class Cluster:
             "conditions": held,
         }
         spec = deepcopy(self.job["spec"]["rayClusterSpec"])
-        spec["workerGroupSpecs"][0]["replicas"] = small
         self.cluster = self.made(RAY_CLUSTERS, "c", RAY_JOBS, "j", spec=spec)
-        self.pods = [self.pod(f"small-{i}", "small") for i in range(small)]
+        self.pods = [self.pod(f"small-{i}", "small") for i in range(pods)]
 
     def made(self, kind: Resource, name: str, above: Resource, owner: str, **more: Any) -> Any:
         reference = {"apiVersion": above.api_version, "kind": above.kind, "name": owner}
@@ -93,13 +92,13 @@ class Cluster:
 
 
 def test_its_pods_run_as_far_as_the_job_has_quota() -> None:
-    made = Cluster(small=5)
+    made = Cluster(pods=5)
     made.world.cache.take(RAY_CLUSTERS, made.cluster)
     assert len(made.reconcile(unit_of(RAY_CLUSTERS, "n/c"))) == 3
 
 
 def test_pods_that_are_seen_before_their_cluster_wait_for_it() -> None:
-    made = Cluster(small=2)
+    made = Cluster(pods=2)
     assert made.reconcile(unit_of(RAY_JOBS, "n/j")) == []
     made.world.cache.take(RAY_CLUSTERS, made.cluster)
     made.world.reconcilers.job_changed(RAY_CLUSTERS, "n/c", made.cluster)
@@ -107,7 +106,7 @@ def test_pods_that_are_seen_before_their_cluster_wait_for_it() -> None:
 
 
 def test_only_an_elastic_job_is_as_large_as_what_it_made() -> None:
-    made = Cluster(small=5)
+    made = Cluster(pods=5)
     made.world.cache.take(RAY_CLUSTERS, made.cluster)
     assert setting(made.world.cache, made.job, "n").clusters == (made.cluster,)
     assert setting(made.world.cache, made.cluster, "n").clusters == ()
