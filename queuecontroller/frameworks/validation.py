@@ -81,6 +81,8 @@ def _own_problems(fw: Framework, document: Document, around: Setting) -> Iterato
         yield from _ray_problems(fw, document, fw.pods)
         if fw.kind == "RayService" and around.fixed_upgrades and not is_elastic(document):
             yield from _upgrade_problems(document)
+    if fw.kind == "SparkApplication":
+        yield from _allocation_problems(document)
     if fw.kind == "Job":
         yield from _parallelism_problems(document)
     if fw.holding is Holding.GATE:
@@ -146,6 +148,20 @@ def _two_clusters(document: Document, groups: RayGroups) -> Iterator[Problem]:
     if selector not in (ABSENT, None, {}) and isinstance(at(document, groups.at), Mapping):
         what = "a queued RayJob has a cluster of its own"
         yield Problem("spec.clusterSelector", what, "remove it, or spec.rayClusterSpec")
+
+
+def _allocation_problems(document: Document) -> Iterator[Problem]:
+    """Problems of a SparkApplication whose number of executors changes while it runs."""
+    dynamic = at(document, ("spec", "dynamicAllocation"))
+    if at(dynamic, ("enabled",)) is not True:
+        return
+    if _annotation(document, names.ELASTIC) != "true":
+        what = "a queued application gets more executors only if it is elastic"
+        fix = f"set the annotation {names.ELASTIC} to true"
+        yield Problem("spec.dynamicAllocation.enabled", what, fix)
+    elif type(at(dynamic, ("maxExecutors",))) is not int:
+        what = "is missing: as many executors count for its quota"
+        yield Problem("spec.dynamicAllocation.maxExecutors", what, "add it")
 
 
 def _parallelism_problems(document: Document) -> Iterator[Problem]:

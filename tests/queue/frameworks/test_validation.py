@@ -454,3 +454,29 @@ def test_the_groups_of_a_leaderworkerset_keep_their_size() -> None:
 def test_every_kind_with_a_field_to_suspend_it_was_tried() -> None:
     suspended = {one.name for one in frameworks() if one.suspend}
     assert suspended <= set(SAMPLES)
+
+
+@pytest.mark.parametrize(
+    ("dynamic", "elastic", "field", "executors"),
+    [
+        ({"enabled": True, "maxExecutors": 9}, False, "enabled", 3),
+        ({"enabled": False, "maxExecutors": 9}, True, "", 3),
+        ({"enabled": True}, True, "maxExecutors", 3),
+        ({"enabled": True, "maxExecutors": 9}, True, "", 9),
+        ({"enabled": True, "maxExecutors": 1}, True, "", 3),
+    ],
+)
+def test_the_most_executors_of_a_spark_application_count(
+    dynamic: dict[str, Any], elastic: bool, field: str, executors: int
+) -> None:
+    """Executors beyond `instances` would run without quota."""
+    document = ready("sparkoperator.k8s.io/sparkapplication")
+    document["spec"]["dynamicAllocation"] = dynamic
+    document["spec"]["executor"]["instances"] = 3
+    if elastic:
+        document = noted(document, elastic_job="true")
+    assert told(document) == ([f"spec.dynamicAllocation.{field}"] if field else [])
+    fw = framework_of(document)
+    assert fw is not None
+    counts = {one["name"]: one["count"] for one in pod_sets(fw, document)}
+    assert counts == {"driver": 1, "executor": executors}
