@@ -69,7 +69,7 @@ class _Undone(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Orchestrated:
-    """What an orchestrator's status and the quotas of its ClusterQueues and Cohorts should be."""
+    """The status that an orchestrator, and its ClusterQueues and Cohorts, should have."""
 
     capacity: Mapping[str, Mapping[str, str]] | None
     """Amounts by flavor and resource; None: not known."""
