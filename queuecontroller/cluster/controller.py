@@ -24,11 +24,13 @@ from queuecontroller.cluster.cache.claims import KINDS as CLAIM_KINDS
 from queuecontroller.cluster.cache.job_context import FOLLOWED, FRAMEWORKS
 from queuecontroller.cluster.cache.kinds import (
     BUDGETS,
+    CAPACITY_PROVIDERS,
     CRDS,
     ELASTIC_PODS,
     MANAGED,
     MANAGED_PODS,
     OBJECTS,
+    ORCHESTRATORS,
     PLACED_PODS,
     RUNTIMES,
     TOPOLOGIES,
@@ -60,6 +62,7 @@ from queuecontroller.cluster.session import Session
 from queuecontroller.frameworks.names import QUEUE_NAME
 from queuecontroller.frameworks.table import OfRuntime
 from queuecontroller.kueueapi import GROUP
+from queuecontroller.scheduler.model.compatibility import Feature
 from queuecontroller.state.shell import Shell
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.decoding import Decoder
@@ -402,7 +405,9 @@ class Controller:
         policy = self._plan.policy
         wanted = [one for one in FOLLOWED if policy.wants(FRAMEWORKS[one])]
         trains = any(isinstance(FRAMEWORKS[one].pods, OfRuntime) for one in wanted)
-        return [*wanted, *(RUNTIMES if trains else ()), REQUESTS]
+        dynamic = Feature.DYNAMIC_QUOTA in policy.features
+        more = (CAPACITY_PROVIDERS, ORCHESTRATORS) if dynamic else ()
+        return [*wanted, *(RUNTIMES if trains else ()), REQUESTS, *more]
 
     def _is_followed(self, kind: Resource) -> bool:
         follower = self._followers.get((kind, ()))

@@ -23,9 +23,13 @@ from queuecontroller.cluster.cache.claims import KINDS as CLAIM_KINDS
 from queuecontroller.cluster.cache.job_context import KINDS as JOBS
 from queuecontroller.cluster.cache.job_context import SETS
 from queuecontroller.cluster.cache.kinds import (
+    CAPACITY_PROVIDERS,
     CHECKS,
+    CLUSTER_QUEUES,
+    COHORTS,
     LIMIT_RANGES,
     OBJECTS,
+    ORCHESTRATORS,
     POD_CLASSES,
     PRIORITY_CLASSES,
     RUNTIMES,
@@ -39,6 +43,7 @@ from queuecontroller.cluster.plan import Followed, Leadership, Plan
 from queuecontroller.cluster.podplacement.extender_service import ExtenderService
 from queuecontroller.cluster.podplacement.queued_pods import sharing_of
 from queuecontroller.cluster.podwebhooks.node_annotations import NodeFacts
+from queuecontroller.cluster.reconcilers.dynamic_quota import DynamicQuota
 from queuecontroller.cluster.reconcilers.failing_nodes import FailingNodes
 from queuecontroller.cluster.reconcilers.owners import Reconcilers
 from queuecontroller.cluster.reconcilers.priorities import Priorities
@@ -147,6 +152,9 @@ class Session:
         self.reconcilers = Reconcilers(self.shell, self.mirror, client, may_write, self.recorder)
         self.priorities = Priorities(
             self.reconcilers.workload_actions, may_write, self.reconcilers.work_queue.add
+        )
+        self.dynamic_quota = DynamicQuota(
+            cache, client, may_write, lambda: self.shell.now_ns(), plan.policy.features
         )
         self.retention = RetentionSweeper(
             self.reconcilers.workload_actions, may_write, lambda: self.shell.now_ns() / SECOND_NS
@@ -282,6 +290,7 @@ class Session:
         self.provisioner.add_all()
         self.retention.add_all()
         self.priorities.add_all()
+        self.dynamic_quota.add_all()
         log.info(
             "deciding, term %d: %d workloads", self.term, len(self.shell.book.workloads.records)
         )
@@ -290,7 +299,7 @@ class Session:
             group.create_task(self.workloads.work_queue.run())
             for one in (
                 *(self.queues, self.reconcilers, self.provisioner),
-                *(self.retention, self.priorities),
+                *(self.retention, self.priorities, self.dynamic_quota),
             ):
                 group.create_task(one.work_queue.run())
             if self.extender is not None:
@@ -405,6 +414,8 @@ class Session:
         priorities = self.priorities
         table[PRIORITY_CLASSES] = (*table[PRIORITY_CLASSES], priorities.class_changed)
         table[POD_CLASSES] = (*table[POD_CLASSES], priorities.any_class_changed)
+        for kind in (CAPACITY_PROVIDERS, ORCHESTRATORS, CLUSTER_QUEUES, COHORTS):
+            table[kind] = (*table.get(kind, ()), self.dynamic_quota.changed)
         table[CHECKS] = (
             partial(self._object_changed, CHECKS),
             lambda key, document: self.queues.add_all(),
