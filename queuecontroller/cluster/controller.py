@@ -58,6 +58,7 @@ from queuecontroller.cluster.podwebhooks.share_pods import SharePods
 from queuecontroller.cluster.session import Session
 from queuecontroller.frameworks.names import QUEUE_NAME
 from queuecontroller.frameworks.table import OfRuntime
+from queuecontroller.gpushares.extender.pod_groups import KINDS as GROUP_KINDS
 from queuecontroller.kueueapi import GROUP
 from queuecontroller.state.shell import Shell
 from sluicecommon.kubernetes.client import ApiClient
@@ -400,7 +401,8 @@ class Controller:
         policy = self._plan.policy
         wanted = [one for one in FOLLOWED if policy.wants(FRAMEWORKS[one])]
         trains = any(isinstance(FRAMEWORKS[one].pods, OfRuntime) for one in wanted)
-        return [*wanted, *(RUNTIMES if trains else ()), REQUESTS]
+        groups = GROUP_KINDS if self._plan.extender is not None else ()
+        return [*wanted, *(RUNTIMES if trains else ()), *groups, REQUESTS]
 
     def _is_followed(self, kind: Resource) -> bool:
         follower = self._followers.get((kind, ()))
