@@ -152,6 +152,7 @@ class Gangs:
     def _forget(self, gang: _Gang, uid: str) -> None:
         if gang.reserved.pop(uid, None) is not None and not gang.reserved:
             del self._holding[gang.key]
+            gang.until_s = 0.0
 
     def _placed(self, gang: _Gang) -> set[str]:
         """Pods that are bound, are being bound, or have succeeded."""
@@ -213,7 +214,9 @@ class Gangs:
         gang.names[ask.uid] = tuple(names)
         why = "is not accepted by the scheduler" if there else "has no room any more"
         being_bound = any(self._ledger.place(uid) is not None for uid in gang.reserved)
+        until_s = gang.until_s
         self._give_back(gang, f"node {kept.node} {why} for pod {ask.name}")
+        gang.until_s = until_s  # Other places do not put the deadline off.
         return gang.why if being_bound else None
 
     def _reserve(
@@ -355,9 +358,9 @@ class Gangs:
     # -- reservations -----------------------------------------------------------------------------
 
     def _keep(self, gang: _Gang, group: Group, places: Mapping[str, PodPlace]) -> None:
-        if not gang.reserved:
+        if gang.until_s <= self._now_s():
             gang.until_s = self._now_s() + (group.timeout_s or TIMEOUT_S)
-            self._holding[gang.key] = None
+        self._holding[gang.key] = None
         for uid, place in places.items():
             self._ledger.keep(uid, place, FIRM)
             gang.reserved[uid] = place
@@ -372,6 +375,7 @@ class Gangs:
             self._ledger.unkeep(uid)
         gang.reserved.clear()
         del self._holding[gang.key]
+        gang.until_s = 0.0
         gang.why = why
         gang.rests_until_s = self._now_s() + rest_s
         self._happened(Event(gang.key, pods, (), why, rest_s))

@@ -33,7 +33,7 @@ from tests.kit.node import until
 __all__ = ["control_plane"]
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 NODES, CARDS = 3, 4
-WHOLE = {"gpumem": 80 * 1024}
+WHOLE: dict[str, Any] = {"gpumem": 80 * 1024}
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 GROUPS = {
     "coscheduling": ("scheduling.x-k8s.io", "v1alpha1"),
@@ -128,7 +128,7 @@ def lab(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -
     with replicas(plane, place, 2) as both:
         fleet = Fleet(plane, {place / f"{n}.sock": one for n, one in enumerate(both)}, gpus=CARDS)
         for n in range(NODES):
-            labels = {"nvidia.com/gpu.clique": f"fabric.{min(n, 1)}"}
+            labels: dict[str, Any] = {"nvidia.com/gpu.clique": f"fabric.{min(n, 1)}"}
             fleet.add(f"gpu-{n}", zone=f"z{n}", **labels)
         until("one decides", lambda: any(map(is_leading, both)), 60)
         with (

@@ -13,7 +13,7 @@ from queuecontroller.gpushares.extender.pod_groups import COSCHEDULING, COSCHEDU
 from tests.queue.cluster.podplacement.service import ObjectCache, run
 from tests.queue.gpushares.extender.rooms import contradictions, pod
 
-WHOLE = {"gpumem": 80_000}
+WHOLE: dict[str, Any] = {"gpumem": 80_000}
 
 
 def create(world: ObjectCache, name: str, group: str = "g", **asked: Any) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -26,8 +27,8 @@ from queuecontroller.gpushares.extender.pod_groups import (
 from tests.queue.gpushares.extender.gang_world import World
 from tests.queue.gpushares.extender.rooms import contradictions, free, node, pod
 
-HALF = {"gpumem": 40_000}
-WHOLE = {"gpumem": 80_000}
+HALF: dict[str, Any] = {"gpumem": 40_000}
+WHOLE: dict[str, Any] = {"gpumem": 80_000}
 
 
 def world(nodes: int = 2, gpus: int = 2) -> World:
@@ -210,6 +211,20 @@ def test_the_scheduler_refuses_a_node_and_the_group_is_placed_anew() -> None:
     assert one.schedule("g1") == ""
     assert len(set(one.nodes_of("g"))) == 2
     assert first not in {one.pods["g0"]["spec"]["nodeName"]}
+
+
+def test_places_that_are_chosen_anew_do_not_put_the_deadline_off() -> None:
+    one = world(4, 1)
+    one.group("g", 2)
+    for n in range(2):
+        one.create(f"g{n}", "g", **WHOLE)
+    for second in range(int(TIMEOUT_S)):  # The scheduler never accepts the node of before.
+        assert one.filter("g0", *("ab" if second % 2 else "cd"))[0]
+        assert len(one.reserved) == 2
+        one.sleep(1.0)
+    assert one.reserved == []
+    assert one.events[-1].rest_s == TIMEOUT_S
+    assert "its reservation ended after 60 s" in one.why("g0")
 
 
 def test_pods_of_different_requests_and_nodes_are_placed_together() -> None:
@@ -422,7 +437,8 @@ def test_further_fields_of_a_groups_object() -> None:
 
 
 def test_a_pod_without_a_word_has_no_group() -> None:
-    for spec in ({}, {"schedulingGroup": {}}, {"schedulingGroup": None}, {"workloadRef": {}}):
+    specs: list[dict[str, Any]] = [{}, {"schedulingGroup": {}}, {"schedulingGroup": None}]
+    for spec in (*specs, {"workloadRef": {}}):
         assert group_of({"metadata": {"labels": None}, "spec": spec}) is None
 
 
@@ -455,7 +471,7 @@ def _check(one: World, sizes: dict[str, int], whole: set[str]) -> None:
         assert bound == 0 or bound >= sizes[group], f"{group} is bound in part"
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(30))
 def test_random_sequences_keep_all_promises(seed: int) -> None:
     rng = random.Random(seed)
     one = world(rng.choice([1, 2, 4]), rng.choice([1, 2, 4]))
@@ -463,7 +479,7 @@ def test_random_sequences_keep_all_promises(seed: int) -> None:
     whole: set[str] = set()
     """Groups of which no pod was deleted."""
     singles = 0
-    for _ in range(250):
+    for _ in range(150):
         match rng.choice(["group", "single", "ask", "ask", "ask", "ask", "sleep", "end", "start"]):
             case "group" if len(sizes) < 12:
                 group = f"g{len(sizes)}"
@@ -492,7 +508,7 @@ def test_random_sequences_keep_all_promises(seed: int) -> None:
         _check(one, sizes, whole)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(20))
 def test_groups_that_compete_all_get_their_turn(seed: int) -> None:
     """Each fits into the empty cluster, not all at once; what is bound ends after a while."""
     rng = random.Random(1000 + seed)
