@@ -40,7 +40,7 @@ Document = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class GroupSources:
-    """What a leader knows beside the pods."""
+    """Inputs of a leader besides the pods."""
 
     labels: Callable[[str], Mapping[str, str]] = lambda node: {}
     """Labels of a node."""
@@ -86,6 +86,8 @@ class PodGangs:
         )
         self._groups: dict[tuple[Resource, str], Group] = {}
         """Groups as they were when their pods were last requeued."""
+        self._complete: set[GroupKey] = set()
+        """Complete groups whose pods were requeued for it."""
         self._asking = ""
         """UID of the pod that a request is about."""
         self._doors: dict[GroupKey, asyncio.Event] = {}
@@ -124,7 +126,8 @@ class PodGangs:
             group = self._group(key)
             if isinstance(group, Group) and self._groups.get((kind, name)) != group:
                 self._groups[kind, name] = group
-                self._try(key)
+                for pod in self.gangs.waiting(key):  # Their reasons are out of date.
+                    self._requeue(key, pod)
             self._wake(key)
         if document is None:
             self._groups.pop((kind, name), None)
@@ -135,13 +138,29 @@ class PodGangs:
         """See `Gangs.place`."""
         self._asking = str(pod["metadata"].get("uid") or "")
         try:
-            return self.gangs.place(pod, names)
+            found = self.gangs.place(pod, names)
+            key = self.gangs.group_key(self._asking)
+            if isinstance(found, str) and key is not None and self.gangs.is_complete(key):
+                self._refresh(key)
+            return found
         finally:
             self._asking = ""
+
+    def _refresh(self, key: GroupKey) -> None:
+        """Requeue the other pods of a group that is complete since a moment: they were refused
+        because some were missing, and there is another reason now."""
+        if key in self._complete:
+            return
+        self._complete.add(key)
+        for pod in self.gangs.waiting(key):
+            if pod["metadata"]["uid"] != self._asking:
+                self._requeue(key, pod)
 
     def pod_changed(self, uid: str, pod: Document | None) -> None:
         for key in self.gangs.changed(uid, pod):
             self._wake(key)
+            if key in self._complete and not self.gangs.is_complete(key):
+                self._complete.discard(key)
 
     async def why_not_bound(self, uid: str) -> str:
         """Wait until enough pods of the group are being bound; returns an error, "" if the pod may
@@ -175,7 +194,7 @@ class PodGangs:
             for pod, node in zip(event.pods, event.nodes, strict=True):
                 self._background.spawn(self._nominate(pod, node), "nomination of a node")
                 if pod["metadata"]["uid"] != self._asking:
-                    self._again.try_now(pod, f"{event.key.label}, {self._now_ns()}")
+                    self._requeue(event.key, pod)
         else:
             for pod in event.pods:
                 self._background.spawn(self._nominate(pod, None), "nomination of a node")
@@ -201,7 +220,10 @@ class PodGangs:
         """Requeue a pod of the group; if there is room for all, the others follow."""
         self._rests.pop(key, None)
         for pod in self.gangs.waiting(key)[:1]:
-            self._again.try_now(pod, f"{key.label}, {self._now_ns()}")
+            self._requeue(key, pod)
+
+    def _requeue(self, key: GroupKey, pod: Document) -> None:
+        self._again.try_now(pod, f"{key.label}, {self._now_ns()}")
 
     async def _nominate(self, pod: Document, node: str | None) -> None:
         async with self._writing:

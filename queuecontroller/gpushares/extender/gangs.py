@@ -162,6 +162,10 @@ class Gangs:
             if _is_settled(pod) or self._ledger.place(uid) is not None
         }
 
+    def _lacks(self, gang: _Gang, group: Group) -> bool:
+        """True if fewer pods than the minimum are placed or have a reservation."""
+        return len(self._placed(gang) | gang.reserved.keys()) < group.minimum
+
     # -- places -----------------------------------------------------------------------------------
 
     @contextmanager
@@ -201,7 +205,13 @@ class Gangs:
             return kept or UNPLACED
         found = self._kept(gang, ask, names) if kept is not None else None
         if found is None:
+            if self._dry:
+                gang = replace(gang, names=dict(gang.names))
+            gang.names[ask.uid] = tuple(names)
             found = self._reserve(gang, group, rules, ask, tuple(names))
+        elif isinstance(found, PodPlace) and not self._dry and self._lacks(gang, group):
+            # An earlier leader had not stored the places of all.
+            self._reserve(gang, group, rules, ask, tuple(self._stock.nodes))
         return found if isinstance(found, PodPlace) else f"{key.label}: {found}"
 
     def _kept(self, gang: _Gang, ask: PodAsk, names: Sequence[str]) -> PodPlace | str | None:
@@ -222,16 +232,17 @@ class Gangs:
     def _reserve(
         self, gang: _Gang, group: Group, rules: Rules, ask: PodAsk, names: Names
     ) -> PodPlace | str:
-        """Reserve places for all pods of the group that have none, or for its minimum."""
-        if not self._dry:
-            gang.names[ask.uid] = names
+        """Reserve places for all pods of the group that have none, or for its minimum; of pods of
+        which no other is known, on these nodes."""
         if len(gang.pods) < group.minimum:
             return f"{len(gang.pods)} of at least {group.minimum} pods exist"
         if self._now_s() < gang.rests_until_s:
             return gang.why
         placed = self._placed(gang) | gang.reserved.keys()
         pending = sorted(gang.pods.keys() - placed - {ask.uid}, key=lambda uid: _age(gang, uid))
-        asks = {uid: self._read(gang.pods[uid]) for uid in (ask.uid, *pending)}
+        if ask.uid not in gang.reserved:
+            pending.insert(0, ask.uid)
+        asks = {uid: self._read(gang.pods[uid]) for uid in pending}
         for one in asks.values():
             if one.wrong:
                 return f"pod {one.name}: {one.wrong}"
@@ -263,7 +274,7 @@ class Gangs:
             for other in yielding:
                 self._give_back(other, f"its places went to {gang.key.label}, which is earlier")
             self._keep(gang, group, found.places)
-        return found.places[ask.uid]
+        return found.places.get(ask.uid) or gang.reserved[ask.uid]
 
     def _search(
         self,
@@ -273,7 +284,8 @@ class Gangs:
         names: Names,
         yielding: Sequence[_Gang] = (),
     ) -> _Found:
-        """Places for these pods, all in one domain of the rules' labels."""
+        """Places for these pods, all in one domain of the rules' labels: on the nodes known for a
+        pod, else on the most that are known for one."""
         fixed = [
             place
             for uid in gang.pods.keys() - asks.keys()
@@ -281,8 +293,8 @@ class Gangs:
         ]
         longest = max((names, *gang.names.values()), key=len)
         alike: dict[tuple[Hashable, str, Names], list[str]] = {}
-        for number, (uid, ask) in enumerate(asks.items()):
-            mine = gang.names.get(uid, longest) if number else names
+        for uid, ask in asks.items():
+            mine = gang.names.get(uid, longest)
             alike.setdefault((ask.shape, ask.node_policy, mine), []).append(uid)
         # The pods with the fewest nodes first.
         sets = sorted(alike.items(), key=lambda one: (len(one[0][2]), -len(one[1])))
@@ -446,6 +458,11 @@ class Gangs:
         placed = self._placed(gang) | gang.reserved.keys()
         return [pod for uid, pod in gang.pods.items() if uid not in placed]
 
+    def is_complete(self, key: GroupKey) -> bool:
+        """True if at least the minimum of a group's pods exist."""
+        gang, group = self._gangs.get(key), self._group(key)
+        return gang is not None and isinstance(group, Group) and len(gang.pods) >= group.minimum
+
     def groups_of(self, kind: Resource, name: str) -> list[GroupKey]:
         """Groups of pods that refer to an object, by its namespace and name."""
         return [
@@ -497,7 +514,8 @@ class Gangs:
                 rules = _rules(gang, group)
             except RuleError:
                 continue
-            found = self._search(gang, rules, {uid: ask}, (node,))
+            here = replace(gang, names={uid: (node,)})
+            found = self._search(here, rules, {uid: ask}, (node,))
             if found.places:
                 self._keep(gang, group, found.places)
 

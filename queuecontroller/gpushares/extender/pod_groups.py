@@ -113,7 +113,7 @@ def _text(table: Mapping[str, Any], name: str) -> str:
 
 
 def read_group(key: GroupKey, document: Document) -> Group:
-    """What the group's object requests. A group without a minimum has 1."""
+    """Read a group's object. A group without a minimum has 1."""
     spec = document.get("spec") or {}
     created = str(document["metadata"].get("creationTimestamp") or "")
     if key.kinds == KUBERNETES:

@@ -152,7 +152,7 @@ def test_the_pods_wait_for_the_last_one_and_are_bound_together(lab: Lab, kind: s
     for n in range(2):
         lab.create(f"{kind}-{n}", f"g-{kind}", kind, **WHOLE)
     told = f"pod group default/g-{kind}: 2 of at least 3 pods exist"
-    until("they wait", lambda: told in wait_refused(lab.plane, f"{kind}-0"), 30)
+    until("they wait", lambda: told in wait_refused(lab.plane, f"{kind}-1"), 60)
     assert lab.bound() == 0
     lab.create(f"{kind}-2", f"g-{kind}", kind, **WHOLE)
     for n in range(3):
@@ -227,22 +227,35 @@ def test_rules_of_a_group_are_kept(lab: Lab) -> None:
 
 
 def test_a_leader_that_is_killed_in_the_middle_loses_and_doubles_nothing(lab: Lab) -> None:
-    lab.group("killed", NODES * CARDS)
+    """kube-scheduler places the first pod only after a node has its label: the others wait."""
+    count = NODES * CARDS
+    lab.group("killed", count, scheduleTimeoutSeconds=600)
+    lab.create("killed-0", "killed", spec={"nodeSelector": {"late": "yes"}}, **WHOLE)
     with Accountant(lab.plane, lab.fleet.memory) as accountant:
-        for n in range(NODES * CARDS):
+        for n in range(1, count):
             lab.create(f"killed-{n}", "killed", **WHOLE)
 
-        def nominated() -> bool:
-            return any(one["status"].get("nominatedNodeName") for one in lab.pods("killed"))
+        def nominated() -> dict[str, str]:
+            every = {
+                one["metadata"]["name"]: str(one["status"].get("nominatedNodeName") or "")
+                for one in lab.pods("killed")
+            }
+            return every if all(every.values()) else {}
 
         until("the reservation is stored", nominated, 60)
+        before = nominated()
         leader = lab.leader()
         other = next(one for one in lab.both if one is not leader)
         leader.end(signal.SIGKILL)
         until("the other takes over", lambda: is_leading(other), 120)
         leader.start()
         lab.create("thief", **WHOLE)
-        for n in range(NODES * CARDS):
+        wait_refused(lab.plane, "thief")
+        assert lab.bound("killed") == 0
+        labels = {"metadata": {"labels": {"late": "yes"}}}
+        lab.plane.api.patch(f"/api/v1/nodes/{before['killed-0']}", labels)
+        for n in range(count):
             wait_bound(lab.plane, f"killed-{n}", 240)
+        assert {one["metadata"]["name"]: bound(one) for one in lab.pods("killed")} == before
         assert accountant.wrong == []
         assert not bound(lab.plane.api.get(f"{PODS}/thief"))

@@ -142,12 +142,28 @@ def test_a_group_of_which_the_object_comes_late_is_tried_then() -> None:
         world.group("g", 2)
         document = world.objects.get(COSCHEDULING[0], "t/g")
         world.desk.group_changed(COSCHEDULING[0], "t/g", document)
-        await world.until("a pod is requeued", lambda: world.api.patches)
-        assert await world.filter("g0")
+        await world.until("both are requeued", lambda: len(world.api.patches) == 2)
         world.desk.group_changed(COSCHEDULING[0], "t/g", document)
-        await world.until("the other is requeued", lambda: len(world.api.patches) == 2)
+        await asyncio.sleep(0.05)
+        assert len(world.api.patches) == 2, "nothing has changed for them"
+        assert await world.filter("g0")
 
     run(test, groups={})
+
+
+def test_pods_that_were_refused_while_others_were_missing_get_the_new_reason() -> None:
+    async def test(world: ObjectCache) -> None:
+        await world.run_pod("single", "a", **WHOLE)
+        create(world, "g0", **WHOLE)
+        assert "1 of at least 2 pods exist" in await why(world, "g0")
+        create(world, "g1", **WHOLE)
+        assert "GPU shares for 1 of 2 pods" in await why(world, "g1")
+        await world.until("the other is requeued", lambda: world.api.patches)
+        assert "GPU shares for 1 of 2 pods" in await why(world, "g0")
+        await asyncio.sleep(0.3)
+        assert [name for _, name, _ in world.api.patches] == ["g0"], "once"
+
+    run(test, groups={"g": 2})
 
 
 def test_pods_of_a_group_evict_no_others_before_it_is_complete() -> None:

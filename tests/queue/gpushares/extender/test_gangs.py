@@ -346,6 +346,23 @@ def test_the_next_leader_has_the_same_reservations() -> None:
     assert contradictions(one.stock) == []
 
 
+def test_the_next_leader_completes_a_reservation_that_was_stored_in_part() -> None:
+    one = world(2, 2)
+    one.group("g", 3)
+    for n in range(3):
+        one.create(f"g{n}", "g", **WHOLE)
+    one.filter("g0")
+    for name in ("g1", "g2"):
+        one.pods[name]["status"].clear()
+    one.start()
+    assert one.reserved == ["g0"]
+    node = one.pods["g0"]["status"]["nominatedNodeName"]
+    assert one.schedule("g0", node) == "", "the scheduler asks about the nominated node alone"
+    assert one.reserved == ["g1", "g2"]
+    assert one.schedule("g1") == one.schedule("g2") == ""
+    assert one.bound() == ["g0", "g1", "g2"]
+
+
 def test_the_next_leader_completes_a_group_that_was_bound_in_part() -> None:
     one = world(1, 2)
     one.group("g", 2)
