@@ -35,6 +35,8 @@ WAITS_S: Final = 12.0
 replica that forwards its request 20 s."""
 AT_ONCE: Final = 8
 """Concurrent writes."""
+ATTEMPTS: Final = 5
+AGAIN_S: Final = 1.0
 Document = Mapping[str, Any]
 
 
@@ -226,6 +228,17 @@ class PodGangs:
         self._again.try_now(pod, f"{key.label}, {self._now_ns()}")
 
     async def _nominate(self, pod: Document, node: str | None) -> None:
-        async with self._writing:
-            with contextlib.suppress(ApiAway, ApiRefused):  # It is a hint only.
-                await self._nominations.name(pod, node)
+        """Store the node of a reservation, or None, unless it is another by now."""
+        uid = str(pod["metadata"]["uid"])
+        for _ in range(ATTEMPTS):
+            if self.gangs.reserved_node(uid) != node:
+                return
+            try:
+                async with self._writing:
+                    await self._nominations.name(pod, node)
+            except ApiRefused:  # The pod is gone.
+                return
+            except ApiAway:
+                await asyncio.sleep(AGAIN_S)
+                continue
+            return

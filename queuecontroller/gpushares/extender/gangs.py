@@ -474,6 +474,12 @@ class Gangs:
     def group_key(self, uid: str) -> GroupKey | None:
         return self._of_pod.get(uid)
 
+    def reserved_node(self, uid: str) -> str | None:
+        """Node of a pod's reservation."""
+        key = self._of_pod.get(uid)
+        place = self._gangs[key].reserved.get(uid) if key is not None else None
+        return place.node if place is not None else None
+
     def is_given_back(self, uid: str) -> bool:
         """True if a pod that is being bound has lost its reservation."""
         key = self._of_pod.get(uid)
