@@ -23,11 +23,13 @@ from queuecontroller.cluster.cache.claims import KINDS as CLAIM_KINDS
 from queuecontroller.cluster.cache.job_context import FOLLOWED, FRAMEWORKS
 from queuecontroller.cluster.cache.kinds import (
     BUDGETS,
+    CAPACITY_PROVIDERS,
     CRDS,
     ELASTIC_PODS,
     MANAGED,
     MANAGED_PODS,
     OBJECTS,
+    ORCHESTRATORS,
     PLACED_PODS,
     RUNTIMES,
     TOPOLOGIES,
@@ -60,6 +62,7 @@ from queuecontroller.frameworks.names import QUEUE_NAME
 from queuecontroller.frameworks.table import OfRuntime
 from queuecontroller.gpushares.extender.pod_groups import KINDS as GROUP_KINDS
 from queuecontroller.kueueapi import GROUP
+from queuecontroller.scheduler.model.compatibility import Feature
 from queuecontroller.state.shell import Shell
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.decoding import Decoder
@@ -401,8 +404,10 @@ class Controller:
         policy = self._plan.policy
         wanted = [one for one in FOLLOWED if policy.wants(FRAMEWORKS[one])]
         trains = any(isinstance(FRAMEWORKS[one].pods, OfRuntime) for one in wanted)
+        dynamic = Feature.DYNAMIC_QUOTA in policy.features
+        more = (CAPACITY_PROVIDERS, ORCHESTRATORS) if dynamic else ()
         groups = GROUP_KINDS if self._plan.extender is not None else ()
-        return [*wanted, *(RUNTIMES if trains else ()), *groups, REQUESTS]
+        return [*wanted, *(RUNTIMES if trains else ()), REQUESTS, *more, *groups]
 
     def _is_followed(self, kind: Resource) -> bool:
         follower = self._followers.get((kind, ()))

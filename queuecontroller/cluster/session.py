@@ -19,9 +19,13 @@ from queuecontroller.cluster.cache.claims import KINDS as CLAIM_KINDS
 from queuecontroller.cluster.cache.job_context import KINDS as JOBS
 from queuecontroller.cluster.cache.job_context import SETS
 from queuecontroller.cluster.cache.kinds import (
+    CAPACITY_PROVIDERS,
     CHECKS,
+    CLUSTER_QUEUES,
+    COHORTS,
     LIMIT_RANGES,
     OBJECTS,
+    ORCHESTRATORS,
     POD_CLASSES,
     PRIORITY_CLASSES,
     RUNTIMES,
@@ -35,6 +39,7 @@ from queuecontroller.cluster.podplacement.extender_service import ExtenderServic
 from queuecontroller.cluster.podplacement.pod_gangs import GroupSources
 from queuecontroller.cluster.podplacement.queued_pods import sharing_of
 from queuecontroller.cluster.podwebhooks.node_annotations import NodeFacts
+from queuecontroller.cluster.reconcilers.dynamic_quota import DynamicQuota
 from queuecontroller.cluster.reconcilers.failing_nodes import FailingNodes
 from queuecontroller.cluster.reconcilers.owners import Reconcilers
 from queuecontroller.cluster.reconcilers.priorities import Priorities
@@ -138,12 +143,15 @@ class Session:
             plan.records_all_events,
         )
         self.workloads = WorkloadWriter(
-            self.shell, self.mirror, client, may_write, self._workload_stored
+            self.shell, self.mirror, client, may_write, self._workload_stored, self._workload_read
         )
         self.queues = QueueWriter(self.shell, self.mirror, client, may_write)
         self.reconcilers = Reconcilers(self.shell, self.mirror, client, may_write, self.recorder)
         self.priorities = Priorities(
             self.reconcilers.workload_actions, may_write, self.reconcilers.work_queue.add
+        )
+        self.dynamic_quota = DynamicQuota(
+            cache, client, may_write, lambda: self.shell.now_ns(), plan.policy.features
         )
         self.retention = RetentionSweeper(
             self.reconcilers.workload_actions, may_write, lambda: self.shell.now_ns() / SECOND_NS
@@ -228,6 +236,7 @@ class Session:
         self.provisioner.add_all()
         self.retention.add_all()
         self.priorities.add_all()
+        self.dynamic_quota.add_all()
         log.info(
             "deciding, term %d: %d workloads", self.term, len(self.shell.book.workloads.records)
         )
@@ -236,7 +245,7 @@ class Session:
             group.create_task(self.workloads.work_queue.run())
             for one in (
                 *(self.queues, self.reconcilers, self.provisioner),
-                *(self.retention, self.priorities),
+                *(self.retention, self.priorities, self.dynamic_quota),
             ):
                 group.create_task(one.work_queue.run())
             if self.extender is not None:
@@ -350,6 +359,8 @@ class Session:
         priorities = self.priorities
         table[PRIORITY_CLASSES] = (*table[PRIORITY_CLASSES], priorities.class_changed)
         table[POD_CLASSES] = (*table[POD_CLASSES], priorities.any_class_changed)
+        for kind in (CAPACITY_PROVIDERS, ORCHESTRATORS, CLUSTER_QUEUES, COHORTS):
+            table[kind] = (*table.get(kind, ()), self.dynamic_quota.changed)
         table[CHECKS] = (
             partial(self._object_changed, CHECKS),
             lambda key, document: self.queues.add_all(),
@@ -394,6 +405,9 @@ class Session:
         if len(keys) < len(touched):  # An object has changed: others may refer to it.
             self.queues.add_all()
             self.workloads.objects_changed()
+
+    def _workload_read(self, key: WorkloadKey, document: Document | None) -> None:
+        self._dispatcher.changed(WORKLOADS, key, document)
 
     def _record_preemption(self, target: Document) -> None:
         mine = self.shell.book.workloads.preemptor_of.get(WorkloadKey(key_of(target)))

@@ -10,12 +10,14 @@ from queuecontroller.cluster.cache.job_context import FRAMEWORKS, SETS
 from queuecontroller.cluster.cache.job_context import KINDS as JOBS
 from queuecontroller.cluster.cache.kinds import (
     BUDGETS,
+    CAPACITY_PROVIDERS,
     CHECKS,
     CLUSTER_QUEUES,
     COHORTS,
     FLAVORS,
     LOCAL_QUEUES,
     OBJECTS,
+    ORCHESTRATORS,
     RUNTIMES,
     TOPOLOGIES,
     WORKLOADS,
@@ -26,7 +28,7 @@ from queuecontroller.cluster.setup.registration import API_SERVICES, SERVICES, V
 from queuecontroller.cluster.status.visibility import services
 from queuecontroller.gpushares.extender.pod_groups import KINDS as GROUP_KINDS
 from queuecontroller.kueueapi.crds import Webhook, validation
-from queuecontroller.kueueapi.table import GROUP, KINDS
+from queuecontroller.kueueapi.table import ALPHA_KINDS, GROUP, KINDS
 from sluicecommon.kubernetes.resources import (
     NODES,
     PODS,
@@ -63,6 +65,9 @@ def cluster_rules() -> list[Rule]:
         # The provisioning check creates requests to the cluster autoscaler.
         _rule(GROUP, ["provisioningrequestconfigs"], "list", "watch"),
         _rule(GROUP, ["admissionchecks/status"], "patch"),
+        # Capacity that providers report is distributed over quotas.
+        _rule(GROUP, [CAPACITY_PROVIDERS.plural, ORCHESTRATORS.plural], "list", "watch"),
+        _rule(GROUP, [f"{ORCHESTRATORS.plural}/status"], "patch"),
         _rule(GROUP, ["workloads/finalizers"], "update"),
         _rule("autoscaling.x-k8s.io", ["provisioningrequests"], *_REQUESTED),
         _rule("autoscaling.x-k8s.io", ["provisioningrequests/finalizers"], "update"),
@@ -102,7 +107,7 @@ def cluster_rules() -> list[Rule]:
             ["customresourcedefinitions"],
             "get",
             "patch",
-            names=sorted(f"{one.plural}.{GROUP}" for one in KINDS.values()),
+            names=sorted(f"{one.plural}.{GROUP}" for one in (*KINDS.values(), *ALPHA_KINDS)),
         ),
         *(
             _rule(_HOOKS, [plural], "get", "patch", "delete", names=[name])
