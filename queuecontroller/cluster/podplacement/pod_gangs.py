@@ -94,6 +94,8 @@ class PodGangs:
         """UID of the pod that a request is about."""
         self._doors: dict[GroupKey, asyncio.Event] = {}
         """Set when the bindings of a group need not wait any more."""
+        self._storing: set[str] = set()
+        """UIDs of pods of which the node is being stored."""
         self._writing = asyncio.Semaphore(AT_ONCE)
         self._background = BackgroundTasks()
         self._timer: asyncio.TimerHandle | None = None
@@ -163,6 +165,12 @@ class PodGangs:
             self._wake(key)
             if key in self._complete and not self.gangs.is_complete(key):
                 self._complete.discard(key)
+        node = self.gangs.reserved_node(uid)
+        if pod is None or node is None or uid in self._storing or pod["spec"].get("nodeName"):
+            return
+        if (pod.get("status") or {}).get("nominatedNodeName") != node:
+            # kube-scheduler removes it from a pod that it could not place.
+            self._background.spawn(self._nominate(pod, node), "nomination of a node")
 
     async def why_not_bound(self, uid: str) -> str:
         """Wait until enough pods of the group are being bound; returns an error, "" if the pod may
@@ -230,15 +238,18 @@ class PodGangs:
     async def _nominate(self, pod: Document, node: str | None) -> None:
         """Store the node of a reservation, or None, unless it is another by now."""
         uid = str(pod["metadata"]["uid"])
-        for _ in range(ATTEMPTS):
-            if self.gangs.reserved_node(uid) != node:
-                return
-            try:
-                async with self._writing:
-                    await self._nominations.name(pod, node)
-            except ApiRefused:  # The pod is gone.
-                return
-            except ApiAway:
-                await asyncio.sleep(AGAIN_S)
-                continue
-            return
+        self._storing.add(uid)
+        try:
+            for _ in range(ATTEMPTS):
+                if self.gangs.reserved_node(uid) != node:
+                    return
+                try:
+                    async with self._writing:
+                        await self._nominations.name(pod, node)
+                    return
+                except ApiAway:
+                    await asyncio.sleep(AGAIN_S)
+        except ApiRefused:  # The pod is gone.
+            pass
+        finally:
+            self._storing.discard(uid)

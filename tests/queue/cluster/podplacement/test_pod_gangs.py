@@ -60,6 +60,22 @@ def test_bindings_wait_for_each_other_and_the_nodes_are_stored_in_the_pods() -> 
     run(test, groups={"g": 2})
 
 
+def test_a_node_that_kube_scheduler_removes_is_stored_again() -> None:
+    async def test(world: ObjectCache) -> None:
+        for n in range(2):
+            create(world, f"g{n}", **WHOLE)
+        await world.filter("g0")
+        await world.until("stored", lambda: nominated(world, "g0") and nominated(world, "g1"))
+        await asyncio.sleep(0.01)
+        node = nominated(world, "g1")
+        world.api.pods["g1"]["status"].clear()
+        world.api.create(world.api.pods["g1"])
+        world.watch("g1")
+        await world.until("stored again", lambda: nominated(world, "g1") == node)
+
+    run(test, groups={"g": 2})
+
+
 def test_a_binding_that_waits_in_vain_is_put_off_and_keeps_its_place(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
