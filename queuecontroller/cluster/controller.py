@@ -61,6 +61,7 @@ from queuecontroller.cluster.podwebhooks.share_pods import SharePods
 from queuecontroller.cluster.session import Session
 from queuecontroller.frameworks.names import QUEUE_NAME
 from queuecontroller.frameworks.table import OfRuntime
+from queuecontroller.gpushares.extender.pod_groups import KINDS as GROUP_KINDS
 from queuecontroller.kueueapi import GROUP
 from queuecontroller.scheduler.model.compatibility import Feature
 from queuecontroller.state.shell import Shell
@@ -407,7 +408,8 @@ class Controller:
         trains = any(isinstance(FRAMEWORKS[one].pods, OfRuntime) for one in wanted)
         dynamic = Feature.DYNAMIC_QUOTA in policy.features
         more = (CAPACITY_PROVIDERS, ORCHESTRATORS) if dynamic else ()
-        return [*wanted, *(RUNTIMES if trains else ()), REQUESTS, *more]
+        groups = GROUP_KINDS if self._plan.extender is not None else ()
+        return [*wanted, *(RUNTIMES if trains else ()), REQUESTS, *more, *groups]
 
     def _is_followed(self, kind: Resource) -> bool:
         follower = self._followers.get((kind, ()))

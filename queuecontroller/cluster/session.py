@@ -41,6 +41,7 @@ from queuecontroller.cluster.dispatch import Dispatcher, Handler
 from queuecontroller.cluster.leader.holder import LEASE
 from queuecontroller.cluster.plan import Followed, Leadership, Plan
 from queuecontroller.cluster.podplacement.extender_service import ExtenderService
+from queuecontroller.cluster.podplacement.pod_gangs import GroupSources
 from queuecontroller.cluster.podplacement.queued_pods import sharing_of
 from queuecontroller.cluster.podwebhooks.node_annotations import NodeFacts
 from queuecontroller.cluster.reconcilers.dynamic_quota import DynamicQuota
@@ -53,6 +54,7 @@ from queuecontroller.cluster.status.waiting import WaitingReasons, owners_to_tel
 from queuecontroller.cluster.writers.event_recorder import EventRecorder
 from queuecontroller.cluster.writers.queue_writer import QueueWriter
 from queuecontroller.cluster.writers.workload_writer import WorkloadWriter
+from queuecontroller.gpushares.extender.pod_groups import KINDS as GROUP_KINDS
 from queuecontroller.scheduler.model.compatibility import Feature
 from queuecontroller.scheduler.model.objects import WorkloadKey
 from queuecontroller.scheduler.model.reasons import (
@@ -181,6 +183,11 @@ class Session:
                 plan.sharing,
                 cache,
                 self._record_preempted if plan.displaces else None,
+                GroupSources(
+                    followed.nodes.labels,
+                    followed.is_followed,
+                    lambda pod, event: self.recorder.record(pod, PODS, event),
+                ),
             )
         self.node_requests: NodeRequests | None = None
         """Requests for new nodes; None: the plan has none."""
@@ -407,6 +414,9 @@ class Session:
             table[kind] = (reconcilers.runtime_changed,)
         for kind in CLAIM_KINDS:
             table[kind] = (self._claim_changed,)
+        if self.extender is not None:
+            for kind in GROUP_KINDS:
+                table[kind] = (partial(self.extender.group_changed, kind),)
         for kind in OBJECTS:
             table[kind] = (partial(self._object_changed, kind), partial(self._status_of, kind))
         table[LIMIT_RANGES] = (*table[LIMIT_RANGES], self._limits_changed)

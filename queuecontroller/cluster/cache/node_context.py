@@ -94,6 +94,10 @@ class NodeContext:
         """Pods by the workload that their annotation names; it may or may not count for them."""
         self._of_pod: dict[str, str] = {}
 
+    def labels(self, node: str) -> Mapping[str, str]:
+        facts = self.ground.nodes.get(node)
+        return facts.labels if facts is not None else {}
+
     def node(self, name: str, document: Document | None) -> None:
         if document is None:
             changed = self.ground.drop_node(name)

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from queuecontroller.cluster.podplacement.exchange import PlaceExchange
 from queuecontroller.cluster.podplacement.gpu_pods import GpuPods, SeenPod
+from queuecontroller.cluster.podplacement.pod_gangs import PodGangs
 from queuecontroller.cluster.podwebhooks.share_pods import SharePods
 from queuecontroller.gpushares.admission.hami_annotations import allocation
 from queuecontroller.gpushares.extender import wire
@@ -39,6 +40,7 @@ class Bindings:
         pods: GpuPods,
         exchanging: PlaceExchange,
         sharing: SharePods | None,
+        gangs: PodGangs,
         take: Callable[[Mapping[str, Any]], SeenPod],
         may_write: Callable[[], bool],
         now_ns: Callable[[], int],
@@ -50,6 +52,7 @@ class Bindings:
         self._pods = pods
         self._exchanging = exchanging
         self._sharing = sharing
+        self._gangs = gangs
         self._take = take
         self._may_write = may_write
         self._now_ns = now_ns
@@ -92,6 +95,10 @@ class Bindings:
             self._given[request.uid] = given
         if again is None and place is not None:
             self._ledger.assume(request.uid, place)
+            if why := await self._why_not_together(request.uid):
+                self._forget(document)
+                self._gangs.gangs.keep_again(request.uid)
+                return why
         try:
             more = self._given.get(request.uid, {})
             await self._client.create_part(
@@ -109,6 +116,14 @@ class Bindings:
         if again is None:
             self._given.pop(request.uid, None)
         return ""
+
+    async def _why_not_together(self, uid: str) -> str:
+        """Wait for the other pods of the pod's group; returns an error, "" if it may be bound."""
+        if why := await self._gangs.why_not_bound(uid):
+            return why
+        if not self._may_write():
+            return "this replica does not lead any more: try again"
+        return "" if self._ledger.place(uid) is not None else "the pod was deleted"
 
     def _reserve(
         self, document: Mapping[str, Any], node: str, place: PodPlace | None

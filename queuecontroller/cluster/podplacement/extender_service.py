@@ -7,15 +7,17 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from time import monotonic
 from typing import Any, Final
 
 from queuecontroller.cluster.cache.objects import ObjectCache
 from queuecontroller.cluster.podplacement.binding import Bindings
+from queuecontroller.cluster.podplacement.eviction import Evictions
 from queuecontroller.cluster.podplacement.exchange import PlaceExchange
 from queuecontroller.cluster.podplacement.gpu_pods import Budgets, GpuPods, SeenPod, seen
+from queuecontroller.cluster.podplacement.pod_gangs import GroupSources, PodGangs
 from queuecontroller.cluster.podplacement.preemption import PodPreemption
 from queuecontroller.cluster.podplacement.queued_pods import QueuedPods
 from queuecontroller.cluster.podplacement.requeueing import Requeueing
@@ -24,12 +26,12 @@ from queuecontroller.cluster.status.events import KubernetesEvent
 from queuecontroller.gpushares.extender import wire
 from queuecontroller.gpushares.extender.answers import NO_GPUS, Defaults, Extender
 from queuecontroller.gpushares.extender.nominated import NominatedPods
-from queuecontroller.gpushares.extender.pods import OVER
+from queuecontroller.gpushares.extender.pods import OVER, PodPlace
 from queuecontroller.state.book import Book
 from queuecontroller.state.shell import Shell
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
-from sluicecommon.kubernetes.resources import PODS
+from sluicecommon.kubernetes.resources import PODS, Resource
 
 log = logging.getLogger(__name__)
 PAGE: Final = 500
@@ -59,10 +61,11 @@ class ExtenderService:
         sharing: SharePods | None = None,
         cache: ObjectCache | None = None,
         record: Callable[[Mapping[str, Any], KubernetesEvent], None] | None = None,
+        groups: GroupSources | None = None,
     ) -> None:
         """`sharing` has quotas on GPU shares and other vendors' devices, `cache` the Workloads
         whose pods have reserved places. `record` records the event of a preempted pod; None: only
-        kube-scheduler preempts."""
+        kube-scheduler preempts. `groups`: what is known of pod groups beside their pods."""
         self._sharing = sharing
         self._shell = shell
         self._client = client
@@ -70,23 +73,38 @@ class ExtenderService:
         self._budgets = budgets
         room = shell.book.nodes_room
         self.ledger = room.pods
-        queued = QueuedPods(
-            cache or ObjectCache(),
+        cache = cache or ObjectCache()
+        self._queued = QueuedPods(
+            cache,
             self.ledger.reserved,
             defaults,
             lambda uid: pods.get(uid) is not None,
         )
         self.extender = Extender(
-            room.stock, self.ledger, defaults, queued.place, self._why_away, self._is_stopped
+            room.stock, self.ledger, defaults, self._reserved, self._why_away, self._is_stopped
         )
         self._on_the_way = NominatedPods(room.stock)
-        self._exchanging = PlaceExchange(shell, self.extender, cache or ObjectCache())
+        self._exchanging = PlaceExchange(shell, self.extender, cache)
+        self._again = Requeueing(client, may_write)
+        self._gangs = PodGangs(
+            self.extender,
+            defaults,
+            cache,
+            groups or GroupSources(),
+            self._is_stopped,
+            self._refusals,
+            self._again,
+            Evictions(client, may_write, shell.now_ns),
+            self._followed,
+            shell.now_ns,
+        )
         self._bindings = Bindings(
             client,
             self.extender,
             pods,
             self._exchanging,
             sharing,
+            self._gangs,
             self._take,
             may_write,
             shell.now_ns,
@@ -97,7 +115,6 @@ class ExtenderService:
         self._pod_event = asyncio.Event()
         """Set by the next pod event."""
         self._waited_s = -RESTS_S
-        self._again = Requeueing(client, may_write)
         self._freed = 0
         """Count of freed resources at the last requeueing."""
         self._looking = False
@@ -112,7 +129,7 @@ class ExtenderService:
                 may_write,
                 shell.now_ns,
                 self._look,
-                lambda pod, names: sharing.refusals(pod, names) if sharing is not None else (),
+                self._refusals,
                 record,
             )
         self.answers_total = dict.fromkeys(VERBS, 0)
@@ -150,6 +167,7 @@ class ExtenderService:
             await self._catch_up()
             if self._preemption is not None:
                 self._preemption.take_over()
+            self._gangs.gangs.take_over()
             self._has_all_pods = True
             if self.book.shares is not None:
                 self._shell.step("pods received", lambda book, now_ns: book.pods_received())
@@ -166,6 +184,7 @@ class ExtenderService:
                 self._sharing.on_end = lambda uid: None
                 self._sharing.on_more = lambda what: None
             self._again.end()
+            self._gangs.end()
             self._bindings.end()
 
     def _pod_changed(self, uid: str, document: Mapping[str, Any] | None) -> None:
@@ -178,6 +197,7 @@ class ExtenderService:
         if document is None or document["spec"].get("nodeName") or _is_over(document):
             self._again.forget(uid)
             self._on_the_way.arrived(uid)
+        self._gangs.pod_changed(uid, document)
         more = self.ledger.freed - freed
         if not self._has_all_pods:
             return
@@ -334,6 +354,7 @@ class ExtenderService:
         self.book.nodes_room.follow(self._shell.now_ns())
         if self._preemption is not None:
             self._preemption.restore()
+        self._gangs.gangs.restore()
 
     def _refused(self, verb: str, error: Exception) -> bytes:
         self.refused_total[verb] += 1
@@ -359,13 +380,28 @@ class ExtenderService:
             self._on_the_way.sent(self.extender.read(question.pod), best, monotonic())
         return wire.write_points(points)
 
+    def group_changed(self, kind: Resource, name: str, document: Mapping[str, Any] | None) -> None:
+        """Requeue the pods of a group that was created, changed or deleted."""
+        if self._has_all_pods:
+            self._gangs.group_changed(kind, name, document)
+
+    def _reserved(
+        self, pod: Mapping[str, Any], names: Sequence[str] | None
+    ) -> PodPlace | str | None:
+        """See `answers.Queued`."""
+        found = self._queued.place(pod, names)
+        return found if found is not None else self._gangs.place(pod, names)
+
+    def _refusals(self, pod: Mapping[str, Any], names: Sequence[str]) -> Mapping[str, str]:
+        return self._sharing.refusals(pod, names) if self._sharing is not None else {}
+
     def _filter(self, question: wire.Question) -> wire.Passed:
-        passed = self.extender.filter(question.pod, question.names)
+        with self._gangs.gangs.dry_run(question.nodes is not None):
+            passed = self.extender.filter(question.pod, question.names)
         nothing = not passed.names and question.nodes is None
         if nothing and self._exchanging.try_for(question.pod, question.names):
             passed = self.extender.filter(question.pod, question.names)
-        if self._sharing is not None and passed.names:
-            refused = self._sharing.refusals(question.pod, passed.names)
+        if passed.names and (refused := self._refusals(question.pod, passed.names)):
             names = tuple(one for one in passed.names if one not in refused)
             passed = replace(passed, names=names, failed={**passed.failed, **refused})
         return passed

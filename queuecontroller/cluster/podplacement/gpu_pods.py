@@ -1,7 +1,7 @@
-"""Cache of all pods that request or hold GPUs, and of PodDisruptionBudgets. Every replica follows
-them, so a new leader knows all placements.
+"""Cache of all pods that request or hold GPUs or belong to a group, and of PodDisruptionBudgets.
+Every replica follows them, so a new leader knows all placements.
 
-Only the fields that are read are kept; pods without GPUs are not kept at all.
+Only the fields that are read are kept; other pods are not kept at all.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from queuecontroller.gpushares.extender.pod_groups import group_of
 from queuecontroller.gpushares.extender.pods import HAMI, PLACEMENT
 from queuecontroller.gpushares.extender.victims import Budget
 from queuecontroller.scheduler.model.selectors import LabelSelector, Requirement
@@ -24,6 +25,8 @@ _SPEC: Final = (
     "preemptionPolicy",
     "schedulerName",
     "schedulingGates",
+    "schedulingGroup",
+    "workloadRef",
     "terminationGracePeriodSeconds",
 )
 _UNBOUND: Final = ("nodeSelector", "tolerations", "affinity")
@@ -48,7 +51,7 @@ class SeenPod:
     uid: str
     version: int
     document: Document | None = None
-    """The fields that are read; None: the pod neither requests nor holds GPUs."""
+    """The fields that are read; None: the pod neither requests nor holds GPUs, and has no group."""
 
 
 def seen(document: Document, names: ResourceNames = HAMI) -> SeenPod:
@@ -60,13 +63,14 @@ def seen(document: Document, names: ResourceNames = HAMI) -> SeenPod:
         field: [_part(one, _CONTAINER) for one in spec.get(field) or ()]
         for field in ("initContainers", "containers")
     }
-    if PLACEMENT not in (head.get("annotations") or {}) and not any(
+    asks = any(
         names.count in (asked or {})
         for every in containers.values()
         for one in every
         for asked in (one.get("resources") or {}).values()
         if isinstance(asked, Mapping)
-    ):
+    )
+    if not asks and PLACEMENT not in (head.get("annotations") or {}) and group_of(document) is None:
         return SeenPod(uid, version)
     status = document.get("status") or {}
     return SeenPod(

@@ -26,6 +26,7 @@ from queuecontroller.cluster.setup.front_proxy import READER, REVIEWS, SYSTEM
 from queuecontroller.cluster.setup.job_webhooks import CONFIGURATION, mutating
 from queuecontroller.cluster.setup.registration import API_SERVICES, SERVICES, VISIBILITY
 from queuecontroller.cluster.status.visibility import services
+from queuecontroller.gpushares.extender.pod_groups import KINDS as GROUP_KINDS
 from queuecontroller.kueueapi.crds import Webhook, validation
 from queuecontroller.kueueapi.table import ALPHA_KINDS, GROUP, KINDS
 from sluicecommon.kubernetes.resources import (
@@ -83,6 +84,8 @@ def cluster_rules() -> list[Rule]:
         # The extender binds pods, and evicts victims of a preemption.
         _rule("", [f"{PODS.plural}/binding", f"{PODS.plural}/eviction"], "create"),
         _rule(BUDGETS.group, [BUDGETS.plural], "list", "watch"),
+        # The extender places the pods of a group together.
+        *(_rule(group, plurals, "list", "watch") for group, plurals in _group_resources().items()),
         _rule("", ["events"], "create"),
         # Topology-aware placement and other vendors' devices read nodes; quotas limit GPU shares.
         _rule("", [NODES.plural, "resourcequotas"], "list", "watch"),
@@ -167,6 +170,11 @@ def job_resources() -> dict[str, list[str]]:
     """Return the plurals of job kinds that the controller changes, by group."""
     groups = sorted({one.group for one in JOBS})
     return {group: sorted(k.plural for k in JOBS if k.group == group) for group in groups}
+
+
+def _group_resources() -> dict[str, list[str]]:
+    groups = sorted({one.group for one in GROUP_KINDS})
+    return {group: sorted({k.plural for k in GROUP_KINDS if k.group == group}) for group in groups}
 
 
 def beside_rules() -> list[Rule]:

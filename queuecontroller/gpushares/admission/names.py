@@ -61,6 +61,7 @@ VOLCANO_ANNOTATIONS: Final[Mapping[str, str]] = {
 _OURS_TO_CHOOSE: Final = (*CHOOSING, SHARE_POLICY)
 _KNOWN_ELSEWHERE: Final = (
     "sluice.dev/before-start",
+    "sluice.dev/group-rules",
     "sluice.dev/on-preemption",
     "sluice.dev/resize",
 )

@@ -27,8 +27,8 @@ from queuecontroller.scheduler.placement.stock import Stock
 from sluicecommon.hami.names import ResourceNames
 
 Queued = Callable[[Mapping[str, Any], Sequence[str] | None], PodPlace | str | None]
-"""The place that the queue reserved for a pod, on one of these nodes if there is a choice; the
-reason in words if it has none at present; None if the pod is not the queue's."""
+"""The place that is reserved for a pod of the queue or of a group, on one of these nodes if there
+is a choice; the reason in words if it has none at present; None if the pod is placed by itself."""
 NO_GPUS: Final = "has no known GPUs: its agent does not report"
 STOPPED: Final = (
     "has no allocatable GPUs at present: its kubelet reports 0, as while the agent restarts"
@@ -281,7 +281,7 @@ class Extender:
             return own
         if own is not None:
             if own.node != node:
-                return f"the queue has placed the pod on node {own.node}"
+                return f"the pod has its place on node {own.node}"
             return f"node {node} {STOPPED}" if self._is_stopped(node) else own
         ask = self.read(pod)
         if ask.wrong:

@@ -25,7 +25,7 @@ from queuecontroller.scheduler.model.objects import (
     Workload,
     WorkloadKey,
 )
-from queuecontroller.scheduler.placement.stock import NodeRoom, Stock, parts_on
+from queuecontroller.scheduler.placement.stock import NodeRoom, Share, Stock, parts_on
 from queuecontroller.scheduler.placement.topology.devices import Places, Short, each_of
 from queuecontroller.scheduler.placement.topology.ground import Amounts
 from sluicecommon.hami.names import PRIORITY
@@ -138,7 +138,7 @@ class SharesOfQueued:
 
 
 class SharesTrial:
-    def __init__(self, room: SharesOfQueued, asks: Asks, gone: Collection[WorkloadKey]) -> None:
+    def __init__(self, room: SharesOfQueued, asks: Asks, gone: Collection[Hashable]) -> None:
         self._room = room
         self._asks = asks
         self._stock = room._stock
@@ -168,9 +168,15 @@ class SharesTrial:
                 counts.popitem(last=False)
         return counts[key]
 
+    def shut(self, node: str, place: PodPlace) -> None:
+        """Place nothing more on the GPUs of this place."""
+        uuids = {share.uuid for share in place.held}
+        self._holds.hold(node, [Share(uuid, 0, 0, alone=True) for uuid in sorted(uuids)])
+
     def place(
-        self, pod_set: str, limits: Mapping[str, int], count: int
+        self, pod_set: str, limits: Mapping[str, int], count: int, separate: bool = False
     ) -> Mapping[str, int] | Short:
+        """See `Trial`. If `separate`, no GPU is used twice."""
         ask = self._asks[pod_set]
         nodes = self._stock.nodes
         if ask.wrong:
@@ -196,6 +202,8 @@ class SharesTrial:
             if isinstance(place, str):
                 continue
             self._holds.hold(name, place.held)
+            if separate:
+                self.shut(name, place)
             made.append(place)
             found[name] += 1
             if found[name] < left[name] and judge.look(nodes[name])[0] == FITS:
@@ -216,6 +224,9 @@ class SharesTrial:
             if why != FITS:
                 return f"node {name} {why}"
         return ""
+
+    def placed(self, pod_set: str) -> list[PodPlace]:
+        return list(self._placed.get(pod_set, ()))
 
     def places(self) -> Places:
         made = {}

@@ -7,12 +7,15 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from queuecontroller.cluster.cache.objects import ObjectCache as Objects
 from queuecontroller.cluster.podplacement.extender_service import ExtenderService
 from queuecontroller.cluster.podplacement.gpu_pods import Budgets, GpuPods
+from queuecontroller.cluster.podplacement.pod_gangs import GroupSources
 from queuecontroller.cluster.podwebhooks.share_pods import SharePods
 from queuecontroller.cluster.session import NullStore
 from queuecontroller.gpushares.admission import Rules
 from queuecontroller.gpushares.extender.answers import Defaults
+from queuecontroller.gpushares.extender.pod_groups import COSCHEDULING
 from queuecontroller.scheduler.placement.capacity import NodeCapacity
 from queuecontroller.state.book import Book, BookSettings
 from queuecontroller.state.nodes.sessions import Hello
@@ -161,8 +164,10 @@ class ObjectCache:
         api: Api | None = None,
         sharing: bool = False,
         best_only: bool = False,
+        groups: Mapping[str, int] | None = None,
     ) -> None:
-        """`sharing`: quota and other vendors' devices are known, too."""
+        """`sharing`: quota and other vendors' devices are known, too; `groups`: minimums of
+        PodGroups by name."""
         self.api = api or Api()
         self.api.changed = self.watch
         self.sharing = SharePods(Rules(), lambda: 1) if sharing else None
@@ -176,6 +181,9 @@ class ObjectCache:
         for name in ("a", "b"):
             self.connect(name, node(name, gpus))
         self.may_write = True
+        self.objects = Objects()
+        for group, minimum in (groups or {}).items():
+            self.group(group, minimum)
         self.desk = ExtenderService(
             self.shell,
             self.api,  # type: ignore[arg-type]  # as much of a client as the desk uses
@@ -184,10 +192,23 @@ class ObjectCache:
             lambda: self.may_write,
             Defaults(best_only=best_only),
             self.sharing,
+            self.objects,
             record=lambda document, told: self.told.append(
                 (document["metadata"]["name"], told.reason)
             ),
+            groups=GroupSources(
+                is_followed=lambda kind: groups is not None and kind in COSCHEDULING,
+                record=lambda document, told: self.told.append(
+                    (document["metadata"]["name"], told.reason)
+                ),
+            ),
         )
+
+    def group(self, name: str, minimum: int, version: int = 1, **spec: Any) -> None:
+        """A PodGroup is there, or has changed."""
+        head = {"name": name, "namespace": "t", "resourceVersion": str(version), "uid": name}
+        document = {"metadata": head, "spec": {"minMember": minimum, **spec}}
+        self.objects.take(COSCHEDULING[0], document)
 
     def connect(self, name: str, capacity: NodeCapacity) -> None:
         self.shell.book.desk.connect(Hello(name, capacity=capacity), 1)

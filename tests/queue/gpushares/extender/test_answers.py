@@ -137,7 +137,7 @@ def test_a_queued_pod_has_its_own_place_and_no_other() -> None:
     assert answer.names == ("b",)
     assert answer.hopeless == {"a": "the pod has its place on node b"}
     assert one.place(pod("queued", gpumem=1), "b") is place
-    assert one.place(pod("queued", gpumem=1), "a") == "the queue has placed the pod on node b"
+    assert one.place(pod("queued", gpumem=1), "a") == "the pod has its place on node b"
 
 
 def test_a_pod_whose_binding_is_under_way_is_answered_with_that_node_alone() -> None:
