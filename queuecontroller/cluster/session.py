@@ -21,6 +21,8 @@ from queuecontroller.cluster.cache.job_context import SETS
 from queuecontroller.cluster.cache.kinds import (
     CHECKS,
     LIMIT_RANGES,
+    MULTIKUEUE_CLUSTERS,
+    MULTIKUEUE_CONFIGS,
     OBJECTS,
     POD_CLASSES,
     PRIORITY_CLASSES,
@@ -30,6 +32,8 @@ from queuecontroller.cluster.cache.kinds import (
 from queuecontroller.cluster.cache.mirror import Mirror
 from queuecontroller.cluster.cache.objects import Document, key_of, labels_of, split_key
 from queuecontroller.cluster.dispatch import Dispatcher, Handler
+from queuecontroller.cluster.multikueue.copies import DISPATCHED
+from queuecontroller.cluster.multikueue.dispatcher import MultiKueue
 from queuecontroller.cluster.plan import Followed, Leadership, Plan
 from queuecontroller.cluster.podplacement.extender_service import ExtenderService
 from queuecontroller.cluster.podplacement.queued_pods import sharing_of
@@ -155,6 +159,16 @@ class Session:
             followed.is_followed,
             self._workload_stored,
         )
+        self.multikueue = MultiKueue(
+            self.shell,
+            self.mirror,
+            client,
+            may_write,
+            self.recorder,
+            self._workload_stored,
+            plan.multikueue,
+            plan.namespace,
+        )
         self.extender: ExtenderService | None = None
         """Answers schedulers; None: the plan has no extender."""
         if plan.extender is not None:
@@ -219,6 +233,7 @@ class Session:
         self._follow_scheduling()
         self.queues.add_all()
         self.provisioner.add_all()
+        self.multikueue.add_all()
         self.retention.add_all()
         self.priorities.add_all()
         log.info(
@@ -232,6 +247,7 @@ class Session:
                 *(self.retention, self.priorities),
             ):
                 group.create_task(one.work_queue.run())
+            group.create_task(self.multikueue.run())
             if self.extender is not None:
                 group.create_task(self.extender.run())
             if self._node_facts is not None:
@@ -314,11 +330,13 @@ class Session:
     def _handlers(self) -> dict[Resource, tuple[Handler, ...]]:
         """The handlers of each kind, in the order in which they run."""
         reconcilers, provisioner = self.reconcilers, self.provisioner
+        multikueue = self.multikueue
         table: dict[Resource, tuple[Handler, ...]] = {
             WORKLOADS: (
                 self._workload_changed,
                 reconcilers.workload_changed,
                 provisioner.workload_changed,
+                multikueue.workload_changed,
                 self.retention.changed,
                 self._workload_placed,
             ),
@@ -326,9 +344,13 @@ class Session:
             STATEFUL_SETS: (reconcilers.stateful_set_changed,),
             REQUESTS: (provisioner.request_changed,),
             CONFIGS: (provisioner.config_changed,),
+            MULTIKUEUE_CLUSTERS: (multikueue.cluster_changed,),
+            MULTIKUEUE_CONFIGS: (multikueue.config_changed,),
         }
         for kind in (*JOBS, SETS):
             table[kind] = (partial(reconcilers.job_changed, kind),)
+        for kind in DISPATCHED:
+            table[kind] = (*table[kind], partial(multikueue.job_changed, kind))
         for kind in RUNTIMES:
             table[kind] = (reconcilers.runtime_changed,)
         for kind in CLAIM_KINDS:
@@ -344,6 +366,7 @@ class Session:
             partial(self._object_changed, CHECKS),
             lambda key, document: self.queues.add_all(),
             provisioner.check_changed,
+            multikueue.check_changed,
         )
         return table
 
@@ -402,4 +425,5 @@ class Session:
         self.reconcilers.workload_changed(key_of(after), after)
         self._node_context.workload(key_of(after))
         self.provisioner.workload_changed(key_of(after), after)
+        self.multikueue.workload_changed(key_of(after), after)
         self.retention.changed(key_of(after), after)

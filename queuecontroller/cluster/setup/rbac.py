@@ -15,6 +15,8 @@ from queuecontroller.cluster.cache.kinds import (
     COHORTS,
     FLAVORS,
     LOCAL_QUEUES,
+    MULTIKUEUE_CLUSTERS,
+    MULTIKUEUE_CONFIGS,
     OBJECTS,
     RUNTIMES,
     TOPOLOGIES,
@@ -62,6 +64,9 @@ def cluster_rules() -> list[Rule]:
         # The provisioning check creates requests to the cluster autoscaler.
         _rule(GROUP, ["provisioningrequestconfigs"], "list", "watch"),
         _rule(GROUP, ["admissionchecks/status"], "patch"),
+        # MultiKueue connects to the workers that these name.
+        _rule(GROUP, [MULTIKUEUE_CLUSTERS.plural, MULTIKUEUE_CONFIGS.plural], "list", "watch"),
+        _rule(GROUP, [f"{MULTIKUEUE_CLUSTERS.plural}/status"], "patch"),
         _rule(GROUP, ["workloads/finalizers"], "update"),
         _rule("autoscaling.x-k8s.io", ["provisioningrequests"], *_REQUESTED),
         _rule("autoscaling.x-k8s.io", ["provisioningrequests/finalizers"], "update"),
