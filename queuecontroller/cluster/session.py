@@ -16,8 +16,8 @@ from typing import Final
 from queuecontroller.cluster.admissionchecks.provisioner import CONFIGS, Provisioner
 from queuecontroller.cluster.admissionchecks.requests import REQUESTS
 from queuecontroller.cluster.cache.claims import KINDS as CLAIM_KINDS
+from queuecontroller.cluster.cache.job_context import DISPATCHED, SETS
 from queuecontroller.cluster.cache.job_context import KINDS as JOBS
-from queuecontroller.cluster.cache.job_context import SETS
 from queuecontroller.cluster.cache.kinds import (
     CHECKS,
     LIMIT_RANGES,
@@ -32,7 +32,6 @@ from queuecontroller.cluster.cache.kinds import (
 from queuecontroller.cluster.cache.mirror import Mirror
 from queuecontroller.cluster.cache.objects import Document, key_of, labels_of, split_key
 from queuecontroller.cluster.dispatch import Dispatcher, Handler
-from queuecontroller.cluster.multikueue.copies import DISPATCHED
 from queuecontroller.cluster.multikueue.dispatcher import MultiKueue
 from queuecontroller.cluster.plan import Followed, Leadership, Plan
 from queuecontroller.cluster.podplacement.extender_service import ExtenderService

@@ -47,6 +47,9 @@ KINDS: Final[Mapping[Resource, Framework]] = {
     kind: one for kind, one in FRAMEWORKS.items() if one.holding is Holding.SUSPEND
 }
 """Kinds of job that have a field to suspend them."""
+DISPATCHED: Final = frozenset(kind for kind, one in KINDS.items() if one.managed_by)
+"""Kinds of job that MultiKueue can run in another cluster: this cluster's controllers leave them
+alone if managedBy says so."""
 JOBS: Final = next(kind for kind in KINDS if kind.kind == "Job")
 """Kind of Jobs, which other jobs create, too."""
 SETS: Final = resource_of(SET)

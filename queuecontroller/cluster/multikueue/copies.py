@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from queuecontroller.cluster.cache.job_context import KINDS, kind_of, resource_of
+from queuecontroller.cluster.cache.job_context import DISPATCHED, KINDS, kind_of
 from queuecontroller.cluster.cache.kinds import IN_USE, WORKLOADS
 from queuecontroller.cluster.cache.objects import (
     Document,
@@ -39,11 +39,6 @@ _JOB_LABELS: Final = (
 """Labels that the API server gives the pods of a Job, with the UID of this cluster."""
 _COUNTERS: Final = ("succeeded", "failed")
 """Numbers in a Job's status that the API server does not let decrease."""
-DISPATCHED: Final[frozenset[Resource]] = frozenset(
-    resource_of(one) for one in KINDS.values() if one.managed_by
-)
-"""Kinds of job that can run in a worker: this cluster's controllers leave them alone if managedBy
-says so."""
 
 
 def job_owner(workload: Document) -> Mapping[str, Any]:

@@ -37,7 +37,7 @@ from queuecontroller.cluster.writers.event_recorder import EventRecorder
 from queuecontroller.cluster.writers.workqueue import WorkQueue
 from queuecontroller.frameworks import is_suspended
 from queuecontroller.scheduler.model.objects import WorkloadKey
-from queuecontroller.scheduler.model.reasons import ACTIVE
+from queuecontroller.scheduler.model.reasons import ACTIVE, MULTIKUEUE
 from queuecontroller.state.figures import Figures
 from queuecontroller.state.shell import Shell
 from sluicecommon.kubernetes.client import ApiClient
@@ -46,7 +46,6 @@ from sluicecommon.kubernetes.resources import Resource
 from sluicecommon.reader import ManifestError
 
 GROUP: Final = "kueue.x-k8s.io"
-EVENT: Final = "MultiKueue"
 WIDTH: Final = 4
 INVALID: Final = (400, 422)
 WorkItem = tuple[Resource, str]
@@ -295,7 +294,7 @@ class MultiKueue:
         elif answer.state == State.RETRY:
             self._figures.remote_evicted.add(queue, _cluster_of(workload))
         if answer.state in (State.READY, State.RETRY):
-            self._recorder.record(workload, WORKLOADS, KubernetesEvent(EVENT, answer.message))
+            self._recorder.record(workload, WORKLOADS, KubernetesEvent(MULTIKUEUE, answer.message))
 
     async def _copy_status(self, facts: Facts, decision: Decision) -> None:
         """Copy the status of the job in the worker; after an eviction remove what it left."""

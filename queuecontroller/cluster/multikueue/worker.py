@@ -14,11 +14,10 @@ from functools import partial
 from time import monotonic
 from typing import Any, Final
 
-from queuecontroller.cluster.cache.job_context import JOBS
+from queuecontroller.cluster.cache.job_context import DISPATCHED, JOBS
 from queuecontroller.cluster.cache.kinds import WORKLOADS
 from queuecontroller.cluster.cache.objects import Document, ObjectCache, is_leaving, key_of
 from queuecontroller.cluster.multikueue.copies import (
-    DISPATCHED,
     is_in_step,
     job_copy,
     key_of_job,

@@ -344,12 +344,6 @@ RECOMPUTED: Final = _made(
     "Searches for other victims, because another workload of the cycle took them: new_targets,"
     " deferred_fit (it fits once those have gone) or skipped.",
 )
-NEWER: Final = (
-    *(PENDING_SHAPES, RECOVERY_WAIT, LQ_RECOVERY_WAIT, EXECUTION, LQ_EXECUTION),
-    RECOMPUTED,
-)
-"""Metrics that 0.19 lacks. They are exported whatever the line."""
-
 # -- MultiKueue ------------------------------------------------------------------------------------
 
 DISPATCHED: Final = Metric(
@@ -376,6 +370,12 @@ WORKER_STATUS: Final = Metric(
     (*_CQ, "cluster", "active", ROLE),
     "Condition Active of the workers of a ClusterQueue: 1 for the status it has.",
 )
+
+NEWER: Final = (
+    *(PENDING_SHAPES, RECOVERY_WAIT, LQ_RECOVERY_WAIT, EXECUTION, LQ_EXECUTION),
+    *(RECOMPUTED, REMOTE_EVICTED, WORKER_STATUS),
+)
+"""Metrics that 0.19 lacks. They are exported whatever the line."""
 
 CATALOGUE: Final[tuple[Metric, ...]] = tuple(
     one for one in list(globals().values()) if isinstance(one, Metric)
