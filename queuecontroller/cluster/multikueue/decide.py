@@ -35,6 +35,7 @@ from queuecontroller.cluster.multikueue.copies import (
     kind_of_job,
     managed_by,
 )
+from queuecontroller.frameworks import is_elastic
 from queuecontroller.scheduler.model.reasons import ADMITTED, EVICTED, FINISHED
 
 LOST: Final = "Reserving remote lost"
@@ -141,7 +142,7 @@ def _why_not(workload: Document, job: Document | None) -> str:
     framework = KINDS[kind]
     found = managed_by(framework, job)
     if found == CONTROLLER:
-        return ""
+        return "Elastic jobs are not dispatched to other clusters" if is_elastic(job) else ""
     path = ".".join(str(one) for one in framework.managed_by)
     return f'The owner is not managed by Kueue: Expecting {path} to be "{CONTROLLER}" not "{found}"'
 

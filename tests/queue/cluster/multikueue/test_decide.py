@@ -210,6 +210,14 @@ def test_a_job_that_cannot_run_elsewhere_is_rejected(
     assert found.want == {}
 
 
+def test_an_elastic_job_is_rejected() -> None:
+    elastic = job()
+    elastic["metadata"]["annotations"] = {"kueue.x-k8s.io/elastic-job": "true"}
+    found = decided(workload(), {"a": Worker()}, job=elastic)
+    assert found.answer is not None
+    assert found.answer.state == State.REJECTED
+
+
 def test_what_a_worker_refuses_is_in_the_check() -> None:
     found = decided(workload(), {"a": Worker(refusal="403 Forbidden: no"), "b": Worker()})
     assert found.answer == Answer(State.PENDING, "a: 403 Forbidden: no")
