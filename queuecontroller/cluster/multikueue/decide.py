@@ -151,7 +151,7 @@ def _nothing(facts: Facts) -> dict[str, Want]:
     return {
         name: Want.NOTHING
         for name, one in facts.workers.items()
-        if one.copy is not None or one.job is not None
+        if one.lost_s is None and (one.copy is not None or one.job is not None)
     }
 
 

@@ -60,7 +60,7 @@ class Fleet:
     manager: ControlPlane
     workers: dict[str, ControlPlane]
     replica: Replica
-    """Of the manager."""
+    """The manager's controller."""
 
     def limit(self, worker: str, cpu: int) -> None:
         """Set a worker's quota."""
@@ -271,13 +271,14 @@ def test_a_job_that_is_not_multikueues_is_rejected(fleet: Fleet) -> None:
     apply(fleet.manager, job("mine", "team"))
     wanted = f'Expecting spec.managedBy to be "{CONTROLLER}" not ""'
     until(
-        "the check says why",
-        lambda: (
-            is_true(workload_of(fleet.manager, "mine"), "Evicted")
-            and wanted in json.dumps(workload_of(fleet.manager, "mine"))
-        ),
+        "it is deactivated",
+        lambda: (workload_of(fleet.manager, "mine") or {})["spec"].get("active") is False,
         60,
     )
+    evicted = condition(workload_of(fleet.manager, "mine"), "Evicted")
+    assert evicted["reason"] == "DeactivatedDueToAdmissionCheck"
+    events = json.loads(fleet.manager.kubectl("get", "events", "-o", "json"))["items"]
+    assert any(wanted in one["message"] for one in events)
     assert fleet.copies("w1") == []
     fleet.manager.api.delete(f"{JOBS}/mine")
 

@@ -8,7 +8,7 @@ import pytest
 
 from queuecontroller.cluster.cache.job_context import DISPATCHED, JOBS, KINDS
 from queuecontroller.cluster.multikueue import copies
-from queuecontroller.frameworks import start_patch
+from queuecontroller.frameworks import PodSetInfo, start_patch
 from queuecontroller.frameworks.patches import ABSENT, at, merged
 from tests.queue.cluster.multikueue.documents import condition, copy, job, job_there, workload
 from tests.queue.frameworks.samples import SAMPLES, sample
@@ -27,13 +27,15 @@ def test_a_copy_has_the_origin_and_nothing_of_this_cluster() -> None:
 
 
 def test_a_job_that_was_started_here_is_sent_as_it_was_before() -> None:
-    patch = start_patch(KINDS[JOBS], job(), [])
+    patch = start_patch(KINDS[JOBS], job(), [PodSetInfo("main", 1, node_selector={"pool": "here"})])
     started = merged(job(), patch)
+    assert started["spec"]["template"]["spec"]["nodeSelector"] == {"pool": "here"}
     made = copies.job_copy(JOBS, started, "w", "fleet")
     assert made["spec"]["suspend"] is True
     assert "managedBy" not in made["spec"]
     assert "selector" not in made["spec"]
     assert made["spec"]["template"]["metadata"]["labels"] == {"a": "b"}
+    assert "nodeSelector" not in made["spec"]["template"]["spec"]
     assert made["metadata"]["labels"] == {
         "kueue.x-k8s.io/prebuilt-workload-name": "w",
         "kueue.x-k8s.io/multikueue-origin": "fleet",
@@ -93,13 +95,13 @@ HEAD = {"name": "w", "namespace": "n", "uid": "u", "resourceVersion": "1"}
         pytest.param({"metadata": HEAD, "spec": {"podSets": nested(500)}}, id="nested too deep"),
         pytest.param({"metadata": HEAD, "spec": {"podSets": [0] * 300_000}}, id="too many values"),
         pytest.param({"metadata": HEAD, "spec": []}, id="a list as spec"),
-        pytest.param({"metadata": HEAD, "spec": {}, "status": {"conditions": {}}}, id="conditions as an object"),
+        pytest.param({"metadata": HEAD, "spec": {}, "status": {"conditions": {"a": 1}}}, id="conditions as an object"),
         pytest.param({"metadata": HEAD, "spec": {}, "status": {"conditions": ["x"]}}, id="a text as condition"),
         pytest.param({"metadata": HEAD, "spec": {}, "status": {"conditions": [{"type": 1}]}}, id="a number as type"),
         pytest.param({"metadata": HEAD, "spec": {}, "status": {"conditions": [{}] * 100}}, id="too many conditions"),
         pytest.param({"metadata": {**HEAD, "uid": 3}, "spec": {}}, id="a number as UID"),
         pytest.param({"metadata": {"name": "w"}, "spec": {}}, id="no namespace"),
-        pytest.param({"metadata": {**HEAD, "labels": []}, "spec": {}}, id="labels as a list"),
+        pytest.param({"metadata": {**HEAD, "labels": ["a"]}, "spec": {}}, id="labels as a list"),
         pytest.param({"metadata": {**HEAD, "ownerReferences": [3]}, "spec": {}}, id="an owner that is none"),
     ],
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What becomes of a Workload in the workers, and what is answered here."""
+"""Decisions about a Workload: its state in the workers, and the answer of its check."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_worker_that_cannot_be_reached_wins_nothing() -> None:
 
 
 def ready(cluster: str = "a", **status: Any) -> dict[str, Any]:
-    return workload("Ready", ("QuotaReserved", "Admitted"), clusterName=cluster, **status)
+    return workload("Ready", ("QuotaReserved", "Admitted"), **{"clusterName": cluster, **status})
 
 
 def test_an_admitted_workload_stays_in_its_worker() -> None:
@@ -142,7 +142,9 @@ def test_a_worker_that_the_configuration_names_no_more_is_left() -> None:
     [
         pytest.param(None, id="deleted"),
         pytest.param(workload(conditions=("Finished",)), id="finished"),
-        pytest.param(ready(conditions=[condition("Evicted")]), id="evicted"),
+        pytest.param(
+            workload("Ready", ("QuotaReserved", "Evicted"), clusterName="a"), id="evicted"
+        ),
         pytest.param(workload("Rejected"), id="rejected"),
         pytest.param(workload(admission=None), id="without quota"),
     ],
@@ -276,7 +278,9 @@ def test_at_most_one_worker_ever_gets_the_job(
         assert there.copy is not None
         # Every other copy that can be reached goes.
         for other, one in workers.items():
-            if other != name and (one.copy is not None or one.job is not None):
+            if other == name or one.lost_s is not None:
+                continue
+            if one.copy is not None or one.job is not None:
                 assert found.want[other] is Want.NOTHING
     if state == "Ready" and holders:
         assert holders == [cluster]
