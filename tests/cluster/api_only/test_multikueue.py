@@ -19,8 +19,15 @@ from typing import Any
 
 import pytest
 
+from queuecontroller.cluster.cache.job_context import DISPATCHED, KINDS
+from queuecontroller.cluster.cache.job_context import JOBS as JOB
 from queuecontroller.cluster.setup import rbac
+from queuecontroller.frameworks import Framework
+from queuecontroller.frameworks.patches import ABSENT, Change
+from queuecontroller.frameworks.patches import at as at_path
+from sluicecommon.kubernetes.resources import Resource
 from tests.cluster.api import ApiError
+from tests.cluster.api_only.test_job_frameworks import served
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.queueing import (
     DEADLINE_S,
@@ -42,12 +49,21 @@ from tests.cluster.queueing import (
     workload_of,
 )
 from tests.kit.node import until
+from tests.queue.frameworks.crds import cluster_crd_for_tests, crds_for_tests
+from tests.queue.frameworks.samples import RUNTIME, sample
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 ORIGIN = "kueue.x-k8s.io/multikueue-origin"
 CONTROLLER = "kueue.x-k8s.io/multikueue"
 CHECK = f"{KUEUE}/admissionchecks/elsewhere"
 LOST_S = 8
+SEEN = {
+    "type": "Seen",
+    "status": "True",
+    "reason": "Here",
+    "message": "",
+    "lastTransitionTime": "2026-11-28T10:00:00Z",
+}
 CONFIGURATION = f"""
 apiVersion: config.kueue.x-k8s.io/v1beta2
 kind: Configuration
@@ -147,10 +163,16 @@ def fleet() -> Iterator[Fleet]:
         }
         for name, plane in planes.items():
             define(plane)
+            made = [*crds_for_tests(), cluster_crd_for_tests(RUNTIME, "clustertrainingruntimes")]
+            apply(plane, *made)
+            until("every kind is served", partial(all_served, plane, made), DEADLINE_S)
+            apply(plane, RUNTIME)
             apply(plane, of_kueue("ResourceFlavor", "plain", {}))
             (directory / f"queue-{name}").mkdir()
         for name in ("w1", "w2"):
             apply(planes[name], quota("team", 0), door("team", "team"))
+            wide = quota("wide", 1000 if name == "w1" else 0)
+            apply(planes[name], wide, door("wide", "wide"))
             replica = stack.enter_context(serving(planes[name], directory / f"queue-{name}"))
             until(f"{name} decides", replica.leads, DEADLINE_S)
         manager = planes["manager"]
@@ -173,6 +195,10 @@ def fleet() -> Iterator[Fleet]:
             ),
             quota("team", 10, admissionChecksStrategy={"admissionChecks": [{"name": "elsewhere"}]}),
             door("team", "team"),
+            quota(
+                "wide", 1000, admissionChecksStrategy={"admissionChecks": [{"name": "elsewhere"}]}
+            ),
+            door("wide", "wide"),
         )
         given = directory / "kueue.yaml"
         given.write_text(CONFIGURATION)
@@ -187,6 +213,14 @@ def fleet() -> Iterator[Fleet]:
             DEADLINE_S,
         )
         yield found
+
+
+def all_served(plane: ControlPlane, made: list[dict[str, Any]]) -> bool:
+    return all(served(plane, one) for one in made)
+
+
+def is_started(plane: ControlPlane, path: str, framework: Framework) -> bool:
+    return at_path(plane.api.get(path), framework.suspend) is not True
 
 
 def has_copy(fleet: Fleet, worker: str) -> bool:
@@ -324,6 +358,43 @@ def test_an_eviction_in_a_worker_dispatches_the_job_again(fleet: Fleet) -> None:
         {**quota("team", 0), "spec": {**quota("team", 0)["spec"], "stopPolicy": "None"}},
     )
     fleet.limit("w2", 0)
+
+
+@pytest.mark.parametrize("kind", sorted(DISPATCHED - {JOB}), ids=lambda kind: kind.kind)
+def test_jobs_of_each_kind_run_in_a_worker(fleet: Fleet, kind: Resource) -> None:
+    """The operators are absent: their status is what the test writes."""
+    plane, worker, framework = fleet.manager, fleet.workers["w1"], KINDS[kind]
+    name = f"each-{kind.kind.lower()}"
+    document = sample(framework.name)
+    document["apiVersion"] = kind.api_version
+    document["metadata"] = {
+        "name": name,
+        "namespace": "default",
+        "labels": {"kueue.x-k8s.io/queue-name": "wide"},
+    }
+    change = Change(document)
+    change.put(framework.managed_by, CONTROLLER)
+    change.put(framework.suspend, True)
+    apply(plane, dict(change.document))
+    path = kind.path("default", name)
+    until("it is at w1", lambda: fleet.cluster(name) == "w1", 60)
+    there = worker.api.get(path)
+    assert at_path(there, framework.managed_by) is ABSENT
+    assert there["metadata"]["labels"][ORIGIN] == "fleet"
+    for one in (worker, plane):
+        until("it runs", partial(is_started, one, path, framework), 60)
+    worker.api.patch(f"{path}/status", {"status": {"conditions": [SEEN]}})
+    until(
+        "its status comes back",
+        lambda: plane.api.get(path).get("status", {}).get("conditions") == [SEEN],
+        60,
+    )
+    plane.api.delete(path)
+    until(
+        "nothing is left there",
+        lambda: worker.api.find(path) is None and fleet.copies("w1") == [],
+        60,
+    )
 
 
 def test_a_worker_that_hangs_and_kubeconfigs_that_are_refused_stop_no_other(fleet: Fleet) -> None:
