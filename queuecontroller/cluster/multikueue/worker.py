@@ -141,6 +141,11 @@ class WorkerLink:
         follower = self._followers.get(kind)
         return follower is not None and follower.reflector.synced
 
+    def lacks(self, kind: Resource) -> bool:
+        """Return True if the worker is known not to serve a kind of job."""
+        self._follow(kind)
+        return self._followers[kind].reflector.missing
+
     # -- the connection ---------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -279,7 +284,7 @@ class WorkerLink:
             self.refusals.pop(key, None)
             return
         try:
-            await self._carry_out(want, key, workload, job)
+            done = await self._carry_out(want, key, workload, job)
         except ApiRefused as refused:
             if refused.not_found or refused.conflict:
                 raise  # Its watch is behind, or a namespace is missing.
@@ -288,7 +293,7 @@ class WorkerLink:
         except ManifestError as error:
             self._note(key, str(error))
             return
-        if self.refusals.pop(key, None) is not None:
+        if done and self.refusals.pop(key, None) is not None:
             self._changed(self.name, key)
 
     def _note(self, key: str, why: str) -> None:
@@ -301,11 +306,17 @@ class WorkerLink:
 
     async def _carry_out(
         self, want: Want, key: str, workload: Document | None, job: Document | None
-    ) -> None:
+    ) -> bool:
+        """Return False if the worker cannot have it for now."""
         copy = self.copy(key)
         if want is Want.NOTHING or workload is None:
             await self._remove(key, copy)
-            return
+            return True
+        kind = kind_of_job(workload)
+        if kind is not None and self.lacks(kind):
+            self._note(key, f"it does not serve {kind.plural} of {kind.api_version}")
+            self.work_queue.add_after(key, AGAIN_S)
+            return False
         if copy is None:
             await self._create(WORKLOADS, workload_copy(workload, self._origin), read_copy)
             self._dispatched(self.name, workload)
@@ -314,15 +325,13 @@ class WorkerLink:
             await self._remove(key, copy)
         elif patch := priority_patch(workload, copy):
             await self._patch(WORKLOADS, copy, patch, read_copy)
-        kind = kind_of_job(workload)
         if want is Want.JOB and job is not None and kind is not None and not self._jobs_of(key):
             if not self.serves(kind):
-                self._note(key, f"it does not serve {kind.plural} of {kind.api_version}")
-                self.work_queue.add_after(key, AGAIN_S)
-                return
+                return True  # Its jobs are being listed; what they are queues this again.
             name = str(workload["metadata"]["name"])
             await self._create(kind, job_copy(kind, job, name, self._origin), read_job)
             self._changed(self.name, key)
+        return True
 
     async def _remove(self, key: str, copy: Document | None) -> None:
         """Delete the job first: without its Workload it would stay suspended for ever."""

@@ -171,11 +171,12 @@ def fleet() -> Iterator[Fleet]:
             (directory / f"queue-{name}").mkdir()
         for name in ("w1", "w2"):
             apply(planes[name], quota("team", 0), door("team", "team"))
-            wide = quota("wide", 1000 if name == "w1" else 0)
+            wide = spacious(1000 if name == "w1" else 0)
             apply(planes[name], wide, door("wide", "wide"))
             replica = stack.enter_context(serving(planes[name], directory / f"queue-{name}"))
             until(f"{name} decides", replica.leads, DEADLINE_S)
         manager = planes["manager"]
+        strategy = {"admissionChecks": [{"name": "elsewhere"}]}
         apply(
             manager,
             *(secret(name, access(planes[name])) for name in ("w1", "w2")),
@@ -193,11 +194,9 @@ def fleet() -> Iterator[Fleet]:
                     },
                 },
             ),
-            quota("team", 10, admissionChecksStrategy={"admissionChecks": [{"name": "elsewhere"}]}),
+            quota("team", 10, admissionChecksStrategy=strategy),
             door("team", "team"),
-            quota(
-                "wide", 1000, admissionChecksStrategy={"admissionChecks": [{"name": "elsewhere"}]}
-            ),
+            spacious(1000, admissionChecksStrategy=strategy),
             door("wide", "wide"),
         )
         given = directory / "kueue.yaml"
@@ -213,6 +212,15 @@ def fleet() -> Iterator[Fleet]:
             DEADLINE_S,
         )
         yield found
+
+
+def spacious(amount: int, **spec: Any) -> dict[str, Any]:
+    """A ClusterQueue of CPU and memory: the submitter of a RayJob requests both."""
+    made = quota("wide", amount, **spec)
+    (group,) = made["spec"]["resourceGroups"]
+    group["coveredResources"].append("memory")
+    group["flavors"][0]["resources"].append({"name": "memory", "nominalQuota": f"{amount}Gi"})
+    return made
 
 
 def all_served(plane: ControlPlane, made: list[dict[str, Any]]) -> bool:
