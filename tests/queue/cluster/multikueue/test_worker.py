@@ -1,4 +1,4 @@
-"""What one worker is sent, in order, and what becomes of one that refuses or hangs."""
+"""Writes to one worker, in order, and effects of a refusal or a hang."""
 
 from __future__ import annotations
 
