@@ -104,6 +104,9 @@ class Setting:
     group_document: Document | None = None
     """That owner."""
 
+    dispatches: Callable[[str], bool] = field(default=lambda queue: False)
+    """True if jobs of a LocalQueue run in other clusters, by MultiKueue."""
+
     made_jobs_active: Callable[[], bool] = field(default=lambda: False)
     """True if Jobs that the job made still have pods; its own status may not count these."""
 

@@ -7,7 +7,13 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
-from queuecontroller.cluster.cache.kinds import LOCAL_QUEUES, PRIORITY_CLASSES, RUNTIMES
+from queuecontroller.cluster.cache.kinds import (
+    CHECKS,
+    CLUSTER_QUEUES,
+    LOCAL_QUEUES,
+    PRIORITY_CLASSES,
+    RUNTIMES,
+)
 from queuecontroller.cluster.cache.objects import (
     Document,
     ObjectCache,
@@ -28,7 +34,7 @@ from queuecontroller.frameworks import (
     is_managed,
     runtime_of,
 )
-from queuecontroller.frameworks.names import DEFAULT_CLASS
+from queuecontroller.frameworks.names import DEFAULT_CLASS, MULTIKUEUE
 from queuecontroller.frameworks.serving import SET
 from queuecontroller.scheduler.model.compatibility import Feature
 from sluicecommon.kubernetes.resources import NAMESPACES, STATEFUL_SETS, Resource
@@ -99,7 +105,21 @@ def setting(
         group_total=_size_of(made_by),
         group_owner=_reference(made_by) if made_by is not None else None,
         group_document=made_by,
+        dispatches=partial(_dispatches, cache, namespace),
         made_jobs_active=partial(made_jobs_active, cache, document),
+    )
+
+
+def _dispatches(cache: ObjectCache, namespace: str, queue: str) -> bool:
+    """Return True if the ClusterQueue of a LocalQueue has a check of MultiKueue."""
+    local = cache.get(LOCAL_QUEUES, f"{namespace}/{queue}")
+    name = str(((local or {}).get("spec") or {}).get("clusterQueue") or "")
+    spec = (cache.get(CLUSTER_QUEUES, name) or {}).get("spec") or {}
+    named = (spec.get("admissionChecksStrategy") or {}).get("admissionChecks") or ()
+    checks = (cache.get(CHECKS, str(one.get("name"))) for one in named)
+    return any(
+        one is not None and (one.get("spec") or {}).get("controllerName") == MULTIKUEUE
+        for one in checks
     )
 
 
