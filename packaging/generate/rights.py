@@ -3,6 +3,8 @@ tests run it (queuecontroller/cluster/setup/rbac.py). `make chart` writes packag
 --users the roles that administrators and users of queues are bound to (queuecontroller/cluster/setup/user_roles.py).
 
     packaging/generate/rights.py --namespace sluice --account sluice-queue | kubectl apply -f -
+
+--worker writes the account that a MultiKueue manager has in a worker cluster.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from queuecontroller.cluster.setup.rbac import (
     lease_rules,
     placeholder_rules,
     webhook_rules,
+    worker_documents,
 )
 from queuecontroller.cluster.setup.user_roles import user_roles
 
@@ -61,6 +64,11 @@ def users() -> str:
     return head + yaml.safe_dump_all(user_roles(), sort_keys=False, width=120, explicit_start=True)
 
 
+def worker(namespace: str, account: str) -> str:
+    made = worker_documents(namespace, account)
+    return HEAD + yaml.safe_dump_all(made, sort_keys=False, width=120, explicit_start=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--namespace", default="sluice", help="namespace of the service account")
@@ -71,7 +79,11 @@ def main() -> None:
     parser.add_argument(
         "--placeholders", action="store_true", help="with autoscaling.requests = pods"
     )
+    parser.add_argument("--worker", action="store_true", help="a MultiKueue manager's account")
     given = parser.parse_args()
+    if given.worker:
+        sys.stdout.write(worker(given.namespace, given.account))
+        return
     if given.rules:
         sys.stdout.write(rules())
         return

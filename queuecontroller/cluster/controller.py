@@ -29,6 +29,8 @@ from queuecontroller.cluster.cache.kinds import (
     ELASTIC_PODS,
     MANAGED,
     MANAGED_PODS,
+    MULTIKUEUE_CLUSTERS,
+    MULTIKUEUE_CONFIGS,
     OBJECTS,
     ORCHESTRATORS,
     PLACED_PODS,
@@ -198,7 +200,8 @@ class Controller:
             self._follow(PODS, beside_kueue.PLACED_PODS)
             self._found = True
             return
-        for kind in (RUNTIME_CLASSES, *OBJECTS, CONFIGS, WORKLOADS):
+        kinds = (*OBJECTS, CONFIGS, MULTIKUEUE_CLUSTERS, MULTIKUEUE_CONFIGS, WORKLOADS)
+        for kind in (RUNTIME_CLASSES, *kinds):
             self._follow(kind)
         for kind in CLAIM_KINDS if self._plan.counts_claims else ():
             self._follow(kind)

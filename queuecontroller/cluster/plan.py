@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from queuecontroller.cluster.autoscaling.node_requests import Autoscaling
+from queuecontroller.cluster.cache.multikueue import MultiKueueSettings
 from queuecontroller.cluster.cache.node_context import NodeContext
 from queuecontroller.cluster.cache.objects import Document, ObjectCache
 from queuecontroller.cluster.cache.pod_scheduling import PodScheduling
@@ -49,6 +50,7 @@ class Plan:
     """True beside Kueue, which assigns quota: only the placement check is answered."""
     records_all_events: bool = False
     """True if all of Kueue's events are recorded, even if conditions say the same."""
+    multikueue: MultiKueueSettings = field(default_factory=MultiKueueSettings)
     report_s: float = 5.0
     """Seconds between two reports of a node."""
     autoscaling: Autoscaling | None = None

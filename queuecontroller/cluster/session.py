@@ -20,14 +20,16 @@ from queuecontroller.cluster.autoscaling.objects import Owner
 from queuecontroller.cluster.autoscaling.pending import PendingGpus
 from queuecontroller.cluster.autoscaling.scale_down import ROUNDS, ScaleDownHints
 from queuecontroller.cluster.cache.claims import KINDS as CLAIM_KINDS
+from queuecontroller.cluster.cache.job_context import DISPATCHED, SETS
 from queuecontroller.cluster.cache.job_context import KINDS as JOBS
-from queuecontroller.cluster.cache.job_context import SETS
 from queuecontroller.cluster.cache.kinds import (
     CAPACITY_PROVIDERS,
     CHECKS,
     CLUSTER_QUEUES,
     COHORTS,
     LIMIT_RANGES,
+    MULTIKUEUE_CLUSTERS,
+    MULTIKUEUE_CONFIGS,
     OBJECTS,
     ORCHESTRATORS,
     POD_CLASSES,
@@ -39,6 +41,7 @@ from queuecontroller.cluster.cache.mirror import Mirror
 from queuecontroller.cluster.cache.objects import Document, key_of, labels_of, split_key
 from queuecontroller.cluster.dispatch import Dispatcher, Handler
 from queuecontroller.cluster.leader.holder import LEASE
+from queuecontroller.cluster.multikueue.dispatcher import MultiKueue
 from queuecontroller.cluster.plan import Followed, Leadership, Plan
 from queuecontroller.cluster.podplacement.extender_service import ExtenderService
 from queuecontroller.cluster.podplacement.pod_gangs import GroupSources
@@ -170,6 +173,16 @@ class Session:
             followed.is_followed,
             self._workload_stored,
         )
+        self.multikueue = MultiKueue(
+            self.shell,
+            self.mirror,
+            client,
+            may_write,
+            self.recorder,
+            self._workload_stored,
+            plan.multikueue,
+            plan.namespace,
+        )
         self.extender: ExtenderService | None = None
         """Answers schedulers; None: the plan has no extender."""
         if plan.extender is not None:
@@ -295,6 +308,7 @@ class Session:
         self._follow_scheduling()
         self.queues.add_all()
         self.provisioner.add_all()
+        self.multikueue.add_all()
         self.retention.add_all()
         self.priorities.add_all()
         self.dynamic_quota.add_all()
@@ -309,6 +323,7 @@ class Session:
                 *(self.retention, self.priorities, self.dynamic_quota),
             ):
                 group.create_task(one.work_queue.run())
+            group.create_task(self.multikueue.run())
             if self.extender is not None:
                 group.create_task(self.extender.run())
             if self.node_requests is not None:
@@ -395,11 +410,13 @@ class Session:
     def _handlers(self) -> dict[Resource, tuple[Handler, ...]]:
         """The handlers of each kind, in the order in which they run."""
         reconcilers, provisioner = self.reconcilers, self.provisioner
+        multikueue = self.multikueue
         table: dict[Resource, tuple[Handler, ...]] = {
             WORKLOADS: (
                 self._workload_changed,
                 reconcilers.workload_changed,
                 provisioner.workload_changed,
+                multikueue.workload_changed,
                 self.retention.changed,
                 self._workload_placed,
             ),
@@ -407,9 +424,13 @@ class Session:
             STATEFUL_SETS: (reconcilers.stateful_set_changed,),
             REQUESTS: (provisioner.request_changed,),
             CONFIGS: (provisioner.config_changed,),
+            MULTIKUEUE_CLUSTERS: (multikueue.cluster_changed,),
+            MULTIKUEUE_CONFIGS: (multikueue.config_changed,),
         }
         for kind in (*JOBS, SETS):
             table[kind] = (partial(reconcilers.job_changed, kind),)
+        for kind in DISPATCHED:
+            table[kind] = (*table[kind], partial(multikueue.job_changed, kind))
         for kind in RUNTIMES:
             table[kind] = (reconcilers.runtime_changed,)
         for kind in CLAIM_KINDS:
@@ -430,6 +451,7 @@ class Session:
             partial(self._object_changed, CHECKS),
             lambda key, document: self.queues.add_all(),
             provisioner.check_changed,
+            multikueue.check_changed,
         )
         return table
 
@@ -491,4 +513,5 @@ class Session:
         self.reconcilers.workload_changed(key_of(after), after)
         self._node_context.workload(key_of(after))
         self.provisioner.workload_changed(key_of(after), after)
+        self.multikueue.workload_changed(key_of(after), after)
         self.retention.changed(key_of(after), after)

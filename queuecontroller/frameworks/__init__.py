@@ -43,6 +43,7 @@ from queuecontroller.frameworks.reconcile import (
     is_managed,
     reconcile,
     reconcile_slices,
+    runs_elsewhere,
 )
 from queuecontroller.frameworks.serving import join_group_patch, reconcile_set
 from queuecontroller.frameworks.slots import runtime_of
@@ -128,6 +129,7 @@ __all__ = [
     "reconcile_slices",
     "resizing",
     "role_of",
+    "runs_elsewhere",
     "runtime_of",
     "start_patch",
     "start_pod_patch",

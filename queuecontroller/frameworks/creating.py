@@ -29,6 +29,16 @@ _QUEUE_LABEL: Final = (*_LABELS, names.QUEUE_NAME)
 _LAUNCHER_WORKS: Final = ("spec", "runLauncherAsWorker")
 """Field of an MPIJob: its launcher is worker 0, and the others are numbered from 1."""
 _MPI_WORKERS: Final = ("spec", "mpiReplicaSpecs", "Worker", "template")
+_OWN: Final = (
+    "kubernetes.io/job-controller",
+    "jobset.sigs.k8s.io/jobset-controller",
+    "trainer.kubeflow.org/trainjob-controller",
+    "kubeflow.org/training-operator",
+    "kubeflow.org/mpi-operator",
+    "ray.io/kuberay-operator",
+    "workload.codeflare.dev/appwrapper",
+)
+"""Controllers of the kinds themselves, as managedBy names them."""
 POD_INDEX: Final = "apps.kubernetes.io/pod-index"
 """The label by which a StatefulSet numbers its pods."""
 
@@ -53,6 +63,8 @@ def on_create(
     match fw.holding:
         case Holding.SUSPEND:
             change.put(fw.suspend, True)
+            if is_new and _runs_by_default(fw, document) and around.dispatches(queue):
+                change.put(fw.managed_by, names.MULTIKUEUE)
             if is_elastic(document):
                 for pod in elastic_templates(fw, change.document):
                     gate = {"name": names.ELASTIC_GATE}
@@ -64,6 +76,12 @@ def on_create(
         case Holding.PODS:
             _pass_on(fw, change, queue)
     return difference(document, change.document)
+
+
+def _runs_by_default(fw: Framework, document: Document) -> bool:
+    """True if the job states no controller but its kind's own, which some operators' definitions
+    write for it: then its queue may name another cluster's."""
+    return bool(fw.managed_by) and at(document, fw.managed_by) in (ABSENT, None, "", *_OWN)
 
 
 def resizing(old: Document, document: Document) -> list[Problem]:

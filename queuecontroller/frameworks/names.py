@@ -48,6 +48,8 @@ ELASTIC_GATE: Final = f"{_OURS}elastic-job"
 
 MULTIKUEUE: Final = f"{_OURS}multikueue"
 """managedBy of a job that runs in another cluster."""
+ORIGIN: Final = f"{_OURS}multikueue-origin"
+"""Label of a copy in another cluster: the origin of the manager that made it."""
 DEFAULT_QUEUE: Final = "default"
 """The LocalQueue of a job that names none, where one of this name exists."""
 

@@ -108,6 +108,9 @@ class Setting:
     clusters: Sequence[Document] = ()
     """RayClusters that an elastic RayJob or RayService made. Their autoscalers resize them, not the
     job's own fields, and while a service is upgraded there are two."""
+    dispatches: Callable[[str], bool] = field(default=lambda queue: False)
+    """True if jobs of a LocalQueue run in other clusters, by MultiKueue."""
+
     made_jobs_active: Callable[[], bool] = field(default=lambda: False)
     """True if Jobs that the job made still have pods; its own status may not count these."""
 
@@ -135,17 +138,17 @@ def is_managed(fw: Framework, document: Document, around: Setting = ALONE) -> bo
     """True if the job has to wait for quota."""
     if not around.namespace_selected or around.parent_managed:
         return False
-    if not _runs_here(fw, document) or _skipped(document):
+    if _skipped(document):
         return False
     if _makes_pods_for_another(fw, document):
         return False
     return bool(effective_queue(fw, document, around)) or around.without_queue
 
 
-def _runs_here(fw: Framework, document: Document) -> bool:
-    """False if MultiKueue dispatches the job to another cluster: it is neither started nor stopped
-    here."""
-    return not fw.managed_by or at(document, fw.managed_by) != names.MULTIKUEUE
+def runs_elsewhere(fw: Framework, document: Document) -> bool:
+    """True if the job is MultiKueue's: it has no pods here, and its status is that of its copy in
+    another cluster."""
+    return bool(fw.managed_by) and at(document, fw.managed_by) == names.MULTIKUEUE
 
 
 def _makes_pods_for_another(fw: Framework, document: Document) -> bool:
@@ -254,6 +257,11 @@ class _Job:
         return is_suspended(self.fw, self.document)
 
     @property
+    def active(self) -> bool:
+        """True if it has pods here."""
+        return not runs_elsewhere(self.fw, self.document) and is_active(self.fw, self.document)
+
+    @property
     def managed(self) -> bool:
         return is_managed(self.fw, self.document, self.around)
 
@@ -316,7 +324,7 @@ class _Job:
     def evicted(self, workload: Document) -> list[Action]:
         if not self.suspended:
             return self.suspend(reason_of(workload, reasons.EVICTED), workload)
-        if is_active(self.fw, self.document) or self.around.made_jobs_active():
+        if self.active or self.around.made_jobs_active():
             return []
         made: list[Action] = []
         if has_note(self.document):
@@ -330,7 +338,7 @@ class _Job:
         return [Suspend(patch, why)]
 
     def restore(self, workload: Document | None = None) -> list[Action]:
-        if is_active(self.fw, self.document):
+        if self.active:
             return []
         if reset := self.reset_start_time():
             return reset
@@ -339,7 +347,7 @@ class _Job:
 
     def reset_start_time(self) -> list[Action]:
         started = is_present(at(self.document, ("status", "startTime")))
-        if self.fw.name != "batch/job" or not started or is_active(self.fw, self.document):
+        if self.fw.name != "batch/job" or not started or self.active:
             return []
         return [ResetStartTime({"status": {"startTime": None}})]
 

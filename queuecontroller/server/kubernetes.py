@@ -230,6 +230,7 @@ async def _serve(
         policy=configured.policy,
         document=configured.document,
         counts_claims=configured.counts_claims,
+        multikueue=configured.multikueue,
         sharing=sharing,
         extender=_defaults(settings.extender, rules) if settings.extender.callers else None,
         displaces=settings.extender.preemption,

@@ -153,6 +153,14 @@ class Figures:
     """Latency of creating Workloads, by the kind of their job."""
     gate_removal: Waits = field(default_factory=Waits)
     """Times by gate, ClusterQueue, and True for a group's gate."""
+    dispatched: Counts = field(default_factory=Counts)
+    """Copies of Workloads that were created in workers, by ClusterQueue and worker."""
+    remote_admitted: Counts = field(default_factory=Counts)
+    """Workloads that a worker admitted, by the same."""
+    remote_evicted: Counts = field(default_factory=Counts)
+    """Workloads that lost their worker, by the same."""
+    workers: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Status of the condition Active of each worker, by ClusterQueue and worker."""
     recent: dict[str, deque[int]] = field(default_factory=dict)
     """Times of the last admissions by ClusterQueue, for estimates."""
 
@@ -175,11 +183,13 @@ class Figures:
             self.skips.pop(name, None)
             self.preemption_turns.pop(name, None)
             self.recent.pop(name, None)
+            self.workers.pop(name, None)
             for one in self._by_queue():
                 _drop(one.cluster, 0, name)
             for other in (
                 *(self.preempted, self.replaced, self.recomputed),
                 *(self.ready_evicted, self.eviction_latency),
+                *(self.dispatched, self.remote_admitted, self.remote_evicted),
             ):
                 _drop(other, 0, name)
             _drop(self.gate_removal, 1, name)

@@ -37,15 +37,18 @@ class ApiClient:
         user_agent: str,
         connections: int = 16,
         deadline_s: float = DEADLINE_S,
+        largest_bytes: int = LARGEST_ANSWER_BYTES,
     ) -> None:
         """Raises NoAccess. `connections`: more than 16 writes in flight only add latency
-        (docs/decisions/queue/0014-kubernetes-client.md)."""
+        (docs/decisions/queue/0014-kubernetes-client.md). `largest_bytes`: a longer answer, other
+        than a watch, is not read."""
         if credentials.access.server_name and not _NAMES_SERVERS:
             raise NoAccess("tls-server-name requires aiohttp 3.9 or later")
         self._credentials = credentials
         self._user_agent = user_agent
         self._connections = connections
         self._deadline_s = deadline_s
+        self._largest_bytes = largest_bytes
         self._session: aiohttp.ClientSession | None = None
 
     @property
@@ -199,11 +202,18 @@ class ApiClient:
         timeout = aiohttp.ClientTimeout(total=self._deadline_s)
         async with self._request(method, path, parameters, timeout, document, kind) as answer:
             try:
-                if (answer.content_length or 0) > LARGEST_ANSWER_BYTES:
-                    raise ApiAway(
-                        f"{self.server}{path}: an answer of {answer.content_length} bytes"
-                    )
-                return await answer.read()
+                # An answer in chunks, or a compressed one, does not state its length.
+                pieces, size = [], answer.content_length or 0
+                if size <= self._largest_bytes:
+                    size = 0
+                    async for piece in answer.content.iter_any():
+                        pieces.append(piece)
+                        size += len(piece)
+                        if size > self._largest_bytes:
+                            break
+                if size > self._largest_bytes:
+                    raise ApiAway(f"{self.server}{path}: an answer of {size} bytes or more")
+                return b"".join(pieces)
             except _TROUBLE as error:
                 raise ApiAway(f"{self.server}: {error_text(error)}") from error
 

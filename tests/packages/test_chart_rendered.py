@@ -932,3 +932,15 @@ def test_a_certificate_of_cert_manager_has_the_schedulers_role() -> None:
     objects = rendered("queue.certManager.issuer=i", "queue.mode=kubernetes", *SECRETS[1:])
     (certificate,) = [one for one in objects if one["kind"] == "Certificate"]
     assert certificate["spec"]["uris"] == ["sluice:scheduler:s-queue"]
+
+
+@needs_helm
+def test_only_the_named_kubeconfigs_of_workers_can_be_read() -> None:
+    given = (*SECRETS, "queue.mode=kubernetes")
+    rules = yaml.safe_load((CHART / "files" / "queue-rules.yaml").read_text())["namespace"]
+    assert of(rendered(*given), "Role", "s-queue")["rules"] == rules
+    wanted = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}
+    found = of(rendered(*given, "queue.multiKueue.secrets={west,east}"), "Role", "s-queue")
+    assert found["rules"] == [*rules, {**wanted, "resourceNames": ["west", "east"]}]
+    beside = (*SECRETS, "queue.mode=beside", "queue.multiKueue.secrets={west}")
+    assert "secrets" not in str(of(rendered(*beside), "Role", "s-queue")["rules"])

@@ -134,8 +134,8 @@ def why_not(document: Document, known: Mapping[Name, Document]) -> list[str]:
             named = known.get(Name("AdmissionCheck", "", check))
             if named is not None and _controller(named) == MULTIKUEUE:
                 found.append(
-                    f"spec.admissionChecksStrategy: {check} is a MultiKueue check, and MultiKueue"
-                    " is not supported: remove the check"
+                    f"spec.admissionChecksStrategy: {check} is a MultiKueue check, which is not"
+                    " imported: add it again once the workers are named here"
                 )
         if spec.get("concurrentAdmissionPolicy"):
             found.append("spec.concurrentAdmissionPolicy: is not supported: remove it")

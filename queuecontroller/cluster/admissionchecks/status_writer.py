@@ -16,7 +16,7 @@ from queuecontroller.cluster.cache.objects import (
     split_key,
 )
 from queuecontroller.cluster.status.events import KubernetesEvent
-from queuecontroller.cluster.status.workload_status import stamp
+from queuecontroller.cluster.status.workload_status import LONGEST, stamp
 from queuecontroller.cluster.writers.event_recorder import EventRecorder
 from queuecontroller.scheduler.model.reasons import ACTIVE, BAD_PARAMETERS, CHECK_UPDATED
 from sluicecommon.kubernetes.client import ApiClient
@@ -41,12 +41,21 @@ class CheckStatusWriter:
         self._stored = stored
         self.writes_total = 0
 
-    async def write_answers(self, workload: Document, answers: Mapping[str, Answer]) -> bool:
-        """Write answers; returns False if they stand there already. Raises ApiAway, ApiRefused."""
+    async def write_answers(
+        self,
+        workload: Document,
+        answers: Mapping[str, Answer],
+        more: Mapping[str, Any] | None = None,
+    ) -> bool:
+        """Write answers, and `more` of the status in the same patch; returns False if the answers
+        stand there already and there is no more. Raises ApiAway, ApiRefused."""
         made = with_answers(workload, answers, stamp(self._now_ns()))
-        if made is None:
+        status = dict(more or {})
+        if made is not None:
+            status["admissionChecks"] = made
+        if not status:
             return False
-        found = await self.patch(WORKLOADS, workload, {"status": {"admissionChecks": made}})
+        found = await self.patch(WORKLOADS, workload, {"status": status})
         is_news = self._cache.take(WORKLOADS, found)
         before = checks_of(workload)
         for name, answer in answers.items():
@@ -60,27 +69,36 @@ class CheckStatusWriter:
         self._recorder.record(workload, WORKLOADS, event)
 
     async def write_active(self, check: Document, why_not: str) -> None:
-        """Write the condition Active; while it is False, its ClusterQueues admit no workloads.
+        """Write the condition Active of a check; while it is False, its ClusterQueues admit no
+        workloads.
 
         `why_not` is empty for an active check. Raises ApiAway, ApiRefused.
         """
+        reason = BAD_PARAMETERS if why_not else ACTIVE
+        message = why_not or "The admission check is active"
+        await self.write_condition(CHECKS, check, not why_not, reason, message)
+
+    async def write_condition(
+        self, kind: Resource, document: Document, active: bool, reason: str, message: str
+    ) -> None:
+        """Write the condition Active of an object. Raises ApiAway, ApiRefused."""
         wanted = {
             "type": ACTIVE,
-            "status": "False" if why_not else "True",
-            "reason": BAD_PARAMETERS if why_not else ACTIVE,
-            "message": why_not or "The admission check is active",
-            "observedGeneration": check["metadata"].get("generation", 0),
+            "status": "True" if active else "False",
+            "reason": reason,
+            "message": message[:LONGEST],
+            "observedGeneration": document["metadata"].get("generation", 0),
         }
-        known = condition_of(check, ACTIVE)
+        known = condition_of(document, ACTIVE)
         if all(known.get(name) == value for name, value in wanted.items()):
             return
         same = known.get("status") == wanted["status"]
         since = known.get("lastTransitionTime") if same else None
         wanted["lastTransitionTime"] = since or stamp(self._now_ns())
-        others = (check.get("status") or {}).get("conditions") or ()
+        others = (document.get("status") or {}).get("conditions") or ()
         kept = [dict(one) for one in others if one.get("type") != ACTIVE]
-        found = await self.patch(CHECKS, check, {"status": {"conditions": [*kept, wanted]}})
-        self._cache.take(CHECKS, found)
+        found = await self.patch(kind, document, {"status": {"conditions": [*kept, wanted]}})
+        self._cache.take(kind, found)
 
     async def patch(
         self, kind: Resource, document: Document, patch: Mapping[str, Any]

@@ -7,7 +7,13 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
-from queuecontroller.cluster.cache.kinds import LOCAL_QUEUES, PRIORITY_CLASSES, RUNTIMES
+from queuecontroller.cluster.cache.kinds import (
+    CHECKS,
+    CLUSTER_QUEUES,
+    LOCAL_QUEUES,
+    PRIORITY_CLASSES,
+    RUNTIMES,
+)
 from queuecontroller.cluster.cache.objects import (
     Document,
     ObjectCache,
@@ -29,7 +35,7 @@ from queuecontroller.frameworks import (
     is_managed,
     runtime_of,
 )
-from queuecontroller.frameworks.names import DEFAULT_CLASS
+from queuecontroller.frameworks.names import DEFAULT_CLASS, MULTIKUEUE
 from queuecontroller.frameworks.serving import SET
 from queuecontroller.scheduler.model.compatibility import Feature
 from sluicecommon.kubernetes.resources import NAMESPACES, STATEFUL_SETS, Resource
@@ -48,6 +54,9 @@ KINDS: Final[Mapping[Resource, Framework]] = {
     kind: one for kind, one in FRAMEWORKS.items() if one.holding is Holding.SUSPEND
 }
 """Kinds of job that have a field to suspend them."""
+DISPATCHED: Final = frozenset(kind for kind, one in KINDS.items() if one.managed_by)
+"""Kinds of job that MultiKueue can run in another cluster: this cluster's controllers leave them
+alone if managedBy says so."""
 JOBS: Final = next(kind for kind in KINDS if kind.kind == "Job")
 """Kind of Jobs, which other jobs create, too."""
 RAY_CLUSTERS: Final = next(kind for kind in KINDS if kind.kind == "RayCluster")
@@ -100,6 +109,7 @@ def setting(
         group_owner=_reference(made_by) if made_by is not None else None,
         group_document=made_by,
         clusters=_clusters(cache, document),
+        dispatches=partial(_dispatches, cache, namespace),
         made_jobs_active=partial(made_jobs_active, cache, document),
     )
 
@@ -117,6 +127,19 @@ def made_by(cache: ObjectCache, document: Document, kind: Resource) -> Iterator[
     for one in cache.all_of(kind):
         if one["metadata"].get("namespace") == namespace and controller_of(one).get("uid") == uid:
             yield one
+
+
+def _dispatches(cache: ObjectCache, namespace: str, queue: str) -> bool:
+    """Return True if the ClusterQueue of a LocalQueue has a check of MultiKueue."""
+    local = cache.get(LOCAL_QUEUES, f"{namespace}/{queue}")
+    name = str(((local or {}).get("spec") or {}).get("clusterQueue") or "")
+    spec = (cache.get(CLUSTER_QUEUES, name) or {}).get("spec") or {}
+    named = (spec.get("admissionChecksStrategy") or {}).get("admissionChecks") or ()
+    checks = (cache.get(CHECKS, str(one.get("name"))) for one in named)
+    return any(
+        one is not None and (one.get("spec") or {}).get("controllerName") == MULTIKUEUE
+        for one in checks
+    )
 
 
 def made_jobs_active(cache: ObjectCache, document: Document) -> bool:

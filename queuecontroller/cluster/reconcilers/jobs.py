@@ -42,6 +42,7 @@ from queuecontroller.frameworks import (
     prebuilt_of,
     reconcile,
     reconcile_slices,
+    runs_elsewhere,
     start_patch,
     workload_name,
 )
@@ -77,7 +78,9 @@ class Jobs:
         if document is None:
             return False
         framework = KINDS[unit.resource]
-        if not is_suspended(framework, document) or is_active(framework, document):
+        if not is_suspended(framework, document):
+            return True
+        if is_active(framework, document) and not runs_elsewhere(framework, document):
             return True
         return made_jobs_active(self._cache, document)
 

@@ -48,7 +48,7 @@ from queuecontroller.cluster.reconcilers.workload_actions import WorkloadActions
 from queuecontroller.cluster.writers.event_recorder import EventRecorder
 from queuecontroller.cluster.writers.workqueue import WorkQueue
 from queuecontroller.frameworks import group_of_set, is_elastic, is_suspended, prebuilt_of
-from queuecontroller.frameworks.names import JOB_UID
+from queuecontroller.frameworks.names import JOB_UID, ORIGIN
 from queuecontroller.frameworks.table import OfRuntime
 from queuecontroller.scheduler.model.objects import WorkloadKey
 from queuecontroller.scheduler.model.reasons import EVICTED, FINISHED, OWNER_NOT_FOUND
@@ -330,6 +330,8 @@ def is_orphaned(workload: Document) -> bool:
     (`kubectl delete --cascade=orphan`)."""
     return (
         not workload["metadata"].get("ownerReferences")
+        # A manager's copy has the label of the job there, and gets its own job once it is admitted.
+        and ORIGIN not in labels_of(workload)
         and bool(labels_of(workload).get(JOB_UID))
         and not is_leaving(workload)
         and not has_condition(workload, FINISHED)

@@ -10,14 +10,22 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from queuecontroller.cluster.cache.multikueue import (
+    ALL_AT_ONCE,
+    DISPATCHER,
+    INCREMENTAL,
+    MultiKueueSettings,
+)
 from queuecontroller.cluster.cache.policy import EXCEPT, Policy, Retention
 from queuecontroller.frameworks import external_frameworks, frameworks
+from queuecontroller.frameworks.names import ORIGIN
 from queuecontroller.kueueapi.manifests.configuration import (
     ADMISSION_FAIR_SHARING_GATE,
     read_configuration,
 )
 from queuecontroller.kueueapi.manifests.durations import parse_duration_ns
 from queuecontroller.kueueapi.manifests.kueue import read_selector
+from queuecontroller.kueueapi.manifests.rules import label_problems
 from queuecontroller.scheduler.lifecycle import PodsReadySettings
 from queuecontroller.scheduler.model.compatibility import Feature, Line, features_of
 from queuecontroller.scheduler.model.settings import (
@@ -55,7 +63,6 @@ WITHOUT_EFFECT: Final = {
     "controller": "the number of workers is fixed",
     "internalCertManagement": "the chart makes the certificate, or cert-manager does",
     "clientConnection": "at most 12 writes are in flight; their rate is not limited",
-    "multiKueue": "MultiKueue is not supported",
     "tls": "the webhooks' server has TLS 1.2 and newer",
     "visibilityServer": "kubernetes.visibility_listen does that",
     "pprofBindAddress": "there is no profiling endpoint",
@@ -71,6 +78,7 @@ class Given:
     """The book's part: transformations, fair sharing of admission, preemption protection."""
     counts_claims: bool = False
     """True if it maps DeviceClasses to quotas."""
+    multikueue: MultiKueueSettings = field(default_factory=MultiKueueSettings)
     remarks: tuple[str, ...] = ()
     """Messages about sections without effect."""
 
@@ -154,6 +162,9 @@ def _given(reader: Reader, book: BookSettings, line: Line) -> Given:
     ready = replace(ready, own=Feature.OWN_TIMEOUTS in features)
     if Feature.UNSCHEDULED not in features:
         ready = replace(ready, unscheduled_timeout_s=None)
+    multikueue = MultiKueueSettings()
+    if reader.has("multiKueue"):
+        multikueue = _multikueue(reader.child("multiKueue"), multikueue)
     for name in reader.names():
         if name in WITHOUT_EFFECT:
             remarks.append(f"Configuration: {name} has no effect: {WITHOUT_EFFECT[name]}")
@@ -161,7 +172,35 @@ def _given(reader: Reader, book: BookSettings, line: Line) -> Given:
     reader.done()
     topology = _topology(replace(book.topology, balanced=balanced), features)
     book = replace(book, engine=engine, pods_ready=ready, topology=topology)
-    return Given(policy, book, None, remarks=tuple(remarks))
+    return Given(policy, book, None, multikueue=multikueue, remarks=tuple(remarks))
+
+
+def _multikueue(reader: Reader, given: MultiKueueSettings) -> MultiKueueSettings:
+    collect_s = _seconds(reader, "gcInterval", "")
+    lost_s = _seconds(reader, "workerLostTimeout", "")
+    origin = reader.text("origin", given.origin)
+    for key, value in (("gcInterval", collect_s), ("workerLostTimeout", lost_s)):
+        if value is not None and value < 0:
+            reader.problem(key, "is negative", "write a duration such as 1m or 15m")
+    if not origin or list(label_problems("origin", ORIGIN, origin)):
+        what = f"{shown(origin)} is not a label's value"
+        reader.problem("origin", what, "write up to 63 letters, digits, - _ .")
+    dispatcher = reader.text("dispatcherName", given.dispatcher)
+    if dispatcher.startswith(DISPATCHER) and dispatcher not in (ALL_AT_ONCE, INCREMENTAL):
+        what = f"{shown(dispatcher)} is no dispatcher"
+        reader.problem("dispatcherName", what, f"write {ALL_AT_ONCE} or {INCREMENTAL}")
+    for gone in ("clusterProfile", "externalFrameworks"):
+        if reader.has(gone):
+            reader.problem(gone, "is not supported", "remove it")
+            reader.ignore(gone)
+    reader.done()
+    return replace(
+        given,
+        gc_interval_s=given.gc_interval_s if collect_s is None else collect_s,
+        worker_lost_s=given.worker_lost_s if lost_s is None else lost_s,
+        origin=origin,
+        dispatcher=dispatcher,
+    )
 
 
 def _remarks_on(gates: Reader) -> list[str]:

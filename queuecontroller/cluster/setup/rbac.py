@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from queuecontroller.cluster.cache.claims import KINDS as CLAIM_KINDS
-from queuecontroller.cluster.cache.job_context import FRAMEWORKS, SETS
+from queuecontroller.cluster.cache.job_context import DISPATCHED, FRAMEWORKS, SETS
 from queuecontroller.cluster.cache.job_context import KINDS as JOBS
 from queuecontroller.cluster.cache.kinds import (
     BUDGETS,
@@ -16,6 +16,8 @@ from queuecontroller.cluster.cache.kinds import (
     COHORTS,
     FLAVORS,
     LOCAL_QUEUES,
+    MULTIKUEUE_CLUSTERS,
+    MULTIKUEUE_CONFIGS,
     OBJECTS,
     ORCHESTRATORS,
     RUNTIMES,
@@ -68,6 +70,9 @@ def cluster_rules() -> list[Rule]:
         # Capacity that providers report is distributed over quotas.
         _rule(GROUP, [CAPACITY_PROVIDERS.plural, ORCHESTRATORS.plural], "list", "watch"),
         _rule(GROUP, [f"{ORCHESTRATORS.plural}/status"], "patch"),
+        # MultiKueue connects to the workers that these name.
+        _rule(GROUP, [MULTIKUEUE_CLUSTERS.plural, MULTIKUEUE_CONFIGS.plural], "list", "watch"),
+        _rule(GROUP, [f"{MULTIKUEUE_CLUSTERS.plural}/status"], "patch"),
         _rule(GROUP, ["workloads/finalizers"], "update"),
         _rule("autoscaling.x-k8s.io", ["provisioningrequests"], *_REQUESTED),
         _rule("autoscaling.x-k8s.io", ["provisioningrequests/finalizers"], "update"),
@@ -187,6 +192,44 @@ def beside_rules() -> list[Rule]:
         _rule("coordination.k8s.io", ["leases"], "list"),
         # A node authenticates by a token of its service account.
         _rule("authentication.k8s.io", ["tokenreviews"], "create"),
+    ]
+
+
+def worker_rules() -> list[Rule]:
+    """Return the rules of a MultiKueue manager's account in a worker cluster: it creates and
+    deletes copies, and reads their status. Their pods it neither sees nor changes."""
+    made = [_rule(GROUP, ["workloads"], "get", "list", "watch", "create", "patch", "delete")]
+    for group in sorted({one.group for one in DISPATCHED}):
+        plurals = sorted(one.plural for one in DISPATCHED if one.group == group)
+        made.append(_rule(group, plurals, "get", "list", "watch", "create", "delete"))
+    return made
+
+
+def worker_documents(namespace: str, account: str) -> list[dict[str, Any]]:
+    """Return the account of a MultiKueue manager in a worker cluster, with its rights."""
+    api = "rbac.authorization.k8s.io/v1"
+    head = {"name": account, "labels": {"app.kubernetes.io/part-of": "sluice"}}
+    ref = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": account}
+    subject = {"kind": "ServiceAccount", "name": account, "namespace": namespace}
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "ServiceAccount",
+            "metadata": {**head, "namespace": namespace},
+        },
+        {
+            "apiVersion": api,
+            "kind": "ClusterRole",
+            "metadata": head,
+            "rules": worker_rules(),
+        },
+        {
+            "apiVersion": api,
+            "kind": "ClusterRoleBinding",
+            "metadata": head,
+            "roleRef": ref,
+            "subjects": [subject],
+        },
     ]
 
 

@@ -133,6 +133,13 @@ class _Kueue:
         self._counts(k.PREEMPTED, figures.preempted)
         self._counts(k.REPLACED, figures.replaced)
         self._counts(k.RECOMPUTED, figures.recomputed)
+        self._counts(k.DISPATCHED, figures.dispatched)
+        self._counts(k.REMOTE_ADMITTED, figures.remote_admitted)
+        self._counts(k.REMOTE_EVICTED, figures.remote_evicted)
+        for queue, workers in islice(figures.workers.items(), MAX_QUEUES):
+            for worker, status in workers.items():
+                for one in ("True", "False", "Unknown"):
+                    self._add(k.WORKER_STATUS, (queue, worker, one), float(status == one))
         times: tuple[tuple[WaitsByQueue, Metric, Metric], ...] = (
             (figures.reserve_wait, k.RESERVE_WAIT, k.LQ_RESERVE_WAIT),
             (figures.admit_wait, k.ADMIT_WAIT, k.LQ_ADMIT_WAIT),

@@ -344,23 +344,38 @@ RECOMPUTED: Final = _made(
     "Searches for other victims, because another workload of the cycle took them: new_targets,"
     " deferred_fit (it fits once those have gone) or skipped.",
 )
-NEWER: Final = (
-    *(PENDING_SHAPES, RECOVERY_WAIT, LQ_RECOVERY_WAIT, EXECUTION, LQ_EXECUTION),
-    RECOMPUTED,
-)
-"""Metrics that 0.19 lacks. They are exported whatever the line."""
-
-# -- never exported --------------------------------------------------------------------------------
+# -- MultiKueue ------------------------------------------------------------------------------------
 
 DISPATCHED: Final = Metric(
     "multikueue_workloads_dispatched",
     _C,
     (*_CQ, "cluster", ROLE),
-    "Declared only; there is no MultiKueue.",
+    "Copies of workloads that were created in workers.",
 )
 REMOTE_ADMITTED: Final = Metric(
-    "multikueue_workloads_admitted", _C, (*_CQ, "cluster", ROLE), "Declared only, as well."
+    "multikueue_workloads_admitted",
+    _C,
+    (*_CQ, "cluster", ROLE),
+    "Workloads that a worker admitted.",
 )
+REMOTE_EVICTED: Final = Metric(
+    "multikueue_workloads_evicted",
+    _C,
+    (*_CQ, "cluster", ROLE),
+    "Workloads that lost their worker: evicted there, or the worker was lost.",
+)
+WORKER_STATUS: Final = Metric(
+    "multikueue_cluster_status",
+    _G,
+    (*_CQ, "cluster", "active", ROLE),
+    "Condition Active of the workers of a ClusterQueue: 1 for the status it has.",
+)
+
+NEWER: Final = (
+    *(PENDING_SHAPES, RECOVERY_WAIT, LQ_RECOVERY_WAIT, EXECUTION, LQ_EXECUTION),
+    *(RECOMPUTED, REMOTE_EVICTED, WORKER_STATUS),
+)
+"""Metrics that 0.19 lacks. They are exported whatever the line."""
 
 CATALOGUE: Final[tuple[Metric, ...]] = tuple(
     one for one in list(globals().values()) if isinstance(one, Metric)

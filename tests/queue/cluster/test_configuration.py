@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from queuecontroller.cluster.cache.multikueue import DISPATCHER, INCREMENTAL, MultiKueueSettings
 from queuecontroller.cluster.cache.policy import Retention
 from queuecontroller.cluster.setup.configuration import WITHOUT_EFFECT, given_by, without_file
 from queuecontroller.frameworks import External, framework_named
@@ -121,6 +122,12 @@ def test_a_section_without_effect_is_named(name: str) -> None:
         ({"integrations": {"externalFrameworks": ["foo"]}}, "Kind.version.group"),
         ({"integrations": {"podOptions": {}}}, "podOptions"),
         ({"waitForPodsReady": {"timeout": "soon"}}, "waitForPodsReady.timeout"),
+        ({"multiKueue": {"workerLostTimeout": "-1m"}}, "multiKueue.workerLostTimeout"),
+        ({"multiKueue": {"gcInterval": "soon"}}, "multiKueue.gcInterval"),
+        ({"multiKueue": {"origin": "a b"}}, "multiKueue.origin"),
+        ({"multiKueue": {"origin": ""}}, "multiKueue.origin"),
+        ({"multiKueue": {"dispatcherName": f"{DISPATCHER}-random"}}, "multiKueue.dispatcherName"),
+        ({"multiKueue": {"clusterProfile": {}}}, "multiKueue.clusterProfile"),
         ({"waitForPodsReady": {"requeuingStrategy": {"timestamp": "Admission"}}}, "timestamp"),
         ({"fairSharing": {"preemptionStrategies": ["Guess"]}}, "'Guess' is not a strategy"),
         ({"resources": {"transformations": [{}]}}, "input"),
@@ -147,6 +154,16 @@ def test_what_is_wrong_is_refused_by_name(sections: dict[str, Any], said: str) -
     with pytest.raises(ManifestError) as refused:
         given_by(configuration(**sections), BookSettings())
     assert said in str(refused.value)
+
+
+def test_multikueues_settings_have_kueues_defaults() -> None:
+    assert given().multikueue == given(multiKueue={}).multikueue == MultiKueueSettings()
+    section = {"gcInterval": "0s", "workerLostTimeout": "2m", "origin": "fleet"}
+    found = given(multiKueue={**section, "dispatcherName": INCREMENTAL})
+    assert found.remarks == ()
+    assert found.multikueue == MultiKueueSettings(
+        gc_interval_s=0, worker_lost_s=120, origin="fleet", dispatcher=INCREMENTAL
+    )
 
 
 @pytest.mark.parametrize("document", [None, [], "text", {}])

@@ -6,6 +6,10 @@ import json
 from functools import partial
 from typing import Any
 
+import pytest
+
+from queuecontroller.cluster.cache.job_context import setting
+from queuecontroller.cluster.cache.kinds import CHECKS, CLUSTER_QUEUES, LOCAL_QUEUES
 from queuecontroller.cluster.cache.objects import ObjectCache
 from queuecontroller.cluster.setup.job_webhooks import (
     Missed,
@@ -14,6 +18,8 @@ from queuecontroller.cluster.setup.job_webhooks import (
     patch_of,
     problems_of,
 )
+from queuecontroller.frameworks import framework_of, on_create
+from queuecontroller.frameworks.patches import merged
 from queuecontroller.server.web.reviews import patched
 from tests.queue.frameworks.samples import QUEUE, job, pod
 
@@ -90,3 +96,42 @@ def test_failure_policies_and_timeouts_are_settings() -> None:
     assert found.pop("objects.kueue.sluice.dev") == ("Ignore", 5)
     assert {way for name, way in found.items() if name.startswith("queued-")} == {("Ignore", 7)}
     assert {way for name, way in found.items() if not name.startswith("queued-")} == {("Fail", 4)}
+
+
+@pytest.mark.parametrize(
+    ("queue", "given", "wanted"),
+    [
+        ("far", None, "kueue.x-k8s.io/multikueue"),
+        ("far", "jobset.sigs.k8s.io/jobset-controller", "kueue.x-k8s.io/multikueue"),
+        ("far", "a.io/mine", "a.io/mine"),
+        ("near", None, None),
+        ("missing", None, None),
+    ],
+)
+def test_a_new_job_of_a_queue_with_workers_is_multikueues(
+    queue: str, given: str | None, wanted: str | None
+) -> None:
+    cache = ObjectCache()
+    head = {"uid": "u", "resourceVersion": "1"}
+    for kind, name, namespace, spec in (
+        (CHECKS, "mk", "", {"controllerName": "kueue.x-k8s.io/multikueue"}),
+        (CHECKS, "other", "", {"controllerName": "a.io/check"}),
+        (CLUSTER_QUEUES, "fleet", "", _checked("other", "mk")),
+        (CLUSTER_QUEUES, "here", "", _checked("other")),
+        (LOCAL_QUEUES, "far", "team", {"clusterQueue": "fleet"}),
+        (LOCAL_QUEUES, "near", "team", {"clusterQueue": "here"}),
+    ):
+        cache.take(kind, {"metadata": {"name": name, "namespace": namespace, **head}, "spec": spec})
+    document = job(
+        "batch/v1", "Job", {"template": pod(), **({"managedBy": given} if given else {})}
+    )
+    document["metadata"]["labels"][QUEUE] = queue
+    framework = framework_of(document)
+    assert framework is not None
+    made = merged(document, on_create(framework, document, setting(cache, document, "team")))
+    assert made["spec"]["suspend"] is True
+    assert made["spec"].get("managedBy") == wanted
+
+
+def _checked(*names: str) -> dict[str, Any]:
+    return {"admissionChecksStrategy": {"admissionChecks": [{"name": one} for one in names]}}

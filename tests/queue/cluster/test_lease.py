@@ -211,7 +211,9 @@ async def led_through_a_lapse() -> tuple[SlowLease, list[int], list[str]]:
     """Also the terms that were led, and whose Workloads there are in the end."""
     api = SlowLease()
     await api.start()
-    each = [ApiClient(Credentials(Access(api.url)), "test", deadline_s=1.0) for _ in range(2)]
+    access = Credentials(Access(api.url))
+    # A connection for each kind that is watched.
+    each = [ApiClient(access, "test", 64, deadline_s=1.0) for _ in range(2)]
     plan = Plan(BookSettings(), "one", "sluice", SHORT_LEASE_S, lambda: str(uuid4()), SystemClock())
     controller = Controller(each[0], each[1], plan)
     running = asyncio.create_task(controller.run())

@@ -164,10 +164,22 @@ def test_a_job_without_a_queue_is_held_where_that_is_wanted(
     assert world.workload["spec"].get("queueName") == queue
 
 
-def test_what_another_cluster_runs_is_left_alone() -> None:
+def test_a_job_of_multikueue_waits_for_quota_like_another() -> None:
     document = sample("batch/job")
     document["spec"]["managedBy"] = "kueue.x-k8s.io/multikueue"
-    assert World(document).settle() == []
+    assert kinds(World(document).settle()) == [CreateWorkload]
+
+
+def test_an_evicted_job_of_multikueue_does_not_wait_for_pods_that_another_cluster_had() -> None:
+    world = running("batch/job")
+    assert world.document is not None
+    assert world.workload is not None
+    world.document["spec"]["managedBy"] = "kueue.x-k8s.io/multikueue"
+    world.document["status"] |= {"active": 1, "startTime": "2026-11-22T10:00:00Z"}
+    world.workload["status"]["conditions"].append(
+        {"type": "Evicted", "status": "True", "reason": "AdmissionCheck", "message": "lost"}
+    )
+    assert ReleaseQuota in kinds(world.settle())
 
 
 def test_a_rayjob_on_a_cluster_that_is_there_makes_no_workload() -> None:

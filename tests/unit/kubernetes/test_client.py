@@ -108,6 +108,41 @@ def test_nobody_there_and_nonsense_are_the_same_trouble() -> None:
     scene(play)
 
 
+@pytest.mark.parametrize("compressed", [False, True])
+def test_an_answer_without_a_length_is_not_read_for_ever(compressed: bool) -> None:
+    limit = 1 << 20
+
+    async def play() -> None:
+        sent = 0
+
+        async def endless(request: web.Request) -> web.StreamResponse:
+            nonlocal sent
+            answer = web.StreamResponse()
+            if compressed:
+                answer.enable_compression(web.ContentCoding.gzip)
+            await answer.prepare(request)
+            while sent < 64 * limit:
+                sent += 1 << 16
+                await answer.write(b" " * (1 << 16))
+            return answer
+
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", endless)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        port = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
+        access = Credentials(Access(f"http://127.0.0.1:{port}"))
+        client = ApiClient(access, "test", largest_bytes=limit)
+        with pytest.raises(ApiAway, match="bytes or more"):
+            await client.get(PODS, "a", "default")
+        await client.close()
+        await runner.cleanup()
+
+    asyncio.run(play())
+
+
 async def following(
     api: ApiServer,
     client: ApiClient,

@@ -110,7 +110,7 @@ def test_what_others_name_comes_first_and_workloads_by_age() -> None:
 @pytest.mark.parametrize(
     ("document", "why"),
     [
-        (queue(admissionChecksStrategy={"admissionChecks": [{"name": "mk"}]}), "spec.admissionChecksStrategy: mk is a MultiKueue check, and MultiKueue is not supported: remove the check"),
+        (queue(admissionChecksStrategy={"admissionChecks": [{"name": "mk"}]}), "spec.admissionChecksStrategy: mk is a MultiKueue check, which is not imported: add it again once the workers are named here"),
         (queue(quota="x"), "spec.resourceGroups[0].flavors[0].resources[0].nominalQuota: expected a quantity such as 1, 500m, 1.5, 2Gi or 1e3, got 'x'"),
         (workload("w", status={"clusterName": "far"}), "status.clusterName: it runs in the cluster far: let it finish there"),
     ],

@@ -1,0 +1,1 @@
+"""MultiKueue: jobs of this cluster, the manager, run in other clusters, the workers."""
