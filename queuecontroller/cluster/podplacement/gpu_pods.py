@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from queuecontroller.gpushares.extender.pods import HAMI, PLACEMENT
+from queuecontroller.gpushares.extender.pods import HAMI, PLACEMENT, SCHEDULED
 from queuecontroller.gpushares.extender.victims import Budget
 from queuecontroller.scheduler.model.selectors import LabelSelector, Requirement
 from sluicecommon.hami.names import ResourceNames
@@ -67,13 +67,18 @@ def seen(document: Document, names: ResourceNames = HAMI) -> SeenPod:
     ):
         return SeenPod(uid, version)
     status = document.get("status") or {}
+    kept = _part(status, ("phase", "startTime", "nominatedNodeName"))
+    if not spec.get("nodeName"):
+        kept["conditions"] = [
+            one for one in status.get("conditions") or () if one.get("type") == SCHEDULED
+        ]
     return SeenPod(
         uid,
         version,
         {
             "metadata": _part(head, _HEAD),
             "spec": {**_part(spec, _SPEC), **containers},
-            "status": _part(status, ("phase", "startTime", "nominatedNodeName")),
+            "status": kept,
         },
     )
 

@@ -10,7 +10,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from queuecontroller.gpushares.extender.ledger import PodHolder
+from queuecontroller.cluster.cache.objects import seconds_of
+from queuecontroller.gpushares.extender.ledger import PendingPod, PodHolder
 from queuecontroller.scheduler.model.objects import ResourceQuota, Workload
 from queuecontroller.scheduler.placement.capacity import GpuCapacity, NodeCapacity
 from queuecontroller.scheduler.placement.stock import Share
@@ -161,9 +162,9 @@ def _labels(found: Mapping[str, Any]) -> dict[str, str] | None:
     return {str(k): str(v) for k, v in list(found.items())[:MAX_LABELS]} or None
 
 
-def node_document(node: Node, is_ready: bool) -> dict[str, Any]:
+def node_document(node: Node, capacity: NodeCapacity, is_ready: bool) -> dict[str, Any]:
+    """`capacity` is the node's report with its cordons."""
     state = "Ready" if is_ready else "Lost" if node.record.lost else "Away"
-    capacity = node.capacity
     return {
         "state": state,
         "version": node.version or None,
@@ -197,6 +198,7 @@ def gpu_document(node: str, gpu: GpuCapacity, given: list[int]) -> dict[str, Any
         "index": gpu.index,
         "type": gpu.type,
         "health": gpu.health,
+        "why": gpu.health_reason or None,
         "memory": gpu.memory_bytes,
         "slots": gpu.slots,
         "given": given[0],
@@ -253,6 +255,14 @@ def pod_document(
         "gpus": [[s.uuid, s.memory_bytes, ratio(s.share_ppm / 1e6), s.mig] for s in one.shares],
         "used": to_mib(used),
         "achieved": ratio(achieved),
+        "since": int(started_s) if (started_s := seconds_of(one.started)) else None,
+    }
+
+
+def pending_pod_document(one: PendingPod) -> dict[str, Any]:
+    return {
+        "created": int(created_s) if (created_s := seconds_of(one.created)) else None,
+        "message": one.reason[:LONGEST_TEXT],
     }
 
 

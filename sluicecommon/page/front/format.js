@@ -52,6 +52,17 @@ export function age(unix, now = Date.now() / 1000) {
   return unix ? duration(now - unix) : "–";
 }
 
+// Numbers in order, with runs as ranges: 0–3, 5.
+export function ranges(numbers) {
+  const runs = [];
+  for (const one of [...new Set(numbers)].sort((a, b) => a - b)) {
+    const last = runs[runs.length - 1];
+    if (last && one === last[1] + 1) last[1] = one;
+    else runs.push([one, one]);
+  }
+  return runs.map(([first, last]) => (first === last ? String(first) : last === first + 1 ? `${first}, ${last}` : `${first}–${last}`)).join(", ");
+}
+
 export function count(number, one, many = `${one}s`) {
   return `${number.toLocaleString()} ${number === 1 ? one : many}`;
 }

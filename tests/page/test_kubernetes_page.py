@@ -1,0 +1,111 @@
+"""The page in mode kubernetes, in a real Chromium: fifty nodes, every holder by its name, and the pictures of docs/screens."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kit.node import until
+from tests.page.browser import Browser, Page
+from tests.page.conftest import SCREENS
+from tests.page.kubernetes import (
+    NODES,
+    InKubernetes,
+    in_kubernetes,
+    trouble,
+)
+from tests.page.test_queue_page import CUT_OFF, CUT_REASONS, UNNAMED, show
+
+pytestmark = [pytest.mark.page, pytest.mark.cluster, pytest.mark.timeout(1800)]
+PICTURES = SCREENS / "kubernetes"
+ENOUGH = 110
+"""Pods that run before the first picture."""
+SETTLED_S = 130
+"""Time after which the page says that a grant is in little use."""
+FIRST_SCREEN = """[...document.querySelectorAll('main *')]
+    .filter(x => !x.children.length && x.getBoundingClientRect().bottom <= 900).map(x => x.textContent).join(' ')"""
+NAVIGATION = (
+    "[...document.querySelectorAll('nav a')].map(x => Math.round(x.getBoundingClientRect().top))"
+)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[InKubernetes]:
+    directory = Path(tempfile.mkdtemp(prefix="page-"))
+    try:
+        with in_kubernetes(directory) as made:
+            until("pods run", lambda: made.pods("Running") >= ENOUGH, 600)
+            trouble(made)
+            yield made
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+async def log_in(page: Page, made: InKubernetes) -> None:
+    await page.go(made.origin)
+    await page.until("document.querySelector('input[name=secret]')")
+    await page.js(f"document.querySelector('input[name=secret]').value = {json.dumps(made.token)}")
+    await page.click("Log in")
+    await page.until("globalThis.sluice && sluice.app.store.synced")
+
+
+async def look(page: Page, name: str, path: str, *words: str) -> None:
+    """One page, all of whose texts can be read, and its picture."""
+    await show(page, path, *words)
+    assert await page.js("document.documentElement.scrollWidth") <= 1280, name
+    assert await page.js(CUT_OFF) == [], name
+    assert await page.js(UNNAMED) == 0, f"{name}: a column without a name"
+    assert await page.js(CUT_REASONS) == [], name
+    assert len(set(await page.js(NAVIGATION))) == 1, f"{name}: navigation on several lines"
+    await page.shot(PICTURES / f"{name}.png")
+
+
+async def documents(page: Page, kind: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = await page.js(f"sluice.app.store.all({json.dumps(kind)})")
+    return found
+
+
+def test_seven_pages_of_fifty_nodes(cluster: InKubernetes) -> None:
+    async def played() -> None:
+        with tempfile.TemporaryDirectory() as profile:
+            async with Browser(Path(profile) / "chromium") as browser, browser.page() as page:
+                await log_in(page, cluster)
+                await asyncio.sleep(SETTLED_S)
+                await page.until("sluice.app.store.all('Node').some(x => x.state !== 'Ready')", 120)
+                await look(page, "overview", "", "Needs attention", "Longest pending")
+                await look(page, "workloads", "workloads", "Pending", "no-such-queue")
+                await look(page, "clusterqueues", "clusterqueues", "Cohort research", "vision")
+                await look(page, "nodes", "nodes", f"{NODES} of {NODES}", "gpu-00")
+                await look(page, "node", "nodes/gpu-45", "GPU 0", "GPU 7", "MIG 3g.40gb")
+                workloads = await documents(page, "Workload")
+                running = next(
+                    one
+                    for one in workloads
+                    if "finetune" in one["name"] and one["phase"] in ("Admitted", "Running")
+                )
+                await look(
+                    page,
+                    "workload",
+                    f"workloads/{running['ns']}/{running['name']}",
+                    "Placement",
+                    "node",
+                )
+                waiting = next(one for one in workloads if "embed-large" in one["name"])
+                await look(
+                    page,
+                    "waiting",
+                    f"workloads/{waiting['ns']}/{waiting['name']}",
+                    "Why it is pending",
+                    "It would start if",
+                )
+                page.clean(cluster.origin)
+
+    asyncio.run(played())
+    assert len(list(PICTURES.glob("*.png"))) == 7
