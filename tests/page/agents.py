@@ -24,7 +24,7 @@ from nodeagent.shell.gpus.readings import Gpus
 from nodeagent.shell.queue.capacity import CapacityReader
 from nodeagent.units import MIB, WHOLE_PPM, Bytes, GpuUuid, GrantId, Ppm, SharePolicy
 from tests.cluster.scheduling import PLACEMENT, placement
-from tests.page.fleet import WIRE
+from tests.queue.server.callers import WIRE
 
 SLOTS = 10
 MEMORY = 81_559 * MIB

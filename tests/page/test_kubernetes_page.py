@@ -16,7 +16,12 @@ from tests.kit.node import until
 from tests.page.browser import Browser, Page
 from tests.page.conftest import SCREENS
 from tests.page.kubernetes import (
+    BY_HAND,
+    CUT,
+    DRAINED,
+    LOST,
     NODES,
+    SICK,
     InKubernetes,
     in_kubernetes,
     trouble,
@@ -25,12 +30,16 @@ from tests.page.test_queue_page import CUT_OFF, CUT_REASONS, UNNAMED, show
 
 pytestmark = [pytest.mark.page, pytest.mark.cluster, pytest.mark.timeout(1800)]
 PICTURES = SCREENS / "kubernetes"
-ENOUGH = 110
+ENOUGH = 85
 """Pods that run before the first picture."""
 SETTLED_S = 130
 """Time after which the page says that a grant is in little use."""
-FIRST_SCREEN = """[...document.querySelectorAll('main *')]
-    .filter(x => !x.children.length && x.getBoundingClientRect().bottom <= 900).map(x => x.textContent).join(' ')"""
+FIRST_SCREEN = """[...document.querySelectorAll('main :is(h2, li, td, .tile, .idle)')]
+    .filter(x => x.getBoundingClientRect().bottom <= 900).map(x => x.textContent).join(' ')"""
+NAMES = """[...document.querySelectorAll('.whole .row .cell:first-child, .whole .row .cell:first-child a')]
+    .filter(x => x.scrollHeight > x.clientHeight + 2 || x.scrollWidth > x.clientWidth + 2).map(x => x.textContent)"""
+BEYOND = """[...document.querySelectorAll('nav, nav a')]
+    .filter(x => x.scrollWidth > x.clientWidth + 2 || x.getBoundingClientRect().right > 1000).length"""
 NAVIGATION = (
     "[...document.querySelectorAll('nav a')].map(x => Math.round(x.getBoundingClientRect().top))"
 )
@@ -63,8 +72,27 @@ async def look(page: Page, name: str, path: str, *words: str) -> None:
     assert await page.js(CUT_OFF) == [], name
     assert await page.js(UNNAMED) == 0, f"{name}: a column without a name"
     assert await page.js(CUT_REASONS) == [], name
+    assert await page.js(NAMES) == [], f"{name}: names that are cut"
     assert len(set(await page.js(NAVIGATION))) == 1, f"{name}: navigation on several lines"
+    assert await page.js(BEYOND) == 0, f"{name}: navigation that is out of sight"
+    assert await page.js("scrollY") == 0, f"{name}: begins below its top"
     await page.shot(PICTURES / f"{name}.png")
+
+
+async def holders(page: Page) -> None:
+    """What is on a card is a pod by its name, and the only use without one is the program that was started by hand."""
+    works, cards = await documents(page, "Work"), await documents(page, "Gpu")
+    running = [one for one in works if one["state"] == "running"]
+    assert len(running) >= ENOUGH
+    assert all(one.get("pod") for one in running)
+    outside = [one for one in cards if one.get("outside") or one.get("outsideShare")]
+    assert [(one["node"], one["index"]) for one in outside] == [BY_HAND]
+    instances = [one for one in cards if one.get("profile")]
+    assert {one["node"] for one in instances} == set(CUT)
+    assert sum(one["grants"] for one in instances) == 3, "two of a job's, one of a notebook's"
+    waiting = [one for one in await documents(page, "Workload") if one["phase"] == "Pending"]
+    assert waiting
+    assert all(one.get("message") and "not evaluated" not in one["message"] for one in waiting)
 
 
 async def documents(page: Page, kind: str) -> list[dict[str, Any]]:
@@ -79,11 +107,32 @@ def test_seven_pages_of_fifty_nodes(cluster: InKubernetes) -> None:
                 await log_in(page, cluster)
                 await asyncio.sleep(SETTLED_S)
                 await page.until("sluice.app.store.all('Node').some(x => x.state !== 'Ready')", 120)
+                await page.until("sluice.app.store.all('Gpu').some(x => x.health === 'lost')", 120)
+                await page.until(
+                    "sluice.app.store.all('Workload').some(x => x.phase === 'Held')", 120
+                )
+                await holders(page)
                 await look(page, "overview", "", "Needs attention", "Longest pending")
+                first = await page.js(FIRST_SCREEN)
+                for words in (
+                    *(f"GPU {index} of {node}" for node, index in SICK),
+                    "XID 79, fallen off the bus",
+                    "XID 48, double bit ECC error",
+                    f"Node {DRAINED} takes no new work",
+                    f"Node {LOST} is",
+                    "Idle GPUs gpu-",
+                    "notebooks/jupyter-large",
+                    "1 GPU with 120000 MiB",
+                    "Grants in little use",
+                    "notebooks/jupyter-",
+                ):
+                    assert words in first, (words, first)
                 await look(page, "workloads", "workloads", "Pending", "no-such-queue")
                 await look(page, "clusterqueues", "clusterqueues", "Cohort research", "vision")
                 await look(page, "nodes", "nodes", f"{NODES} of {NODES}", "gpu-00")
-                await look(page, "node", "nodes/gpu-45", "GPU 0", "GPU 7", "MIG 3g.40gb")
+                await look(
+                    page, "node", f"nodes/{BY_HAND[0]}", "GPU 0", "GPU 7", "outside the queue"
+                )
                 workloads = await documents(page, "Workload")
                 running = next(
                     one
@@ -97,7 +146,11 @@ def test_seven_pages_of_fifty_nodes(cluster: InKubernetes) -> None:
                     "Placement",
                     "node",
                 )
-                waiting = next(one for one in workloads if "embed-large" in one["name"])
+                waiting = next(
+                    one
+                    for one in workloads
+                    if "pretrain" in one["name"] and one["phase"] == "Pending"
+                )
                 await look(
                     page,
                     "waiting",

@@ -21,7 +21,7 @@ from queuecontroller.state.nodes.nodes_room import without_pods
 from queuecontroller.state.nodes.sessions import SECOND_NS, Detection, Node
 from queuecontroller.state.objects.asks import describe
 from queuecontroller.state.records import Assignment, Event, GpuShare, SharePolicy, WorkloadRecord
-from queuecontroller.state.status import Status, amounts
+from queuecontroller.state.status import Status
 from sluicecommon.page.board import Key
 
 MIB: Final = 1 << 20
@@ -57,13 +57,13 @@ def workload_document(record: WorkloadRecord, status: Status) -> dict[str, Any]:
     }
 
 
-def requests_of(workload: Workload) -> dict[str, str]:
-    """Total requests of all its pods."""
+def requests_of(workload: Workload) -> dict[str, int]:
+    """Total requests of all its pods, in the units of quota."""
     total: dict[str, int] = {}
     for one in workload.pod_sets:
         for name, amount in one.requests.items():
             total[name] = total.get(name, 0) + amount * one.count
-    return amounts(total)
+    return total
 
 
 def coarse(seconds: float | None) -> int | None:

@@ -29,6 +29,13 @@ export function amount(resource, value) {
   return value.toLocaleString();
 }
 
+// Requests in one line, with `short` names without their domain.
+export function requested(requests, short = false) {
+  return Object.entries(requests || {})
+    .map(([name, value]) => `${short ? name.replace(/^.*\//, "") : name} ${amount(name, value)}`)
+    .join(", ");
+}
+
 function trim(value) {
   return Number.isInteger(value) ? String(value) : value.toFixed(1);
 }

@@ -92,13 +92,14 @@ function idleNodes(found, gpus) {
     .map(([node, mine]) => {
       if (mine.length === all.get(node)) return [node, ` (all ${mine.length})`];
       const cards = mine.filter((one) => !one.profile).map((one) => one.index);
-      const instances = mine.filter((one) => one.profile).map((one) => `${one.index} MIG ${one.profile}`);
+      const cut = [...new Set(mine.filter((one) => one.profile).map((one) => one.index))];
+      const instances = cut.map((index) => `${index} MIG ${mine.filter((one) => one.profile && one.index === index).map((one) => one.profile).join(" + ")}`);
       return [node, `: ${[ranges(cards), ...instances].filter(Boolean).join(", ")}`];
     });
 }
 
 const WAITING = new Set(["Pending", "QuotaReserved", "Paused"]);
-const MAX_ROWS = 6;
+const MAX_ROWS = 4;
 const UNUSED = 0.5;
 const SETTLED_S = 120;
 
@@ -108,8 +109,7 @@ function longestPending(store) {
     .all("Workload")
     .filter((one) => WAITING.has(one.phase))
     .concat(store.all("Pod").map((one) => ({ ...one, isPod: true })))
-    .sort((a, b) => (a.created || 0) - (b.created || 0))
-    .slice(0, MAX_ROWS);
+    .sort((a, b) => (a.created || 0) - (b.created || 0));
 }
 
 // Grants that use less than half of their guaranteed time and of their memory, the largest unused memory first.
@@ -121,7 +121,7 @@ function unused(store) {
     const { memory, share, achieved } = whole(one);
     if (memory && one.used < memory * UNUSED && (achieved || 0) < (share || 1) * UNUSED) found.push({ one, memory, share, achieved });
   }
-  return found.sort((a, b) => b.memory - b.one.used - (a.memory - a.one.used)).slice(0, MAX_ROWS);
+  return found.sort((a, b) => b.memory - b.one.used - (a.memory - a.one.used));
 }
 
 export function alerts(store) {
@@ -182,9 +182,9 @@ export function overview(app) {
       { class: "tiles" },
       gpus.length ? tile("GPUs", `${well.size} / ${cards.size}`, "healthy") : null,
       nodes.length && !onNode ? tile("nodes", `${ready} / ${nodes.length}`, "ready") : null,
-      gpus.length ? tile("idle GPUs", String(free.length), "healthy, without a grant") : null,
-      gpus.length ? tile("GPU memory granted", percent(total.given / (total.memory || 1)), `${bytes(total.given)} of ${bytes(total.memory)}${total.known ? `; ${percent(total.used / total.known)} in use` : ""}`) : null,
-      gpus.length ? tile("GPU time granted", percent(total.share / gpus.length), total.measured ? `${percent(total.busy / total.measured)} achieved` : undefined) : null,
+      gpus.length ? tile("idle GPUs", String(free.length), "healthy, no grant") : null,
+      gpus.length ? tile("memory granted", percent(total.given / (total.memory || 1)), `${bytes(total.given)} of ${bytes(total.memory)}${total.known ? `; ${percent(total.used / total.known)} in use` : ""}`) : null,
+      gpus.length ? tile("time granted", percent(total.share / gpus.length), total.measured ? `${percent(total.busy / total.measured)} achieved` : undefined) : null,
       onNode ? tile("grants", String(grants.length)) : null,
       onNode ? null : tile("running", String((phases.Running || 0) + (phases.Admitted || 0)), "workloads"),
       onNode ? null : tile("pending", String((phases.Pending || 0) + (phases.QuotaReserved || 0) + (phases.Paused || 0)), podsWaiting ? `and ${count(podsWaiting, "pod")} without a node` : "workloads"),
@@ -195,13 +195,13 @@ export function overview(app) {
       ? h(
           "section",
           { "aria-labelledby": "o-waits" },
-          h("h2", { id: "o-waits" }, "Longest pending"),
+          h("h2", { id: "o-waits" }, "Longest pending", waits.length > MAX_ROWS ? h("span", { class: "small" }, `${MAX_ROWS} of ${waits.length}`) : null),
           table(
             "Workloads and pods that have been pending for longest",
             ["workload or pod", "ClusterQueue", "pending for", "reason"],
-            waits.map((one) => ({
+            waits.slice(0, MAX_ROWS).map((one) => ({
               key: `${one.isPod}${one.ns}/${one.name}`,
-              cells: [one.isPod ? [`${one.ns}/${one.name}`, h("span", { class: "small" }, " pod")] : link(`workloads/${to(one.ns, one.name)}`, `${one.ns}/${one.name}`), one.cq ? link(`clusterqueues/${to(one.cq)}`, one.cq) : "none", age(one.created), h("span", { title: one.message || "" }, brief(one))],
+              cells: [one.isPod ? [`${one.ns}/${one.name}`, h("span", { class: "small" }, " pod")] : link(`workloads/${to(one.ns, one.name)}`, `${one.ns}/${one.name}`), one.cq ? link(`clusterqueues/${to(one.cq)}`, one.cq) : "none", age(one.created), h("span", { class: "text lines2", title: one.message || "" }, brief(one))],
             })),
           ),
         )
@@ -210,11 +210,11 @@ export function overview(app) {
       ? h(
           "section",
           { "aria-labelledby": "o-unused" },
-          h("h2", { id: "o-unused" }, "Grants in little use"),
+          h("h2", { id: "o-unused" }, "Grants in little use", wasted.length > MAX_ROWS ? h("span", { class: "small" }, `${MAX_ROWS} of ${wasted.length}`) : null),
           table(
             "Grants that use less than half of their memory and of their GPU time",
             ["holder", "node", "memory granted", "memory in use", "time granted per GPU", "time achieved per GPU"],
-            wasted.map(({ one, memory, share, achieved }) => ({
+            wasted.slice(0, MAX_ROWS).map(({ one, memory, share, achieved }) => ({
               key: `${one.ns}/${one.name}`,
               cells: [holderCell(one), link(`nodes/${to(one.node)}`, one.node), bytes(memory), bytes(one.used), one.policy === "elastic" ? "weighted" : percent(share), percent(achieved)],
             })),

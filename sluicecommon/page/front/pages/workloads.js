@@ -2,7 +2,7 @@
 
 import { actionsOf } from "../actions.js";
 import { h } from "../dom.js";
-import { age, bytes, duration, percent, ranges, time } from "../format.js";
+import { age, bytes, duration, percent, ranges, requested, time } from "../format.js";
 import { badge, brief, facts, link, List, table, to } from "../parts.js";
 import { ask } from "../store.js";
 import { whole } from "./overview.js";
@@ -42,7 +42,7 @@ function select(app) {
 export function workloads(app) {
   const { store, query } = app;
   const found = select(app);
-  kept.list ||= new List("Workloads", ["workload", "phase", "position", "ClusterQueue", "GPU request", "reason", "estimate", "age"], () => (app.narrow ? 150 : 52), () => app.redraw());
+  kept.list ||= new List("Workloads", ["workload", "phase", "position", "ClusterQueue", "GPU request", "reason", "estimate", "age"], () => (app.narrow ? 150 : 58), () => app.redraw());
   const set = (name) => ({ change: (event) => app.filter({ [name]: event.target.value }) });
   const options = (values) => ["", ...Array.from(values).sort()].map((one) => h("option", { key: one, value: one }, one || "any"));
   const all = store.all("Workload");
@@ -66,7 +66,7 @@ export function workloads(app) {
           badge(one.phase),
           one.position ? `${one.position} of ${one.waiting}` : "",
           one.cq || "",
-          wrapped(one.asks || Object.entries(one.requests || {}).map(([name, value]) => `${name} ${value}`).join(", ")),
+          wrapped(one.asks || requested(one.requests), one.asks || requested(one.requests, true)),
           wrapped(one.message || one.reason || "", brief(one)),
           one.estimate === undefined ? "" : `about ${duration(one.estimate)}`,
           age(one.created),
@@ -126,7 +126,7 @@ export function workload(app, namespace, name) {
       ["ClusterQueue", doc.cq ? link(`clusterqueues/${to(doc.cq)}`, doc.cq) : "none"],
       ["priority", doc.priority ? `${doc.priority}${doc.class ? ` (${doc.class})` : ""}` : doc.class],
       ["GPU request", doc.asks],
-      ["requests", Object.entries(doc.requests || {}).map(([one, value]) => `${one} ${value}`).join(", ")],
+      ["requests", requested(doc.requests)],
       ["pods", String(doc.pods)],
       ["user", doc.user],
       ["submitted as", doc.kind],
