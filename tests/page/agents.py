@@ -75,7 +75,7 @@ def busy(pod: str) -> float:
 
 @dataclass
 class Grants:
-    """What the agent knows of its grants: records, and what their regions counted."""
+    """The agent's grants: records, and what their regions counted."""
 
     records: dict[GrantId, GrantRecord] = field(default_factory=dict)
     consumed_ns: dict[GrantId, float] = field(default_factory=dict)
@@ -122,6 +122,8 @@ class Agent:
         self.cards = {one.uuid: one for one in cards}
         self.strangers: dict[GpuUuid, int] = {}
         self.xids: list[tuple[GpuUuid, int]] = []
+        self.gone: set[GpuUuid] = set()
+        """Cards that no longer answer."""
         self.gpus = Gpus(SLOTS, 0, policy=load_health(HealthSettings()))
         self.gpus.on_news.append(lambda kind, level, text: None)
         self.grants = Grants()
@@ -185,7 +187,10 @@ class Agent:
             self.grants.consumed_ns[grant] = (
                 self.grants.consumed_ns.get(grant, 0) + passed_ns * spent
             )
-        readings = tuple(self._read(one) for one in self.cards.values())
+        readings = tuple(
+            replace(one, error="GPU is lost") if one.uuid in self.gone else self._read(one)
+            for one in self.cards.values()
+        )
         reading = NodeReading(readings, "580.95.05", "13.580.95.05", tuple(self.xids))
         self.xids = []
         self.gpus.take(reading, now_ns, time.time())

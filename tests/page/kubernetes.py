@@ -38,7 +38,8 @@ CUT = {"gpu-45": (6, 7), "gpu-46": (7,)}
 """Cards in MIG mode."""
 DRAINED = "gpu-20"
 LOST = "gpu-49"
-SICK = {("gpu-07", 3): 79, ("gpu-31", 5): 48}
+OFF_THE_BUS = 79
+SICK = {("gpu-07", 3): OFF_THE_BUS, ("gpu-31", 5): 48}
 """Cards and the XID of each: it has fallen off the bus; an uncorrectable memory error."""
 BY_HAND = ("gpu-11", 0)
 """A card on which a program runs that was started on the machine, in no grant."""
@@ -78,7 +79,7 @@ class Nodes(Fleet):
 
 @dataclass
 class Kubelets:
-    """What the page sees of the kubelets: bound pods run until they are deleted, and the agents hold their GPUs."""
+    """The part of the kubelets that the page sees: bound pods run until they are deleted, and the agents hold their GPUs."""
 
     plane: ControlPlane
     nodes: Nodes
@@ -286,9 +287,12 @@ def in_kubernetes(directory: Path) -> Iterator[InKubernetes]:
 
 
 def trouble(made: InKubernetes) -> None:
-    """What goes wrong in a week: sick cards, a node that no longer reports, a workload that its owner holds."""
+    """Trouble of a week: sick cards, a node that no longer reports, a workload that its owner holds."""
     for (node, index), code in SICK.items():
-        made.nodes.agents[node].xids.append((_uuid((node, index)), code))
+        agent, uuid = made.nodes.agents[node], _uuid((node, index))
+        agent.xids.append((uuid, code))
+        if code == OFF_THE_BUS:
+            agent.gone.add(uuid)
     made.nodes.fall_silent(LOST)
     path = f"{KUEUE}/namespaces/robots/workloads"
     for one in made.plane.api.get(path)["items"]:

@@ -127,7 +127,7 @@ function unused(store) {
 export function alerts(store) {
   const found = [];
   for (const node of store.all("Node")) {
-    if (node.state && node.state !== "Ready") found.push({ key: `n${node.name}`, text: ["Node ", link(`nodes/${to(node.name)}`, node.name), ` is ${node.state.toLowerCase()}`], badge: node.state });
+    if (node.state && node.state !== "Ready") found.push({ key: `n${node.name}`, text: ["Node ", link(`nodes/${to(node.name)}`, node.name), " does not report"], badge: node.state });
     else if (node.cordoned) found.push({ key: `c${node.name}`, text: ["Node ", link(`nodes/${to(node.name)}`, node.name), " takes no new work"], badge: "cordoned" });
     if (node.nvml) found.push({ key: `e${node.name}`, text: `The GPUs of ${node.name} cannot be read: ${node.nvml}`, badge: "critical" });
   }
@@ -135,7 +135,7 @@ export function alerts(store) {
   for (const gpu of store.all("Gpu")) {
     if (!gpu.health || gpu.health === "healthy" || cards.has(cardOf(gpu))) continue;
     cards.add(cardOf(gpu));
-    found.push({ key: `g${gpu.name}`, text: ["GPU ", String(gpu.index), " of ", link(`nodes/${to(gpu.node)}`, gpu.node), ` is ${gpu.health}${gpu.why ? `: ${gpu.why}` : ""}`], badge: gpu.health });
+    found.push({ key: `g${gpu.name}`, text: ["GPU ", String(gpu.index), " of ", link(`nodes/${to(gpu.node)}`, gpu.node), gpu.why ? `: ${gpu.why}` : ` is ${gpu.health}`], badge: gpu.health });
   }
   for (const queue of store.all("ClusterQueue")) {
     if (queue.why) found.push({ key: `q${queue.name}`, text: ["ClusterQueue ", link(`clusterqueues/${to(queue.name)}`, queue.name), `: ${queue.why}`], badge: "warning" });
