@@ -123,7 +123,7 @@ def test_seven_pages_of_fifty_nodes(cluster: InKubernetes) -> None:
                     page, "clusterqueues", "clusterqueues", "Cohort research", "vision"
                 )
                 wrong += await look(page, "nodes", "nodes", f"{NODES} of {NODES}", "gpu-00")
-                await look(
+                wrong += await look(
                     page, "node", f"nodes/{BY_HAND[0]}", "GPU 0", "GPU 7", "outside the queue"
                 )
                 workloads = await documents(page, "Workload")
@@ -132,7 +132,7 @@ def test_seven_pages_of_fifty_nodes(cluster: InKubernetes) -> None:
                     for one in workloads
                     if "finetune" in one["name"] and one["phase"] in ("Admitted", "Running")
                 )
-                await look(
+                wrong += await look(
                     page,
                     "workload",
                     f"workloads/{running['ns']}/{running['name']}",
@@ -144,7 +144,7 @@ def test_seven_pages_of_fifty_nodes(cluster: InKubernetes) -> None:
                     for one in workloads
                     if "pretrain" in one["name"] and one["phase"] == "Pending"
                 )
-                await look(
+                wrong += await look(
                     page,
                     "waiting",
                     f"workloads/{waiting['ns']}/{waiting['name']}",
