@@ -260,9 +260,10 @@ def pod_document(
 
 
 def pending_pod_document(one: PendingPod) -> dict[str, Any]:
+    cut = len(one.reason) > LONGEST_TEXT
     return {
         "created": int(created_s) if (created_s := seconds_of(one.created)) else None,
-        "message": one.reason[:LONGEST_TEXT],
+        "message": one.reason[: LONGEST_TEXT - 1] + "…" if cut else one.reason,
     }
 
 

@@ -149,7 +149,7 @@ export function alerts(store) {
   const head = store.get("Overview", "", "queue");
   if (head && head.silent) found.push({ key: "s", text: `Stalled tasks of the service: ${head.silent.join(", ")}`, badge: "critical" });
   if (head && head.leftOut) found.push({ key: "l", text: `Some objects are not shown: too many of ${Object.keys(head.leftOut).join(", ")}`, badge: "warning" });
-  return found;
+  return found.sort((a, b) => (a.badge === "cordoned") - (b.badge === "cordoned"));
 }
 
 export function overview(app) {
