@@ -136,7 +136,7 @@ class Session:
             plan.records_all_events,
         )
         self.workloads = WorkloadWriter(
-            self.shell, self.mirror, client, may_write, self._workload_stored
+            self.shell, self.mirror, client, may_write, self._workload_stored, self._workload_read
         )
         self.queues = QueueWriter(self.shell, self.mirror, client, may_write)
         self.reconcilers = Reconcilers(self.shell, self.mirror, client, may_write, self.recorder)
@@ -384,6 +384,9 @@ class Session:
         if len(keys) < len(touched):  # An object has changed: others may refer to it.
             self.queues.add_all()
             self.workloads.objects_changed()
+
+    def _workload_read(self, key: WorkloadKey, document: Document | None) -> None:
+        self._dispatcher.changed(WORKLOADS, key, document)
 
     def _record_preemption(self, target: Document) -> None:
         mine = self.shell.book.workloads.preemptor_of.get(WorkloadKey(key_of(target)))

@@ -320,7 +320,9 @@ class _Pods:
             going = any(
                 one.leaving and not one.gated and not is_over(one.document) for one in self.pods
             )
-            return [*made, *([ReleaseQuota()] if reserved and not going else [])]
+            if reserved:
+                return [*made, *([] if going else [ReleaseQuota()])]
+            return [*made, *self.resume_replaced(workload)]
         if any(not is_over(one.document) for one in self.pods if one.leaving):
             return made
         missing = not self.is_complete
@@ -341,6 +343,15 @@ class _Pods:
             for one in self.alive
             if one.gated
         ]
+
+    def resume_replaced(self, workload: Document) -> list[PodAction]:
+        """Queue an evicted group again that has all its pods. The hold may have been written only
+        after the pods were replaced and their predecessors released."""
+        if not self.group or not (self.is_complete or self.serving):
+            return []
+        waits = holds(workload, reasons.WAITING_FOR_PODS)
+        made: list[PodAction] = [WaitForReplacements(False)] if waits else []
+        return made + self.resume(workload)
 
     @staticmethod
     def is_on_hold(workload: Document) -> bool:

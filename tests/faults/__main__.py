@@ -24,6 +24,8 @@ from tests.kit.places import BUILD, REPO
 HERE = "tests/faults"
 OUT = BUILD / "faults.json"
 KILLS_LOG = BUILD / "faults-kills.log"
+HARM = ("lost", "doubled", "overshoot", "idle")
+"""Counts of kills.py that are 0 when nothing was harmed."""
 KILLS_S = 900
 """After the tests, for kills that hang; they take ten minutes, and most of those beside the tests."""
 
@@ -100,7 +102,7 @@ def summary(recorder: Recorder, killed: dict[str, Any], began_s: float) -> dict[
 
 def held(answer: dict[str, Any]) -> bool:
     killed = answer["kills"]
-    none = all(killed.get(what) == 0 for what in ("lost", "doubled", "overshoot"))
+    none = all(killed.get(what) == 0 for what in HARM)
     red = ("failed", "not_run", "without_a_test", "failures")
     return none and not any(answer[what] for what in red)
 
@@ -133,11 +135,11 @@ def other_lines(answer: dict[str, Any]) -> list[str]:
     killed = answer["kills"]
     if "failed" in killed:
         lines.append(f"kills: {killed['failed']}")
-    elif missing := [what for what in ("lost", "doubled", "overshoot") if what not in killed]:
+    elif missing := [what for what in HARM if what not in killed]:
         lines.append(f"kills: not counted: {', '.join(missing)}")
     lines += [
         f"kills: {killed[what]} {what}: {killed.get('first', [])}"
-        for what in ("lost", "doubled", "overshoot")
+        for what in HARM
         if killed.get(what)
     ]
     return lines

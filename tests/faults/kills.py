@@ -1,9 +1,10 @@
-"""SIGKILL of everything that can be killed, and the count of what was lost, doubled or overshot: all must be 0.
+"""SIGKILL of everything that can be killed, and the count of what was lost, doubled, overshot or admitted in vain: all
+must be 0.
 
 On one simulated node the daemon, its NVML and eBPF children and processes of tenants die at random moments; on a queue
 the controller does, while jobs come and go. After each death the books are looked at: a grant whose owner lives is there
-once and with its limits (lost, doubled), no GPU is promised or used beyond what it has (overshoot), and a job that was
-let in runs exactly once.
+once and with its limits (lost, doubled), no GPU is promised or used beyond what it has (overshoot), a job that was
+let in runs exactly once, and no job stays admitted that no node runs (idle).
 
 `python -m tests.faults.kills [--seed N] [--scale 1.0]` prints one JSON object and fails if anything is not 0.
 """
@@ -55,6 +56,10 @@ SWARM_BYTES = 21 * GIB // 2
 refused. What two have with four contexts leaves room for five contexts of processes that are killed and still charged: a new
 one without a context would end, and was not lost."""
 
+IDLE_KILLS = 4
+"""Kills of the controller from one look at the admitted jobs to the next, 15 seconds or more: a job that runs nowhere at
+two looks in a row is not just about to start or to end."""
+
 
 @dataclass
 class Result:
@@ -62,6 +67,8 @@ class Result:
     lost: list[str] = field(default_factory=list)
     doubled: list[str] = field(default_factory=list)
     overshoot: list[str] = field(default_factory=list)
+    idle: list[str] = field(default_factory=list)
+    """Jobs that hold quota while no node runs them."""
     looks: int = 0
     jobs: int = 0
 
@@ -72,14 +79,15 @@ class Result:
             "lost": len(self.lost),
             "doubled": len(self.doubled),
             "overshoot": len(self.overshoot),
+            "idle": len(self.idle),
             "looks": self.looks,
             "jobs": self.jobs,
-            "first": [*self.lost, *self.doubled, *self.overshoot][:10],
+            "first": [*self.lost, *self.doubled, *self.overshoot, *self.idle][:10],
         }
 
     @property
     def held(self) -> bool:
-        return not (self.lost or self.doubled or self.overshoot)
+        return not (self.lost or self.doubled or self.overshoot or self.idle)
 
 
 class NodeUnderFire:
@@ -256,6 +264,15 @@ def on_a_node(kills: dict[str, int], seed: int, result: Result) -> None:
             under.end()
 
 
+def admitted(controller: QueueController) -> set[str]:
+    """Names of the jobs that hold quota."""
+    return {
+        str(one["metadata"]["name"])
+        for one in controller.workloads()
+        if one["status"]["phase"] in ("QuotaReserved", "Admitted", "Running", "Evicting")
+    }
+
+
 async def _jobs(
     controller: QueueController, kills: int, chance: random.Random, result: Result
 ) -> None:
@@ -272,7 +289,8 @@ async def _jobs(
                 node.keeper.end(grant)
 
         workers = [asyncio.create_task(work(f"w{index}")) for index in range(3)]
-        for _ in range(kills):
+        idle: set[str] = set()
+        for number in range(1, kills + 1):
             await asyncio.sleep(chance.uniform(0, 0.3))
             assert controller.process is not None
             controller.process.send_signal(signal.SIGKILL)
@@ -281,6 +299,12 @@ async def _jobs(
             result.kills["controller"] += 1
             before = result.jobs
             await eventually("jobs start again", lambda least=before: result.jobs > least, 120)
+            if number % IDLE_KILLS == 0:
+                now = await asyncio.to_thread(admitted, controller)
+                now -= {str(one.name) for one in node.keeper.grants.values()}
+                result.idle += sorted(idle & now)
+                result.looks += 1
+                idle = now
         stop.set()
         await asyncio.gather(*workers)
         await eventually("nothing is left to tell", lambda: not node.ledger.works, 120)

@@ -29,6 +29,7 @@ def test_what_went_wrong_is_counted() -> None:
         2,
         0,
     )
+    assert not kills.Result(idle=["a"]).held
     assert kills.Result().held
 
 

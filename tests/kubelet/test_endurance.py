@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import random
+import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable
 from typing import Any
@@ -17,6 +18,8 @@ from tests.kit.places import REPO
 from tests.kubelet.place import RESOURCE, Place, limits, place, with_place
 
 GPUS, SLOTS, MAX_PODS = 2, 20, 24
+REGISTERED_S = 120
+"""Seconds for a daemon to start and register beside the load of the other tests."""
 
 
 @pytest.mark.parametrize(
@@ -126,17 +129,21 @@ async def _started(place: Place) -> asyncio.subprocess.Process:
             lambda: (
                 place.kubelet.registered_total > registered and place.kubelet.allocatable(RESOURCE)
             ),
-            30,
+            REGISTERED_S,
         )
     except TimeoutError as error:
         ended = victim.returncode
         if ended is None:
+            for number in (signal.SIGUSR2, signal.SIGUSR1):
+                victim.send_signal(number)
+                await asyncio.sleep(1)
             victim.kill()
             await victim.wait()
-        log = (place.directory / "log").read_text(errors="replace")[-2000:]
+        log = (place.directory / "log").read_text(errors="replace")[-4000:]
         raise AssertionError(
-            f"not registered within 30 s: {place.kubelet.registered_total - registered} "
-            f"registrations, exit status {ended}, endpoints {place.kubelet.endpoints}, log:\n{log}"
+            f"not registered within {REGISTERED_S} s: {place.kubelet.registered_total - registered} "
+            f"registrations, exit status {ended}, endpoints {place.kubelet.endpoints}, "
+            f"log: {' | '.join(log.splitlines())}"
         ) from error
     return victim
 
@@ -145,7 +152,7 @@ async def _started(place: Place) -> asyncio.subprocess.Process:
     "kills",
     [
         5,
-        pytest.param(40, marks=pytest.mark.faults),
+        pytest.param(40, marks=[pytest.mark.faults, pytest.mark.timeout(900)]),
         pytest.param(1000, marks=[pytest.mark.full, pytest.mark.timeout(3000)]),
     ],
 )

@@ -8,6 +8,7 @@ the API's objects never add up to more quota than there is.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from time import monotonic
@@ -18,6 +19,7 @@ from queuecontroller.cluster.cache.mirror import Mirror
 from queuecontroller.cluster.cache.objects import Document, condition_of, pruned, split_key
 from queuecontroller.cluster.status.workload_status import LONGEST, holds, patch_of, pending
 from queuecontroller.cluster.writers.workqueue import WorkQueue
+from queuecontroller.scheduler.lifecycle import SECOND_NS
 from queuecontroller.scheduler.model.objects import Condition, Workload, WorkloadKey
 from queuecontroller.scheduler.model.reasons import FINISHED, QUOTA_RESERVED
 from queuecontroller.state.records import WorkloadRecord
@@ -45,13 +47,17 @@ class WorkloadWriter:
         client: ApiClient,
         may_write: Callable[[], bool],
         stored: Callable[[Document, Document], None],
+        changed: Callable[[WorkloadKey, Document | None], None],
     ) -> None:
-        """`stored` is called after each write, with the document before and as stored."""
+        """`stored` is called after each write, with the document before and as stored; `changed`
+        with a Workload that was read again or whose decision was undone, as its watch would report
+        it; None: it was deleted."""
         self._shell = shell
         self._mirror = mirror
         self._client = client
         self._may_write = may_write
         self._stored = stored
+        self._changed = changed
         self.work_queue: WorkQueue[WorkloadKey] = WorkQueue("Workload", self._write, WIDTH)
         self._number = 0
         self._releasing: dict[WorkloadKey, int] = {}
@@ -264,9 +270,21 @@ class WorkloadWriter:
             "undo", lambda book, now_ns: self._mirror.take_over_again(key, now_ns, again_ns)
         )
         self._settle(key)
+        # What its reconciler decided is undone as well, and no change of an object may follow.
+        if refused.conflict:
+            self._reconcile_again(key)
+        else:
+            loop = asyncio.get_running_loop()
+            loop.call_later(REFUSED_NS / SECOND_NS, self._reconcile_again, key)
+
+    def _reconcile_again(self, key: WorkloadKey) -> None:
+        document = self._mirror.cache.get(WORKLOADS, key)
+        if document is not None and self._may_write():
+            self._changed(key, document)
 
     async def _look(self, key: WorkloadKey) -> None:
-        """Read the Workload from the API server. Raises ApiAway, ApiRefused."""
+        """Read the Workload from the API server, and report it if the cache had an older one: its
+        watch will report no version that the cache has already. Raises ApiAway, ApiRefused."""
         namespace, name = split_key(key)
         cache = self._mirror.cache
         known = cache.get(WORKLOADS, key)
@@ -276,12 +294,10 @@ class WorkloadWriter:
             if not refused.not_found:
                 raise
             if known is None or cache.drop(WORKLOADS, key, known["metadata"]["uid"]):
-                self._shell.step(
-                    "gone", lambda book, now_ns: self._mirror.workload(key, None, now_ns)
-                )
+                self._changed(key, None)
             return
         if cache.take(WORKLOADS, found):
-            self._shell.step("look", lambda book, now_ns: self._mirror.workload(key, found, now_ns))
+            self._changed(key, found)
 
 
 def _is_to_stop(document: Document, record: WorkloadRecord) -> bool:

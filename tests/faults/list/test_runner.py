@@ -15,7 +15,7 @@ from tests.faults.__main__ import Kills, Recorder, held, outcome_of, red_lines, 
 from tests.faults.list.cases import CASES, Case
 from tests.faults.long_forms import pytest_collection_modifyitems
 
-CLEAN = {"lost": 0, "doubled": 0, "overshoot": 0}
+CLEAN = {"lost": 0, "doubled": 0, "overshoot": 0, "idle": 0}
 
 
 def told(recorder: Recorder, test: str, outcome: str, when: str = "call") -> None:
@@ -73,6 +73,7 @@ def test_it_holds_only_when_every_case_ran_and_nothing_was_lost() -> None:
     good = answer(everything_passed(), CLEAN) | {"without_a_test": []}
     assert held(good)
     assert not held(good | {"kills": CLEAN | {"lost": 1}})
+    assert not held(good | {"kills": CLEAN | {"idle": 1}})
     assert not held(good | {"kills": {"failed": "exit 1"}})
     assert not held(good | {"failed": ["A1"]})
     assert not held(good | {"not_run": ["A1"]})

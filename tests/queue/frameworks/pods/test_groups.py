@@ -81,6 +81,27 @@ def test_an_evicted_group_is_kept_as_failed_until_it_is_replaced() -> None:
     assert sorted(cluster.running) == ["d", "e", "f"]
 
 
+def test_an_evicted_group_whose_hold_is_written_late_is_queued_again() -> None:
+    """The pods are replaced and their predecessors released by a reconciliation that sees the
+    Workload as it was before its hold."""
+    cluster = evicted_group()
+    held = cluster.workload
+    assert held is not None
+    for name in "def":
+        cluster.pods[name] = made_pod(name, "group", 3)
+    cluster.set("QuotaReserved", False, reason="Pending")
+    cluster.set("WaitingForReplacementPods", False)
+    done = cluster.settle()
+    assert ResumeWorkload() not in done
+    assert sorted(cluster.pods) == ["d", "e", "f"]
+    cluster.workload["status"] = held["status"]
+    done = cluster.settle()
+    assert done == [WaitForReplacements(False), ResumeWorkload()]
+    cluster.admit()
+    cluster.settle()
+    assert sorted(cluster.running) == ["d", "e", "f"]
+
+
 def test_an_evicted_group_keeps_its_quota_while_a_pod_of_it_ends() -> None:
     cluster = group_of_three()
     assert cluster.workload is not None
