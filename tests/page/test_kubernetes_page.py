@@ -26,7 +26,7 @@ from tests.page.kubernetes import (
     in_kubernetes,
     trouble,
 )
-from tests.page.test_queue_page import CUT_OFF, CUT_REASONS, UNNAMED, show
+from tests.page.reading import CUT_OFF, CUT_REASONS, UNNAMED, show
 
 pytestmark = [pytest.mark.page, pytest.mark.cluster, pytest.mark.timeout(1800)]
 PICTURES = SCREENS / "kubernetes"
