@@ -22,6 +22,7 @@ from queuecontroller.cluster.setup.rbac import (
     documents,
     job_resources,
     lease_rules,
+    placeholder_rules,
     webhook_rules,
 )
 from queuecontroller.cluster.setup.user_roles import user_roles
@@ -29,8 +30,13 @@ from queuecontroller.cluster.setup.user_roles import user_roles
 HEAD = "# Made by packaging/generate/rights.py from queuecontroller/cluster/setup/rbac.py: change it there, then `make chart`.\n"
 
 
-def text(namespace: str = "sluice", account: str = "sluice-queue", beside: bool = False) -> str:
-    made = documents(namespace, account, beside)
+def text(
+    namespace: str = "sluice",
+    account: str = "sluice-queue",
+    beside: bool = False,
+    placeholders: bool = False,
+) -> str:
+    made = documents(namespace, account, beside, placeholders)
     return HEAD + yaml.safe_dump_all(made, sort_keys=False, width=120, explicit_start=True)
 
 
@@ -41,6 +47,7 @@ def rules() -> str:
         "cluster": cluster_rules(),
         "agent": agent_rules(),
         "namespace": lease_rules(),
+        "placeholders": placeholder_rules(),
         "beside": beside_rules(),
         "besideNamespace": lease_rules(beside=True),
         "webhooks": webhook_rules(),
@@ -61,6 +68,9 @@ def main() -> None:
     parser.add_argument("--rules", action="store_true", help="the rules alone, for the chart")
     parser.add_argument("--users", action="store_true", help="the roles for users of queues")
     parser.add_argument("--beside", action="store_true", help="for mode beside")
+    parser.add_argument(
+        "--placeholders", action="store_true", help="with autoscaling.requests = pods"
+    )
     given = parser.parse_args()
     if given.rules:
         sys.stdout.write(rules())
@@ -68,7 +78,7 @@ def main() -> None:
     if given.users:
         sys.stdout.write(users())
         return
-    sys.stdout.write(text(given.namespace, given.account, given.beside))
+    sys.stdout.write(text(given.namespace, given.account, given.beside, given.placeholders))
 
 
 if __name__ == "__main__":

@@ -18,16 +18,19 @@ from typing import Any, Final
 from queuecontroller.cluster import beside_kueue
 from queuecontroller.cluster.admissionchecks.provisioner import CONFIGS
 from queuecontroller.cluster.admissionchecks.requests import REQUESTS
+from queuecontroller.cluster.autoscaling.scale_down import ANNOTATIONS
 from queuecontroller.cluster.beside_kueue import Beside
 from queuecontroller.cluster.cache.claims import KINDS as CLAIM_KINDS
 from queuecontroller.cluster.cache.job_context import FOLLOWED, FRAMEWORKS
 from queuecontroller.cluster.cache.kinds import (
     BUDGETS,
+    CAPACITY_PROVIDERS,
     CRDS,
     ELASTIC_PODS,
     MANAGED,
     MANAGED_PODS,
     OBJECTS,
+    ORCHESTRATORS,
     PLACED_PODS,
     RUNTIMES,
     TOPOLOGIES,
@@ -59,6 +62,7 @@ from queuecontroller.cluster.session import Session
 from queuecontroller.frameworks.names import QUEUE_NAME
 from queuecontroller.frameworks.table import OfRuntime
 from queuecontroller.kueueapi import GROUP
+from queuecontroller.scheduler.model.compatibility import Feature
 from queuecontroller.state.shell import Shell
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.decoding import Decoder
@@ -249,7 +253,8 @@ class Controller:
             return
         log.info("following nodes and the pods on them")
         self._node_context.ground.missing_input = "the nodes and the pods on them"
-        self._follow(NODES, read=slim_node, changed=self._node_changed)
+        noted = ANNOTATIONS if self._plan.autoscaling is not None else ()
+        self._follow(NODES, (), partial(slim_node, annotations=noted), self._node_changed)
         if self._pods is None:
             self._follow(PODS, ON_NODES, slim_pod, self._pod_changed)
             self._follow(PODS, (("labelSelector", f"{PLACED_PODS}=true"),))
@@ -400,7 +405,9 @@ class Controller:
         policy = self._plan.policy
         wanted = [one for one in FOLLOWED if policy.wants(FRAMEWORKS[one])]
         trains = any(isinstance(FRAMEWORKS[one].pods, OfRuntime) for one in wanted)
-        return [*wanted, *(RUNTIMES if trains else ()), REQUESTS]
+        dynamic = Feature.DYNAMIC_QUOTA in policy.features
+        more = (CAPACITY_PROVIDERS, ORCHESTRATORS) if dynamic else ()
+        return [*wanted, *(RUNTIMES if trains else ()), REQUESTS, *more]
 
     def _is_followed(self, kind: Resource) -> bool:
         follower = self._followers.get((kind, ()))

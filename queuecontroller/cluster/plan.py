@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from queuecontroller.cluster.autoscaling.node_requests import Autoscaling
 from queuecontroller.cluster.cache.node_context import NodeContext
 from queuecontroller.cluster.cache.objects import Document, ObjectCache
 from queuecontroller.cluster.cache.pod_scheduling import PodScheduling
@@ -50,6 +51,8 @@ class Plan:
     """True if all of Kueue's events are recorded, even if conditions say the same."""
     report_s: float = 5.0
     """Seconds between two reports of a node."""
+    autoscaling: Autoscaling | None = None
+    """Requests for new nodes; None: none are made. They need the extender."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,13 +15,21 @@ from typing import Final
 
 from queuecontroller.cluster.admissionchecks.provisioner import CONFIGS, Provisioner
 from queuecontroller.cluster.admissionchecks.requests import REQUESTS
+from queuecontroller.cluster.autoscaling.node_requests import Autoscaling, NodeRequests
+from queuecontroller.cluster.autoscaling.objects import Owner
+from queuecontroller.cluster.autoscaling.pending import PendingGpus
+from queuecontroller.cluster.autoscaling.scale_down import ROUNDS, ScaleDownHints
 from queuecontroller.cluster.cache.claims import KINDS as CLAIM_KINDS
 from queuecontroller.cluster.cache.job_context import KINDS as JOBS
 from queuecontroller.cluster.cache.job_context import SETS
 from queuecontroller.cluster.cache.kinds import (
+    CAPACITY_PROVIDERS,
     CHECKS,
+    CLUSTER_QUEUES,
+    COHORTS,
     LIMIT_RANGES,
     OBJECTS,
+    ORCHESTRATORS,
     POD_CLASSES,
     PRIORITY_CLASSES,
     RUNTIMES,
@@ -30,10 +38,12 @@ from queuecontroller.cluster.cache.kinds import (
 from queuecontroller.cluster.cache.mirror import Mirror
 from queuecontroller.cluster.cache.objects import Document, key_of, labels_of, split_key
 from queuecontroller.cluster.dispatch import Dispatcher, Handler
+from queuecontroller.cluster.leader.holder import LEASE
 from queuecontroller.cluster.plan import Followed, Leadership, Plan
 from queuecontroller.cluster.podplacement.extender_service import ExtenderService
 from queuecontroller.cluster.podplacement.queued_pods import sharing_of
 from queuecontroller.cluster.podwebhooks.node_annotations import NodeFacts
+from queuecontroller.cluster.reconcilers.dynamic_quota import DynamicQuota
 from queuecontroller.cluster.reconcilers.failing_nodes import FailingNodes
 from queuecontroller.cluster.reconcilers.owners import Reconcilers
 from queuecontroller.cluster.reconcilers.priorities import Priorities
@@ -51,7 +61,7 @@ from queuecontroller.scheduler.model.reasons import (
     WAIT_FOR_SCHEDULING,
     WAIT_FOR_START,
 )
-from queuecontroller.state.book import Book
+from queuecontroller.state.book import Book, Sharing
 from queuecontroller.state.failed_nodes import node_failed
 from queuecontroller.state.nodes.nodes_room import Cordon
 from queuecontroller.state.nodes.sessions import SECOND_NS
@@ -143,6 +153,9 @@ class Session:
         self.priorities = Priorities(
             self.reconcilers.workload_actions, may_write, self.reconcilers.work_queue.add
         )
+        self.dynamic_quota = DynamicQuota(
+            cache, client, may_write, lambda: self.shell.now_ns(), plan.policy.features
+        )
         self.retention = RetentionSweeper(
             self.reconcilers.workload_actions, may_write, lambda: self.shell.now_ns() / SECOND_NS
         )
@@ -169,6 +182,22 @@ class Session:
                 cache,
                 self._record_preempted if plan.displaces else None,
             )
+        self.node_requests: NodeRequests | None = None
+        """Requests for new nodes; None: the plan has none."""
+        self.scale_down_hints: ScaleDownHints | None = None
+        if (given := plan.autoscaling) is not None and self.extender and queued_shares is not None:
+            self.node_requests = self._make_node_requests(
+                given, client, followed, leadership, (self.extender, queued_shares)
+            )
+            if given.scale_down_hints:
+                self.scale_down_hints = ScaleDownHints(
+                    self.shell,
+                    client,
+                    given.templates,
+                    lambda: {key_of(one): one for one in cache.all_of(NODES)},
+                    lambda: may_write() and self._knows_holders(),
+                    given.every_s * ROUNDS,
+                )
         self._node_facts: NodeFacts | None = None
         if plan.sharing is not None and plan.register_nodes:
             self._node_facts = NodeFacts(self.shell, client, plan.sharing, may_write)
@@ -177,6 +206,46 @@ class Session:
         self._waiting = WaitingReasons()
         self._dispatcher = Dispatcher(self._handlers())
         self._began = False
+
+    def _make_node_requests(
+        self,
+        settings: Autoscaling,
+        client: ApiClient,
+        followed: Followed,
+        leadership: Leadership,
+        sharing: tuple[ExtenderService, Sharing],
+    ) -> NodeRequests:
+        extender, queued = sharing
+        served = self._plan.sharing.rules.served if self._plan.sharing is not None else frozenset()
+
+        def is_plain(pod: Document) -> bool:
+            return pod["spec"].get("schedulerName") in served and extender.is_plain(pod)
+
+        pending = PendingGpus(
+            self.shell.book,
+            followed.nodes.ground,
+            queued.asks,
+            queued.defaults,
+            followed.gpu_pods.all,
+            is_plain,
+        )
+        return NodeRequests(
+            self.shell,
+            client,
+            settings,
+            Owner(LEASE, leadership.cluster_id, self._plan.namespace),
+            pending,
+            leadership.may_write,
+            self.recorder.record,
+            lambda key: self._cache.get(WORKLOADS, key),
+            self._knows_holders,
+        )
+
+    def _knows_holders(self) -> bool:
+        """True once all nodes, and all pods that hold GPUs, are known."""
+        extender = self.extender
+        missing = self._node_context.ground.missing_input
+        return extender is not None and extender.has_all_pods and not missing
 
     def _follow_scheduling(self) -> None:
         """Note which admitted workloads have all their pods on nodes, from now on."""
@@ -221,6 +290,7 @@ class Session:
         self.provisioner.add_all()
         self.retention.add_all()
         self.priorities.add_all()
+        self.dynamic_quota.add_all()
         log.info(
             "deciding, term %d: %d workloads", self.term, len(self.shell.book.workloads.records)
         )
@@ -229,11 +299,15 @@ class Session:
             group.create_task(self.workloads.work_queue.run())
             for one in (
                 *(self.queues, self.reconcilers, self.provisioner),
-                *(self.retention, self.priorities),
+                *(self.retention, self.priorities, self.dynamic_quota),
             ):
                 group.create_task(one.work_queue.run())
             if self.extender is not None:
                 group.create_task(self.extender.run())
+            if self.node_requests is not None:
+                group.create_task(self.node_requests.run())
+            if self.scale_down_hints is not None:
+                group.create_task(self.scale_down_hints.run())
             if self._node_facts is not None:
                 group.create_task(self._node_facts.run())
             group.create_task(self.recorder.run())
@@ -340,6 +414,8 @@ class Session:
         priorities = self.priorities
         table[PRIORITY_CLASSES] = (*table[PRIORITY_CLASSES], priorities.class_changed)
         table[POD_CLASSES] = (*table[POD_CLASSES], priorities.any_class_changed)
+        for kind in (CAPACITY_PROVIDERS, ORCHESTRATORS, CLUSTER_QUEUES, COHORTS):
+            table[kind] = (*table.get(kind, ()), self.dynamic_quota.changed)
         table[CHECKS] = (
             partial(self._object_changed, CHECKS),
             lambda key, document: self.queues.add_all(),

@@ -54,7 +54,7 @@ def on_create(
         case Holding.SUSPEND:
             change.put(fw.suspend, True)
             if is_elastic(document):
-                for pod in _elastic_templates(fw, change.document):
+                for pod in elastic_templates(fw, change.document):
                     gate = {"name": names.ELASTIC_GATE}
                     _append(change, (*pod, "spec", "schedulingGates"), gate)
             if at(document, _LAUNCHER_WORKS) is True and _is_mapping(document, _MPI_WORKERS):
@@ -133,7 +133,8 @@ def _templates(fw: Framework, document: Document) -> list[Path]:
     return [(*of, "workerTemplate"), *([leader] if at(document, leader) is not ABSENT else [])]
 
 
-def _elastic_templates(fw: Framework, document: Document) -> list[Path]:
+def elastic_templates(fw: Framework, document: Document) -> list[Path]:
+    """Paths of the pod templates whose pods are gated one by one."""
     if not isinstance(fw.pods, RayGroups):
         return [("spec", "template")]
     groups = at(document, (*fw.pods.at, "workerGroupSpecs"))

@@ -30,6 +30,7 @@ from queuecontroller.frameworks.actions import (
     refusal,
 )
 from queuecontroller.frameworks.annotations.gates import fewer_gates
+from queuecontroller.frameworks.clusters import clusters_made, counts_made
 from queuecontroller.frameworks.comparing import (
     alike,
     counts_of,
@@ -104,6 +105,9 @@ class Setting:
     group_document: Document | None = None
     """That owner."""
 
+    clusters: Sequence[Document] = ()
+    """RayClusters that an elastic RayJob or RayService made. Their autoscalers resize them, not the
+    job's own fields, and while a service is upgraded there are two."""
     made_jobs_active: Callable[[], bool] = field(default=lambda: False)
     """True if Jobs that the job made still have pods; its own status may not count these."""
 
@@ -342,7 +346,7 @@ class _Job:
     def wanted(self) -> dict[str, Any]:
         was = before_start(self.document)
         runtime = self.around.runtime
-        return workload_of(
+        made = workload_of(
             self.fw,
             was,
             queue=effective_queue(self.fw, was, self.around),
@@ -350,7 +354,13 @@ class _Job:
             labels_to_copy=self.around.labels_to_copy,
             longest_name=self.around.longest_name,
             runtime=runtime,
+            made=clusters_made(self.around.clusters),
         )
+        if self.around.clusters:
+            counts = self.counts()
+            for one in made["spec"]["podSets"]:
+                one["count"] = counts[one["name"]]
+        return made
 
     def take_over(self, workload: Document) -> list[Action]:
         """Adopt a prebuilt Workload."""
@@ -391,6 +401,8 @@ class _Job:
         if smaller or not holds(workload, reasons.QUOTA_RESERVED):
             return [self.recount(workload, mine)]
         if self.suspended:
+            if holds(workload, reasons.EVICTED):
+                return []  # It is resized when its quota is free.
             return [DeleteWorkload("the job requests more pods than it was granted")]
         made = self.wanted()
         place = at(workload, ("metadata", "namespace")), at(workload, ("metadata", "name"))
@@ -414,7 +426,9 @@ class _Job:
 
     def counts(self) -> dict[str, int]:
         was = before_start(self.document)
-        return {one["name"]: one["count"] for one in pod_sets(self.fw, was, self.around.runtime)}
+        sets = pod_sets(self.fw, was, self.around.runtime)
+        found = {one["name"]: one["count"] for one in sets}
+        return {**found, **counts_made(self.around.clusters, found)}
 
     def recount(self, workload: Document, counts: Mapping[str, int]) -> Action:
         known = pod_sets_of(workload)

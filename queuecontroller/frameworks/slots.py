@@ -408,7 +408,7 @@ def _spark(reader: Reader, at: Path) -> list[Slot]:
     found = []
     for role, container in (("driver", "spark-kubernetes-driver"), ("executor", "executor")):
         one = spec.child(role)
-        count = 1 if role == "driver" else one.whole("instances", 0, least=0)
+        count = 1 if role == "driver" else _executors(reader, spec, one)
         places = _flat_places((*at, "spec", role))
         if spec.has("nodeSelector"):  # then the roles must not have one
             places = Places(
@@ -422,6 +422,17 @@ def _spark(reader: Reader, at: Path) -> list[Slot]:
             _update(template["spec"], "nodeSelector", spec.labels("nodeSelector"))
         found.append(Slot(role, count, template, places, of_template=False))
     return found
+
+
+def _executors(reader: Reader, spec: Reader, executor: Reader) -> int:
+    """Executors that count: the most that an application with dynamic allocation may have, if its
+    annotation states that it is elastic."""
+    count = executor.whole("instances", 0, least=0)
+    dynamic = spec.child("dynamicAllocation")
+    noted = reader.child("metadata").child("annotations").raw(names.ELASTIC)
+    if noted == "true" and dynamic.raw("enabled") is True:
+        count = max(count, dynamic.whole("maxExecutors", 0, least=0))
+    return count
 
 
 def _overhead_factor(spec: Reader) -> Fraction:

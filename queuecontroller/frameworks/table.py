@@ -292,6 +292,7 @@ FRAMEWORKS: Final[tuple[Framework, ...]] = (
             ("status", "jobDeploymentStatus"),
             ("Initializing", "Running", "Waiting", "Retrying", "Suspending"),
         ),
+        elastic=True,
     ),
     Framework(
         name="ray.io/raycluster",
@@ -317,6 +318,7 @@ FRAMEWORKS: Final[tuple[Framework, ...]] = (
         managed_by=_SPEC_MANAGED,
         ready=Holds(("Ready",)),
         active=Holds(("Ready",)),
+        elastic=True,
     ),
     Framework(
         name="workload.codeflare.dev/appwrapper",

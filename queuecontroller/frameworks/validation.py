@@ -15,8 +15,8 @@ from queuecontroller.frameworks import names
 from queuecontroller.frameworks.annotations.gates import gate_problems
 from queuecontroller.frameworks.annotations.ready_timeouts import timeout_problems
 from queuecontroller.frameworks.annotations.topology import spread_problems, topology_problems
-from queuecontroller.frameworks.creating import resizing
-from queuecontroller.frameworks.patches import ABSENT, Document, at
+from queuecontroller.frameworks.creating import elastic_templates, resizing
+from queuecontroller.frameworks.patches import ABSENT, Document, Path, at
 from queuecontroller.frameworks.reconcile import ALONE, Setting, is_elastic, is_managed
 from queuecontroller.frameworks.slots import Slot, slots
 from queuecontroller.frameworks.starting import is_suspended
@@ -79,8 +79,10 @@ def _own_problems(fw: Framework, document: Document, around: Setting) -> Iterato
     yield from head.problems
     if isinstance(fw.pods, RayGroups):
         yield from _ray_problems(fw, document, fw.pods)
-        if fw.kind == "RayService" and around.fixed_upgrades:
+        if fw.kind == "RayService" and around.fixed_upgrades and not is_elastic(document):
             yield from _upgrade_problems(document)
+    if fw.kind == "SparkApplication":
+        yield from _allocation_problems(document)
     if fw.kind == "Job":
         yield from _parallelism_problems(document)
     if fw.holding is Holding.GATE:
@@ -136,7 +138,8 @@ def _upgrade_problems(document: Document) -> Iterator[Problem]:
     strategy = at(document, ("spec", "upgradeStrategy", "type"))
     if strategy != "None":
         what = "an upgrade would start a second cluster, which has no quota"
-        yield Problem("spec.upgradeStrategy.type", what, "write None")
+        fix = f"write None, or set the annotation {names.ELASTIC} to true"
+        yield Problem("spec.upgradeStrategy.type", what, fix)
 
 
 def _two_clusters(document: Document, groups: RayGroups) -> Iterator[Problem]:
@@ -145,6 +148,20 @@ def _two_clusters(document: Document, groups: RayGroups) -> Iterator[Problem]:
     if selector not in (ABSENT, None, {}) and isinstance(at(document, groups.at), Mapping):
         what = "a queued RayJob has a cluster of its own"
         yield Problem("spec.clusterSelector", what, "remove it, or spec.rayClusterSpec")
+
+
+def _allocation_problems(document: Document) -> Iterator[Problem]:
+    """Problems of a SparkApplication whose number of executors changes while it runs."""
+    dynamic = at(document, ("spec", "dynamicAllocation"))
+    if at(dynamic, ("enabled",)) is not True:
+        return
+    if _annotation(document, names.ELASTIC) != "true":
+        what = "a queued application gets more executors only if it is elastic"
+        fix = f"set the annotation {names.ELASTIC} to true"
+        yield Problem("spec.dynamicAllocation.enabled", what, fix)
+    elif type(at(dynamic, ("maxExecutors",))) is not int:
+        what = "is missing: as many executors count for its quota"
+        yield Problem("spec.dynamicAllocation.maxExecutors", what, "add it")
 
 
 def _parallelism_problems(document: Document) -> Iterator[Problem]:
@@ -212,6 +229,8 @@ def _changes(
     if fw.holding is Holding.SUSPEND:
         if not is_suspended(fw, document):
             yield from _fixed(document, old)
+            if is_elastic(document) and is_elastic(old):
+                yield from _ungated(fw, document, old)
         elif before and not after and around.default_queue:
             what = "cannot be removed where there is a LocalQueue named default"
             yield Problem(f"metadata.labels[{names.QUEUE_NAME}]", what, "name another queue")
@@ -242,6 +261,23 @@ def _fixed(document: Document, old: Document) -> Iterator[Problem]:
     if bool(known) != bool(wanted):
         what = "cannot be " + ("removed" if known else "added") + " while it runs"
         yield Problem(f"metadata.labels[{names.PRIORITY_CLASS}]", what, _SUSPEND)
+
+
+def _ungated(fw: Framework, document: Document, old: Document) -> Iterator[Problem]:
+    """Pod templates of an elastic job that have lost the gate by which their pods wait for quota,
+    as by a written list of groups that replaces the one that the job was started with."""
+    if not all(_has_gate(old, pod) for pod in elastic_templates(fw, old)):
+        return
+    for pod in elastic_templates(fw, document):
+        if not _has_gate(document, pod):
+            where = ".".join(map(str, (*pod, "spec", "schedulingGates")))
+            what = f"has no gate {names.ELASTIC_GATE}: its pods would run without quota"
+            yield Problem(where, what, "keep the gate")
+
+
+def _has_gate(document: Document, pod: Path) -> bool:
+    gates = at(document, (*pod, "spec", "schedulingGates"))
+    return isinstance(gates, list) and {"name": names.ELASTIC_GATE} in gates
 
 
 def _label(document: Document, key: str) -> str:

@@ -228,8 +228,10 @@ def workload_of(
     labels_to_copy: Sequence[str] = (),
     longest_name: int = names.LONGEST_NAME,
     runtime: Runtime = None,
+    made: str = "",
 ) -> dict[str, Any]:
-    """A job's Workload. `priority` is the value of its class, if known. Raises ManifestError."""
+    """A job's Workload. `priority` is the value of its class, if known; `made` is added to what
+    distinguishes the slices of an elastic job. Raises ManifestError."""
     head = Reader(document).child("metadata")
     labels, annotations = head.labels("labels"), head.labels("annotations")
     uid = head.text("uid")
@@ -242,7 +244,7 @@ def workload_of(
     extra = ""
     if fw.elastic and annotations.get(names.ELASTIC) == "true":  # its slices have different names
         noted[names.ELASTIC] = "true"
-        extra = str(head.whole("generation", most=1 << 62) or "")
+        extra = str(head.whole("generation", most=1 << 62) or "") + made
     metadata: dict[str, Any] = {
         "name": workload_name(fw, document, extra=extra, longest=longest_name),
         "namespace": head.text("namespace", "default"),

@@ -8,7 +8,6 @@ from typing import Final
 from queuecontroller.kueueapi.fields import (
     AGE,
     LABEL_KEY,
-    NAME,
     NEW,
     OLD,
     Column,
@@ -21,7 +20,12 @@ from queuecontroller.kueueapi.fields import (
     Whole,
     fields,
 )
-from queuecontroller.kueueapi.shared_fields import CONDITIONS, OBJECT_NAME, RESOURCE
+from queuecontroller.kueueapi.shared_fields import (
+    CONDITIONS,
+    OBJECT_NAME,
+    OBJECT_REFERENCE,
+    RESOURCE,
+)
 
 ADMISSION_CHECK: Final = Kind(
     "AdmissionCheck",
@@ -44,16 +48,7 @@ ADMISSION_CHECK: Final = Kind(
                     ),
                 ),
                 parameters=Field(
-                    "An object with parameters for that controller.",
-                    fields(
-                        apiGroup=Field("Group of the object.", OBJECT_NAME, required=True),
-                        kind=Field(
-                            "Kind of the object.",
-                            Text(r"^[A-Za-z]([-A-Za-z0-9]*[A-Za-z0-9])?$", 63),
-                            required=True,
-                        ),
-                        name=Field("Name of the object.", Text(NAME, 63), required=True),
-                    ),
+                    "An object with parameters for that controller.", OBJECT_REFERENCE
                 ),
                 retryDelayMinutes=Field(
                     "Not used. v1beta2 does not have it.",

@@ -27,7 +27,7 @@ from queuecontroller.kueueapi.fields import (
     Version,
     Whole,
 )
-from queuecontroller.kueueapi.table import GROUP, KINDS
+from queuecontroller.kueueapi.table import ALPHA_KINDS, GROUP, KINDS
 
 CONVERT_PATH: Final = "/convert"
 VALIDATE_PATH: Final = "/validate"
@@ -71,7 +71,7 @@ class Webhook:
 
 
 def definitions(webhook: Webhook) -> list[Schema]:
-    return [definition(kind, webhook) for kind in KINDS.values()]
+    return [definition(kind, webhook) for kind in (*KINDS.values(), *ALPHA_KINDS)]
 
 
 def validation(webhook: Webhook, unless_by: str = "") -> Schema:
@@ -130,20 +130,26 @@ def definition(kind: Kind, webhook: Webhook) -> Schema:
             "group": GROUP,
             "names": names,
             "scope": "Namespaced" if kind.namespaced else "Cluster",
-            "conversion": {
-                "strategy": "Webhook",
-                "webhook": {
-                    "clientConfig": webhook.client(CONVERT_PATH),
-                    "conversionReviewVersions": ["v1"],
-                },
-            },
+            **({"conversion": _conversion(webhook)} if len(kind.versions) > 1 else {}),
             "versions": [_version(kind, version) for version in kind.versions],
         },
     }
 
 
+def _conversion(webhook: Webhook) -> Schema:
+    return {
+        "strategy": "Webhook",
+        "webhook": {
+            "clientConfig": webhook.client(CONVERT_PATH),
+            "conversionReviewVersions": ["v1"],
+        },
+    }
+
+
 def _version(kind: Kind, version: Version) -> Schema:
-    schema = _fields(kind.fields, version)
+    """A version of a kind; the only one has the newest form of the fields that others have too."""
+    stored = kind.versions[-1]
+    schema = _fields(kind.fields, STORED if version is stored else version)
     schema["description"] = kind.text
     schema["properties"] = {
         "apiVersion": {"type": "string", "description": "Group and version of this form."},
@@ -154,26 +160,26 @@ def _version(kind: Kind, version: Version) -> Schema:
     made: Schema = {
         "name": str(version),
         "served": True,
-        "storage": version is STORED,
+        "storage": version is stored,
         "schema": {"openAPIV3Schema": schema},
     }
-    if version is not STORED:
+    if version is not stored:
         made["deprecated"] = True
         made["deprecationWarning"] = f"{GROUP}/{version} {kind.name}: write {GROUP}/{STORED}"
     if kind.has_status:
         made["subresources"] = {"status": {}}
     if kind.columns:
-        made["additionalPrinterColumns"] = [_column(one, version) for one in kind.columns]
+        old = version is not stored
+        made["additionalPrinterColumns"] = [_column(one, old) for one in kind.columns]
     return made
 
 
-def _column(column: Column, version: Version) -> Schema:
-    old = version is not STORED and column.old_path
+def _column(column: Column, old: bool) -> Schema:
     made: Schema = {
         "name": column.name,
         "type": column.type,
         "description": column.text,
-        "jsonPath": column.old_path if old else column.path,
+        "jsonPath": column.old_path if old and column.old_path else column.path,
     }
     return {**made, "priority": 1} if column.wide else made
 

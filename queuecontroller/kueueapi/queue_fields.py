@@ -25,6 +25,7 @@ from queuecontroller.kueueapi.fields import (
 from queuecontroller.kueueapi.shared_fields import (
     ADMISSION_SCOPE,
     CONDITIONS,
+    EFFECTIVE_QUOTAS,
     FAIR_SHARING,
     LABEL_MAP,
     LABEL_SELECTOR,
@@ -215,6 +216,7 @@ CLUSTER_QUEUE: Final = Kind(
                     "Number of admitted Workloads that have not finished.", WORKLOADS
                 ),
                 fairSharing=Field("Its current share.", fields(weightedShare=WEIGHTED_SHARE)),
+                effectiveQuotas=EFFECTIVE_QUOTAS,
             ),
         ),
     ),
@@ -343,7 +345,10 @@ COHORT: Final = Kind(
         ),
         status=Field(
             "The observed state.",
-            fields(fairSharing=Field("Its current share.", fields(weightedShare=WEIGHTED_SHARE))),
+            fields(
+                fairSharing=Field("Its current share.", fields(weightedShare=WEIGHTED_SHARE)),
+                effectiveQuotas=EFFECTIVE_QUOTAS,
+            ),
         ),
     ),
     short_names=("co",),

@@ -151,6 +151,31 @@ RESOURCE_GROUPS: Final = Field(
     ),
 )
 
+OBJECT_REFERENCE: Final = fields(
+    apiGroup=Field("Group of the object.", OBJECT_NAME, required=True),
+    kind=Field(
+        "Kind of the object.",
+        Text(r"^[A-Za-z]([-A-Za-z0-9]*[A-Za-z0-9])?$", 63),
+        required=True,
+    ),
+    name=Field("Name of the object.", Text(NAME, 63), required=True),
+)
+EFFECTIVE_QUOTAS: Final = Field(
+    "Quotas that count instead of those in `spec`, with DynamicQuotaOrchestration.",
+    fields(
+        orchestratorRef=Field(
+            "The object whose controller has set them.",
+            fields(
+                apiGroup=Field("Group of the object.", OBJECT_NAME, required=True),
+                kind=Field("Kind of the object.", Text(longest=63), required=True),
+                name=Field("Name of the object.", OBJECT_NAME, required=True),
+            ),
+            required=True,
+        ),
+        resourceGroups=RESOURCE_GROUPS,
+    ),
+)
+
 WORKLOADS: Final = Whole(0)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+from queuecontroller.kueueapi.alpha_fields import CAPACITY_PROVIDER, DYNAMIC_QUOTA_ORCHESTRATOR
 from queuecontroller.kueueapi.check_fields import (
     ADMISSION_CHECK,
     MULTIKUEUE_CLUSTER,
@@ -43,3 +44,5 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
         )
     }
 )
+ALPHA_KINDS: Final = (CAPACITY_PROVIDER, DYNAMIC_QUOTA_ORCHESTRATOR)
+"""Kinds of which there is one version, without conversion and webhook."""

@@ -224,6 +224,31 @@ class ExtenderSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class AutoscalingSettings:
+    """[autoscaling]: new nodes for pending GPU shares, requested from Cluster Autoscaler or
+    Karpenter; requires extender.callers."""
+
+    requests: str = _choice("none", "none", "pods", "provisioning-requests")
+    """none: none are requested. pods: a placeholder pod for each new node, which never runs, for
+    either autoscaler. provisioning-requests: a ProvisioningRequest for each, for Cluster
+    Autoscaler."""
+    templates: str = _path()
+    """YAML file with a Node for each kind of node that can be created (docs/queue/autoscaling.md).
+    """
+    provisioning_class: str = "best-effort-atomic-scale-up.autoscaling.x-k8s.io"
+    """provisioningClassName of the ProvisioningRequests."""
+    max_nodes: int = _number(20, 1, 1000)
+    """New nodes requested at a time, over all templates."""
+    waits_s: float = _number(15.0, 0.0, 86_400.0)
+    """Seconds for which a share is pending before a node is requested for it."""
+    every_s: float = _number(10.0, 1.0, 3600.0)
+    """Seconds between two calculations; at most 10 nodes are requested in each."""
+    scale_down_hints: bool = False
+    """Annotate the templates' nodes so that an autoscaler does not drain one whose GPU shares fit
+    nowhere else: `sluice.dev/scale-down`, and the autoscalers' own annotations."""
+
+
+@dataclass(frozen=True, slots=True)
 class NodeSettings:
     """[nodes]: timeouts of nodes that do not report."""
 
@@ -305,6 +330,7 @@ class Settings:
     kubernetes: KubernetesSettings = field(default_factory=KubernetesSettings)
     shares: SharesSettings = field(default_factory=SharesSettings)
     extender: ExtenderSettings = field(default_factory=ExtenderSettings)
+    autoscaling: AutoscalingSettings = field(default_factory=AutoscalingSettings)
     nodes: NodeSettings = field(default_factory=NodeSettings)
     engine: EngineOptions = field(default_factory=EngineOptions)
     placement: PlacementSettings = field(default_factory=PlacementSettings)
@@ -394,6 +420,7 @@ def _check_together(settings: Settings) -> list[str]:
     problems += _check_mode(settings)
     problems += check_page(settings.page, split_address)
     problems += _check_extender(settings)
+    problems += _check_autoscaling(settings)
     if settings.nodes.report_s * 2 > settings.nodes.lease_s:
         problems.append(
             f"nodes.report_s: {settings.nodes.report_s:g} is more than half of nodes.lease_s"
@@ -435,6 +462,20 @@ def _check_extender(settings: Settings) -> list[str]:
             split_address(given.own_address)
     except ValueError as error:
         problems.append(f"extender.own_address: {error}")
+    return problems
+
+
+def _check_autoscaling(settings: Settings) -> list[str]:
+    given, problems = settings.autoscaling, []
+    if given.requests == "none":
+        return []
+    if not given.templates:
+        problems.append("autoscaling.templates: is missing; autoscaling.requests requires it")
+    if not settings.extender.callers:
+        problems.append(
+            "autoscaling.requests: requires extender.callers: nodes are requested for GPU shares"
+            " that the extender places"
+        )
     return problems
 
 

@@ -68,6 +68,7 @@ from queuecontroller.server.config import (
 from queuecontroller.server.hami_file import rules_of
 from queuecontroller.server.metrics.exposition import render
 from queuecontroller.server.metrics.kueue import Around
+from queuecontroller.server.node_templates import autoscaling_of
 from queuecontroller.server.standalone import (
     EXIT_UNAVAILABLE,
     SWITCH_S,
@@ -237,6 +238,7 @@ async def _serve(
         beside=given.mode == "beside",
         records_all_events=given.events == "all",
         report_s=settings.nodes.report_s,
+        autoscaling=autoscaling_of(settings.autoscaling, rules.devices.nvidia),
     )
     controller = Controller(watching, writing, plan)
     web = [

@@ -152,6 +152,8 @@ class Book:
         )
         self.desk = NodeService(self.nodes, self.workloads, self.journal, settings.requeue_lost)
         self.applying = Applying(self.catalogue, self.workloads, settings.most_per_user)
+        self.new_nodes: Mapping[WorkloadKey, str] = {}
+        """New nodes that were requested for pending workloads, in words."""
         self._new_uid = new_uid
         self._tokens: dict[str, WorkloadKey] = {}
 

@@ -14,6 +14,7 @@ from tests.bench.entries import Entry, table, write
 from tests.bench.queueing import (
     consolidation,
     hostile,
+    new_nodes,
     page,
     placement,
     queue,
@@ -33,6 +34,7 @@ PARTS = (
     "turns",
     "placement",
     "consolidation",
+    "new_nodes",
     "queue",
     "service",
     "room",
@@ -74,6 +76,8 @@ def main() -> int:
         entries += placement.run(1000 if options.quick else 4000)
     if "consolidation" in wanted:
         entries += consolidation.run(options.quick)
+    if "new_nodes" in wanted:
+        entries += new_nodes.run(options.quick)
     if "queue" in wanted:
         entries += queue.run(options.quick)
     if "service" in wanted:

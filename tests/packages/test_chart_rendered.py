@@ -605,6 +605,41 @@ def test_a_file_given_twice_or_without_effect_is_refused(tmp_path: Path) -> None
     assert "queue.kueueConfigMap: have no effect beside Kueue" in done.stderr
 
 
+NODE_TEMPLATES = """\
+kind: Node
+metadata: {name: large, annotations: {sluice.dev/gpus: '[{"memory": "80Gi"}]'}}
+status: {allocatable: {nvidia.com/gpu: "1"}}
+"""
+
+
+@needs_helm
+def test_node_templates_are_mounted_and_placeholders_get_their_right(tmp_path: Path) -> None:
+    create = {"apiGroups": [""], "resources": ["pods"], "verbs": ["create"]}
+    for requests, extra in (("none", {}), ("pods", {"queue.nodeTemplates": NODE_TEMPLATES})):
+        given = values_file(tmp_path, {"queue.nodeRequests": requests, **extra})
+        objects = rendered(*SECRETS, "queue.mode=kubernetes", files=(given,))
+        data = of(objects, "ConfigMap", "queue")["data"]
+        queue = queue_config.parse(tomllib.loads(data["queue.toml"]))
+        assert queue.autoscaling.requests == requests
+        roles = [one for one in objects if one["kind"] == "Role" and create in one["rules"]]
+        assert len(roles) == (requests == "pods")
+    templates = queue.autoscaling.templates
+    _, key = files_of(objects, "Deployment", "queue")[templates]
+    assert data[key] == NODE_TEMPLATES
+
+
+@needs_helm
+def test_requests_for_nodes_without_effect_are_refused(tmp_path: Path) -> None:
+    for settings, text in (
+        ({"queue.nodeRequests": "pods"}, "queue.nodeTemplates: is missing"),
+        ({"queue.nodeRequests": "pods", "queue.mode": "standalone"}, "queue.nodeRequests: is for"),
+    ):
+        given = values_file(tmp_path, {"queue.mode": "kubernetes", **settings})
+        done = template(*SECRETS, files=(given,))
+        assert done.returncode != 0
+        assert text in done.stderr
+
+
 @needs_helm
 def test_agents_read_hamis_files_in_every_mode(tmp_path: Path) -> None:
     given = values_file(tmp_path, {"shares.nodeConfig": NODES})

@@ -25,6 +25,7 @@ from queuecontroller.frameworks import (
     group_of,
     group_of_set,
     is_active,
+    is_elastic,
     is_managed,
     runtime_of,
 )
@@ -49,6 +50,8 @@ KINDS: Final[Mapping[Resource, Framework]] = {
 """Kinds of job that have a field to suspend them."""
 JOBS: Final = next(kind for kind in KINDS if kind.kind == "Job")
 """Kind of Jobs, which other jobs create, too."""
+RAY_CLUSTERS: Final = next(kind for kind in KINDS if kind.kind == "RayCluster")
+"""Kind of RayClusters, which RayJobs and RayServices make."""
 SETS: Final = resource_of(SET)
 """Kind of LeaderWorkerSets."""
 FOLLOWED: Final = (*KINDS, SETS, STATEFUL_SETS)
@@ -96,8 +99,24 @@ def setting(
         group_total=_size_of(made_by),
         group_owner=_reference(made_by) if made_by is not None else None,
         group_document=made_by,
+        clusters=_clusters(cache, document),
         made_jobs_active=partial(made_jobs_active, cache, document),
     )
+
+
+def _clusters(cache: ObjectCache, document: Document) -> tuple[Document, ...]:
+    """Return the RayClusters that an elastic RayJob or RayService made."""
+    if not is_elastic(document) or kind_of(document) in (RAY_CLUSTERS, JOBS):
+        return ()
+    return tuple(made_by(cache, document, RAY_CLUSTERS))
+
+
+def made_by(cache: ObjectCache, document: Document, kind: Resource) -> Iterator[Document]:
+    """Yield the objects of a kind that a job controls."""
+    namespace, uid = (document["metadata"].get(key) for key in ("namespace", "uid"))
+    for one in cache.all_of(kind):
+        if one["metadata"].get("namespace") == namespace and controller_of(one).get("uid") == uid:
+            yield one
 
 
 def made_jobs_active(cache: ObjectCache, document: Document) -> bool:

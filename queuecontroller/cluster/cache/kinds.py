@@ -6,13 +6,18 @@ from typing import Final
 
 from queuecontroller.frameworks.names import PLACED as TOPOLOGY_LABEL
 from queuecontroller.kueueapi import GROUP, KINDS
-from queuecontroller.kueueapi.fields import STORED
+from queuecontroller.kueueapi.alpha_fields import CAPACITY_PROVIDER, DYNAMIC_QUOTA_ORCHESTRATOR
+from queuecontroller.kueueapi.fields import STORED, Kind
 from sluicecommon.kubernetes.resources import NAMESPACES, Resource
 
 
 def of_kueue(kind: str) -> Resource:
     row = KINDS[kind]
     return Resource(GROUP, str(STORED), row.plural, row.name, row.namespaced)
+
+
+def _alpha(row: Kind) -> Resource:
+    return Resource(GROUP, str(row.versions[-1]), row.plural, row.name, row.namespaced)
 
 
 WORKLOADS: Final = of_kueue("Workload")
@@ -40,6 +45,8 @@ OBJECTS: Final = (
     LIMIT_RANGES,
 )
 """Kinds that the book keeps as objects; a kind comes after those that it refers to."""
+CAPACITY_PROVIDERS: Final = _alpha(CAPACITY_PROVIDER)
+ORCHESTRATORS: Final = _alpha(DYNAMIC_QUOTA_ORCHESTRATOR)
 LEASES: Final = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 CRDS: Final = Resource(
     "apiextensions.k8s.io",

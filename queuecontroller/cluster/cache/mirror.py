@@ -27,6 +27,7 @@ from queuecontroller.cluster.cache.objects import (
 )
 from queuecontroller.kueueapi.manifests.pods import NO_DEFAULTS, PodDefaults
 from queuecontroller.kueueapi.manifests.workloads import read_workload, read_workload_again
+from queuecontroller.scheduler.model.compatibility import Feature
 from queuecontroller.scheduler.model.limit_range import container_defaults
 from queuecontroller.scheduler.model.objects import (
     Admission,
@@ -50,6 +51,7 @@ from sluicecommon.reader import ManifestError, Problem, Reader, read_or_refused
 MAX_ALIKE: Final = 1024
 log = logging.getLogger(__name__)
 NOT_COUNTED: Final = -1
+WITH_EFFECTIVE_QUOTAS: Final = ("ClusterQueue", "Cohort")
 _QUOTA_CONDITIONS: Final = (QUOTA_RESERVED, ADMITTED, EVICTED, FINISHED)
 """Conditions that tell whether a workload holds quota."""
 _KEPT: Final = ("apiVersion", "kind", "spec", "value", "globalDefault")
@@ -65,10 +67,14 @@ _OTHERS_TOO: Final = (
 """Fields of a Workload that other writers may change while it is pending or runs."""
 
 
-def specified(document: Document) -> dict[str, Any]:
-    """Return the parts of an object that a user specifies: no status, nothing the API server
-    adds."""
+def specified(document: Document, dynamic_quota: bool = False) -> dict[str, Any]:
+    """Return the parts of an object that a user specifies: no status, nothing the API server adds.
+    With `dynamic_quota` the quotas are those of `status.effectiveQuotas`, if there are any."""
     found = {name: document[name] for name in _KEPT if name in document}
+    effective = (document.get("status") or {}).get("effectiveQuotas") if dynamic_quota else None
+    if effective is not None and document.get("kind") in WITH_EFFECTIVE_QUOTAS:
+        groups = effective.get("resourceGroups") or []
+        found["spec"] = {**(found.get("spec") or {}), "resourceGroups": groups}
     head: dict[str, Any] = {"name": document["metadata"]["name"]}
     for name in ("namespace", "labels"):
         if value := document["metadata"].get(name):
@@ -181,7 +187,8 @@ class Mirror:
 
     def _checked(self, kind: Resource, document: Document) -> dict[str, Any]:
         """Return an object as the book applies it. Raises ManifestError."""
-        wanted = specified(document)
+        dynamic_quota = Feature.DYNAMIC_QUOTA in self.cache.policy.features
+        wanted = specified(document, dynamic_quota)
         wanted.setdefault("apiVersion", kind.api_version)
         wanted.setdefault("kind", kind.kind)
         if wrong := [Problem(where, what) for where, what in wrong_names(wanted)]:

@@ -34,13 +34,19 @@ def is_on_a_node(pod: Mapping[str, Any]) -> bool:
     return on and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
 
 
-def slim_node(document: Mapping[str, Any]) -> dict[str, Any]:
+def slim_node(document: Mapping[str, Any], annotations: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The fields that are read, and these annotations."""
     head, status = document["metadata"], document.get("status") or {}
     kept = ("name", "uid", "resourceVersion", "labels")
     ready = [one for one in status.get("conditions") or () if one.get("type") == "Ready"]
     spec = document.get("spec") or {}
+    noted = annotations_of(document)
+    mine = {name: noted[name] for name in annotations if name in noted}
     return {
-        "metadata": {name: head[name] for name in kept if name in head},
+        "metadata": {
+            **{name: head[name] for name in kept if name in head},
+            **({"annotations": mine} if mine else {}),
+        },
         "spec": {name: spec[name] for name in ("taints", "unschedulable") if name in spec},
         "status": {"allocatable": status.get("allocatable") or {}, "conditions": ready},
     }

@@ -122,6 +122,18 @@ class ExtenderService:
     def book(self) -> Book:
         return self._shell.book
 
+    @property
+    def has_all_pods(self) -> bool:
+        """True once all pods that were bound before this leader are known."""
+        return self._has_all_pods
+
+    def is_plain(self, pod: Mapping[str, Any]) -> bool:
+        """True for a pod that is placed by the extender alone, and waits for no victims."""
+        uid, preemption = str(pod["metadata"].get("uid")), self._preemption
+        if uid in self.ledger.kept or (preemption and preemption.is_displacing_for(uid)):
+            return False
+        return not self.extender.is_queued(pod)
+
     # -- changes ----------------------------------------------------------------------------------
 
     async def run(self) -> None:

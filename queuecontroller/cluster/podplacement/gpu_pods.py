@@ -26,6 +26,8 @@ _SPEC: Final = (
     "schedulingGates",
     "terminationGracePeriodSeconds",
 )
+_UNBOUND: Final = ("nodeSelector", "tolerations", "affinity")
+"""Fields that decide which nodes are suitable, kept until the pod is bound."""
 _HEAD: Final = (
     "name",
     "namespace",
@@ -77,7 +79,11 @@ def seen(document: Document, names: ResourceNames = HAMI) -> SeenPod:
         version,
         {
             "metadata": _part(head, _HEAD),
-            "spec": {**_part(spec, _SPEC), **containers},
+            "spec": {
+                **_part(spec, _SPEC),
+                **({} if spec.get("nodeName") else _part(spec, _UNBOUND)),
+                **containers,
+            },
             "status": kept,
         },
     )

@@ -7,16 +7,18 @@ more.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Final, assert_never
 
 from queuecontroller.cluster.cache.job_context import (
     FRAMEWORKS,
     JOBS,
     KINDS,
+    RAY_CLUSTERS,
     SETS,
     above,
     kind_of,
+    made_by,
 )
 from queuecontroller.cluster.cache.kinds import IN_USE, WORKLOADS
 from queuecontroller.cluster.cache.mirror import Mirror
@@ -56,6 +58,8 @@ from sluicecommon.kubernetes.errors import ApiRefused
 from sluicecommon.kubernetes.resources import PODS, Resource
 
 WIDTH: Final = 12
+MADE: Final = (RAY_CLUSTERS, JOBS)
+"""Kinds of what an elastic RayJob or RayService makes: its clusters, and the Job that submits."""
 ORPHANED_S: Final = 1.0
 """Seconds after which a Workload without owners is looked at again while its job is still known."""
 
@@ -86,6 +90,8 @@ class Reconcilers:
         self._of_unit: dict[Unit, dict[str, None]] = {}
         self._set_of: dict[str, Unit] = {}
         """The LeaderWorkerSet that each Workload was created for."""
+        self._maker_of: dict[Unit, Unit] = {}
+        """The elastic job that made a RayCluster or a Job."""
         self._prebuilt_for: dict[str, Unit] = {}
         """Prebuilt Workloads that do not exist yet, and the units that wait for them."""
         shell.book.run_elsewhere(self)
@@ -233,8 +239,30 @@ class Reconcilers:
         again = await self._jobs.reconcile(unit, workloads)
         job = self._cache.get(*unit.reference)
         if job is not None and is_elastic(job):
-            await self._pods.ungate_elastic(unit, workloads)
+            made = self._made_by(unit, job)
+            await self._pods.ungate_elastic((unit, *made), workloads)
+        self._queue_maker(unit, job)
         return again
+
+    def _made_by(self, unit: Unit, job: Document) -> Iterator[Unit]:
+        """Yield what creates the pods of an elastic RayJob or RayService."""
+        if unit.resource not in MADE:
+            for kind in MADE:
+                for one in made_by(self._cache, job, kind):
+                    yield unit_of(kind, key_of(one))
+
+    def _queue_maker(self, unit: Unit, job: Document | None) -> None:
+        """Queue the elastic job that made a RayCluster or a Job: its size and pods are that job's;
+        also once it is deleted."""
+        if job is None:
+            if (maker := self._maker_of.pop(unit, None)) is not None:
+                self.work_queue.add(maker)
+        elif unit.resource in MADE:
+            for one in above(self._cache, job, split_key(unit.key)[0]):
+                kind = kind_of(one)
+                if kind is not None and kind not in MADE and is_elastic(one):
+                    maker = self._maker_of[unit] = unit_of(kind, key_of(one))
+                    self.work_queue.add(maker)
 
     def _workloads_of(self, unit: Unit) -> list[Document]:
         found = (self._cache.get(WORKLOADS, key) for key in list(self._of_unit.get(unit, ())))

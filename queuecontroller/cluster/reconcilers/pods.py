@@ -366,9 +366,10 @@ class Pods:
 
     # -- elastic Jobs -----------------------------------------------------------------------------
 
-    async def ungate_elastic(self, unit: Unit, workloads: Iterable[Document]) -> None:
-        """Ungate as many pods of a Job as its admitted slice has, the oldest first."""
-        pods = self.of(unit)
+    async def ungate_elastic(self, units: Iterable[Unit], workloads: Iterable[Document]) -> None:
+        """Ungate as many pods of a job as its admitted slice has, the oldest first. The pods are
+        those of the job and of what it made."""
+        pods = [pod for unit in units for pod in self.of(unit)]
         room: dict[str, int] = {}
         admitted: Document = {}
         for workload in workloads:

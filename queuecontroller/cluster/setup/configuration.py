@@ -38,7 +38,7 @@ BALANCED: Final = "TASBalancedPlacement"
 have an effect as well, and so has that of admission fair sharing, which is on."""
 NOT_SUPPORTED: Final = frozenset(
     {
-        *("ConcurrentAdmission", "ConfigurablePreemptions", "DynamicQuotaOrchestration"),
+        *("ConcurrentAdmission", "ConfigurablePreemptions"),
         *("FairSharingRefill", "FairSharingReevaluatePreemptionCandidates"),
         *("PrioritizePreemptorWorkloads", "FailureRecoveryPolicy", "CustomMetricLabels"),
         *("KueueDRADeviceFeasibility", "SchedulerLibraryIntegration"),

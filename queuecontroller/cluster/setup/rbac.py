@@ -10,12 +10,14 @@ from queuecontroller.cluster.cache.job_context import FRAMEWORKS, SETS
 from queuecontroller.cluster.cache.job_context import KINDS as JOBS
 from queuecontroller.cluster.cache.kinds import (
     BUDGETS,
+    CAPACITY_PROVIDERS,
     CHECKS,
     CLUSTER_QUEUES,
     COHORTS,
     FLAVORS,
     LOCAL_QUEUES,
     OBJECTS,
+    ORCHESTRATORS,
     RUNTIMES,
     TOPOLOGIES,
     WORKLOADS,
@@ -25,7 +27,7 @@ from queuecontroller.cluster.setup.job_webhooks import CONFIGURATION, mutating
 from queuecontroller.cluster.setup.registration import API_SERVICES, SERVICES, VISIBILITY
 from queuecontroller.cluster.status.visibility import services
 from queuecontroller.kueueapi.crds import Webhook, validation
-from queuecontroller.kueueapi.table import GROUP, KINDS
+from queuecontroller.kueueapi.table import ALPHA_KINDS, GROUP, KINDS
 from sluicecommon.kubernetes.resources import (
     NODES,
     PODS,
@@ -62,6 +64,9 @@ def cluster_rules() -> list[Rule]:
         # The provisioning check creates requests to the cluster autoscaler.
         _rule(GROUP, ["provisioningrequestconfigs"], "list", "watch"),
         _rule(GROUP, ["admissionchecks/status"], "patch"),
+        # Capacity that providers report is distributed over quotas.
+        _rule(GROUP, [CAPACITY_PROVIDERS.plural, ORCHESTRATORS.plural], "list", "watch"),
+        _rule(GROUP, [f"{ORCHESTRATORS.plural}/status"], "patch"),
         _rule(GROUP, ["workloads/finalizers"], "update"),
         _rule("autoscaling.x-k8s.io", ["provisioningrequests"], *_REQUESTED),
         _rule("autoscaling.x-k8s.io", ["provisioningrequests/finalizers"], "update"),
@@ -81,7 +86,7 @@ def cluster_rules() -> list[Rule]:
         _rule("", ["events"], "create"),
         # Topology-aware placement and other vendors' devices read nodes; quotas limit GPU shares.
         _rule("", [NODES.plural, "resourcequotas"], "list", "watch"),
-        # HAMi's register is written into annotations of nodes.
+        # HAMi's register, and hints for scaling down, are written into annotations of nodes.
         _rule("", [NODES.plural], "patch"),
         # Pods with HAMi's resource names get claims from these templates.
         _rule(RESOURCE_CLAIM_TEMPLATES.group, [RESOURCE_CLAIM_TEMPLATES.plural], "create"),
@@ -99,7 +104,7 @@ def cluster_rules() -> list[Rule]:
             ["customresourcedefinitions"],
             "get",
             "patch",
-            names=sorted(f"{one.plural}.{GROUP}" for one in KINDS.values()),
+            names=sorted(f"{one.plural}.{GROUP}" for one in (*KINDS.values(), *ALPHA_KINDS)),
         ),
         *(
             _rule(_HOOKS, [plural], "get", "patch", "delete", names=[name])
@@ -187,6 +192,13 @@ def lease_rules(beside: bool = False) -> list[Rule]:
     return rules if beside else [*rules, _rule("", [SERVICES.plural], "get", names=[VISIBILITY])]
 
 
+def placeholder_rules() -> list[Rule]:
+    """Return the rules in the controller's own namespace for placeholders of new nodes. Who may
+    create pods there may use the service accounts of the namespace, so they are for that setting
+    alone; the chart's policies restrict them to placeholders."""
+    return [_rule("", [PODS.plural], "create")]
+
+
 def _of_jobs(group: str, plurals: list[str]) -> list[Rule]:
     return [
         _rule(group, plurals, "get", "list", "watch", "patch", "delete"),
@@ -200,15 +212,21 @@ def _rule(group: str, resources: list[str], *verbs: str, names: list[str] | None
     return {**made, "resourceNames": names} if names else made
 
 
-def documents(namespace: str, account: str, beside: bool = False) -> list[dict[str, Any]]:
+def documents(
+    namespace: str, account: str, beside: bool = False, placeholders: bool = False
+) -> list[dict[str, Any]]:
     """Return roles and bindings for a service account of a namespace, for an install without the
-    chart. `beside`: for that mode."""
+    chart. `beside`: for that mode. `placeholders`: with `autoscaling.requests = pods`."""
     api = "rbac.authorization.k8s.io/v1"
     subject = {"kind": "ServiceAccount", "name": account, "namespace": namespace}
     made: list[dict[str, Any]] = []
     for kind, rules, place in (
         ("ClusterRole", beside_rules() if beside else [*cluster_rules(), *registering_rules()], {}),
-        ("Role", lease_rules(beside), {"namespace": namespace}),
+        (
+            "Role",
+            [*lease_rules(beside), *(placeholder_rules() if placeholders else ())],
+            {"namespace": namespace},
+        ),
     ):
         head = {"name": NAME, **place, "labels": {"app.kubernetes.io/part-of": "sluice"}}
         ref = {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": NAME}

@@ -12,6 +12,7 @@ Amounts are whole units of the quota, rounded up.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -20,6 +21,7 @@ from queuecontroller.gpushares.claims.cel import Device, matches, quantity
 from queuecontroller.gpushares.claims.cel_parse import CelError
 from queuecontroller.gpushares.claims.mappings import DeviceClasses, Mapped, Source
 from queuecontroller.gpushares.claims.published import Published, qualified, rounded
+from queuecontroller.scheduler.model.selectors import Toleration
 from sluicecommon.budget import Budget
 from sluicecommon.kubernetes.quantity import saturate
 from sluicecommon.reader import Problem, Reader, shown
@@ -145,13 +147,20 @@ def _amounts(
     inner = Reader(device_class, f"DeviceClass {name}", exactly.problems)
     by_class = _selectors(inner.child("spec"))
     by_request = _selectors(exactly)
+    tolerations = [
+        Toleration(
+            one.text("key"), one.text("operator", "Equal"), one.text("value"), one.text("effect")
+        )
+        for one in exactly.children("tolerations")
+    ]
     found = []
     for resource, source in mapped.sources:
         try:
             devices = [
                 one
                 for one in known.devices(source.driver)
-                if all(
+                if all(any(each.tolerates(taint) for each in tolerations) for taint in one.taints)
+                and all(
                     _is_meant(one.device, selectors, what, budget)
                     for selectors, what in (
                         ((source.selector,), "the mapping's deviceSelector"),
@@ -199,8 +208,10 @@ def _is_meant(device: Device, selectors: Sequence[str], what: str, budget: Budge
 
 def _amount(exactly: Reader, source: Source, devices: Sequence[Published], count: int) -> int:
     """Amount for one device. Raises _Uncounted."""
-    if len(devices) < count:
-        what = f"{len(devices)} published devices match, {count} are requested"
+    most = _most_on_a_node(devices)
+    if most < count:
+        where = " on one node" if most < len(devices) else ""
+        what = f"{most} published devices{where} match, {count} are requested"
         raise _NoDevice(what, "request less, or wait until they are published")
     if source.counter:
         found = [
@@ -213,6 +224,13 @@ def _amount(exactly: Reader, source: Source, devices: Sequence[Published], count
     else:
         found = _of_capacity(exactly, source, devices)
     return -(-max(0, *found) // 1000)
+
+
+def _most_on_a_node(devices: Sequence[Published]) -> int:
+    """The largest number of the devices that one node has: those of a claim are of one node."""
+    on_nodes = Counter(one.node for one in devices)
+    anywhere = on_nodes.pop("", 0)
+    return anywhere + max(on_nodes.values(), default=0)
 
 
 def _of_capacity(exactly: Reader, source: Source, devices: Sequence[Published]) -> list[int]:

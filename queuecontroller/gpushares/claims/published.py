@@ -9,9 +9,12 @@ from typing import Any, Final
 
 from queuecontroller.gpushares.claims.cel import Device, Quantity, quantity, version
 from queuecontroller.gpushares.claims.cel_parse import CelError
+from queuecontroller.scheduler.model.selectors import Taint
 
 MAX_DEVICES: Final = 128
 """Devices per slice; the limit is the one of the Kubernetes API."""
+KEEPS_AWAY: Final = ("NoSchedule", "NoExecute")
+"""Effects of a device's taint by which new claims do not get it."""
 _READ: Final = {"string": str, "int": int, "bool": bool}
 
 
@@ -34,6 +37,10 @@ class Published:
     """Name and amount, in thousandths, that the device consumes of its card's counters."""
     policies: Mapping[tuple[str, str], Policy]
     """Policies by domain and name of a capacity."""
+    node: str = ""
+    """The node that it is on; empty: it may be used from several."""
+    taints: tuple[Taint, ...] = ()
+    """Taints that keep claims from it which do not tolerate them."""
 
 
 def qualified(name: str, driver: str) -> tuple[str, str]:
@@ -69,7 +76,11 @@ def published(slices: Iterable[Mapping[str, Any]], driver: str) -> tuple[Publish
         if len(specs) != count:
             continue
         with contextlib.suppress(*_MALFORMED, CelError):
-            found += [_device(one, driver) for spec in specs for one in _devices(spec)]
+            found += [
+                _device(one, driver, str(one.get("nodeName") or spec.get("nodeName") or ""))
+                for spec in specs
+                for one in _devices(spec)
+            ]
     return tuple(found)
 
 
@@ -77,7 +88,7 @@ def _devices(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return list(spec.get("devices") or ())[:MAX_DEVICES]
 
 
-def _device(given: Mapping[str, Any], driver: str) -> Published:
+def _device(given: Mapping[str, Any], driver: str, node: str) -> Published:
     attributes: dict[str, dict[str, Any]] = {}
     for key, value in (given.get("attributes") or {}).items():
         domain, name = qualified(key, driver)
@@ -94,9 +105,13 @@ def _device(given: Mapping[str, Any], driver: str) -> Published:
         for name, counter in one["counters"].items()
     )
     shared = bool(given.get("allowMultipleAllocations"))
-    return Published(
-        Device(driver, attributes, capacity, shared), str(given["name"]), counters, policies
+    taints = tuple(
+        Taint(str(one["key"]), str(one.get("value") or ""), str(one["effect"]))
+        for one in given.get("taints") or ()
+        if one["effect"] in KEEPS_AWAY
     )
+    device = Device(driver, attributes, capacity, shared)
+    return Published(device, str(given["name"]), counters, policies, node, taints)
 
 
 def _attribute(value: Mapping[str, Any]) -> Any:

@@ -57,11 +57,15 @@ def explain(
     message: str,
     now_ns: int,
     ahead: int = 0,
+    new_nodes: str = "",
 ) -> Explanation:
     """Explain a pending workload. `cluster_queue` is where it is queued, empty for none; `reason`
-    and `message` are those of its last evaluation; `ahead` is the number of workloads before it."""
+    and `message` are those of its last evaluation; `ahead` is the number of workloads before it.
+    `new_nodes`: those that were requested for it, in words."""
     turn = turn_of(scheduler.pending.get(cluster_queue), workload.local_queue)
     found = _explain(scheduler, workload, cluster_queue, reason, message, now_ns, ahead, turn)
+    if new_nodes and reason in NO_ROOM:
+        found = replace(found, ways=(wording.requested(new_nodes), *found.ways))
     return replace(found, turn=turn)
 
 

@@ -173,6 +173,10 @@ def moved(moves: Sequence[RoomMove]) -> str:
     return " and ".join(texts)
 
 
+def requested(new_nodes: str) -> str:
+    return f"it had {new_nodes}, requested from the autoscaler"
+
+
 def backing_off(seconds: float, count: int) -> str:
     return f"{seconds:.0f} s went by: it backs off after {count} attempts"
 

@@ -32,6 +32,7 @@ class Feature(StrEnum):
     EACH_NODE = "TASNodeFeasibilityForAllLevels"
     PARTIAL_SLICES = "TASPartialSlices"
     SPREADING = "TASTopologySpreading"
+    DYNAMIC_QUOTA = "DynamicQuotaOrchestration"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +77,8 @@ DIFFERENCES: Final = (
     ),
     Difference(
         Feature.UPGRADE_STRATEGY,
-        "A queued RayService has `spec.upgradeStrategy.type: None`: an upgrade"
-        " by a second cluster runs outside of its quota",
+        "A queued RayService that is not elastic has `spec.upgradeStrategy.type: None`: an upgrade"
+        " by a second cluster would run outside of its quota",
     ),
     Difference(
         Feature.FAIR_FROM_RESERVATION,
@@ -99,6 +100,12 @@ DIFFERENCES: Final = (
         Feature.SPREADING,
         "The annotation `kueue.x-k8s.io/podset-topology-spreading` of a pod template limits the"
         " share of a service's pod sets that a domain may have before the next one is placed there",
+    ),
+    Difference(
+        Feature.DYNAMIC_QUOTA,
+        "DynamicQuotaOrchestrators distribute the capacity of CapacityProviders, and the quotas in"
+        " `status.effectiveQuotas` of ClusterQueues and Cohorts count instead of those in `spec`",
+        frozenset(),
     ),
 )
 

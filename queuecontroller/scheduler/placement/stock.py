@@ -106,19 +106,26 @@ Owner = TypeVar("Owner", bound=Hashable)
 
 @dataclass(slots=True)
 class Trial:
-    """Holds that `undo` releases; `freed` and `changes` are then as before."""
+    """Holds and added nodes that `undo` removes; `freed` and `changes` are then as before."""
 
     _stock: Stock
     _before: tuple[int, int]
     _keys: list[object] = field(default_factory=list)
+    _nodes: list[str] = field(default_factory=list)
 
     def hold(self, node: str, shares: Sequence[Share]) -> None:
         self._keys.append(key := object())
         self._stock.hold(key, node, shares)
 
+    def add_node(self, name: str, capacity: NodeCapacity) -> None:
+        self._nodes.append(name)
+        self._stock.report(name, capacity)
+
     def undo(self) -> None:
         for key in self._keys:
             self._stock.release(key)
+        for name in self._nodes:
+            self._stock.forget(name)
         self._stock.freed, self._stock.changes = self._before
 
 

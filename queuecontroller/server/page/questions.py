@@ -70,6 +70,7 @@ def explained(shell: Shell, namespace: str, name: str) -> dict[str, Any]:
             status.message,
             now_ns,
             ahead,
+            shell.book.new_nodes.get(record.key, ""),
         )
         found["explanation"] = answer.as_dict()
     return found

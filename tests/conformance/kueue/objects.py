@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from queuecontroller.frameworks import frameworks
 from queuecontroller.kueueapi import KINDS
+from queuecontroller.kueueapi.table import ALPHA_KINDS
 from sluicecommon.kubernetes.resources import Resource
 
 _BUILT_IN: Final = {
@@ -20,11 +21,11 @@ _BUILT_IN: Final = {
 _PLURALS: Final = {
     **_BUILT_IN,
     **{one.kind: one.plural for one in frameworks()},
-    **{one.name: one.plural for one in KINDS.values()},
+    **{one.name: one.plural for one in (*KINDS.values(), *ALPHA_KINDS)},
 }
 _CLUSTER_WIDE: Final = {
     *("Namespace", "Node", "RuntimeClass", "PriorityClass", "ClusterTrainingRuntime"),
-    *(one.name for one in KINDS.values() if not one.namespaced),
+    *(one.name for one in (*KINDS.values(), *ALPHA_KINDS) if not one.namespaced),
 }
 
 

@@ -120,6 +120,11 @@ class _Run:
 
     def _create(self, document: Document) -> None:
         status = document.get("status")
+        for owner in document["metadata"].get("ownerReferences") or ():
+            if "uid" not in owner:
+                where = {"name": owner["name"], "namespace": self._name}
+                found = self._plane.api.get(path_of({**owner, "metadata": where}))
+                owner |= {"uid": found["metadata"]["uid"], "controller": True}
         made = self._plane.api.call("POST", collection_of(document), document)
         if document["kind"] != "Namespace":  # Nothing would empty it.
             self._made.append(path_of(document))

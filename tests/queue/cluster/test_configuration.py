@@ -178,20 +178,25 @@ def test_how_long_what_is_over_is_kept() -> None:
 
 
 def test_the_features_are_those_of_the_line_unless_a_gate_says_otherwise() -> None:
+    by_default = frozenset(Feature) - {Feature.DYNAMIC_QUOTA}
     older = given_by(configuration(), BookSettings(), Line.V0_19)
     assert older.policy.features == {Feature.PARTIAL_SLICES}, "0.19 has it, too"
     assert not older.book.pods_ready.own
     newer = given_by(configuration(), BookSettings(), Line.V0_20)
-    assert newer.policy.features == frozenset(Feature)
+    assert newer.policy.features == by_default
     assert newer.book.pods_ready.own
     assert without_file(BookSettings(), Line.V0_19).policy.features == {Feature.PARTIAL_SLICES}
-    assert without_file(BookSettings(), Line.V0_20).policy.features == frozenset(Feature)
+    assert without_file(BookSettings(), Line.V0_20).policy.features == by_default
     gates = {"WorkloadPriorityClassDefaulting": False, "WorkloadLevelWaitForPodsReady": True}
     found = given_by(configuration(featureGates=gates), BookSettings(), Line.V0_20)
-    assert found.policy.features == frozenset(Feature) - {Feature.DEFAULT_CLASS}
+    assert found.policy.features == by_default - {Feature.DEFAULT_CLASS}
     assert found.remarks == ()
     found = given_by(configuration(featureGates=gates), BookSettings(), Line.V0_19)
     assert found.policy.features == {Feature.OWN_TIMEOUTS, Feature.PARTIAL_SLICES}
+    on = {"DynamicQuotaOrchestration": True}
+    found = given_by(configuration(featureGates=on), BookSettings(), Line.V0_20)
+    assert found.policy.features == frozenset(Feature)
+    assert found.remarks == ()
 
 
 def test_the_timeout_of_pods_on_no_node_is_within_the_one_of_readiness() -> None:

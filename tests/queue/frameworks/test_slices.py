@@ -15,6 +15,8 @@ from queuecontroller.frameworks import (
     DeleteWorkload,
     Finished,
     FinishWorkload,
+    ReleaseQuota,
+    Setting,
     Start,
     Suspend,
     UpdateWorkload,
@@ -266,7 +268,113 @@ def test_an_elastic_cluster_grows_by_a_slice_and_gates_all_its_pods() -> None:
     assert action.document["metadata"]["annotations"][REPLACES].endswith(first["metadata"]["name"])
 
 
-@pytest.mark.parametrize("name", ["jobset.x-k8s.io/jobset", "ray.io/rayjob", "kubeflow.org/tfjob"])
+def cluster_of(document: dict[str, Any], name: str, small: int, generation: int = 1) -> Any:
+    """The RayCluster that KubeRay makes of a RayJob or RayService; its autoscaler resizes it."""
+    spec = document["spec"].get("rayClusterSpec") or document["spec"]["rayClusterConfig"]
+    groups = deepcopy(spec["workerGroupSpecs"])
+    groups[0]["replicas"] = small
+    return {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayCluster",
+        "metadata": {"name": name, "namespace": "team", "generation": generation},
+        "spec": {**deepcopy(spec), "workerGroupSpecs": groups},
+    }
+
+
+def sizes_of(workload: dict[str, Any]) -> dict[str, int]:
+    return {one["name"]: one["count"] for one in workload["spec"]["podSets"]}
+
+
+def started(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """An elastic RayJob or RayService that runs, and its Workload."""
+    document = sample(name)
+    document["metadata"] |= {"annotations": {ELASTIC: "true"}, "generation": 1}
+    fw = framework_of(document)
+    assert fw is not None
+    world = World(merged(document, on_create(fw, document)))
+    world.settle()
+    assert world.workload is not None
+    assert world.workload["metadata"]["annotations"][ELASTIC] == "true"
+    workload = world.workload = admitted(world.workload)
+    world.settle()
+    return world.document or {}, workload
+
+
+def next_of(document: dict[str, Any], workload: dict[str, Any], *clusters: Any) -> list[Action]:
+    fw = framework_of(document)
+    assert fw is not None
+    around = Setting(clusters=clusters)
+    return [one for _, one in reconcile_slices(fw, document, [workload], around)]
+
+
+@pytest.mark.parametrize("name", ["ray.io/rayjob", "ray.io/rayservice"])
+def test_a_job_grows_and_shrinks_with_the_cluster_that_it_made(name: str) -> None:
+    document, first = started(name)
+    rest = {"submitter": 1} if name == "ray.io/rayjob" else {}
+    assert sizes_of(first) == {"head": 1, "small": 3, "large": 8, **rest}
+
+    assert CreateWorkload not in map(type, next_of(document, first, cluster_of(document, "c", 3)))
+    (created,) = (
+        one
+        for one in next_of(document, first, cluster_of(document, "c", 5, 2))
+        if isinstance(one, CreateWorkload)
+    )
+    assert sizes_of(created.document) == {"head": 1, "small": 5, "large": 8, **rest}
+    head = created.document["metadata"]
+    assert head["name"] != first["metadata"]["name"]
+    assert head["annotations"][REPLACES].endswith(first["metadata"]["name"])
+
+    (updated, *_) = next_of(document, first, cluster_of(document, "c", 1, 3))
+    assert isinstance(updated, UpdateWorkload)
+    counts = {one["name"]: one["count"] for one in updated.patch["spec"]["podSets"]}
+    assert counts == {"head": 1, "small": 1, "large": 8, **rest}
+
+
+def test_each_size_of_a_cluster_is_another_slice() -> None:
+    """A name that a finished slice still has could not be created again."""
+    document, first = started("ray.io/rayjob")
+    names = set()
+    for name, generation in (("c", 2), ("c", 3), ("d", 2), ("d", 3)):
+        for one in next_of(document, first, cluster_of(document, name, 7, generation)):
+            if isinstance(one, CreateWorkload):
+                names.add(one.document["metadata"]["name"])
+    assert len(names) == 4
+
+
+def test_both_clusters_of_a_service_that_is_upgraded_count() -> None:
+    document, first = started("ray.io/rayservice")
+    old, new = (cluster_of(document, one, 3) for one in ("old", "new"))
+    (created,) = (
+        one for one in next_of(document, first, old, new) if isinstance(one, CreateWorkload)
+    )
+    assert sizes_of(created.document) == {"head": 2, "small": 6, "large": 16}
+    second = admitted({**created.document, "spec": created.document["spec"]})
+    (updated, *_) = next_of(document, second, new)
+    assert isinstance(updated, UpdateWorkload)
+    counts = {one["name"]: one["count"] for one in updated.patch["spec"]["podSets"]}
+    assert counts == {"head": 1, "small": 3, "large": 8}
+
+
+def test_an_evicted_job_keeps_its_quota_until_its_cluster_is_gone() -> None:
+    """Also one whose cluster was smaller than the job says: its Workload is not made anew."""
+    document, first = started("ray.io/rayjob")
+    fw = framework_of(document)
+    assert fw is not None
+    cluster = cluster_of(document, "c", 1)
+    (shrunk, *_) = next_of(document, first, cluster)
+    assert isinstance(shrunk, UpdateWorkload)
+    small = evicted(merged(first, shrunk.patch))
+    stopping = {"spec": {"suspend": True}, "status": {"jobDeploymentStatus": "Suspending"}}
+    running = merged(document, stopping)
+    stopped = merged(running, {"status": {"jobDeploymentStatus": "Suspended"}})
+    assert next_of(running, small, cluster) == []
+    assert ReleaseQuota() in next_of(stopped, small)
+    free = with_condition(small, "QuotaReserved", False)
+    (updated, *_) = next_of(stopped, free)
+    assert isinstance(updated, UpdateWorkload)
+
+
+@pytest.mark.parametrize("name", ["jobset.x-k8s.io/jobset", "kubeflow.org/tfjob"])
 def test_a_kind_whose_pods_have_no_gate_is_not_elastic(name: str) -> None:
     """Pods of a larger size would run before there is quota for them."""
     document = sample(name)
@@ -289,6 +397,5 @@ OTHER_SIZES: dict[str, dict[str, Any]] = {
     "jobset.x-k8s.io/jobset": {
         "spec": {"replicatedJobs": sample("jobset.x-k8s.io/jobset")["spec"]["replicatedJobs"][:1]}
     },
-    "ray.io/rayjob": {"spec": {"rayClusterSpec": {"workerGroupSpecs": []}}},
     "kubeflow.org/tfjob": {"spec": {"tfReplicaSpecs": {"Worker": {"replicas": 9}}}},
 }

@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.frameworks import Setting, framework_of, job_problems, pod_sets
+from queuecontroller.frameworks import (
+    Setting,
+    framework_of,
+    job_problems,
+    on_create,
+    pod_sets,
+)
 from queuecontroller.frameworks.patches import at, merged
 from queuecontroller.frameworks.reconcile import ALONE
 from queuecontroller.frameworks.table import frameworks
@@ -109,7 +115,7 @@ def test_a_job_may_do_without_pods() -> None:
         pytest.param(None, False, True, id="the operator's default is another cluster"),
         pytest.param({"type": "NewCluster"}, False, True, id="another cluster"),
         pytest.param({"type": "None"}, False, False, id="no other cluster"),
-        pytest.param({"type": "NewCluster"}, True, True, id="another cluster though elastic"),
+        pytest.param({"type": "NewCluster"}, True, False, id="another cluster by a slice"),
     ],
 )
 def test_a_rayservice_does_not_upgrade_outside_of_its_quota(
@@ -308,10 +314,47 @@ def test_a_rayjob_deletes_its_own_cluster() -> None:
     assert told(headless) == ["spec.rayClusterSpec.headGroupSpec.template.spec.containers"]
 
 
-def test_a_cluster_that_scales_itself_is_elastic() -> None:
-    cluster = merged(ready("ray.io/raycluster"), {"spec": {"enableInTreeAutoscaling": True}})
-    assert told(cluster) == ["spec.enableInTreeAutoscaling"]
-    assert told(noted(cluster, elastic_job="true")) == []
+RAY = {
+    "ray.io/raycluster": "spec",
+    "ray.io/rayjob": "spec.rayClusterSpec",
+    "ray.io/rayservice": "spec.rayClusterConfig",
+}
+
+
+def placed(path: str, value: Any) -> dict[str, Any]:
+    for step in reversed(path.split(".")):
+        value = {step: value}
+    made: dict[str, Any] = value
+    return made
+
+
+@pytest.mark.parametrize("name", RAY)
+def test_a_cluster_that_scales_itself_is_elastic(name: str) -> None:
+    path = f"{RAY[name]}.enableInTreeAutoscaling"
+    document = merged(ready(name), placed(path, True))
+    assert told(document) == [path]
+    assert told(noted(document, elastic_job="true")) == []
+
+
+@pytest.mark.parametrize("name", RAY)
+def test_a_running_elastic_cluster_keeps_the_gates_of_its_pods(name: str) -> None:
+    """A client that writes the list of groups again would let the pods run without quota."""
+    document = noted(ready(name), elastic_job="true")
+    fw = framework_of(document)
+    assert fw is not None
+    held = merged(document, on_create(fw, document))
+    running = merged(held, placed(".".join(map(str, fw.suspend)), False))
+    groups = f"{RAY[name]}.workerGroupSpecs"
+    first, second = at(held, tuple(groups.split(".")))
+    bare = deepcopy(first)
+    del bare["template"]["spec"]["schedulingGates"]
+    lost = merged(running, placed(groups, [bare, second]))
+    assert told(lost, running) == [f"{groups}.0.template.spec.schedulingGates"]
+    resized = merged(running, placed(groups, [{**first, "replicas": 9}, second]))
+    assert told(resized, running) == []
+    assert told(lost, lost) == [], "it was stored before"
+    stopped = merged(lost, placed(".".join(map(str, fw.suspend)), True))
+    assert told(stopped, running) == []
 
 
 def test_a_rayjob_has_one_cluster_and_one_head() -> None:
@@ -411,3 +454,29 @@ def test_the_groups_of_a_leaderworkerset_keep_their_size() -> None:
 def test_every_kind_with_a_field_to_suspend_it_was_tried() -> None:
     suspended = {one.name for one in frameworks() if one.suspend}
     assert suspended <= set(SAMPLES)
+
+
+@pytest.mark.parametrize(
+    ("dynamic", "elastic", "field", "executors"),
+    [
+        ({"enabled": True, "maxExecutors": 9}, False, "enabled", 3),
+        ({"enabled": False, "maxExecutors": 9}, True, "", 3),
+        ({"enabled": True}, True, "maxExecutors", 3),
+        ({"enabled": True, "maxExecutors": 9}, True, "", 9),
+        ({"enabled": True, "maxExecutors": 1}, True, "", 3),
+    ],
+)
+def test_the_most_executors_of_a_spark_application_count(
+    dynamic: dict[str, Any], elastic: bool, field: str, executors: int
+) -> None:
+    """Executors beyond `instances` would run without quota."""
+    document = ready("sparkoperator.k8s.io/sparkapplication")
+    document["spec"]["dynamicAllocation"] = dynamic
+    document["spec"]["executor"]["instances"] = 3
+    if elastic:
+        document = noted(document, elastic_job="true")
+    assert told(document) == ([f"spec.dynamicAllocation.{field}"] if field else [])
+    fw = framework_of(document)
+    assert fw is not None
+    counts = {one["name"]: one["count"] for one in pod_sets(fw, document)}
+    assert counts == {"driver": 1, "executor": executors}

@@ -13,6 +13,7 @@ import pytest
 from queuecontroller.kueueapi import KINDS
 from queuecontroller.kueueapi.crds import AMOUNT, AMOUNT_OR_AUTO, Webhook, definitions
 from queuecontroller.kueueapi.fields import Field, Fields, Kind, ListOf, MapOf, Type
+from queuecontroller.kueueapi.table import ALPHA_KINDS
 
 ROOT = Path(__file__).resolve().parents[3]
 WRITTEN = ROOT / "packaging" / "kubernetes" / "kueue-crds.yaml"
@@ -83,7 +84,9 @@ def test_a_workload_has_no_rules_that_every_write_would_run() -> None:
 def test_one_version_is_stored_and_it_is_the_newest() -> None:
     for made in definitions(Webhook()):
         stored = [one["name"] for one in made["spec"]["versions"] if one["storage"]]
-        assert stored == ["v1beta2"]
+        is_alpha = made["spec"]["names"]["kind"] in {one.name for one in ALPHA_KINDS}
+        assert stored == (["v1alpha1"] if is_alpha else ["v1beta2"])
+        assert ("conversion" in made["spec"]) != is_alpha
         assert all(one["served"] for one in made["spec"]["versions"])
 
 

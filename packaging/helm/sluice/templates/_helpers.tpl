@@ -201,6 +201,14 @@ tolerations: {{- toYaml . | nindent 2 }}
 {{- end -}}
 {{- end -}}
 
+{{/* Fails where new nodes are requested without what that needs. */}}
+{{- define "sluice.checkNodeRequests" -}}
+{{- if and .Values.queue.enabled (ne .Values.queue.nodeRequests "none") -}}
+{{- if not (and (eq .Values.queue.mode "kubernetes") .Values.scheduler.enabled) }}{{ fail "\nqueue.nodeRequests: is for queue.mode=kubernetes with scheduler.enabled: set it to none" }}{{ end -}}
+{{- if not (or .Values.queue.nodeTemplates .Values.queue.nodeTemplatesMap) }}{{ fail "\nqueue.nodeTemplates: is missing: queue.nodeRequests needs it, or queue.nodeTemplatesMap" }}{{ end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* Fails with the name of every value that has no effect beside Kueue. Defaults are not reported. */}}
 {{- define "sluice.checkBeside" -}}
 {{- if and .Values.queue.enabled (eq .Values.queue.mode "beside") -}}
@@ -263,10 +271,10 @@ tolerations: {{- toYaml . | nindent 2 }}
 {{- end -}}
 {{- end -}}
 
-{{/* HAMi's and Kueue's own files, given as text or by the name of a ConfigMap: one row for each, as JSON. Text lies in a
+{{/* HAMi's and Kueue's own files, and node templates, given as text or by the name of a ConfigMap: one row for each, as JSON. Text lies in a
      ConfigMap of ours. Fails where both are given. */}}
 {{- define "sluice.foreignFiles" -}}
-{{- $rows := list (dict "text" "shares.deviceConfig" "map" "shares.deviceConfigMap" "key" "device-config.yaml" "for" "both") (dict "text" "shares.nodeConfig" "map" "shares.nodeConfigMap" "key" "config.json" "for" "agent") (dict "text" "queue.kueueConfiguration" "map" "queue.kueueConfigMap" "key" "controller_manager_config.yaml" "for" "queue") -}}
+{{- $rows := list (dict "text" "shares.deviceConfig" "map" "shares.deviceConfigMap" "key" "device-config.yaml" "for" "both") (dict "text" "shares.nodeConfig" "map" "shares.nodeConfigMap" "key" "config.json" "for" "agent") (dict "text" "queue.kueueConfiguration" "map" "queue.kueueConfigMap" "key" "controller_manager_config.yaml" "for" "queue") (dict "text" "queue.nodeTemplates" "map" "queue.nodeTemplatesMap" "key" "node-templates.yaml" "for" "queue") -}}
 {{- $found := list -}}
 {{- range $rows -}}
 {{- $part := index $.Values (splitList "." .text | first) -}}

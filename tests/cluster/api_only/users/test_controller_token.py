@@ -7,10 +7,17 @@ from typing import Any
 
 import pytest
 
+from queuecontroller.cluster.autoscaling import objects
+from queuecontroller.cluster.autoscaling.objects import Owner
+from queuecontroller.cluster.autoscaling.scale_down import KEPT, changes
+from queuecontroller.cluster.autoscaling.templates import Template
 from queuecontroller.cluster.setup.job_webhooks import CONFIGURATION, mutating
 from queuecontroller.cluster.setup.registration import VISIBILITY
 from queuecontroller.cluster.status.visibility import services
 from queuecontroller.kueueapi.crds import Webhook, validation
+from queuecontroller.scheduler.model.selectors import Taint
+from queuecontroller.scheduler.placement.capacity import NodeCapacity
+from queuecontroller.scheduler.placement.new_nodes import NodeTemplate
 from tests.cluster.api import Api, ApiError
 from tests.cluster.control_plane import HOST, ControlPlane
 from tests.cluster.programs.release import NAMESPACE, Release
@@ -18,7 +25,10 @@ from tests.cluster.queueing import DEADLINE_S, apply, is_served, job
 from tests.kit.node import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
-VALUES = ("queue.mode=kubernetes", "agent.enabled=false", "cleanup.enabled=false")
+VALUES = (
+    *("queue.mode=kubernetes", "agent.enabled=false", "cleanup.enabled=false"),
+    *("queue.nodeRequests=pods", "queue.nodeTemplatesMap=node-templates"),
+)
 ACCOUNT = f"system:serviceaccount:{NAMESPACE}:s-queue"
 WEBHOOK = Webhook(namespace=NAMESPACE, word="word")
 OURS = {"kueue.x-k8s.io/queue-name": "main"}
@@ -31,6 +41,14 @@ def pod(name: str, namespace: str, **labels: str) -> dict[str, Any]:
         "metadata": {"name": name, "namespace": namespace, "labels": labels},
         "spec": {"containers": [{"name": "main", "image": "honest"}], "nodeName": "n1"},
     }
+
+
+def placeholder(name: str, **spec: Any) -> dict[str, Any]:
+    """A pod as the controller creates it for a new node."""
+    capacity = NodeCapacity((), {"group": "a"}, (Taint("gpu", "x", "NoSchedule"),))
+    template = Template(NodeTemplate("large", capacity), {"nvidia.com/gpu": "8"})
+    made = objects.placeholder(template, name, Owner("sluice-queue", "uid", NAMESPACE))
+    return {**made, "spec": {**made["spec"], **spec}}
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +65,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
                 for space in ("default", "kube-system")
                 for name, labels in (("plain", {}), ("queued", OURS))
             ),
+            placeholder("stored"),
             {**job("plain", "", suspend=True), "metadata": {"name": "plain", "namespace": "kube-system"}},
         )  # fmt: skip
         until("the policies are in force", lambda: bool(refused(made, *LABELLED_NODE)), 60)
@@ -72,6 +91,7 @@ def refused(plane: ControlPlane, path: str, patch: Any) -> str:
 NODE = "/api/v1/nodes/n1"
 POD = "/api/v1/namespaces/default/pods/plain"
 SYSTEM = "/api/v1/namespaces/kube-system/pods"
+OWN = f"/api/v1/namespaces/{NAMESPACE}/pods"
 SYSTEM_JOB = "/apis/batch/v1/namespaces/kube-system/jobs/plain"
 HOOKS = "/apis/admissionregistration.k8s.io/v1"
 JOBS = f"{HOOKS}/mutatingwebhookconfigurations/{CONFIGURATION}"
@@ -135,16 +155,18 @@ def test_what_the_token_may_not_change(
 
 
 def test_what_the_controller_writes_is_not_refused(plane: ControlPlane) -> None:
-    (objects,) = validation(WEBHOOK, ACCOUNT)["webhooks"]
+    (hook,) = validation(WEBHOOK, ACCOUNT)["webhooks"]
     converted = {"strategy": "Webhook", "webhook": {"conversionReviewVersions": ["v1"], "clientConfig": WEBHOOK.client("/convert")}}  # fmt: skip
     served = {one["metadata"]["name"]: one["spec"] for one in services("", VISIBILITY, NAMESPACE)}  # fmt: skip
     condition = {"type": "DisruptionTarget", "status": "True", "reason": "x", "message": "x"}
     for path, patch in (
         (JOBS, {"webhooks": HONEST}),
-        (OBJECTS, {"webhooks": [objects]}),
+        (OBJECTS, {"webhooks": [hook]}),
         (CRD, {"spec": {"conversion": converted}}),
         (API_SERVICE, {"spec": served[API_SERVICE.rpartition("/")[2]]}),
         (NODE, {"metadata": {"annotations": {"hami.io/node-handshake": "Reported"}}}),
+        (NODE, {"metadata": {"annotations": changes({}, KEPT)}}),
+        (f"{OWN}/stored/status", {"status": {"conditions": [objects.UNSCHEDULABLE]}}),
         (NODE, {"metadata": {"annotations": {"vendor.example/handshake-x": "Requesting"}}}),
         (POD, {"metadata": {"annotations": {"sluice.dev/tried": "x"}, "labels": OURS}}),
         (f"{POD}/status", {"status": {"conditions": [condition]}}),
@@ -173,3 +195,26 @@ def test_what_the_token_may_not_delete_or_create(plane: ControlPlane) -> None:
     another = {**services("", VISIBILITY, NAMESPACE)[0], **strange}
     another["spec"] = {**another["spec"], "group": "strange.example", "version": "v1"}
     assert "own Service" in tried(plane, "POST", API_SERVICES, another)
+
+
+def test_the_token_creates_no_pods_but_placeholders_of_new_nodes(plane: ControlPlane) -> None:
+    assert tried(plane, "POST", OWN, placeholder("one")) == ""
+    assert tried(plane, "DELETE", f"{OWN}/stored") == ""
+    [container] = placeholder("one")["spec"]["containers"]
+    for changed in (
+        {"schedulerName": "default-scheduler"},
+        {"nodeName": "n1"},
+        {"serviceAccountName": "s-queue"},
+        {"automountServiceAccountToken": True},
+        {"hostNetwork": True},
+        {"volumes": [{"name": "root", "hostPath": {"path": "/"}}]},
+        {"containers": [{**container, "image": "strange"}]},
+        {"containers": [{**container, "command": ["sh"]}]},
+        {"initContainers": [container | {"name": "first"}]},
+    ):
+        assert "no pods but placeholders" in tried(
+            plane, "POST", OWN, placeholder("two", **changed)
+        ), changed
+    elsewhere = placeholder("one")
+    elsewhere["metadata"]["namespace"] = "default"
+    assert "cannot create" in tried(plane, "POST", "/api/v1/namespaces/default/pods", elsewhere)

@@ -275,3 +275,62 @@ def test_a_mapping_that_means_nothing_stops_the_start(mapping: dict[str, Any], s
     with pytest.raises(ManifestError) as raised:
         count(mappings=[*MAPPINGS, mapping])
     assert said in str(raised.value)
+
+
+def on_nodes(*nodes: str, **more: Any) -> list[dict[str, Any]]:
+    """A card on each of the nodes, as a driver publishes them."""
+    made = []
+    for at, node in enumerate(nodes):
+        one = slice_of({**card(f"gpu-{at}", "40Gi"), **more})
+        one["spec"] |= {"nodeName": node, "pool": {"name": f"{node}-{at}"}}
+        made.append(one)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("nodes", "said"),
+    [
+        (("a", "a"), ""),
+        (("a", "b", "b"), ""),
+        (("a", ""), ""),
+        (("a", "b"), "1 published devices on one node match, 2 are requested"),
+    ],
+    ids=["on one node", "on the larger node", "one from any node", "on two nodes"],
+)
+def test_a_claim_gets_the_devices_of_one_node(nodes: tuple[str, ...], said: str) -> None:
+    """Otherwise quota is reserved for pods that kube-scheduler can never place."""
+    slices = on_nodes(*nodes)
+    if said:
+        with pytest.raises(ManifestError, match=said):
+            count(template(count=2), slices=slices)
+    else:
+        assert count(template(count=2), slices=slices) == {"sluice.dev/gpu-memory": 2 * GIB}
+
+
+def tolerating(**toleration: str) -> dict[str, Any]:
+    return template(tolerations=[toleration])
+
+
+@pytest.mark.parametrize(
+    ("effect", "request_", "is_counted"),
+    [
+        ("NoSchedule", template(), False),
+        ("NoExecute", template(), False),
+        ("None", template(), True),
+        ("NoSchedule", tolerating(key="broken", operator="Exists"), True),
+        ("NoSchedule", tolerating(operator="Exists"), True),
+        ("NoSchedule", tolerating(key="broken", value="fan"), True),
+        ("NoSchedule", tolerating(key="broken", value="other"), False),
+        ("NoExecute", tolerating(key="broken", operator="Exists", effect="NoSchedule"), False),
+    ],
+)
+def test_a_device_with_a_taint_is_for_claims_that_tolerate_it(
+    effect: str, request_: dict[str, Any], is_counted: bool
+) -> None:
+    taint = {"key": "broken", "value": "fan", "effect": effect}
+    slices = on_nodes("a", taints=[taint])
+    if is_counted:
+        assert count(request_, slices=slices) == {"sluice.dev/gpu-memory": GIB}
+    else:
+        with pytest.raises(ManifestError, match="0 published devices match, 1 are requested"):
+            count(request_, slices=slices)

@@ -1,0 +1,1 @@
+"""Nodes for pending GPU shares: requests that cluster autoscalers understand, and their removal."""
