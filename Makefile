@@ -24,7 +24,7 @@ CHART_SOURCES := simgpu/node/model.c packaging/helm/sluice/values.yaml packaging
 	$(shell find packaging/generate queuecontroller sluicecommon -name '*.py' -o -name '*.sh')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build check test test-peers test-clients test-full test-floor test-oldest test-faults test-page lint bench fuzz soak soak-strangers gpu-check gpu-archive docs chart install packages image test-packages test-cluster test-operators cluster-up cluster-down cluster-programs clean
+.PHONY: help demo build check test test-peers test-clients test-full test-floor test-oldest test-faults test-page screens lint bench fuzz soak soak-strangers gpu-check gpu-archive docs chart install packages image test-packages test-cluster test-operators cluster-up cluster-down cluster-programs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -68,7 +68,11 @@ test-faults: build ## every case of tests/faults/list/cases.py beside 2,000 kill
 	$(BIN)/python -m tests.faults
 
 test-page: build ## the web page in a real Chromium, pictures of it in build/screens; installs Debian's Chromium as root
-	$(BIN)/python -m pytest -m page tests/page $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m 'page and not cluster' tests/page $(PYTEST_ARGS)
+
+screens: build ## docs/screens anew: the page of 50 nodes in mode kubernetes, beside a real API server; needs Go the first time
+	$(BIN)/python -m pytest -m 'page and cluster' tests/page $(PYTEST_ARGS)
+	cp build/screens/kubernetes/*.png docs/screens/
 
 lint: $(VENV)/.ready ## ruff, mypy --strict, import contracts, clang-format, clang-tidy
 	@packaging/development/lint.sh

@@ -168,6 +168,8 @@ class ReportedGpu:
     mig_start: int = 0
     mig_size: int = 1
     """Its memory slices on the card."""
+    health_reason: str = ""
+    """Reason why it is not healthy, for people."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -281,6 +281,10 @@ class Fleet:
             pods=self.running.get(node, []),
         )
 
+    def usage(self, node: str) -> list[Any]:
+        """Messages about what the node's pods use; none, since nothing is measured here."""
+        return []
+
     def _run(self) -> None:
         try:
             while not self._ended.is_set():
@@ -314,9 +318,10 @@ class Fleet:
                         epoch=epochs[name],
                         sequence=sequence,
                         capacity=self.capacity(name),
+                        pod_usage=self.usage(name),
                     )
                     _call(channel, "Report", report)
-                self._ended.wait(REPORT_S if len(epochs) == len(self.names) else 0.05)
+                self._ended.wait(REPORT_S if len(epochs) >= len(self.names) else 0.05)
 
 
 def _call(channel: grpc.Channel, name: str, request: Any) -> Any:

@@ -43,7 +43,7 @@ def test_the_node_page_shows_grants_gpus_and_events_and_resizes(stage: Stage, no
                 url = await asyncio.to_thread(url_of, node)
                 await page.go(url)
                 await page.until("globalThis.sluice && sluice.app.store.synced")
-                await page.says("GPU memory granted")
+                await page.says("memory granted")
                 await page.shot(SCREENS / "node-overview.png")
                 await hash_to(page, "grants", "trainer", "30 %")
                 name = await page.js("sluice.app.store.all('Work')[0].name")

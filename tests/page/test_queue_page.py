@@ -19,6 +19,7 @@ from tests.kit.places import REPO
 from tests.page.browser import Page
 from tests.page.cluster import job
 from tests.page.conftest import SCREENS, Stage
+from tests.page.reading import CUT_OFF, CUT_REASONS, UNNAMED, show
 
 pytestmark = pytest.mark.page
 NEW = itertools.count(1)
@@ -41,12 +42,6 @@ PAGES = {
 }  # fmt: skip
 
 
-async def show(page: Page, path: str, *words: str) -> None:
-    await page.js(f"location.hash = {json.dumps('#/' + path)}")
-    for one in words:
-        await page.says(one)
-
-
 @pytest.mark.parametrize("name", PAGES)
 def test_each_page_shows_what_it_is_for(stage: Stage, name: str) -> None:
     async def scene(page: Page) -> None:
@@ -59,13 +54,6 @@ def test_each_page_shows_what_it_is_for(stage: Stage, name: str) -> None:
         assert all("default-src 'none'" in one for one in policies)
 
     stage.play(scene)
-
-
-CUT_OFF = """[...document.querySelectorAll('main .head .cell, main th, nav a, .tile .value')]
-    .filter(x => x.scrollWidth > x.clientWidth + 2).map(x => x.textContent)"""
-UNNAMED = "[...document.querySelectorAll('main .head .cell, main th')].filter(x => !x.textContent.trim()).length"
-CUT_REASONS = """[...document.querySelectorAll('.whole .row .text')]
-    .filter(x => x.scrollHeight > x.clientHeight + 2).map(x => x.textContent)"""
 
 
 def test_every_column_has_a_name_and_no_text_that_counts_is_cut_off(stage: Stage) -> None:

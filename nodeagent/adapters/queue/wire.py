@@ -44,6 +44,7 @@ _STATES: Final = {
 }
 _POLICIES: Final = {1: SharePolicy.HARD, 2: SharePolicy.ELASTIC, 3: SharePolicy.EXCLUSIVE}
 LONGEST_REASON: Final = 1000
+LONGEST_HEALTH_REASON: Final = 200
 
 
 def read_welcome(message: Any) -> Welcome:
@@ -170,6 +171,7 @@ def _gpu(wire: Wire, gpu: ReportedGpu) -> Any:
             for peer, links in gpu.nvlinks.items()
         ],
         health=gpu.health,
+        health_reason=gpu.health_reason[:LONGEST_HEALTH_REASON],
         outside_memory_bytes=gpu.outside_memory_bytes,
         outside_share_ppm=gpu.outside_share_ppm,
         outside_slots=gpu.outside_slots,

@@ -109,6 +109,7 @@ class CapacityReader:
                     parent=reading.mig_card,
                     mig_start=reading.mig_slice_start or 0,
                     mig_size=reading.mig_slices or 1,
+                    health_reason=self._gpus.patient(gpu.uuid).reason,
                 )
             )
         settings = self.settings

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from queuecontroller.gpushares.extender.pod_groups import group_of
-from queuecontroller.gpushares.extender.pods import HAMI, PLACEMENT
+from queuecontroller.gpushares.extender.pods import HAMI, PLACEMENT, SCHEDULED
 from queuecontroller.gpushares.extender.victims import Budget
 from queuecontroller.scheduler.model.selectors import LabelSelector, Requirement
 from sluicecommon.hami.names import ResourceNames
@@ -73,6 +73,11 @@ def seen(document: Document, names: ResourceNames = HAMI) -> SeenPod:
     if not asks and PLACEMENT not in (head.get("annotations") or {}) and group_of(document) is None:
         return SeenPod(uid, version)
     status = document.get("status") or {}
+    kept = _part(status, ("phase", "startTime", "nominatedNodeName"))
+    if not spec.get("nodeName"):
+        kept["conditions"] = [
+            one for one in status.get("conditions") or () if one.get("type") == SCHEDULED
+        ]
     return SeenPod(
         uid,
         version,
@@ -83,7 +88,7 @@ def seen(document: Document, names: ResourceNames = HAMI) -> SeenPod:
                 **({} if spec.get("nodeName") else _part(spec, _UNBOUND)),
                 **containers,
             },
-            "status": _part(status, ("phase", "startTime", "nominatedNodeName")),
+            "status": kept,
         },
     )
 

@@ -13,7 +13,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from queuecontroller.gpushares.extender.pods import PodPlace, is_over, place_of
+from queuecontroller.gpushares.extender.pods import PodPlace, is_over, place_of, refusal_of
 from queuecontroller.gpushares.extender.reservations import NONE, Places, Reservations, Reserved
 from queuecontroller.scheduler.model.objects import WorkloadKey
 from queuecontroller.scheduler.placement.stock import Share, Stock, Undo
@@ -79,6 +79,17 @@ class Running:
     shares: tuple[Share, ...]
 
 
+class PendingPod(NamedTuple):
+    """A pod that requests GPUs and for which kube-scheduler found no node."""
+
+    namespace: str
+    name: str
+    created: str
+    """RFC 3339."""
+    reason: str
+    """kube-scheduler's."""
+
+
 class PodHolder(NamedTuple):
     """Shares on one node that a pod holds, or that are reserved for one."""
 
@@ -92,6 +103,8 @@ class PodHolder(NamedTuple):
     shares: tuple[Share, ...]
     state: str
     """reserved, starting, running or terminating."""
+    started: str = ""
+    """Start of the pod, or its creation; RFC 3339. Empty if unknown."""
 
 
 def _nothing() -> None:
@@ -111,6 +124,10 @@ class PodLedger:
         self._held: dict[str, tuple[str, tuple[Share, ...]]] = {}
         self.pods: dict[str, HeldPod] = {}
         """Pods of the API server that hold GPUs here, by UID."""
+        self.pending: dict[str, PendingPod] = {}
+        """Pods that fit on no node, by UID."""
+        self.pending_changes = 0
+        """Number of changes of `pending`."""
         self._priorities: Counter[int] = Counter()
         """Number of `pods` by priority."""
         self._on_node: dict[str, dict[str, None]] = {}
@@ -177,7 +194,8 @@ class PodLedger:
             state = "starting" if running is None else "running"
         named = known or running
         namespace, name = (named.namespace, named.name) if named is not None else ("", uid)
-        return PodHolder(uid, namespace, name, workload, shares, state)
+        started = known.started if known is not None else ""
+        return PodHolder(uid, namespace, name, workload, shares, state, started)
 
     def assumed_place(self, uid: str) -> PodPlace | None:
         """Place where the pod is being bound, or may have been bound."""
@@ -253,6 +271,7 @@ class PodLedger:
         uid = str(head.get("uid") or "")
         node = str((document.get("spec") or {}).get("nodeName") or "")
         place = place_of(document) if node else None
+        self._note_pending(uid, None if node else document)
         if place is None or place.node != node or is_over(document):
             self._drop(uid)
             return
@@ -286,7 +305,29 @@ class PodLedger:
         """Remove a pod that was deleted from the API server."""
         self._assumed.pop(uid, None)
         self.unkeep(uid)
+        self._note_pending(uid, None)
         self._drop(uid)
+
+    def _note_pending(self, uid: str, document: Mapping[str, Any] | None) -> None:
+        """Record that a pod waits for a node, if it does. `document` is None for a pod that is
+        bound or deleted."""
+        found = None
+        reason = refusal_of(document) if document is not None else ""
+        if document is not None and reason and not is_over(document):
+            head = document["metadata"]
+            found = PendingPod(
+                str(head.get("namespace") or "default"),
+                str(head.get("name") or ""),
+                str(head.get("creationTimestamp") or ""),
+                reason,
+            )
+        if found == self.pending.get(uid):
+            return
+        self.pending_changes += 1
+        if found is None:
+            del self.pending[uid]
+        else:
+            self.pending[uid] = found
 
     def _drop(self, uid: str) -> None:
         self._unbind(uid)

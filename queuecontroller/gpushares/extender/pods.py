@@ -22,6 +22,9 @@ from sluicecommon.share_policy import ELASTIC, EXCLUSIVE, share_policy
 PLACEMENT: Final = "sluice.dev/placement"
 """Annotation of a pod: its node and GPUs, written by the leader with the binding. `workload` names
 the workload of the queue whose reservation the pod uses."""
+SCHEDULED: Final = "PodScheduled"
+"""Condition of a pod whose reason is UNSCHEDULABLE while kube-scheduler finds no node."""
+UNSCHEDULABLE: Final = "Unschedulable"
 MIB: Final = 1 << 20
 MAX_GPUS: Final = 64
 """GPUs per container."""
@@ -158,6 +161,15 @@ def nodes_of(admission: Admission) -> set[str]:
     """Nodes on which an admission reserved places for pods with GPU shares."""
     places = (read_place(one.place) for each in admission.pod_sets for one in each.places)
     return {place.node for place in places if place is not None}
+
+
+def refusal_of(document: Mapping[str, Any]) -> str:
+    """The reason why kube-scheduler found no node for a pod; empty if it has not tried, or has
+    found one."""
+    for one in (document.get("status") or {}).get("conditions") or ():
+        if one.get("type") == SCHEDULED and one.get("reason") == UNSCHEDULABLE:
+            return str(one.get("message") or UNSCHEDULABLE)
+    return ""
 
 
 def is_over(document: Mapping[str, Any]) -> bool:

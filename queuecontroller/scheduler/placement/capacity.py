@@ -53,6 +53,8 @@ class GpuCapacity:
     mig_profile: str = ""
     mig_span: Span | None = None
     """Place of a MIG instance on its card."""
+    health_reason: str = ""
+    """Reason why it is not healthy, for people; empty if its node reports none."""
 
     def mig_spans(self, profile: str) -> tuple[Span, ...]:
         """Places where an instance of the profile may be; empty: the GPU does not offer it."""

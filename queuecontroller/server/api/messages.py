@@ -251,6 +251,7 @@ def _read_gpu(message: Any) -> GpuCapacity:
         mig_span=(
             _read_spans([message.mig_span], "mig_span")[0] if message.HasField("mig_span") else None
         ),
+        health_reason=text(message.health_reason, "health_reason", 256),
     )
 
 

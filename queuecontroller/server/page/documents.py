@@ -10,7 +10,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from queuecontroller.gpushares.extender.ledger import PodHolder
+from queuecontroller.cluster.cache.objects import seconds_of
+from queuecontroller.gpushares.extender.ledger import PendingPod, PodHolder
 from queuecontroller.scheduler.model.objects import ResourceQuota, Workload
 from queuecontroller.scheduler.placement.capacity import GpuCapacity, NodeCapacity
 from queuecontroller.scheduler.placement.stock import Share
@@ -20,7 +21,7 @@ from queuecontroller.state.nodes.nodes_room import without_pods
 from queuecontroller.state.nodes.sessions import SECOND_NS, Detection, Node
 from queuecontroller.state.objects.asks import describe
 from queuecontroller.state.records import Assignment, Event, GpuShare, SharePolicy, WorkloadRecord
-from queuecontroller.state.status import Status, amounts
+from queuecontroller.state.status import Status
 from sluicecommon.page.board import Key
 
 MIB: Final = 1 << 20
@@ -56,13 +57,13 @@ def workload_document(record: WorkloadRecord, status: Status) -> dict[str, Any]:
     }
 
 
-def requests_of(workload: Workload) -> dict[str, str]:
-    """Total requests of all its pods."""
+def requests_of(workload: Workload) -> dict[str, int]:
+    """Total requests of all its pods, in the units of quota."""
     total: dict[str, int] = {}
     for one in workload.pod_sets:
         for name, amount in one.requests.items():
             total[name] = total.get(name, 0) + amount * one.count
-    return amounts(total)
+    return total
 
 
 def coarse(seconds: float | None) -> int | None:
@@ -161,9 +162,9 @@ def _labels(found: Mapping[str, Any]) -> dict[str, str] | None:
     return {str(k): str(v) for k, v in list(found.items())[:MAX_LABELS]} or None
 
 
-def node_document(node: Node, is_ready: bool) -> dict[str, Any]:
+def node_document(node: Node, capacity: NodeCapacity, is_ready: bool) -> dict[str, Any]:
+    """`capacity` is the node's report with its cordons."""
     state = "Ready" if is_ready else "Lost" if node.record.lost else "Away"
-    capacity = node.capacity
     return {
         "state": state,
         "version": node.version or None,
@@ -197,6 +198,7 @@ def gpu_document(node: str, gpu: GpuCapacity, given: list[int]) -> dict[str, Any
         "index": gpu.index,
         "type": gpu.type,
         "health": gpu.health,
+        "why": gpu.health_reason or None,
         "memory": gpu.memory_bytes,
         "slots": gpu.slots,
         "given": given[0],
@@ -253,6 +255,15 @@ def pod_document(
         "gpus": [[s.uuid, s.memory_bytes, ratio(s.share_ppm / 1e6), s.mig] for s in one.shares],
         "used": to_mib(used),
         "achieved": ratio(achieved),
+        "since": int(started_s) if (started_s := seconds_of(one.started)) else None,
+    }
+
+
+def pending_pod_document(one: PendingPod) -> dict[str, Any]:
+    cut = len(one.reason) > LONGEST_TEXT
+    return {
+        "created": int(created_s) if (created_s := seconds_of(one.created)) else None,
+        "message": one.reason[: LONGEST_TEXT - 1] + "…" if cut else one.reason,
     }
 
 

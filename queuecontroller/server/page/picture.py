@@ -24,6 +24,7 @@ from sluicecommon.page.history import STEP_S, History
 MAX_EVENTS: Final = 1_000
 PORTION_S: Final = 0.01
 """Time of one portion in the service's loop, enough for about 300 workloads."""
+MAX_PENDING_PODS: Final = 1_000
 LINE_A_ROUND: Final = 125
 """Pending workloads refreshed in each round of a quarter second: 10,000 take 20 s."""
 SECOND_S: Final = 1.0
@@ -54,6 +55,8 @@ class Picture:
         """Keys of detection documents, by node."""
         self._pods: dict[str, set[Key]] = {}
         """Keys of the documents of pods and of reserved places, by node."""
+        self._pending_pods = -1
+        """State of the ledger's pending pods that is shown."""
         self._event_keys: deque[Key] = deque()
         self._events = 0
         self._next_second = 0.0
@@ -125,6 +128,7 @@ class Picture:
     def _second(self) -> None:
         self.board.put(("Overview", "", "queue"), self._overview())
         self._look_at_nodes()
+        self._look_at_pending_pods()
         if self._queues_dirty:
             self._queues_dirty = False
             self._look_at_queues()
@@ -251,12 +255,12 @@ class Picture:
 
     def _look_at_nodes(self) -> None:
         """Mark nodes as changed that reported, or whose lease may have ended."""
-        nodes, stock = self._shell.book.nodes, self._shell.book.nodes_room.stock
+        nodes, nodes_room = self._shell.book.nodes, self._shell.book.nodes_room
         now_ns = self._shell.now_ns()
         for name, node in nodes.nodes.items():
             newest = next(reversed(node.detections), None)
             is_ready = nodes.ready(node, now_ns)
-            room = stock.nodes.get(name)
+            room = nodes_room.stock.nodes.get(name)
             held = room.version if room is not None else 0
             state = (
                 id(node.capacity),
@@ -264,6 +268,7 @@ class Picture:
                 is_ready,
                 node.record.lost,
                 held,
+                nodes_room.cordon_of(name),
                 id(node.pod_usage),
             )
             if self._capacities.get(name) != state:
@@ -281,9 +286,11 @@ class Picture:
                 self.board.drop(key)
             return
         is_ready = nodes.ready(node, self._shell.now_ns())
-        self.board.put(("Node", "", name), d.node_document(node, is_ready))
+        room = self._shell.book.nodes_room
+        offered = room.offered(node)
+        self.board.put(("Node", "", name), d.node_document(node, offered, is_ready))
         work = list(nodes.of_node(name))
-        now = dict(d.gpu_documents(name, node.capacity, self._shell.book.nodes_room.given_on(name)))
+        now = dict(d.gpu_documents(name, offered, room.given_on(name)))
         for key, found in now.items():
             self.board.put(key, found)
         for key in before - now.keys():
@@ -311,6 +318,20 @@ class Picture:
             self.board.drop(gone)
         if now:
             self._pods[node.name] = now
+
+    def _look_at_pending_pods(self) -> None:
+        """Refresh the documents of pods that fit on no node; of many only the oldest are shown."""
+        ledger = self._shell.book.nodes_room.pods
+        if ledger.pending_changes == self._pending_pods:
+            return
+        self._pending_pods = ledger.pending_changes
+        oldest = sorted(ledger.pending.values(), key=lambda one: one.created)[:MAX_PENDING_PODS]
+        now = {("Pod", one.namespace, one.name): one for one in oldest}
+        for key in self.board.keys("Pod"):
+            if key not in now:
+                self.board.drop(key)
+        for key, one in now.items():
+            self.board.put(key, d.pending_pod_document(one))
 
     def _look_at_detections(self, node: Node) -> None:
         found = dict(d.detection_document(node.name, one) for one in node.detections.values())

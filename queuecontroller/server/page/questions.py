@@ -95,7 +95,8 @@ def manifests_of(shell: Shell) -> list[dict[str, Any]]:
     book = shell.book
     found = [json.loads(one.body) for one in book.catalogue.records.values()]
     nodes = book.nodes.each_ready(shell.now_ns()) if book.room is not None else ()
-    found += [node_manifest(one.name, one.capacity) for one in nodes if one.capacity.gpus]
+    offered = {one.name: book.nodes_room.offered(one) for one in nodes if one.capacity.gpus}
+    found += [node_manifest(name, capacity) for name, capacity in offered.items()]
     played = 0
     for record in book.workloads.records.values():
         if record.workload.is_true(FINISHED):

@@ -19,7 +19,7 @@ from queuecontroller.scheduler.placement.request import AskError
 from queuecontroller.scheduler.placement.stock import Share, Stock
 from queuecontroller.scheduler.placement.stock_room import GivenPods, RoomRequest, StockRoom
 from queuecontroller.state.nodes.moves import MoveLimits
-from queuecontroller.state.nodes.sessions import Nodes, is_away, rests
+from queuecontroller.state.nodes.sessions import Node, Nodes, is_away, rests
 from queuecontroller.state.objects.asks import pod_of, topology_of
 from queuecontroller.state.objects.catalogue import Catalogue
 from queuecontroller.state.records import (
@@ -101,8 +101,8 @@ class NodesRoom(StockRoom):
         for name, capacity in reported.items():
             if self._capacities.get(name) is not capacity or name in self._stale:
                 self.pods.report(name, {one.uid: _running(one) for one in capacity.pods})
-                cordon = self._cordons.get(name, NO_CORDON)
-                self.stock.report(name, cordoned(without_pods(capacity), cordon))
+                offered = cordoned(without_pods(capacity), self.cordon_of(name))
+                self.stock.report(name, offered)
         for name in self._reporting - reported.keys():
             node = self._nodes.nodes.get(name)
             if node is None or node.record.lost:  # A node that is away keeps its work.
@@ -115,7 +115,7 @@ class NodesRoom(StockRoom):
     def cordon(self, name: str, cordon: Cordon) -> bool:
         """Set the parts of a node that get no new work, as the administrators mark them. True if
         changed."""
-        if cordon == self._cordons.get(name, NO_CORDON):
+        if cordon == self.cordon_of(name):
             return False
         self._cordons[name] = cordon
         if cordon == NO_CORDON:
@@ -124,6 +124,13 @@ class NodesRoom(StockRoom):
             self._stale.add(name)
             self._looked = -1
         return True
+
+    def cordon_of(self, name: str) -> Cordon:
+        return self._cordons.get(name, NO_CORDON)
+
+    def offered(self, node: Node) -> NodeCapacity:
+        """A node's report with its cordons: what takes new work."""
+        return cordoned(node.capacity, self.cordon_of(node.name))
 
     def _follow_pod(self, key: PodKey, one: Assignment | None) -> None:
         there = one is not None and one.gpus and not is_away(one)

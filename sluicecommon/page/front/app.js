@@ -128,7 +128,7 @@ class App {
     if (before !== undefined && before !== path) {
       requestAnimationFrame(() => {
         const main = document.getElementById("main");
-        if (main) main.focus({ preventScroll: false });
+        if (main) main.focus({ preventScroll: true });
       });
       window.scrollTo(0, 0);
     }
@@ -179,7 +179,7 @@ class App {
         h("nav", { "aria-label": "Pages" }, pages.map(([path, name]) => h("a", { key: path, href: `#/${path}`, "aria-current": path === first ? "page" : undefined }, name))),
         h("span", { class: `live ${this.store.state}`, role: "status" }, this.store.state === "live" ? (this.store.synced ? `live${this.store.why ? `: ${this.store.why}` : ""}` : "loading") : this.store.why || this.store.state),
         h("button", { type: "button", on: { click: () => this.turnTheme() } }, `Theme: ${this.theme || "system"}`),
-        h("span", { class: "small" }, this.session.viewer),
+        h("span", { class: "small viewer", title: this.session.viewer }, this.session.viewer.replace(/^system:serviceaccount:([^:]+):/, "$1/")),
         h("button", { type: "button", on: { click: () => this.leave() } }, "Log out"),
       ),
       h("main", { id: "main", tabindex: "-1", key: `main-${first}-${rest.join("/")}` }, content),

@@ -29,6 +29,13 @@ export function amount(resource, value) {
   return value.toLocaleString();
 }
 
+// Requests in one line, with `short` names without their domain.
+export function requested(requests, short = false) {
+  return Object.entries(requests || {})
+    .map(([name, value]) => `${short ? name.replace(/^.*\//, "") : name} ${amount(name, value)}`.replace(/ (?=\S+$)/, "\u00a0"))
+    .join(", ");
+}
+
 function trim(value) {
   return Number.isInteger(value) ? String(value) : value.toFixed(1);
 }
@@ -50,6 +57,17 @@ export function time(unix) {
 
 export function age(unix, now = Date.now() / 1000) {
   return unix ? duration(now - unix) : "–";
+}
+
+// Numbers in order, with runs as ranges: 0–3, 5.
+export function ranges(numbers) {
+  const runs = [];
+  for (const one of [...new Set(numbers)].sort((a, b) => a - b)) {
+    const last = runs[runs.length - 1];
+    if (last && one === last[1] + 1) last[1] = one;
+    else runs.push([one, one]);
+  }
+  return runs.map(([first, last]) => (first === last ? String(first) : last === first + 1 ? `${first}, ${last}` : `${first}–${last}`)).join(", ");
 }
 
 export function count(number, one, many = `${one}s`) {

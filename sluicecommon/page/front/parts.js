@@ -20,7 +20,8 @@ export function to(...parts) {
 const TONES = {
   Running: "good", Admitted: "good", Ready: "good", healthy: "good", running: "good", active: "good",
   Pending: "wait", QuotaReserved: "wait", Paused: "wait", Away: "wait", suspect: "wait", paused: "wait", spilling: "wait", spilled: "wait", returning: "wait", decided: "wait", warning: "wait", Preempted: "wait",
-  Lost: "bad", Held: "bad", Deleting: "bad", lost: "bad", critical: "bad", draining: "bad", Evicted: "bad",
+  cordoned: "wait", reserved: "wait", starting: "wait", terminating: "wait", pending: "wait", recovering: "wait",
+  Lost: "bad", Held: "bad", Deleting: "bad", lost: "bad", unhealthy: "bad", critical: "bad", draining: "bad", Evicted: "bad",
 };
 
 export function badge(text) {

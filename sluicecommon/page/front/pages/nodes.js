@@ -5,9 +5,26 @@ import { age, bytes, percent } from "../format.js";
 import { badge, facts, link, List, sparkline, table, to, tone } from "../parts.js";
 import { ask } from "../store.js";
 import { detections } from "./others.js";
-import { BARS, gpuBar, holders, sums } from "./overview.js";
+import { BARS, gpuBar, holderCell, holders, sums, whole } from "./overview.js";
 
 const list = { current: null };
+const MAX_BARS = 16;
+
+const stateOf = (node) => (node.state === "Ready" && node.cordoned ? "cordoned" : node.state);
+
+// Cards by type, and how many of them are cut into MIG instances.
+function kinds(gpus) {
+  const cards = new Map();
+  const cut = new Set();
+  for (const gpu of gpus) {
+    cards.set(gpu.parent || gpu.name, (gpu.type || "?").replace(/ MIG .*$/, ""));
+    if (gpu.parent) cut.add(gpu.parent);
+  }
+  const counts = new Map();
+  for (const type of cards.values()) counts.set(type, (counts.get(type) || 0) + 1);
+  const text = [...counts].map(([type, number]) => `${number} × ${type}`).join(", ") || "–";
+  return cut.size ? [text, h("span", { class: "small" }, `${cut.size} in MIG mode`)] : text;
+}
 
 export function nodes(app) {
   const { store, query } = app;
@@ -20,7 +37,7 @@ export function nodes(app) {
   }
   const found = store
     .all("Node")
-    .filter((one) => (!state || one.state === state) && (!wanted || one.name.toLowerCase().includes(wanted) || (byNode.get(one.name) || []).some((gpu) => (gpu.type || "").toLowerCase().includes(wanted))))
+    .filter((one) => (!state || stateOf(one) === state) && (!wanted || one.name.toLowerCase().includes(wanted) || (byNode.get(one.name) || []).some((gpu) => (gpu.type || "").toLowerCase().includes(wanted))))
     .sort((a, b) => a.name.localeCompare(b.name, undefined, { numeric: true }));
   const held = holders(store);
   list.current ||= new List("Nodes", ["node", "state", "GPUs", "memory granted", "time granted", "time achieved", "memory by holder"], () => (app.narrow ? 132 : 48), () => app.redraw());
@@ -30,7 +47,7 @@ export function nodes(app) {
       "form",
       { class: "filters", role: "search", on: { submit: (event) => event.preventDefault() } },
       h("label", null, "Name or type ", h("input", { type: "search", value: query.get("q") || "", on: { input: (event) => app.filter({ q: event.target.value }) } })),
-      h("label", null, "State ", h("select", { value: state, on: { change: (event) => app.filter({ state: event.target.value }) } }, ["", "Ready", "Away", "Lost"].map((one) => h("option", { key: one, value: one }, one || "any")))),
+      h("label", null, "State ", h("select", { value: state, on: { change: (event) => app.filter({ state: event.target.value }) } }, ["", "Ready", "cordoned", "Away", "Lost"].map((one) => h("option", { key: one, value: one }, one || "any")))),
       h("output", null, `${found.length} of ${store.size("Node")}`),
     ),
     h("p", { class: "hint" }, BARS),
@@ -43,12 +60,12 @@ export function nodes(app) {
           key: node.name,
           cells: [
             link(`nodes/${to(node.name)}`, node.name),
-            badge(node.state),
-            `${gpus.length} × ${gpus.length ? gpus[0].type : "–"}`,
+            badge(stateOf(node)),
+            kinds(gpus),
             percent(total.given / (total.memory || 1)),
             percent(gpus.length ? total.share / gpus.length : undefined),
             percent(total.measured ? total.busy / total.measured : undefined),
-            h("span", { class: "bars" }, gpus.slice(0, 8).map((gpu) => h("span", { key: gpu.name }, gpuBar(gpu, held.get(gpu.name) || [])))),
+            h("span", { class: "bars" }, gpus.slice(0, MAX_BARS).map((gpu) => h("span", { key: gpu.name }, gpuBar(gpu, held.get(gpu.name) || [])))),
           ],
         };
       },
@@ -106,11 +123,11 @@ export function node(app, name) {
   const gpus = store.all("Gpu").filter((one) => one.node === name).sort((a, b) => a.index - b.index);
   const onNode = app.session.site === "node";
   return [
-    h("h1", null, name, " ", badge(found.state)),
+    h("h1", null, name, " ", badge(stateOf(found))),
     facts([
       ["version", found.version],
       ["driver", found.driver],
-      ["GPUs", String(gpus.length)],
+      ["GPUs", kinds(gpus)],
       ["scheduling", found.cordoned ? "disabled (cordoned)" : undefined],
       ["last connected", found.seen ? `${age(found.seen)} ago` : undefined],
       ["labels", found.labels ? h("span", { class: "labels" }, Object.entries(found.labels).map(([key, value]) => h("code", { key }, `${key}=${value}`))) : undefined],
@@ -145,6 +162,11 @@ export function node(app, name) {
   ];
 }
 
+// A figure that is measured for all GPUs of a grant together, as that of one of them.
+function mean(format, value, size) {
+  return size > 1 && value !== undefined ? [format(value / size), h("span", { class: "small" }, ` mean of ${size}`)] : format(value);
+}
+
 export function grantTable(app, held, gpu) {
   const onNode = app.session.site === "node";
   return table(
@@ -153,11 +175,11 @@ export function grantTable(app, held, gpu) {
     held.map(({ who, memory, share, profile, work }) => ({
       key: `${work.ns}/${work.name}`,
       cells: [
-        [h("span", { class: `swatch ${tone(who)}`, "aria-hidden": "true" }), onNode ? link(`grants/${to(work.ns, work.name)}`, who) : work.workload ? [link(`workloads/${to(work.ns, work.workload.split("/")[1])}`, who), work.pod ? ` ${work.pod}` : ""] : `${who} (pod)`],
+        [h("span", { class: `swatch ${tone(who)}`, "aria-hidden": "true" }), onNode ? link(`grants/${to(work.ns, work.name)}`, who) : holderCell(work)],
         profile ? `MIG ${profile}` : bytes(memory),
-        bytes(work.used),
+        mean(bytes, work.used, whole(work).size),
         work.policy === "elastic" ? "weighted" : percent(share),
-        percent(work.achieved),
+        mean(percent, work.achieved, whole(work).size),
         work.throttled === undefined ? "–" : percent(work.throttled),
         badge(work.state),
         age(work.since),

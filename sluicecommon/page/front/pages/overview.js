@@ -1,7 +1,7 @@
 // Overview: use of GPUs and queues, and alerts.
 
 import { h } from "../dom.js";
-import { age, bytes, count, percent, time } from "../format.js";
+import { age, bytes, count, percent, ranges, time } from "../format.js";
 import { badge, bar, brief, link, table, tile, to, tone } from "../parts.js";
 
 const MAX_GPUS = 400;
@@ -25,6 +25,24 @@ export function holder(work) {
   return work.pod ? `${work.ns}/${work.pod}` : work.name;
 }
 
+// The same as a cell, with the pod's name where the workload has several.
+export function holderCell(work) {
+  if (!work.workload) return work.pod ? [holder(work), h("span", { class: "small" }, " pod of no queue")] : holder(work);
+  return [link(`workloads/${to(...work.workload.split("/"))}`, work.workload), work.pod ? h("span", { class: "small" }, ` pod ${work.pod}`) : null];
+}
+
+// What a grant holds on all its GPUs; measured use is reported for all of them together.
+export function whole(work) {
+  const gpus = work.gpus || [];
+  const size = gpus.length || 1;
+  return {
+    size,
+    memory: gpus.reduce((sum, [, memory]) => sum + memory, 0),
+    share: gpus.reduce((sum, [, , ratio]) => sum + (ratio || 0), 0) / size,
+    achieved: work.achieved === undefined ? undefined : work.achieved / size,
+  };
+}
+
 // Grants by the GPU that they are on.
 export function holders(store) {
   const found = new Map();
@@ -38,7 +56,7 @@ export function holders(store) {
 }
 
 export function sums(gpus) {
-  const total = { memory: 0, given: 0, used: 0, known: 0, share: 0, busy: 0, measured: 0, well: 0 };
+  const total = { memory: 0, given: 0, used: 0, known: 0, share: 0, busy: 0, measured: 0 };
   for (const one of gpus) {
     total.memory += one.memory || 0;
     total.given += one.given || 0;
@@ -51,26 +69,47 @@ export function sums(gpus) {
       total.busy += one.utilization;
       total.measured += 1;
     }
-    if (one.health === "healthy") total.well += 1;
   }
   return total;
 }
 
-// GPUs that give new grants and have none, and nothing else in use on them.
-function idle(gpus) {
-  return gpus.filter((one) => one.health === "healthy" && !one.grants && !one.outside && !(one.used > 1 << 30));
+// The card of a GPU, which may be one of the card's MIG instances.
+const cardOf = (gpu) => gpu.parent || gpu.name;
+
+// GPUs that take new grants and have none, and nothing else in use on them. The driver's own memory is not use.
+function idle(gpus, open) {
+  return gpus.filter((one) => open.has(one.node) && one.health === "healthy" && !one.grants && !one.outside && !(one.used > 1 << 30));
+}
+
+// Idle GPUs by node: gpu-1 (all 8), gpu-2: 0–3, 5.
+function idleNodes(found, gpus) {
+  const nodes = new Map();
+  for (const one of found) nodes.set(one.node, [...(nodes.get(one.node) || []), one]);
+  const all = new Map();
+  for (const one of gpus) all.set(one.node, (all.get(one.node) || 0) + 1);
+  return [...nodes]
+    .sort(([a], [b]) => a.localeCompare(b, undefined, { numeric: true }))
+    .map(([node, mine]) => {
+      if (mine.length === all.get(node)) return [node, ` (all ${mine.length})`];
+      const cards = mine.filter((one) => !one.profile).map((one) => one.index);
+      const cut = [...new Set(mine.filter((one) => one.profile).map((one) => one.index))];
+      const instances = cut.map((index) => `${index} MIG ${mine.filter((one) => one.profile && one.index === index).map((one) => one.profile).join(" + ")}`);
+      return [node, `: ${[ranges(cards), ...instances].filter(Boolean).join(", ")}`];
+    });
 }
 
 const WAITING = new Set(["Pending", "QuotaReserved", "Paused"]);
-const MAX_ROWS = 6;
+const MAX_ROWS = 4;
 const UNUSED = 0.5;
 const SETTLED_S = 120;
 
-function longestPending(workloads) {
-  return workloads
+// Workloads without quota or places, and pods for which kube-scheduler found no node.
+function longestPending(store) {
+  return store
+    .all("Workload")
     .filter((one) => WAITING.has(one.phase))
-    .sort((a, b) => (a.created || 0) - (b.created || 0))
-    .slice(0, MAX_ROWS);
+    .concat(store.all("Pod").map((one) => ({ ...one, isPod: true })))
+    .sort((a, b) => (a.created || 0) - (b.created || 0));
 }
 
 // Grants that use less than half of their guaranteed time and of their memory, the largest unused memory first.
@@ -79,22 +118,24 @@ function unused(store) {
   const found = [];
   for (const one of store.all("Work")) {
     if (one.state !== "running" || one.used === undefined || (one.since && now - one.since < SETTLED_S)) continue;
-    const memory = (one.gpus || []).reduce((sum, [, bytes_]) => sum + bytes_, 0);
-    const share = (one.gpus || []).reduce((sum, [, , ratio]) => sum + (ratio || 0), 0);
-    const busy = one.achieved === undefined ? 0 : one.achieved;
-    if (memory && one.used < memory * UNUSED && busy < (share || 1) * UNUSED) found.push({ one, memory, share });
+    const { memory, share, achieved } = whole(one);
+    if (memory && one.used < memory * UNUSED && (achieved || 0) < (share || 1) * UNUSED) found.push({ one, memory, share, achieved });
   }
-  return found.sort((a, b) => b.memory - b.one.used - (a.memory - a.one.used)).slice(0, MAX_ROWS);
+  return found.sort((a, b) => b.memory - b.one.used - (a.memory - a.one.used));
 }
 
 export function alerts(store) {
   const found = [];
   for (const node of store.all("Node")) {
-    if (node.state && node.state !== "Ready") found.push({ key: `n${node.name}`, text: ["Node ", link(`nodes/${to(node.name)}`, node.name), ` is ${node.state.toLowerCase()}`], badge: node.state });
+    if (node.state && node.state !== "Ready") found.push({ key: `n${node.name}`, text: ["Node ", link(`nodes/${to(node.name)}`, node.name), " does not report"], badge: node.state });
+    else if (node.cordoned) found.push({ key: `c${node.name}`, text: ["Node ", link(`nodes/${to(node.name)}`, node.name), " takes no new work"], badge: "cordoned" });
     if (node.nvml) found.push({ key: `e${node.name}`, text: `The GPUs of ${node.name} cannot be read: ${node.nvml}`, badge: "critical" });
   }
+  const cards = new Set();
   for (const gpu of store.all("Gpu")) {
-    if (gpu.health && gpu.health !== "healthy") found.push({ key: `g${gpu.name}`, text: ["GPU ", String(gpu.index), " of ", link(`nodes/${to(gpu.node)}`, gpu.node), ` is ${gpu.health}${gpu.why ? `: ${gpu.why}` : ""}`], badge: gpu.health });
+    if (!gpu.health || gpu.health === "healthy" || cards.has(cardOf(gpu))) continue;
+    cards.add(cardOf(gpu));
+    found.push({ key: `g${gpu.name}`, text: ["GPU ", String(gpu.index), " of ", link(`nodes/${to(gpu.node)}`, gpu.node), gpu.why ? `: ${gpu.why}` : ` is ${gpu.health}`], badge: gpu.health });
   }
   for (const queue of store.all("ClusterQueue")) {
     if (queue.why) found.push({ key: `q${queue.name}`, text: ["ClusterQueue ", link(`clusterqueues/${to(queue.name)}`, queue.name), `: ${queue.why}`], badge: "warning" });
@@ -108,14 +149,18 @@ export function alerts(store) {
   const head = store.get("Overview", "", "queue");
   if (head && head.silent) found.push({ key: "s", text: `Stalled tasks of the service: ${head.silent.join(", ")}`, badge: "critical" });
   if (head && head.leftOut) found.push({ key: "l", text: `Some objects are not shown: too many of ${Object.keys(head.leftOut).join(", ")}`, badge: "warning" });
-  return found;
+  return found.sort((a, b) => (a.badge === "cordoned") - (b.badge === "cordoned"));
 }
 
 export function overview(app) {
   const { store } = app;
   const gpus = store.all("Gpu");
   const total = sums(gpus);
+  const cards = new Set(gpus.map(cardOf));
+  const well = new Set(gpus.filter((one) => one.health === "healthy").map(cardOf));
   const nodes = store.all("Node");
+  const open = new Set(nodes.filter((one) => one.state === "Ready" && !one.cordoned).map((one) => one.name));
+  const free = idle(gpus, open);
   const ready = nodes.filter((one) => one.state === "Ready").length;
   const workloads = store.all("Workload");
   const phases = {};
@@ -127,34 +172,36 @@ export function overview(app) {
   const warned = alerts(store);
   const onNode = app.session.site === "node";
   const grants = store.all("Work");
-  const waits = longestPending(workloads);
+  const waits = longestPending(store);
+  const podsWaiting = store.size("Pod");
   const wasted = unused(store);
   return [
     h("h1", null, "Overview"),
     h(
       "div",
       { class: "tiles" },
-      gpus.length ? tile("GPUs", `${total.well} / ${gpus.length}`, "healthy") : null,
+      gpus.length ? tile("GPUs", `${well.size} / ${cards.size}`, "healthy") : null,
       nodes.length && !onNode ? tile("nodes", `${ready} / ${nodes.length}`, "ready") : null,
-      gpus.length ? tile("idle GPUs", String(idle(gpus).length), "healthy, without a grant") : null,
-      gpus.length ? tile("GPU memory granted", percent(total.given / (total.memory || 1)), `${bytes(total.given)} of ${bytes(total.memory)}${total.known ? `; ${percent(total.used / total.known)} in use` : ""}`) : null,
-      gpus.length ? tile("GPU time granted", percent(total.share / gpus.length), total.measured ? `${percent(total.busy / total.measured)} achieved` : undefined) : null,
+      gpus.length ? tile("idle GPUs", String(free.length), "healthy, no grant") : null,
+      gpus.length ? tile("memory granted", percent(total.given / (total.memory || 1)), `${bytes(total.given)} of ${bytes(total.memory)}${total.known ? `; ${percent(total.used / total.known)} in use` : ""}`) : null,
+      gpus.length ? tile("time granted", percent(total.share / gpus.length), total.measured ? `${percent(total.busy / total.measured)} achieved` : undefined) : null,
       onNode ? tile("grants", String(grants.length)) : null,
-      onNode ? null : tile("running", String((phases.Running || 0) + (phases.Admitted || 0))),
-      onNode ? null : tile("pending", String((phases.Pending || 0) + (phases.QuotaReserved || 0) + (phases.Paused || 0))),
+      onNode ? null : tile("running", String((phases.Running || 0) + (phases.Admitted || 0)), "workloads"),
+      onNode ? null : tile("pending", String((phases.Pending || 0) + (phases.QuotaReserved || 0) + (phases.Paused || 0)), podsWaiting ? `and ${count(podsWaiting, "pod")} without a node` : "workloads"),
     ),
     h("section", { "aria-labelledby": "o-alerts" }, h("h2", { id: "o-alerts" }, "Needs attention"), warned.length ? h("ul", { class: "alerts" }, warned.slice(0, 50).map((one) => h("li", { key: one.key }, badge(one.badge), " ", one.text))) : h("p", { class: "empty" }, "Nothing.")),
+    free.length && !onNode ? idleSection(free, gpus) : null,
     waits.length
       ? h(
           "section",
           { "aria-labelledby": "o-waits" },
-          h("h2", { id: "o-waits" }, "Longest pending"),
+          h("h2", { id: "o-waits" }, "Longest pending", waits.length > MAX_ROWS ? h("span", { class: "small" }, `${MAX_ROWS} of ${waits.length}`) : null),
           table(
-            "Workloads that have been pending for longest",
-            ["workload", "ClusterQueue", "pending for", "reason"],
-            waits.map((one) => ({
-              key: `${one.ns}/${one.name}`,
-              cells: [link(`workloads/${to(one.ns, one.name)}`, `${one.ns}/${one.name}`), one.cq ? link(`clusterqueues/${to(one.cq)}`, one.cq) : "none", age(one.created), h("span", { title: one.message || "" }, brief(one))],
+            "Workloads and pods that have been pending for longest",
+            ["workload or pod", "ClusterQueue", "pending for", "reason"],
+            waits.slice(0, MAX_ROWS).map((one) => ({
+              key: `${one.isPod}${one.ns}/${one.name}`,
+              cells: [one.isPod ? [`${one.ns}/${one.name}`, h("span", { class: "small" }, " pod")] : link(`workloads/${to(one.ns, one.name)}`, `${one.ns}/${one.name}`), one.cq ? link(`clusterqueues/${to(one.cq)}`, one.cq) : "none", age(one.created), h("span", { class: "text lines2", title: one.message || "" }, brief(one))],
             })),
           ),
         )
@@ -163,13 +210,13 @@ export function overview(app) {
       ? h(
           "section",
           { "aria-labelledby": "o-unused" },
-          h("h2", { id: "o-unused" }, "Grants in little use"),
+          h("h2", { id: "o-unused" }, "Grants in little use", wasted.length > MAX_ROWS ? h("span", { class: "small" }, `${MAX_ROWS} of ${wasted.length}`) : null),
           table(
             "Grants that use less than half of their memory and of their GPU time",
-            ["holder", "node", "memory granted", "memory in use", "share granted", "share achieved"],
-            wasted.map(({ one, memory, share }) => ({
+            ["holder", "node", "memory granted", "memory in use", "time granted per GPU", "time achieved per GPU"],
+            wasted.slice(0, MAX_ROWS).map(({ one, memory, share, achieved }) => ({
               key: `${one.ns}/${one.name}`,
-              cells: [holder(one), link(`nodes/${to(one.node)}`, one.node), bytes(memory), bytes(one.used), one.policy === "elastic" ? "weighted" : percent(share), percent(one.achieved)],
+              cells: [holderCell(one), link(`nodes/${to(one.node)}`, one.node), bytes(memory), bytes(one.used), one.policy === "elastic" ? "weighted" : percent(share), percent(achieved)],
             })),
           ),
         )
@@ -227,6 +274,24 @@ export function overview(app) {
     recent(store),
     h("p", { class: "hint" }, head.version ? `sluice-queue ${head.version}, mode ${head.mode}, term ${head.term}` : ""),
   ];
+}
+
+const MAX_IDLE_NODES = 12;
+
+function idleSection(free, gpus) {
+  const found = idleNodes(free, gpus);
+  const shown = found.slice(0, MAX_IDLE_NODES);
+  return h(
+    "section",
+    { "aria-labelledby": "o-idle" },
+    h("h2", { id: "o-idle" }, "Idle GPUs"),
+    h(
+      "p",
+      { class: "idle" },
+      shown.map(([node, which]) => h("span", { key: node }, link(`nodes/${to(node)}`, node), which)),
+      found.length > shown.length ? h("span", { key: "" }, `and ${count(found.length - shown.length, "more node")}`) : null,
+    ),
+  );
 }
 
 function recent(store) {

@@ -2,9 +2,10 @@
 
 import { actionsOf } from "../actions.js";
 import { h } from "../dom.js";
-import { age, bytes, duration, percent, time } from "../format.js";
+import { age, bytes, duration, percent, ranges, requested, time } from "../format.js";
 import { badge, brief, facts, link, List, table, to } from "../parts.js";
 import { ask } from "../store.js";
+import { whole } from "./overview.js";
 
 const kept = { list: null, version: -1, key: "", found: [] };
 const PHASES = ["Pending", "QuotaReserved", "Admitted", "Running", "Paused", "Preempted", "Held", "Finished"];
@@ -41,7 +42,7 @@ function select(app) {
 export function workloads(app) {
   const { store, query } = app;
   const found = select(app);
-  kept.list ||= new List("Workloads", ["workload", "phase", "position", "ClusterQueue", "GPU request", "reason", "estimate", "age"], () => (app.narrow ? 150 : 52), () => app.redraw());
+  kept.list ||= new List("Workloads", ["workload", "phase", "position", "ClusterQueue", "GPU request", "reason", "estimate", "age"], () => (app.narrow ? 150 : 58), () => app.redraw());
   const set = (name) => ({ change: (event) => app.filter({ [name]: event.target.value }) });
   const options = (values) => ["", ...Array.from(values).sort()].map((one) => h("option", { key: one, value: one }, one || "any"));
   const all = store.all("Workload");
@@ -65,7 +66,7 @@ export function workloads(app) {
           badge(one.phase),
           one.position ? `${one.position} of ${one.waiting}` : "",
           one.cq || "",
-          wrapped(one.asks || Object.entries(one.requests || {}).map(([name, value]) => `${name} ${value}`).join(", ")),
+          wrapped(one.asks || requested(one.requests), one.asks || requested(one.requests, true)),
           wrapped(one.message || one.reason || "", brief(one)),
           one.estimate === undefined ? "" : `about ${duration(one.estimate)}`,
           age(one.created),
@@ -101,6 +102,14 @@ function explained(app, doc) {
   return known;
 }
 
+// The GPUs of a grant by their indices on the node, or by UUID where these are not visible.
+function where(store, one) {
+  const known = (one.gpus || []).map(([uuid, , , profile]) => [store.get("Gpu", "", uuid), uuid, profile]);
+  const cards = known.filter(([gpu, , profile]) => gpu && !profile && !gpu.profile).map(([gpu]) => gpu.index);
+  const others = known.filter(([gpu, , profile]) => !gpu || profile || gpu.profile);
+  return [ranges(cards), cards.length && others.length ? ", " : "", others.map(([gpu, uuid, profile], at) => [at ? ", " : "", gpu ? `${gpu.index} MIG ${profile || gpu.profile}` : h("code", null, uuid)])];
+}
+
 export function workload(app, namespace, name) {
   const { store } = app;
   const doc = store.get("Workload", namespace, name);
@@ -117,7 +126,7 @@ export function workload(app, namespace, name) {
       ["ClusterQueue", doc.cq ? link(`clusterqueues/${to(doc.cq)}`, doc.cq) : "none"],
       ["priority", doc.priority ? `${doc.priority}${doc.class ? ` (${doc.class})` : ""}` : doc.class],
       ["GPU request", doc.asks],
-      ["requests", Object.entries(doc.requests || {}).map(([one, value]) => `${one} ${value}`).join(", ")],
+      ["requests", requested(doc.requests)],
       ["pods", String(doc.pods)],
       ["user", doc.user],
       ["submitted as", doc.kind],
@@ -151,16 +160,14 @@ export function workload(app, namespace, name) {
       h("h2", { id: "w-where" }, "Placement"),
       table(
         "Pods and their GPUs",
-        ["pod", "node", "GPU", "memory granted", "in use", "share granted", "achieved", "state"],
-        work.flatMap((one) =>
-          (one.gpus || []).map(([uuid, memory, share, profile]) => {
-            const gpu = store.get("Gpu", "", uuid);
-            return {
-              key: `${one.name}${uuid}`,
-              cells: [one.pod || "–", store.get("Node", "", one.node) ? link(`nodes/${to(one.node)}`, one.node) : one.node, gpu ? String(gpu.index) : h("code", null, uuid), profile ? `MIG ${profile}` : bytes(memory), bytes(one.used), one.policy === "elastic" ? "weighted" : percent(share), percent(one.achieved), badge(one.state)],
-            };
-          }),
-        ),
+        ["pod", "node", "GPUs", "memory granted", "memory in use", "time granted per GPU", "time achieved per GPU", "state"],
+        work.map((one) => {
+          const { memory, share, achieved } = whole(one);
+          return {
+            key: one.name,
+            cells: [one.pod || "–", store.get("Node", "", one.node) ? link(`nodes/${to(one.node)}`, one.node) : one.node, where(store, one), bytes(memory), bytes(one.used), one.policy === "elastic" ? "weighted" : percent(share), percent(achieved), badge(one.state)],
+          };
+        }),
         doc.phase === "Running" || doc.phase === "Admitted" ? "This controller did not place it." : "Not placed.",
       ),
     ),

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from queuecontroller.cluster.podplacement.gpu_pods import seen
 from queuecontroller.gpushares.extender.pods import PLACEMENT, PodPlace
 from queuecontroller.scheduler.model.objects import WorkloadKey
 from queuecontroller.scheduler.placement.capacity import NodeCapacity, PodGpus, PodShare
 from queuecontroller.scheduler.placement.stock import Share
 from queuecontroller.server.metrics.exposition import render
+from queuecontroller.server.page.questions import manifests_of
+from queuecontroller.state.nodes.nodes_room import NO_CORDON, Cordon
 from queuecontroller.state.status import Views
 from tests.queue.server.page.shells import drawn, picture_of, shell_of
 from tests.queue.state.world import GIB, World, gpu
@@ -129,3 +132,79 @@ def test_a_pod_of_a_container_runtime_alone_is_shown_as_its_node_reports_it() ->
     assert sorted(works) == ["pod-u1", "pod-u2"]
     assert shown["Gpu", "", UUID]["given"] == 2 * SHARE.memory_bytes
     assert shown["Gpu", "", UUID]["outside"] == FOREIGN_BYTES
+
+
+def test_a_pod_says_since_when_it_runs() -> None:
+    world = World()
+    world.connect("n1", (gpu(0),))
+    picture = picture_of(shell_of(world))
+    place = PodPlace("n1", {"main": (SHARE,)})
+    world.book.nodes_room.pods.take(document("u1", place, startTime="2026-11-22T10:00:00Z"))
+    assert drawn(picture, 0)["Work", "team-a", "/u1"]["since"] == 1_795_341_600
+
+
+def test_cordons_of_the_node_object_are_shown_and_simulated() -> None:
+    world = World()
+    world.connect("n1", (gpu(0), gpu(1)))
+    world.connect("n2", (gpu(5),))
+    shell = shell_of(world)
+    picture = picture_of(shell)
+    room = world.book.nodes_room
+    shown = drawn(picture, 0)
+    assert "cordoned" not in shown["Node", "", "n1"]
+
+    room.cordon("n1", Cordon(whole=True))
+    room.cordon("n2", Cordon(gpus=frozenset({gpu(5).uuid})))
+    shown = drawn(picture, 2)
+    assert shown["Node", "", "n1"]["cordoned"] is True
+    assert shown["Gpu", "", gpu(0).uuid]["health"] == "healthy"
+    assert "cordoned" not in shown["Node", "", "n2"]
+    assert shown["Gpu", "", gpu(5).uuid]["health"] == "cordoned"
+    nodes = {one["metadata"]["name"]: one for one in manifests_of(shell) if one["kind"] == "Node"}
+    assert nodes["n1"]["spec"]["unschedulable"] is True
+    assert '"health":"cordoned"' in nodes["n2"]["metadata"]["annotations"].popitem()[1]
+
+    room.cordon("n1", NO_CORDON)
+    assert "cordoned" not in drawn(picture, 4)["Node", "", "n1"]
+
+
+def pending(name: str, reason: str, uid: str = "p1") -> dict[str, Any]:
+    condition = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": reason,
+        "message": "0/50 nodes",
+    }
+    head = {"uid": uid, "namespace": "team-a", "name": name, "creationTimestamp": "2026-11-22T10:00:00Z"}  # fmt: skip
+    limits = {"nvidia.com/gpu": "1"}
+    spec = {"containers": [{"name": "main", "resources": {"limits": limits}}]}
+    whole = {
+        "metadata": head,
+        "spec": spec,
+        "status": {"conditions": [condition, {"type": "Ready"}]},
+    }
+    found = seen(whole).document
+    assert found is not None
+    return dict(found)
+
+
+def test_a_pod_that_fits_on_no_node_is_shown_with_the_schedulers_reason() -> None:
+    world = World()
+    world.connect("n1", (gpu(0),))
+    picture = picture_of(shell_of(world))
+    pods = world.book.nodes_room.pods
+    pods.take(pending("gated", "SchedulingGated", "p0"))
+    pods.take(pending("large", "Unschedulable"))
+    shown = drawn(picture, 0)
+    assert {key for key in shown if key[0] == "Pod"} == {("Pod", "team-a", "large")}
+    assert shown["Pod", "team-a", "large"] == {"created": 1_795_341_600, "message": "0/50 nodes"}
+
+    bound = document("p1", PodPlace("n1", {"main": (SHARE,)}))
+    pods.take(bound)
+    shown = drawn(picture, 2)
+    assert not [key for key in shown if key[0] == "Pod"], "it has a node"
+    assert ("Work", "team-a", "/p1") in shown
+    pods.take(pending("later", "Unschedulable", "p2"))
+    assert ("Pod", "team-a", "later") in drawn(picture, 4)
+    pods.drop("p2")
+    assert ("Pod", "team-a", "later") not in drawn(picture, 6)

@@ -75,6 +75,14 @@ def test_the_controller_sees_profile_card_and_place(wire: Wire) -> None:
     assert not whole.mig_enabled
 
 
+def test_the_controller_sees_why_a_card_is_not_healthy(wire: Wire) -> None:
+    sick = replace(WHOLE, health="lost", health_reason="XID 79: fallen off the bus\n" + "x" * 300)
+    (seen,) = read_capacity(write_capacity(wire, Capacity((sick,)))).gpus
+    assert seen.health == "lost"
+    assert seen.health_reason.startswith("XID 79: fallen off the bus?x")
+    assert len(seen.health_reason) == 200
+
+
 def test_an_instance_goes_to_one_pod_of_its_profile(wire: Wire) -> None:
     nodes = stock(wire, SMALL, LARGE, WHOLE)
     found = choose(nodes, GpuRequest(mig=("3g.40gb",)))
