@@ -122,7 +122,9 @@ def test_seven_pages_of_fifty_nodes(cluster: InKubernetes) -> None:
                 wrong += await look(
                     page, "clusterqueues", "clusterqueues", "Cohort research", "vision"
                 )
-                wrong += await look(page, "nodes", "nodes", f"{NODES} of {NODES}", "gpu-00")
+                wrong += await look(
+                    page, "nodes", "nodes", f"{NODES} of {NODES}", "gpu-00", "1 lost"
+                )
                 wrong += await look(
                     page, "node", f"nodes/{BY_HAND[0]}", "GPU 0", "GPU 7", "outside the queue"
                 )

@@ -159,8 +159,10 @@ class WorkloadWriter:
             document = self._mirror.cache.get(WORKLOADS, key)
             record = self._mirror.book.workloads.records.get(key)
             if document is not None and record is not None and _is_to_stop(document, record):
+                # Without a version: whatever else has changed meanwhile, it stays deactivated. A
+                # conflict would undo that after its eviction is stored, and it would run once more.
                 patch = {"spec": {"active": False}}
-                await self._send(key, document, record.workload, patch)
+                await self._send(key, document, record.workload, patch, "")
         self._settle(key)
 
     def _is_early(self, key: WorkloadKey) -> bool:
@@ -223,10 +225,13 @@ class WorkloadWriter:
         document: Document,
         workload: Workload | None,
         patch: Mapping[str, Any],
+        version: str | None = None,
     ) -> bool:
-        """Send a patch; returns False if it was refused and the decision undone. Raises ApiAway."""
+        """Send a patch of a version, by default of the document's; "": of any. Returns False if it
+        was refused and the decision undone. Raises ApiAway."""
         namespace, name = split_key(key)
-        version = str(document["metadata"]["resourceVersion"])
+        if version is None:
+            version = str(document["metadata"]["resourceVersion"])
         if workload is not None:
             self._mirror.expected[key] = workload
         try:

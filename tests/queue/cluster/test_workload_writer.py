@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 from queuecontroller.cluster.cache.kinds import WORKLOADS
 from queuecontroller.cluster.cache.mirror import Mirror
 from queuecontroller.cluster.cache.objects import Document, ObjectCache
 from queuecontroller.cluster.writers.workload_writer import WorkloadWriter
+from queuecontroller.frameworks.patches import merged
 from queuecontroller.scheduler.model.objects import WorkloadKey
 from queuecontroller.state.book import Book, BookSettings
 from queuecontroller.state.records import Snapshot
@@ -66,6 +68,7 @@ class World:
         self.cache = ObjectCache()
         self.mirror = Mirror(self.book, self.cache)
         self.changes: list[str | None] = []
+        self.sent: list[tuple[Any, str]] = []
         self.writer = WorkloadWriter(
             cast(Shell, Steps(self.book)),
             self.mirror,
@@ -90,7 +93,13 @@ class World:
         self.mirror.workload(key, document, 1)
         self.changes.append(document["metadata"]["resourceVersion"] if document else None)
 
-    async def merge_patch(self, *_: object, **__: object) -> Any:
+    async def merge_patch(
+        self, kind: object, name: str, patch: Any, *_: object, resource_version: str
+    ) -> Any:
+        self.sent.append((patch, resource_version))
+        if not self.status:
+            version = {"metadata": {"resourceVersion": str(len(self.sent) + 1)}}
+            return merged(merged(self.cache.get(WORKLOADS, KEY), patch), version)
         if self.is_watched:
             self.take(on_hold(2))
         raise ApiRefused(self.status, "Refused", "refused")
@@ -137,3 +146,14 @@ def test_a_refusal_that_is_no_conflict_is_not_decided_again_at_once() -> None:
     world.write()
     assert world.is_on_hold
     assert world.changes == ["2"], "what was read; the reconciler goes on later"
+
+
+def test_a_workload_is_deactivated_whatever_else_has_changed() -> None:
+    """A conflict would undo that after its eviction is stored."""
+    world = World(status=0)
+    workload = replace(world.book.workloads.records[KEY].workload, active=False)
+    world.book.workloads.change(KEY, workload, 1)
+    world.write()
+    *_, (patch, version) = world.sent
+    assert patch == {"spec": {"active": False}}
+    assert version == ""

@@ -12,18 +12,22 @@ const MAX_BARS = 16;
 
 const stateOf = (node) => (node.state === "Ready" && node.cordoned ? "cordoned" : node.state);
 
-// Cards by type, and how many of them are cut into MIG instances.
+// Cards by type, how many of them are cut into MIG instances, and how many are not healthy.
 function kinds(gpus) {
   const cards = new Map();
   const cut = new Set();
+  const sick = new Map();
   for (const gpu of gpus) {
     cards.set(gpu.parent || gpu.name, (gpu.type || "?").replace(/ MIG .*$/, ""));
     if (gpu.parent) cut.add(gpu.parent);
+    if (gpu.health && gpu.health !== "healthy") sick.set(gpu.parent || gpu.name, gpu.health);
   }
   const counts = new Map();
   for (const type of cards.values()) counts.set(type, (counts.get(type) || 0) + 1);
   const text = [...counts].map(([type, number]) => `${number} × ${type}`).join(", ") || "–";
-  return cut.size ? [text, h("span", { class: "small" }, `${cut.size} in MIG mode`)] : text;
+  const notes = cut.size ? [`${cut.size} in MIG mode`] : [];
+  for (const health of new Set(sick.values())) notes.push(`${[...sick.values()].filter((one) => one === health).length} ${health}`);
+  return notes.length ? [text, h("span", { class: "small" }, notes.join(", "))] : text;
 }
 
 export function nodes(app) {
