@@ -2,7 +2,7 @@
 that carry out its decisions.
 
 It begins with complete lists and ends with the lease. The next leader starts from the objects
-again, so nothing is handed over.
+again, so nothing is handed over. The file is long because everything is put together in one place.
 """
 
 from __future__ import annotations

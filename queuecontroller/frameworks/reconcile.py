@@ -3,7 +3,8 @@ order.
 
 Nothing is stored between two calls. Each list is valid for the two documents it was made from; when
 they have changed, by these actions or otherwise, the next call returns what remains to be done. The
-same documents give the same list, and an empty one once nothing remains.
+same documents give the same list, and an empty one once nothing remains. The file is long: all
+kinds of jobs share each of these steps.
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ from queuecontroller.frameworks.actions import (
     refusal,
 )
 from queuecontroller.frameworks.annotations.gates import fewer_gates
-from queuecontroller.frameworks.clusters import clusters_made, counts_made
 from queuecontroller.frameworks.comparing import (
     alike,
     counts_of,
@@ -46,7 +46,15 @@ from queuecontroller.frameworks.comparing import (
 from queuecontroller.frameworks.patches import ABSENT, TOO_DEEP, Document, at, difference
 from queuecontroller.frameworks.slots import Runtime
 from queuecontroller.frameworks.starting import before_start, has_note, is_suspended, stop_patch
-from queuecontroller.frameworks.state import Finished, finished, is_active, pods_ready, reclaimable
+from queuecontroller.frameworks.state import (
+    Finished,
+    clusters_made,
+    counts_made,
+    finished,
+    is_active,
+    pods_ready,
+    reclaimable,
+)
 from queuecontroller.frameworks.table import Framework, Holding, framework_of
 from queuecontroller.frameworks.workload import (
     WORKLOAD_CLASS,

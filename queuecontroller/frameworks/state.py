@@ -1,8 +1,9 @@
-"""State of a job by its status: finished, active, ready, and its reclaimable pods."""
+"""State of a job by its status: finished, active, ready, its reclaimable pods, and the pods of the
+RayClusters that it made."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, assert_never
 
@@ -22,9 +23,11 @@ from queuecontroller.frameworks.table import (
     OneTemplate,
     ReplicatedJobs,
     Test,
+    framework_named,
 )
 from queuecontroller.scheduler.model.reasons import FAILED, SUCCEEDED
 
+RAY_CLUSTER: Final = framework_named("ray.io/raycluster")
 _LONGEST_MESSAGE: Final = 32_768
 """Kubernetes' limit for a condition's message."""
 
@@ -190,3 +193,24 @@ def _entries(found: object) -> Iterator[Mapping[str, Any]]:
 def _number(holder: object, name: str, default: int = 0) -> int:
     found = at(holder, (name,))
     return found if type(found) is int and 0 <= found < 1 << 31 else default
+
+
+# -- RayClusters that an elastic RayJob or RayService made ----------------------------------------
+
+
+def counts_made(clusters: Sequence[Document], names: Container[str]) -> dict[str, int]:
+    """Number of pods that the clusters have together, by pod set with one of these names: its head
+    and each of its groups. Raises ManifestError."""
+    assert RAY_CLUSTER is not None
+    found: dict[str, int] = {}
+    for cluster in clusters:
+        for one in slots(RAY_CLUSTER, cluster):
+            if one.name in names:
+                found[one.name] = found.get(one.name, 0) + one.count
+    return found
+
+
+def clusters_made(clusters: Sequence[Document]) -> str:
+    """A text that is another one when a cluster is resized, created or deleted."""
+    known = ((at(one, ("metadata", key)) for key in ("name", "generation")) for one in clusters)
+    return "".join(sorted(f"_{name}.{generation}" for name, generation in known))

@@ -1,7 +1,8 @@
 """Settings of `sluice-queue serve`: frozen dataclasses, one per TOML section, each field with its
 unit, its default and the reason for it.
 
-`parse` reports every mistake at once. Nothing here reads a file or the environment.
+`parse` reports every mistake at once. Nothing here reads a file or the environment. The file is
+long: each setting is described where it is defined.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
@@ -64,6 +64,17 @@ def is_served(plane: ControlPlane) -> bool:
         return len(plane.api.get(KUEUE)["resources"]) >= 11
     except ApiError:
         return False
+
+
+def serves(plane: ControlPlane, definition: Mapping[str, Any]) -> bool:
+    """True if the objects of a CRD can be listed."""
+    spec = definition["spec"]
+    version = spec["versions"][0]["name"]
+    try:
+        plane.api.get(f"/apis/{spec['group']}/{version}/{spec['names']['plural']}")
+    except ApiError:
+        return False
+    return True
 
 
 def account(plane: ControlPlane, place: Path, beside: bool = False) -> Path:

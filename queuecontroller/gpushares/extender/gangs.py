@@ -4,7 +4,7 @@ A group that is complete gets places for all its pods in one step, by the search
 pods of the queue; until then it holds nothing, so groups cannot block each other. What is reserved
 is in `PodLedger.kept` until the pods are bound, at most until the group's deadline. Groups have one
 order, by priority and then age: a group that finds no room takes the reservations of later groups,
-never those of earlier ones.
+never those of earlier ones. The file is long: searching, keeping and giving back have one state.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from sluicecommon.kubernetes.resources import Resource
 from tests.cluster.api import ApiError
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.fixtures import control_plane
-from tests.cluster.queueing import apply, define
+from tests.cluster.queueing import apply, define, serves
 from tests.kit.node import until
 from tests.queue.frameworks.crds import crds_for_tests
 from tests.queue.frameworks.samples import RUNTIME, SAMPLES, job, pod, sample
@@ -47,18 +47,8 @@ def plane(control_plane: ControlPlane) -> ControlPlane:
     apply(control_plane, *made)
     account = {"apiVersion": "v1", "kind": "ServiceAccount"}
     apply(control_plane, {**account, "metadata": {"name": "default", "namespace": "default"}})
-    until("every kind is served", lambda: all(served(control_plane, one) for one in made), 60)
+    until("every kind is served", lambda: all(serves(control_plane, one) for one in made), 60)
     return control_plane
-
-
-def served(plane: ControlPlane, definition: dict[str, Any]) -> bool:
-    spec = definition["spec"]
-    version = spec["versions"][0]["name"]
-    try:
-        plane.api.get(f"/apis/{spec['group']}/{version}/{spec['names']['plural']}")
-    except ApiError:
-        return False
-    return True
 
 
 class Kept:

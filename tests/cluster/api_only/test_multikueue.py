@@ -28,7 +28,6 @@ from queuecontroller.frameworks.patches import ABSENT, Change
 from queuecontroller.frameworks.patches import at as at_path
 from sluicecommon.kubernetes.resources import Resource
 from tests.cluster.api import ApiError
-from tests.cluster.api_only.test_job_frameworks import served
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.queueing import (
     DEADLINE_S,
@@ -45,6 +44,7 @@ from tests.cluster.queueing import (
     job,
     of_kueue,
     quota,
+    serves,
     serving,
     suspended,
     workload_of,
@@ -239,7 +239,7 @@ def spacious(amount: int, **spec: Any) -> dict[str, Any]:
 
 
 def all_served(plane: ControlPlane, made: list[dict[str, Any]]) -> bool:
-    return all(served(plane, one) for one in made)
+    return all(serves(plane, one) for one in made)
 
 
 def is_started(plane: ControlPlane, path: str, framework: Framework) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 
 from queuecontroller.cluster.autoscaling import objects
 from queuecontroller.cluster.autoscaling.objects import NEW_NODE, Change, Owner, compare
-from tests.queue.cluster.autoscaling.test_templates import node, one
+from tests.queue.cluster.autoscaling.documents import node, one
 
 OWNER = Owner("sluice-queue", "lease-uid", "sluice")
 LEASE = {

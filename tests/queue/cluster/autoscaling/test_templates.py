@@ -3,41 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from queuecontroller.cluster.autoscaling.templates import Template, read_templates
+from queuecontroller.cluster.autoscaling.templates import read_templates
 from queuecontroller.server.config import AutoscalingSettings, ConfigError, parse
 from queuecontroller.server.node_templates import autoscaling_of
-from sluicecommon.hami.names import ResourceNames
 from sluicecommon.reader import ManifestError
 from tests.kit.places import REPO
-
-NAMES = ResourceNames()
-
-
-def node(name: str = "large", **changes: Any) -> dict[str, Any]:
-    labels = {
-        "pool": "h100",
-        "kubernetes.io/hostname": "n7",
-        "nvidia.com/gpu.count": "8",
-        "nvidia.com/gpu.memory": "81559",
-        "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3",
-    }
-    made: dict[str, Any] = {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": name, "labels": labels},
-        "spec": {"taints": [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}]},
-        "status": {"allocatable": {"cpu": "64", "nvidia.com/gpu": "8"}},
-    }
-    return {**made, **changes}
-
-
-def one(body: dict[str, Any]) -> Template:
-    [template] = read_templates([body], NAMES, "file")
-    return template
+from tests.queue.cluster.autoscaling.documents import NAMES, node, one
 
 
 def test_gpus_labels_and_taints_are_read() -> None:

@@ -12,7 +12,7 @@ from queuecontroller.cluster.cache.objects import key_of
 from queuecontroller.cluster.reconcilers.units import Unit, unit_of
 from queuecontroller.frameworks import framework_of, workload_of
 from sluicecommon.kubernetes.resources import PODS, Resource
-from tests.queue.cluster.reconcilers.test_owners import World
+from tests.queue.cluster.reconcilers.world import World
 from tests.queue.frameworks.samples import sample
 
 RAY_JOBS = next(kind for kind in KINDS if kind.kind == "RayJob")

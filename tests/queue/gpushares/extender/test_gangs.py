@@ -1,4 +1,6 @@
-"""Gangs: all of a group's pods have places or none, groups do not block each other, and nothing is promised twice."""
+"""Gangs: all of a group's pods have places or none, groups do not block each other, and nothing is promised twice.
+
+The file is long: each rule has its scene and its random sequences."""
 
 from __future__ import annotations
 
