@@ -18,10 +18,19 @@ from queuecontroller.cluster.admissionchecks.placement import (
     POD_SET,
     Placer,
 )
-from queuecontroller.cluster.admissionchecks.states import State, checks_of
+from queuecontroller.cluster.admissionchecks.states import (
+    State,
+    check_by,
+    checks_of,
+)
 from queuecontroller.cluster.admissionchecks.status_writer import CheckStatusWriter
 from queuecontroller.cluster.cache.kinds import CHECKS, FLAVORS, WORKLOADS
-from queuecontroller.cluster.cache.objects import Document, is_leaving, key_of
+from queuecontroller.cluster.cache.objects import (
+    Document,
+    is_answered_by,
+    is_leaving,
+    key_of,
+)
 from queuecontroller.cluster.dispatch import Dispatcher
 from queuecontroller.cluster.plan import Followed, Leadership, Plan
 from queuecontroller.cluster.session import Defect, NullStore
@@ -202,11 +211,7 @@ class Beside:
 
     def _named(self, workload: Document) -> str:
         """Return the name of its placement check; "" if it has none."""
-        for name in checks_of(workload):
-            check = self._cache.get(CHECKS, name)
-            if check is not None and (check.get("spec") or {}).get("controllerName") == CONTROLLER:
-                return name
-        return ""
+        return check_by(self._cache, CONTROLLER, workload)
 
     # -- one Workload, or one check ---------------------------------------------------------------
 
@@ -216,8 +221,7 @@ class Beside:
         if document is None or not self._may_write():
             return
         if kind == CHECKS:
-            spec = document.get("spec") or {}
-            if spec.get("controllerName") == CONTROLLER:
+            if is_answered_by(document, CONTROLLER):
                 await self._status_writer.write_active(document, _why_not(document))
             return
         name = self._named(document)

@@ -224,6 +224,14 @@ class Session:
         self._scheduling = followed.scheduling
         self._claims_changed = asyncio.Event()
         self._waiting = WaitingReasons()
+        self._after_workload: tuple[Handler, ...] = (
+            self.reconcilers.workload_changed,
+            self.provisioner.workload_changed,
+            self.multikueue.workload_changed,
+            self.retention.changed,
+            self._workload_placed,
+        )
+        """Handlers of a Workload that the book has already, by a watch or by our own write."""
         self._dispatcher = Dispatcher(self._handlers())
         self._began = False
 
@@ -412,14 +420,7 @@ class Session:
         reconcilers, provisioner = self.reconcilers, self.provisioner
         multikueue = self.multikueue
         table: dict[Resource, tuple[Handler, ...]] = {
-            WORKLOADS: (
-                self._workload_changed,
-                reconcilers.workload_changed,
-                provisioner.workload_changed,
-                multikueue.workload_changed,
-                self.retention.changed,
-                self._workload_placed,
-            ),
+            WORKLOADS: (self._workload_changed, *self._after_workload),
             PODS: (reconcilers.pod_changed,),
             STATEFUL_SETS: (reconcilers.stateful_set_changed,),
             REQUESTS: (provisioner.request_changed,),
@@ -510,8 +511,5 @@ class Session:
         if (waits := self._waiting.changed(before, after)) is not None:
             for kind, owner in owners_to_tell(after):
                 self.recorder.record(owner, kind, waits)
-        self.reconcilers.workload_changed(key_of(after), after)
-        self._node_context.workload(key_of(after))
-        self.provisioner.workload_changed(key_of(after), after)
-        self.multikueue.workload_changed(key_of(after), after)
-        self.retention.changed(key_of(after), after)
+        for handler in self._after_workload:
+            handler(key_of(after), after)

@@ -12,13 +12,20 @@ from typing import Any, Final
 
 from queuecontroller.cluster.admissionchecks.provisioning import CONTROLLER, config_of, decide
 from queuecontroller.cluster.admissionchecks.requests import POD_TEMPLATES, REQUESTS, Config, Making
-from queuecontroller.cluster.admissionchecks.states import Answer, State, checks_of
+from queuecontroller.cluster.admissionchecks.states import (
+    Answer,
+    State,
+    check_by,
+    checks_by,
+    checks_of,
+)
 from queuecontroller.cluster.admissionchecks.status_writer import CheckStatusWriter
 from queuecontroller.cluster.cache.kinds import CHECKS, FLAVORS, WORKLOADS, of_kueue
 from queuecontroller.cluster.cache.mirror import Mirror
 from queuecontroller.cluster.cache.objects import (
     Document,
     covers,
+    is_answered_by,
     key_of,
     pruned,
 )
@@ -99,7 +106,7 @@ class Provisioner:
 
     def config_changed(self, key: str, document: Document | None) -> None:
         """Queue the checks that name a ProvisioningRequestConfig."""
-        for check in self._mine():
+        for check in checks_by(self._cache, CONTROLLER):
             named = (check.get("spec") or {}).get("parameters") or {}
             if named.get("name") == key:
                 self._ask_check(key_of(check))
@@ -129,16 +136,8 @@ class Provisioner:
         self._workload_stored(before, found)
         self.work_queue.add((WORKLOADS, key))
 
-    def _mine(self) -> list[Document]:
-        every = self._cache.all_of(CHECKS)
-        return [one for one in every if (one.get("spec") or {}).get("controllerName") == CONTROLLER]
-
     def _is_asked(self, workload: Document) -> bool:
-        known = (self._cache.get(CHECKS, name) for name in checks_of(workload))
-        return any(
-            one is not None and (one.get("spec") or {}).get("controllerName") == CONTROLLER
-            for one in known
-        )
+        return bool(check_by(self._cache, CONTROLLER, workload))
 
     def _ask_check(self, name: str) -> None:
         self.work_queue.add((CHECKS, name))
@@ -161,7 +160,7 @@ class Provisioner:
             await self._answer(key, document)
 
     async def _answer(self, key: str, workload: Document) -> None:
-        configs = {key_of(one): self._config(one)[0] for one in self._mine()}
+        configs = {key_of(one): self._config(one)[0] for one in checks_by(self._cache, CONTROLLER)}
         try:
             infos = pod_set_infos(_without_updates(workload), self._flavors())
         except ManifestError:
@@ -276,7 +275,7 @@ class Provisioner:
 
     async def _write_active(self, check: Document) -> None:
         """Write the condition Active; while it is False, its ClusterQueues admit no workloads."""
-        if (check.get("spec") or {}).get("controllerName") != CONTROLLER:
+        if not is_answered_by(check, CONTROLLER):
             return
         if not self._is_followed(REQUESTS):
             self.work_queue.add_after((CHECKS, key_of(check)), LOOK_S)

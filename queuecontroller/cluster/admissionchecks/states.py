@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from queuecontroller.cluster.cache.objects import Document
+from queuecontroller.cluster.cache.kinds import CHECKS
+from queuecontroller.cluster.cache.objects import Document, ObjectCache, is_answered_by
 
 _CUT: Final = 1024
 """Characters: where Kueue cuts the messages of conditions."""
@@ -37,6 +38,19 @@ def checks_of(workload: Document) -> dict[str, Mapping[str, Any]]:
     """Return the checks by name, in the order of the status; malformed ones are left out."""
     found = (workload.get("status") or {}).get("admissionChecks") or ()
     return {one["name"]: one for one in found if isinstance(one, Mapping) and one.get("name")}
+
+
+def checks_by(cache: ObjectCache, controller: str) -> list[Document]:
+    """Return the AdmissionChecks of a controller."""
+    return [one for one in cache.all_of(CHECKS) if is_answered_by(one, controller)]
+
+
+def check_by(cache: ObjectCache, controller: str, workload: Document) -> str:
+    """Return the name of the Workload's first check of a controller; "" if it has none."""
+    for name in checks_of(workload):
+        if is_answered_by(cache.get(CHECKS, name), controller):
+            return name
+    return ""
 
 
 def state_of(check: Mapping[str, Any]) -> str:

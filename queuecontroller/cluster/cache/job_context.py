@@ -18,6 +18,7 @@ from queuecontroller.cluster.cache.objects import (
     Document,
     ObjectCache,
     controller_of,
+    is_answered_by,
     is_leaving,
     labels_of,
 )
@@ -136,10 +137,7 @@ def _dispatches(cache: ObjectCache, namespace: str, queue: str) -> bool:
     spec = (cache.get(CLUSTER_QUEUES, name) or {}).get("spec") or {}
     named = (spec.get("admissionChecksStrategy") or {}).get("admissionChecks") or ()
     checks = (cache.get(CHECKS, str(one.get("name"))) for one in named)
-    return any(
-        one is not None and (one.get("spec") or {}).get("controllerName") == MULTIKUEUE
-        for one in checks
-    )
+    return any(is_answered_by(one, MULTIKUEUE) for one in checks)
 
 
 def made_jobs_active(cache: ObjectCache, document: Document) -> bool:

@@ -102,6 +102,11 @@ def controller_of(document: Document) -> Mapping[str, Any]:
     return {}
 
 
+def is_answered_by(check: Document | None, controller: str) -> bool:
+    """Return True for an AdmissionCheck of a controller."""
+    return check is not None and (check.get("spec") or {}).get("controllerName") == controller
+
+
 def covers(there: Any, mine: Any) -> bool:
     """Return True if `there` has all of `mine`; the API server adds defaults."""
     if isinstance(mine, Mapping):

@@ -4,11 +4,18 @@ the connection of each worker carry out its part there."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Any, Final
 
-from queuecontroller.cluster.admissionchecks.states import Answer, State, checks_of, state_of
+from queuecontroller.cluster.admissionchecks.states import (
+    Answer,
+    State,
+    check_by,
+    checks_by,
+    checks_of,
+    state_of,
+)
 from queuecontroller.cluster.admissionchecks.status_writer import CheckStatusWriter
 from queuecontroller.cluster.cache.job_context import KINDS
 from queuecontroller.cluster.cache.kinds import CHECKS, CLUSTER_QUEUES, WORKLOADS
@@ -20,6 +27,7 @@ from queuecontroller.cluster.cache.objects import (
     Document,
     condition_of,
     has_condition,
+    is_answered_by,
     key_of,
     split_key,
 )
@@ -176,18 +184,12 @@ class MultiKueue:
 
     # -- facts ------------------------------------------------------------------------------------
 
-    def _mine(self) -> Iterator[Document]:
-        for one in self._cache.all_of(CHECKS):
-            if (one.get("spec") or {}).get("controllerName") == CONTROLLER:
-                yield one
+    def _mine(self) -> list[Document]:
+        return checks_by(self._cache, CONTROLLER)
 
     def _check_of(self, workload: Document) -> str:
         """Return the name of the Workload's check of this controller; "" if it has none."""
-        for name in checks_of(workload):
-            check = self._cache.get(CHECKS, name)
-            if check is not None and (check.get("spec") or {}).get("controllerName") == CONTROLLER:
-                return name
-        return ""
+        return check_by(self._cache, CONTROLLER, workload)
 
     def _config(self, check: str) -> tuple[list[str], str]:
         """Return the names of the workers of a check, and the error in its parameters."""
@@ -344,7 +346,7 @@ class MultiKueue:
 
     async def _write_active(self, name: str) -> None:
         check = self._cache.get(CHECKS, name)
-        if check is None or (check.get("spec") or {}).get("controllerName") != CONTROLLER:
+        if check is None or not is_answered_by(check, CONTROLLER):
             return
         clusters, error = self._config(name)
         found = {one: self._cache.get(CLUSTERS, one) for one in clusters}
