@@ -1,5 +1,5 @@
-"""SIGKILL of everything that can be killed, and the count of what was lost, doubled, overshot or admitted in vain: all
-must be 0.
+"""SIGKILL of everything that can be killed, and the count of what was lost, doubled, overshot or admitted without running:
+all must be 0.
 
 On one simulated node the daemon, its NVML and eBPF children and processes of tenants die at random moments; on a queue
 the controller does, while jobs come and go. After each death the books are looked at: a grant whose owner lives is there

@@ -267,8 +267,8 @@ class WorkerLink:
                 del self._jobs[mine]
 
     def _follow_owners(self, copy: Document) -> None:
-        """Follow the kind of the job that a copy has got, also of one that nobody asks for any
-        more."""
+        """Follow the kind of the job that a copy has got, also if no Workload here has that kind
+        any more."""
         kind = kind_of_job(copy)
         if kind is not None:
             self._follow(kind)

@@ -216,7 +216,7 @@ class Gangs:
 
     def _kept(self, gang: _Gang, ask: PodAsk, names: Sequence[str]) -> PodPlace | str | None:
         """The pod's reserved place. If the scheduler does not accept its node, all of the group's
-        are given back: None if they can be chosen anew at once."""
+        are given back: None if new ones can be chosen at once."""
         kept, there = gang.reserved[ask.uid], self._is_ready(ask.uid)
         # A single other node: the scheduler asks about a nominated one before all.
         if self._dry or (there and (kept.node in names or len(names) == 1)):
