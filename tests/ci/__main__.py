@@ -44,6 +44,7 @@ class Records:
     """Records of all pytest processes of one run of a suite, together."""
 
     outcomes: dict[str, str] = field(default_factory=dict)
+    durations_s: dict[str, float] = field(default_factory=dict)
     failures: dict[str, Failure] = field(default_factory=dict)
     broken: list[str] = field(default_factory=list)
     started_by: dict[str, tuple[str, dict[str, str]]] = field(default_factory=dict)
@@ -129,6 +130,7 @@ def suite(name: str, below: Path) -> Suite:
         wall_s=took_s,
         cpu_s=took_cpu_s,
         outcomes=records.outcomes,
+        durations_s=records.durations_s,
         failures=records.failures,
         broken=[*records.broken, *(f"second run: {line}" for line in again.broken)],
         again=again.outcomes,
@@ -179,6 +181,7 @@ def read(directory: Path) -> Records:
     for path in sorted(directory.glob("*.json")):
         record = json.loads(path.read_text())
         found.outcomes |= record["outcomes"]
+        found.durations_s |= record["durations_s"]
         found.broken += record["broken"]
         if not record["finished"]:
             found.broken.append(f"{path.stem} did not come to its end")

@@ -41,6 +41,7 @@ class Recorder:
     def __init__(self, directory: Path) -> None:
         self._to = directory / f"pytest-{os.getpid()}.json"
         self._outcomes: dict[str, str] = {}
+        self._durations_s: dict[str, float] = {}
         self._failures: dict[str, dict[str, str]] = {}
         self._broken: list[str] = []
         self._write(finished=False)
@@ -58,6 +59,8 @@ class Recorder:
         if report.when == CRASHED:
             self._broken.append(f"{report.nodeid}: {message(report)}")
             return
+        spent = self._durations_s.get(report.nodeid, 0.0) + report.duration
+        self._durations_s[report.nodeid] = round(spent, 3)
         if report.failed:
             word = "failed" if report.when == "call" else "error"
             shown = "\n".join(report.longreprtext.splitlines()[-MAX_LINES:])
@@ -100,6 +103,7 @@ class Recorder:
             "broken": self._broken,
             "failures": self._failures,
             "outcomes": dict(sorted(self._outcomes.items())),
+            "durations_s": dict(sorted(self._durations_s.items())),
         }
         self._to.parent.mkdir(parents=True, exist_ok=True)
         beside = self._to.with_suffix(".new")

@@ -16,6 +16,8 @@ MAX_FLAKY = 5
 """Over all suites of a run."""
 MAX_RUNS = 20
 """Runs kept in build/flaky.json."""
+SLOWEST = 5
+"""Files listed for each suite."""
 ORDER = ("failed", "passed", "skipped", "xfailed", "xpassed", "error")
 """Order of outcomes in pytest's last line."""
 WIDTH = 100
@@ -41,6 +43,8 @@ class Suite:
     """User and system time of everything the suite started and waited for."""
     outcomes: Mapping[str, str] = field(default_factory=dict)
     """Test to its outcome in the first run; the worst one, where it has several."""
+    durations_s: Mapping[str, float] = field(default_factory=dict)
+    """Test to the wall time of its set-up, call and tear-down in the first run."""
     failures: Mapping[str, Failure] = field(default_factory=dict)
     broken: Sequence[str] = ()
     """Faults in either run that are no failure of a test, one line each."""
@@ -78,7 +82,7 @@ def decide(suites: Sequence[Suite], earlier: Sequence[Mapping[str, Any]], at: st
     """Judge a run. `earlier` is the content of build/flaky.json, `at` the time of this run."""
     flaky = [(suite, test) for suite in suites for test in suite.flaky]
     forgiven = len(flaky) <= MAX_FLAKY
-    lines = [*table(suites), *failed_lines(suites)]
+    lines = [*table(suites), *slowest(suites), *failed_lines(suites)]
     if flaky:
         lines += ["", f"flaky: {len(flaky)} failed once and passed alone (build/flaky.json)"]
         lines += [
@@ -115,6 +119,20 @@ def table(suites: Sequence[Suite]) -> list[str]:
     rows.append(("all", sum(r[1] for r in rows), sum(r[2] for r in rows), sum(r[3] for r in rows)))
     head = f"{'suite':14} {'wall':>8} {'CPU':>8} {'tests':>7}"
     return ["", head, *(f"{n:14} {w:6.0f} s {c:6.0f} s {tests:7}" for n, w, c, tests in rows)]
+
+
+def slowest(suites: Sequence[Suite]) -> list[str]:
+    """The files that took longest, by suite: where the next minute is to be saved. Lanes overlap, so that a
+    suite's files may add up to more than its wall time."""
+    lines = []
+    for suite in suites:
+        spent: dict[str, float] = {}
+        for test, seconds in suite.durations_s.items():
+            file = test.partition("::")[0]
+            spent[file] = spent.get(file, 0.0) + seconds
+        longest = sorted(spent.items(), key=lambda one: -one[1])[:SLOWEST]
+        lines += [f"{suite.name:14} {took:6.0f} s  {file}" for file, took in longest]
+    return ["", "slowest files, tests added up", *lines] if lines else []
 
 
 def failed_lines(suites: Sequence[Suite]) -> list[str]:

@@ -52,6 +52,14 @@ def test_suites_that_passed_are_green_and_summed_up() -> None:
     assert "all               200 s    301 s       6" in made.lines
 
 
+def test_the_slowest_files_of_each_suite_are_listed() -> None:
+    spent = {f"f{n}.py::t": float(n) for n in range(8)} | {"f3.py::u": 40.0}
+    made = decided(suite(durations_s=spent), suite("test-page", durations_s={"p.py::t": 2.0}))
+    listed = [line.split() for line in made.lines if line.endswith(".py")]
+    assert [one[-1] for one in listed] == ["f3.py", "f7.py", "f6.py", "f5.py", "f4.py", "p.py"]
+    assert "test               43 s  f3.py" in made.lines
+
+
 def test_a_test_that_passes_alone_is_forgiven_and_listed_with_its_first_failure() -> None:
     made = decided(suite(failed={"a.py::t[x y]": "passed"}))
     assert made.status == 0
