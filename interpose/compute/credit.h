@@ -34,7 +34,7 @@ struct throttle_local {
 	struct sluice_launch_event event; /* first: the probe's register then points to the whole structure */
 	struct throttle_way *expected;    /* the shape that followed the last time, NULL = take the slow path */
 	struct throttle_way *last;        /* `expected` is NULL or the `next` of this one */
-	int64_t credit_ns;                /* GPU time drawn from the grant and not used yet */
+	int64_t credit_ns;                /* GPU time drawn from the grant and not used yet; never negative */
 	uint64_t launches;                /* not added to the slot yet */
 	bool mixed;                       /* launches of several shapes since the last slow path */
 	struct throttle_lane *lane;
@@ -42,6 +42,16 @@ struct throttle_local {
 };
 
 extern __thread struct throttle_local throttle_local __attribute__((tls_model("initial-exec")));
+
+/* Its address, in a register: gcc would keep the offset from the thread's pointer instead, and need a second register
+ * for the probe. */
+static inline struct throttle_local *throttle_here(void)
+{
+	struct throttle_local *local = &throttle_local;
+
+	__asm__("" : "+r"(local));
+	return local;
+}
 
 /* No branch per field: which field differs changes from launch to launch, and the branch predictor cannot guess it. */
 static inline bool throttle_same_shape(const struct cost_shape *a, const struct cost_shape *b)
@@ -63,16 +73,16 @@ __attribute__((always_inline)) static inline bool throttle_charge(struct throttl
                                                                   struct throttle_way *way)
 {
 	/* read there each time, so that only the owner of the entry can be stale */
-	uint32_t cost_ns = __atomic_load_n(&way->entry->pass_ns, __ATOMIC_RELAXED);
+	uint64_t cost_ns = cost_pass_ns(way->entry, way->key);
 
-	if (__builtin_expect(cost_ns == 0 || local->credit_ns < (int64_t)cost_ns ||
-	                             __atomic_load_n(&way->entry->key, __ATOMIC_RELAXED) != way->key,
-	                     0))
+	local->event.cost_ns =
+		cost_ns; /* at once, so that the cost needs its register no longer than the credit does */
+	if (__builtin_expect((uint64_t)local->credit_ns < cost_ns, 0))
 		return false;
+	__asm__("" : "+m"(local->credit_ns)); /* subtract in memory, rather than from a register filled above */
 	local->credit_ns -= (int64_t)cost_ns;
 	local->launches++;
-	local->event.cost_ns = cost_ns;
-	if (way != local->last) {
+	if (__builtin_expect(way != local->last, 0)) {
 		local->mixed = true;
 		local->last = way;
 		local->expected = way->next;
@@ -85,20 +95,22 @@ __attribute__((always_inline)) static inline bool throttle_charge(struct throttl
 }
 
 /* The common launch: the shape that followed the last time follows again. Each field is compared where the caller has
- * it, so the door needs few registers, leaves its arguments in place and jumps to the driver. A branch per field is as
- * good as one for all of them, because the fields are nearly always equal here. */
+ * it, so the door needs few registers, leaves its arguments in place and jumps to the driver. The two that a calling
+ * convention may leave in memory come by address: each is loaded where it is compared, into the same register. A branch
+ * per field is as good as one for all of them, because the fields are nearly always equal here. */
 __attribute__((always_inline)) static inline bool throttle_expected(enum throttle_kind kind, const void *function,
-                                                                    const struct cost_shape *shape)
+                                                                    const uint32_t grid[3], const uint32_t block[2],
+                                                                    const uint32_t *block_z,
+                                                                    const uint32_t *shared_bytes)
 {
-	struct throttle_local *local = &throttle_local;
+	struct throttle_local *local = throttle_here();
 	struct throttle_way *way = local->expected;
 
-	return __builtin_expect(
-		       way && way->function == function && way->shape.grid[0] == shape->grid[0] &&
-			       way->shape.grid[1] == shape->grid[1] && way->shape.grid[2] == shape->grid[2] &&
-			       way->shape.block[0] == shape->block[0] && way->shape.block[1] == shape->block[1] &&
-			       way->shape.block[2] == shape->block[2] && way->shape.shared_bytes == shape->shared_bytes,
-		       1) &&
+	return __builtin_expect(way && way->function == function && way->shape.grid[0] == grid[0] &&
+	                                way->shape.grid[1] == grid[1] && way->shape.grid[2] == grid[2] &&
+	                                way->shape.block[0] == block[0] && way->shape.block[1] == block[1] &&
+	                                way->shape.block[2] == *block_z && way->shape.shared_bytes == *shared_bytes,
+	                        1) &&
 	       throttle_charge(local, kind, way);
 }
 

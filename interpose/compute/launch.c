@@ -46,6 +46,9 @@ static_assert(sizeof(struct launch_rest) == 40, "a place of eight bytes for each
 #define REST(field) field
 #endif
 
+#define IS_EXPECTED                                                                                                    \
+	throttle_expected(THROTTLE_LAUNCH, f, (uint32_t[]){ gx, gy, gz }, (uint32_t[]){ bx, by }, &REST(block_z),      \
+	                  &REST(bytes))
 #define LAUNCH_SHAPE SHAPE(gx, gy, gz, bx, by, REST(block_z), REST(bytes))
 #define IN_DRIVER(name) ((CUresult(*)(LAUNCH_PARAMETERS))(void (*)(void))driver.name)(LAUNCH_ARGUMENTS)
 
@@ -64,10 +67,8 @@ COLD launch_kernel_other(LAUNCH_PARAMETERS)
 
 CUresult launch_kernel(LAUNCH_PARAMETERS)
 {
-	struct cost_shape shape = LAUNCH_SHAPE;
-
 	/* no launch is expected before the driver is loaded */
-	if (throttle_expected(THROTTLE_LAUNCH, f, &shape))
+	if (IS_EXPECTED)
 		return IN_DRIVER(cuLaunchKernel);
 	return launch_kernel_other(LAUNCH_ARGUMENTS);
 }
@@ -83,10 +84,8 @@ COLD launch_kernel_ptsz_other(LAUNCH_PARAMETERS)
 
 CUresult launch_kernel_ptsz(LAUNCH_PARAMETERS)
 {
-	struct cost_shape shape = LAUNCH_SHAPE;
-
 	/* no launch is expected before the driver is loaded */
-	if (throttle_expected(THROTTLE_LAUNCH, f, &shape))
+	if (IS_EXPECTED)
 		return IN_DRIVER(cuLaunchKernel_ptsz);
 	return launch_kernel_ptsz_other(LAUNCH_ARGUMENTS);
 }
@@ -101,6 +100,11 @@ static inline const struct cost_shape *shape_of(const CUlaunchConfig *config)
 	return (const struct cost_shape *)config;
 }
 
+__attribute__((always_inline)) static inline bool is_expected(CUfunction f, const struct cost_shape *shape)
+{
+	return throttle_expected(THROTTLE_LAUNCH, f, shape->grid, shape->block, &shape->block[2], &shape->shared_bytes);
+}
+
 COLD cuLaunchKernelEx_other(const CUlaunchConfig *config, CUfunction f, void **params, void **extra)
 {
 	if (!driver.cuLaunchKernelEx)
@@ -113,7 +117,7 @@ COLD cuLaunchKernelEx_other(const CUlaunchConfig *config, CUfunction f, void **p
 
 CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **params, void **extra)
 {
-	if (config && driver.cuLaunchKernelEx && throttle_expected(THROTTLE_LAUNCH, f, shape_of(config)))
+	if (config && driver.cuLaunchKernelEx && is_expected(f, shape_of(config)))
 		return driver.cuLaunchKernelEx(config, f, params, extra);
 	return cuLaunchKernelEx_other(config, f, params, extra);
 }
@@ -130,7 +134,7 @@ COLD cuLaunchKernelEx_ptsz_other(const CUlaunchConfig *config, CUfunction f, voi
 
 CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction f, void **params, void **extra)
 {
-	if (config && driver.cuLaunchKernelEx_ptsz && throttle_expected(THROTTLE_LAUNCH, f, shape_of(config)))
+	if (config && driver.cuLaunchKernelEx_ptsz && is_expected(f, shape_of(config)))
 		return driver.cuLaunchKernelEx_ptsz(config, f, params, extra);
 	return cuLaunchKernelEx_ptsz_other(config, f, params, extra);
 }

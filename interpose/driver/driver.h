@@ -25,7 +25,8 @@ struct driver_table {
 #undef DRIVER_ONLY
 };
 
-extern struct driver_table driver;
+/* hidden: so the compiler knows that it is in this library, and jumps through it without asking for its address */
+extern __attribute__((visibility("hidden"))) struct driver_table driver;
 
 /* The wrappers, and the only symbols besides the forwarded ones that the export map lets out. */
 #define HOOK(group, ret, name, params, since) __attribute__((visibility("default"))) ret name params;

@@ -127,6 +127,22 @@ PROBE uint64_t probe_cost_ns(uint64_t key)
 	return entry ? entry->cost_ns : UINT64_MAX;
 }
 
+PROBE void probe_cost_tried(uint64_t key)
+{
+	cost_tried(cost_entry(key));
+}
+
+PROBE void probe_cost_relearn(uint64_t key)
+{
+	cost_relearn(key);
+}
+
+/* What the launch path reads for `key` in the entry of the key `in`. */
+PROBE uint64_t probe_cost_pass_ns(uint64_t in, uint64_t key)
+{
+	return cost_pass_ns(cost_entry(in), key);
+}
+
 PROBE uint64_t probe_tolerance_ns(uint64_t burst_ns, uint64_t ahead_ns)
 {
 	return gate_tolerance_ns(burst_ns, ahead_ns);

@@ -71,6 +71,12 @@ def load() -> ctypes.CDLL:
     lib.probe_estimate_after.restype = None
     lib.probe_cost_learn.argtypes = [c_uint64, c_uint64, c_int]
     lib.probe_cost_learn.restype = None
+    lib.probe_cost_tried.argtypes = [c_uint64]
+    lib.probe_cost_tried.restype = None
+    lib.probe_cost_relearn.argtypes = [c_uint64]
+    lib.probe_cost_relearn.restype = None
+    lib.probe_cost_pass_ns.argtypes = [c_uint64, c_uint64]
+    lib.probe_cost_pass_ns.restype = c_uint64
     return lib
 
 
@@ -465,3 +471,29 @@ def test_two_tenants_with_windows_take_turns_without_overlap_beyond_half_a_launc
             total += kernel
             now += kernel
     assert overlap / total < 0.08
+
+
+def test_the_launch_path_reads_a_cost_only_for_the_key_of_its_entry() -> None:
+    key, other = (GATE.probe_cost_key(handle, None, 0) for handle in (0x3000, 0x4000))
+    more_than_any_credit = 1 << 40
+    assert GATE.probe_cost_pass_ns(key, key) > more_than_any_credit, "fresh"
+    GATE.probe_cost_learn(key, MS, 1)
+    assert GATE.probe_cost_pass_ns(key, key) > more_than_any_credit, "launches are still due"
+    for _ in range(8):
+        GATE.probe_cost_tried(key)
+    assert GATE.probe_cost_pass_ns(key, key) == MS
+    assert GATE.probe_cost_pass_ns(key, other) > more_than_any_credit, "another shape's entry"
+    GATE.probe_cost_relearn(key)
+    assert GATE.probe_cost_pass_ns(key, key) > more_than_any_credit, "to be timed again"
+
+
+def test_a_fresh_entry_in_the_place_of_another_has_no_cost_for_either() -> None:
+    first = 5
+    GATE.probe_cost_learn(first, MS, 1)
+    for _ in range(8):
+        GATE.probe_cost_tried(first)
+    keys = [first + (i << 52) for i in range(1, 10)]  # all start at the same place of the table
+    for key in keys:
+        GATE.probe_cost_pass_ns(key, key)
+    assert GATE.probe_cost_ns(first) == (1 << 64) - 1, "evicted"
+    assert all(GATE.probe_cost_pass_ns(key, key) > 1 << 40 for key in keys[-1:])

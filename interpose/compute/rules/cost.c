@@ -45,11 +45,17 @@ uint64_t cost_key(const void *handle, const struct cost_shape *shape, int device
  * earlier one wrote: the next timed launch corrects it. */
 static void publish(struct cost_entry *e)
 {
+	uint64_t key = __atomic_load_n(&e->key, __ATOMIC_RELAXED);
 	uint64_t cost_ns = __atomic_load_n(&e->cost_ns, __ATOMIC_RELAXED);
 	bool known = __atomic_load_n(&e->tries, __ATOMIC_RELAXED) >= COST_SAMPLE_FIRST &&
-	             !__atomic_load_n(&e->wary, __ATOMIC_RELAXED) && cost_ns <= UINT32_MAX;
+	             !__atomic_load_n(&e->wary, __ATOMIC_RELAXED) && cost_ns && cost_ns <= UINT32_MAX;
 
-	__atomic_store_n(&e->pass_ns, known ? (uint32_t)cost_ns : 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&e->pass, key ^ (known ? cost_ns : COST_NO_PASS), __ATOMIC_RELAXED);
+}
+
+static void unpublish(struct cost_entry *e)
+{
+	__atomic_store_n(&e->pass, __atomic_load_n(&e->key, __ATOMIC_RELAXED) ^ COST_NO_PASS, __ATOMIC_RELAXED);
 }
 
 static struct cost_entry *probe(uint64_t key, bool insert)
@@ -68,8 +74,11 @@ static struct cost_entry *probe(uint64_t key, bool insert)
 			if (!insert)
 				return NULL;
 			if (__atomic_compare_exchange_n(&e->key, &found, key, false, __ATOMIC_ACQ_REL,
-			                                __ATOMIC_ACQUIRE) ||
-			    found == key)
+			                                __ATOMIC_ACQUIRE)) {
+				unpublish(e);
+				return e;
+			}
+			if (found == key)
 				return e;
 		}
 	}
@@ -78,7 +87,7 @@ static struct cost_entry *probe(uint64_t key, bool insert)
 	/* Full neighbourhood: the home entry is evicted and reused. */
 	struct cost_entry *e = &t[key % COST_ENTRIES];
 
-	__atomic_store_n(&e->pass_ns, 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&e->pass, key ^ COST_NO_PASS, __ATOMIC_RELAXED);
 	__atomic_store_n(&e->samples, 0, __ATOMIC_RELAXED);
 	__atomic_store_n(&e->tries, 0, __ATOMIC_RELAXED);
 	__atomic_store_n(&e->cost_ns, 0, __ATOMIC_RELAXED);
@@ -105,16 +114,16 @@ void cost_lend(struct cost_entry *entry, uint64_t price_ns, uint32_t timed)
 	if (!__atomic_compare_exchange_n(&entry->cost_ns, &none, price_ns, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
 		return;
 	__atomic_store_n(&entry->lent, 1, __ATOMIC_RELAXED);
-	__atomic_store_n(&entry->tries, COST_SAMPLE_FIRST - timed, __ATOMIC_RELAXED);
+	__atomic_store_n(&entry->tries, (uint16_t)(COST_SAMPLE_FIRST - timed), __ATOMIC_RELAXED);
 	publish(entry);
 }
 
 void cost_tried(struct cost_entry *entry)
 {
-	uint32_t tries = __atomic_load_n(&entry->tries, __ATOMIC_RELAXED);
+	uint16_t tries = __atomic_load_n(&entry->tries, __ATOMIC_RELAXED);
 
-	if (tries < UINT32_MAX)
-		__atomic_store_n(&entry->tries, tries + 1, __ATOMIC_RELAXED);
+	if (tries < UINT16_MAX)
+		__atomic_store_n(&entry->tries, (uint16_t)(tries + 1), __ATOMIC_RELAXED);
 	publish(entry);
 }
 
@@ -138,13 +147,14 @@ void cost_learn(struct cost_entry *entry, uint64_t sample_ns, bool exact)
 	__atomic_store_n(&entry->samples, (uint16_t)(estimate.samples < UINT16_MAX ? estimate.samples : UINT16_MAX),
 	                 __ATOMIC_RELAXED);
 	__atomic_store_n(&entry->lent, 0, __ATOMIC_RELAXED);
-	__atomic_store_n(&entry->wary, estimate.wary, __ATOMIC_RELAXED);
+	static_assert(GATE_WARY_LAUNCHES <= UINT16_MAX, "fits");
+	__atomic_store_n(&entry->wary, (uint16_t)estimate.wary, __ATOMIC_RELAXED);
 	publish(entry);
 }
 
 static void relearn(struct cost_entry *e)
 {
-	__atomic_store_n(&e->pass_ns, 0, __ATOMIC_RELAXED);
+	unpublish(e);
 	__atomic_store_n(&e->samples, 0, __ATOMIC_RELAXED);
 	__atomic_store_n(&e->tries, 0, __ATOMIC_RELAXED);
 }

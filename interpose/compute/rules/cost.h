@@ -27,12 +27,22 @@ struct cost_entry {
 	uint64_t cost_ns; /* 0 = never timed */
 	uint16_t samples; /* taken while no other process was on the GPU; saturating */
 	uint16_t lent;    /* cost_ns is the price of other shapes of the function: none of its own was timed */
-	uint32_t wary;    /* launches still to be timed one by one */
-	uint32_t tries;   /* launches timed, whether or not the time was usable; saturating */
-	uint32_t pass_ns; /* for the launch path: the cost while no launch is due for timing, else 0 */
+	uint16_t wary;    /* launches still to be timed one by one */
+	uint16_t tries;   /* launches timed, whether or not the time was usable; saturating */
+	uint64_t pass;    /* for the launch path, with the key in it: cost_pass_ns() */
 };
 
 static_assert(sizeof(struct cost_entry) == 32, "never across two cache lines");
+
+#define COST_NO_PASS UINT64_MAX
+
+/* The cost of the shape with this key while no launch of it is due for timing, else more than any credit: COST_NO_PASS,
+ * or the difference of two keys where the entry is another shape's by now. So the launch path reads one word for key and
+ * cost, and compares once. */
+static inline uint64_t cost_pass_ns(const struct cost_entry *entry, uint64_t key)
+{
+	return __atomic_load_n(&entry->pass, __ATOMIC_RELAXED) ^ key;
+}
 
 /* True: timed often enough to be queued by its cost. */
 static inline bool cost_is_proven(const struct cost_entry *entry)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import platform
 import re
 import subprocess
+from types import MappingProxyType
 
 import pytest
 
 from tests.interpose import regions
 
 CALLS = ("cuLaunchKernel", "cuLaunchKernel_ptsz", "cuLaunchKernelEx", "cuLaunchKernelEx_ptsz")
-SAVED = 1
+SAVED = 0
 """Registers that such a call may save; gcc saved six, and loaded and stored five arguments that are where they belong."""
-INSTRUCTIONS = 66
+INSTRUCTIONS = MappingProxyType({"cuLaunchKernel": 44, "cuLaunchKernelEx": 54})
+"""gcc 12 needs 37 and 46; with the cost and its key in two words, and a register too few, 52 and 59."""
 
 pytestmark = pytest.mark.skipif(
     platform.machine() != "x86_64", reason="counts x86-64's instructions"
@@ -39,7 +41,8 @@ def test_the_common_launch_leaves_its_arguments_in_place_and_jumps_to_the_driver
     function: str,
 ) -> None:
     path = instructions(function)
-    assert len(path) <= INSTRUCTIONS, path
+    call = function.removesuffix("_ptsz")
+    assert len(path) <= INSTRUCTIONS[call], path
     assert sum(one.startswith("push") for one in path) <= SAVED, path
     assert not [one for one in path if re.search(r"\b(call|lock|xchg|div|mul)", one)], path
     stored = [one for one in path if re.match(r"mov\w* .*,(0x[0-9a-f]+)?\(%rsp\)$", one)]
