@@ -1,14 +1,16 @@
-"""Pods of admitted Workloads that kube-scheduler has not bound yet, for waitForPodsReady's
-`unscheduledTimeout`. Followed by every replica; only the leader reads it."""
+"""Pods of admitted Workloads: those that kube-scheduler has not bound yet, for waitForPodsReady's
+`unscheduledTimeout`, and those whose claims have devices. Followed by every replica; only the
+leader reads it."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, NamedTuple
 
 from queuecontroller.cluster.cache.objects import annotations_of, labels_of, split_key
 from queuecontroller.frameworks.names import POD_SET, WORKLOAD
+from queuecontroller.gpushares.claims.room import PodOf
 from queuecontroller.scheduler.model.objects import WorkloadKey
 from sluicecommon.kubernetes.reflector import Change, Changed, Removed
 
@@ -65,6 +67,14 @@ class PodScheduling:
             if not self._of[before[0]]:
                 del self._of[before[0]]
         return before
+
+    def pods_of(self, workload: WorkloadKey) -> Collection[str]:
+        """Return the pods, NAMESPACE/NAME, that the Workload counts."""
+        return self._of.get(workload, {}).keys()
+
+    def pod(self, key: str) -> PodOf | None:
+        found = self._pods.get(key)
+        return PodOf(found[0], found[1]) if found is not None else None
 
     def all_bound(self, workload: WorkloadKey, counts: Mapping[str, int]) -> bool:
         """Return True if each pod set has as many pods on nodes as `counts` says."""
