@@ -494,7 +494,8 @@ class Controller:
         session, deciding = self._session, self._deciding
         self._session = self._deciding = None
         self._scheduling.on_change = lambda key: None
-        self._claims.on_change = lambda before, after: None
+        self._scheduling.on_end = lambda pod: None
+        self._claims.on_change = lambda key, before, after: None
         if session is None or deciding is None:
             return
         log.warning("no longer leading, term %d: %s", session.term, why)

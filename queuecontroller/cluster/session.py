@@ -139,6 +139,7 @@ class Session:
             scheduling = followed.scheduling
             claimed = ClaimedDevices(followed.claims, scheduling.pods_of, scheduling.pod)
             claimed.listener = self.room_changed
+            scheduling.on_end = claimed.pod_ended
         book = Book(
             plan.book,
             False,

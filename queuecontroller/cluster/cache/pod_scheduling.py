@@ -26,12 +26,15 @@ class Scheduled(NamedTuple):
     pod_set: str
     is_bound: bool
     """True if it is on a node, or was."""
+    is_over: bool = False
+    """True if all its containers have ended."""
 
 
 def read_scheduled(pod: Mapping[str, Any]) -> Scheduled:
     bound = bool((pod.get("spec") or {}).get("nodeName"))
     name = annotations_of(pod).get(WORKLOAD) or ""
-    return Scheduled(name, labels_of(pod).get(POD_SET) or "main", bound)
+    over = (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+    return Scheduled(name, labels_of(pod).get(POD_SET) or "main", bound, over)
 
 
 class PodScheduling:
@@ -40,6 +43,9 @@ class PodScheduling:
         self._of: dict[WorkloadKey, dict[str, None]] = {}
         self.on_change: Callable[[WorkloadKey], None] = lambda key: None
         """Called with the Workload of each pod that is created, bound or deleted."""
+        self.on_end: Callable[[str], None] = lambda pod: None
+        """Called with each pod that has ended or is gone."""
+        self._over: set[str] = set()
 
     def changed(self, change: Change[Scheduled]) -> None:
         match change:
@@ -53,10 +59,15 @@ class PodScheduling:
                     self._of.setdefault(workload, {})[item.key] = None
                 if before != after and found.workload:
                     self.on_change(workload)
+                if found.is_over and found.workload:
+                    self._over.add(item.key)
+                    self.on_end(item.key)
             case Removed(key):
                 before = self._forget(key)
+                self._over.discard(key)
                 if before is not None:
                     self.on_change(before[0])
+                    self.on_end(key)
             case _:
                 pass  # Each pod was reported by itself.
 
@@ -73,7 +84,8 @@ class PodScheduling:
         return self._of.get(workload, {}).keys()
 
     def pod(self, key: str) -> PodOf | None:
-        found = self._pods.get(key)
+        """Return the Workload of a pod that has not ended; None: there is no such pod."""
+        found = self._pods.get(key) if key not in self._over else None
         return PodOf(found[0], found[1]) if found is not None else None
 
     def all_bound(self, workload: WorkloadKey, counts: Mapping[str, int]) -> bool:

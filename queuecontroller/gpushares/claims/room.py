@@ -58,9 +58,11 @@ class AllocatedClaims:
         self.of_pod: dict[str, set[str]] = {}
         """Claims with devices by pod."""
         self.synced = False
-        self.on_change: Callable[[AllocatedClaim | None, AllocatedClaim | None], None] = (
-            lambda before, after: None
+        self.on_change: Callable[[str, AllocatedClaim | None, AllocatedClaim | None], None] = (
+            lambda key, before, after: None
         )
+        """Called with each claim that was allocated, changed or released; without a name once the
+        list is complete."""
 
     def changed(self, change: Change[AllocatedClaim]) -> None:
         match change:
@@ -70,7 +72,7 @@ class AllocatedClaims:
                 self._put(key, None)
             case _:
                 self.synced = True
-                self.on_change(None, None)
+                self.on_change("", None, None)
 
     def _put(self, key: str, after: AllocatedClaim | None) -> None:
         before = self.known.pop(key, None)
@@ -83,7 +85,7 @@ class AllocatedClaims:
             for pod in after.pods:
                 self.of_pod.setdefault(pod, set()).add(key)
         if before != after:
-            self.on_change(before, after)
+            self.on_change(key, before, after)
 
 
 @dataclass(slots=True)
@@ -115,8 +117,8 @@ class ClaimedDevices:
         self._held: dict[WorkloadKey, _Held] = {}
         self._waiting: set[WorkloadKey] = set()
         """Workloads of which pods have no claims yet."""
-        self._leaving: set[WorkloadKey] = set()
-        """Workloads without quota whose pods are gone, and their claims soon will be."""
+        self._ended: set[str] = set()
+        """Claims whose pod has ended: Kubernetes will release their devices."""
         self.changes = 0
         self.freed = 0
         self.listener: Callable[[], None] = lambda: None
@@ -138,8 +140,14 @@ class ClaimedDevices:
         self.changes += 1
         self.freed += 1
 
-    def _claim_changed(self, before: AllocatedClaim | None, after: AllocatedClaim | None) -> None:
-        if before is not None:
+    def _claim_changed(
+        self, key: str, before: AllocatedClaim | None, after: AllocatedClaim | None
+    ) -> None:
+        if key in self._ended:
+            if after is not None and before is not None and after.uses == before.uses:
+                return
+            self._ended.discard(key)
+        elif before is not None:
             self._add(before.uses, -1)
         if after is not None:
             self._add(after.uses)
@@ -150,6 +158,17 @@ class ClaimedDevices:
         if before is not None or after is None:
             self._note_freed()
             self.listener()
+
+    def pod_ended(self, pod: str) -> None:
+        """Count the devices of a queued pod as free, which has ended or is gone. Otherwise the next
+        workload would need a victim besides the one whose quota it got."""
+        for key in self._allocated.of_pod.get(pod, ()):
+            claim = self._allocated.known[key]
+            if claim.pods == (pod,) and key not in self._ended:
+                self._ended.add(key)
+                self._add(claim.uses, -1)
+                self._note_freed()
+                self.listener()
 
     def _add(self, uses: Iterable[Use], sign: int = 1) -> None:
         for use in uses:
@@ -191,16 +210,10 @@ class ClaimedDevices:
     def trial(self, workload: Workload, gone: Collection[WorkloadKey]) -> ClaimsTrial:
         for key in list(self._waiting):
             self._settle(key)
-        for key in [one for one in self._leaving if not self._has_claims(one)]:
-            self._leaving.discard(key)
-        return ClaimsTrial(self, workload, {*gone, *self._leaving})
-
-    def _has_claims(self, key: WorkloadKey) -> bool:
-        return any(one in self._allocated.of_pod for one in self._pods_of(key))
+        return ClaimsTrial(self, workload, gone)
 
     def hold(self, key: WorkloadKey, places: Places, picks: Picks = None) -> None:
         self._drop(key)
-        self._leaving.discard(key)
         if isinstance(picks, _Held):
             # Pods of before an eviction end; those of now need devices besides.
             picks.seen.update(one for one in self._pods_of(key) if one in self._allocated.of_pod)
@@ -213,8 +226,6 @@ class ClaimedDevices:
 
     def release(self, key: WorkloadKey) -> None:
         if self._drop(key):
-            if self._has_claims(key):
-                self._leaving.add(key)
             self._note_freed()
 
     def _drop(self, key: WorkloadKey) -> bool:
@@ -291,6 +302,7 @@ class ClaimedDevices:
         """Uses of the claims that end with these workloads."""
         pods = {pod for key in gone for pod in self._all_pods(key, self._held.get(key))}
         claims = {claim for pod in pods for claim in self._allocated.of_pod.get(pod, ())}
+        claims -= self._ended
         known = [self._allocated.known[one] for one in claims]
         return [use for claim in known if pods.issuperset(claim.pods) for use in claim.uses]
 

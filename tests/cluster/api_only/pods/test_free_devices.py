@@ -3,18 +3,30 @@ the stock controllers, which make claims and end them."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cluster.api_only.pods.test_claims import claimed, claiming, template, usage, why
+from tests.cluster.api import ApiError
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.dra.published import DRIVER, allocated, claims, claims_of, slice_of
-from tests.cluster.queueing import JOBS, apply, asked, condition, door, is_true, of_kueue, workload_of
+from tests.cluster.dra.queued import claimed, claiming, template, usage, why
+from tests.cluster.queueing import (
+    JOBS,
+    apply,
+    asked,
+    condition,
+    door,
+    is_true,
+    of_kueue,
+    workload_of,
+)
 from tests.kit.node import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -67,7 +79,10 @@ def queue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
             quotas = {"cpu": 100, CARDS: 100}
             resources = [{"name": n, "nominalQuota": q} for n, q in quotas.items()]
             groups = [
-                {"coveredResources": [*quotas], "flavors": [{"name": "plain", "resources": resources}]}
+                {
+                    "coveredResources": [*quotas],
+                    "flavors": [{"name": "plain", "resources": resources}],
+                }
             ]
             apply(
                 plane,
@@ -81,12 +96,36 @@ def queue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
                         "preemption": {"withinClusterQueue": "LowerPriority"},
                     },
                 ),
-                {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "WorkloadPriorityClass", "metadata": {"name": "high"}, "value": 100},
+                {
+                    "apiVersion": "kueue.x-k8s.io/v1beta2",
+                    "kind": "WorkloadPriorityClass",
+                    "metadata": {"name": "high"},
+                    "value": 100,
+                },
                 door("claims", "claims"),
                 template("one", None, deviceClassName=CLASS),
                 template("two", None, deviceClassName=CLASS, count=2),
             )
             yield plane
+
+
+@pytest.fixture(autouse=True)
+def kubelets(queue: ControlPlane) -> Iterator[None]:
+    """The pods that are deleted are gone a moment later, as with kubelets."""
+    done = threading.Event()
+
+    def play() -> None:
+        while not done.wait(0.1):
+            with contextlib.suppress(ApiError, OSError):
+                for one in queue.api.get(PODS)["items"]:
+                    if one["metadata"].get("deletionTimestamp"):
+                        queue.api.delete(f"{PODS}/{one['metadata']['name']}", 0)
+
+    thread = threading.Thread(target=play)
+    thread.start()
+    yield
+    done.set()
+    thread.join()
 
 
 @pytest.fixture(autouse=True)
@@ -102,7 +141,9 @@ def test_quota_waits_for_the_devices_of_pods_that_are_not_queued(queue: ControlP
     spec = claiming("x", "two")["spec"]["template"]["spec"]
     claimed(spec, "two")
     queue.api.create(
-        "pods", "default", {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "plain"}, "spec": spec}
+        "pods",
+        "default",
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "plain"}, "spec": spec},
     )
     allocated(queue, "plain")
     queue.api.create("jobs", "default", claiming("pair", "two"))
@@ -114,7 +155,9 @@ def test_quota_waits_for_the_devices_of_pods_that_are_not_queued(queue: ControlP
     assert len(allocated(queue, "pair")) == 2
 
 
-def test_as_many_are_admitted_as_devices_are_free_and_the_next_when_one_ends(queue: ControlPlane) -> None:
+def test_as_many_are_admitted_as_devices_are_free_and_the_next_when_one_ends(
+    queue: ControlPlane,
+) -> None:
     for name in ("a", "b", "c"):
         queue.api.create("jobs", "default", claiming(name, "one"))
     for name in ("a", "b", "c"):
@@ -128,16 +171,16 @@ def test_as_many_are_admitted_as_devices_are_free_and_the_next_when_one_ends(que
 
 
 def test_a_job_of_higher_priority_preempts_one_that_has_a_device(queue: ControlPlane) -> None:
-    for name in ("a", "b", "c"):
+    for name in ("e", "f", "g"):
         queue.api.create("jobs", "default", claiming(name, "one"))
-    for name in ("a", "b", "c"):
+    for name in ("e", "f", "g"):
         allocated(queue, name)
     made = claiming("important", "one")
     made["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] = "high"
     queue.api.create("jobs", "default", made)
     assert usage(queue, "important")[CARDS] == 1
     allocated(queue, "important")
-    held = [name for name in ("a", "b", "c") if is_true(workload_of(queue, name), "QuotaReserved")]
+    held = [name for name in ("e", "f", "g") if is_true(workload_of(queue, name), "QuotaReserved")]
     assert len(held) == 2, "one victim is enough"
-    (victim,) = {"a", "b", "c"}.difference(held)
+    (victim,) = {"e", "f", "g"}.difference(held)
     assert condition(workload_of(queue, victim), "Preempted")["status"] == "True"

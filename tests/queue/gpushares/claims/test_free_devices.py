@@ -85,6 +85,7 @@ class World:
         self.pods: PodScheduling = leader.pods if leader else PodScheduling()
         self.ground: Ground = leader.ground if leader else Ground()
         self.claimed = ClaimedDevices(self.claims, self.pods.pods_of, self.pods.pod)
+        self.pods.on_end = self.claimed.pod_ended
         self.book = Book(BookSettings(), False, lambda: "0", self.ground, claimed=self.claimed)
         self.book.restore(Snapshot("", 1, 0), 0)
         self.book.apply(objects(topology), False, 0)
@@ -122,14 +123,20 @@ class World:
         self.take(RESOURCE_SLICES, "", name, spec=content)
 
     def submit(
-        self, name: str, *requests: dict[str, Any], pods: int = 1, priority: int = 0, cpu: str = "1"
+        self,
+        name: str,
+        *requests: dict[str, Any],
+        pods: int = 1,
+        priority: int = 0,
+        cpu: str = "1",
+        cycles: int = 5,
     ) -> str:
         """Submit a Workload of which each pod has a claim with these requests; returns the reason why it waits."""
         made = [{"name": f"r{at}", **one} for at, one in enumerate(requests)]
         spec = {"spec": {"devices": {"requests": made}}}
         self.take(RESOURCE_CLAIM_TEMPLATES, "team", name, spec=spec)
         self.put(name, self.document(name, pods, priority, cpu))
-        return self.why(name)
+        return self.why(name, cycles)
 
     def document(self, name: str, pods: int, priority: int, cpu: str) -> dict[str, Any]:
         spec = {
@@ -151,9 +158,9 @@ class World:
         assert self.cache.take(WORKLOADS, document)
         self.mirror.workload(f"team/{name}", document, 1)
 
-    def why(self, name: str) -> str:
+    def why(self, name: str, cycles: int = 5) -> str:
         """The reason why it waits, after the cycles; empty: it holds quota."""
-        for _ in range(5):
+        for _ in range(cycles):
             result = self.book.workloads.cycle(1)
             self.preempted += [one.target.key for one in result.preempted]
             for one in result.pending:
@@ -164,12 +171,13 @@ class World:
         self.reason, message = self.reasons[record.key]
         return message
 
-    def pod(self, name: str, workload: str, node: str) -> None:
+    def pod(self, name: str, workload: str, node: str, phase: str = "Running") -> None:
         head = {
             "annotations": {"kueue.x-k8s.io/workload": workload},
             "labels": {"kueue.x-k8s.io/podset": "main"},
         }
-        read = read_scheduled({"metadata": head, "spec": {"nodeName": node}})
+        status = {"phase": phase}
+        read = read_scheduled({"metadata": head, "spec": {"nodeName": node}, "status": status})
         self.pods.changed(Changed(Item(f"team/{name}", "1", read)))
 
     def claim(self, name: str, pod: str, *devices: tuple[str, str], **result: Any) -> None:
@@ -182,6 +190,9 @@ class World:
         head = {"name": name, "namespace": "team", "ownerReferences": [owner]}
         read = read_claim({"metadata": head, "status": status})
         self.claims.changed(Changed(Item(f"team/{name}", "1", read)))
+
+    def gone(self, pod: str) -> None:
+        self.pods.changed(Removed(f"team/{pod}"))
 
     def end(self, claim: str) -> None:
         self.claims.changed(Removed(f"team/{claim}"))
@@ -257,14 +268,31 @@ def test_devices_are_preempted_with_the_workload_that_holds_them(topology: bool)
         assert world.submit(name, exactly(), priority={"low": 1, "mid": 5}[name]) == ""
         world.pod(f"{name}-0", name, node)
         world.claim(name, f"{name}-0", (node, "d0"))
-    assert world.submit("high", exactly(), priority=9) == "", (
-        "the claim of a pod that is gone ends soon"
-    )
+    # The quota of this book is free at once, that of a cluster once the pods are gone.
+    assert world.submit("high", exactly(), priority=9, cycles=1) != ""
+    assert world.preempted == ["team/low"]
+    world.gone("low-0")
+    assert world.why("high") == "", "the claim of a pod that is gone ends soon"
     assert world.preempted == ["team/low"], "and it does not need another victim"
     assert world.submit("lowest", exactly(), priority=0) != ""
     world.end("low")
     assert world.why("lowest") != "", "high has its device"
     assert world.why("low") != ""
+
+
+def test_pods_that_end_return_their_devices_also_while_they_are_kept() -> None:
+    world = World(a=1)
+    assert world.submit("one", exactly()) == ""
+    world.pod("one-0", "one", "a")
+    world.claim("c", "one-0", ("a", "d0"))
+    world.finish("one")
+    assert world.submit("two", exactly()) != "", "its pod still runs"
+    world.pod("one-0", "one", "a", "Failed")
+    assert world.why("two") == ""
+    world.claim("c", "one-0", ("a", "d0"))
+    world.gone("one-0")
+    world.end("c")
+    assert world.submit("three", exactly()) != "", "nothing is returned twice"
 
 
 def test_claims_of_others_are_not_preempted() -> None:
