@@ -90,7 +90,7 @@ class AllocatedClaims:
 
 @dataclass(slots=True)
 class _Held:
-    """What a workload reserves for pods without claims."""
+    """Devices that a workload reserves for pods without claims."""
 
     picks: dict[str, list[Pick]] = field(default_factory=dict)
     """Devices by pod set."""

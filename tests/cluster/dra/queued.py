@@ -40,7 +40,7 @@ def claiming(name: str, of: str, queue: str = "claims") -> dict[str, Any]:
 
 def usage(plane: ControlPlane, name: str) -> dict[str, int]:
     """Resource usage that the Workload's admission counts."""
-    found = until(
+    found: Any = until(
         f"{name} is admitted",
         lambda: (one := workload_of(plane, name)) and is_true(one, "Admitted") and one,
         60,

@@ -19,7 +19,7 @@ CLAIMED: Final = "the devices of its claims"
 Places = Mapping[str, tuple[PlacedPods, ...]]
 """Device places by pod set."""
 Picks = object
-"""What a trial placed, for `Devices.hold`, where it is not recorded in the admission as places."""
+"""Devices that a trial placed, for `Devices.hold`, where admissions do not record them as places."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,8 @@ class Trial(Protocol):
     def wants(self, pod_set: str) -> bool: ...
 
     def named(self, pod_set: str) -> str:
-        """What its pods want, in words: the name of a pseudo resource, the number of pods that
-        still find their devices on a node."""
+        """Devices that its pods want, in words: the name of a pseudo resource, the number of pods
+        that still find theirs on a node."""
 
     def count(self, pod_set: str, node: str, most: int, after: str = "") -> int:
         """Number of its pods that the node still takes, up to `most`; beside a pod of the set

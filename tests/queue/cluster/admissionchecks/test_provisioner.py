@@ -16,7 +16,8 @@ from queuecontroller.cluster.cache.objects import Document, ObjectCache
 from queuecontroller.cluster.status.events import KubernetesEvent
 from queuecontroller.cluster.writers.event_recorder import EventRecorder
 from queuecontroller.state.shell import Shell
-from sluicecommon.kubernetes.client import ApiClient, ApiRefused
+from sluicecommon.kubernetes.client import ApiClient
+from sluicecommon.kubernetes.errors import ApiRefused
 from sluicecommon.kubernetes.resources import Resource
 from tests.queue.cluster.admissionchecks.workloads import pod_set, workload
 
