@@ -19,7 +19,7 @@ CLAIMED: Final = "the devices of its claims"
 Places = Mapping[str, tuple[PlacedPods, ...]]
 """Device places by pod set."""
 Picks = object
-"""Devices that a trial placed, for `Devices.hold`, where admissions do not record them as places."""
+"""Devices that a trial placed, for `Devices.hold`, where admissions have no places of them."""
 
 
 @dataclass(frozen=True, slots=True)
