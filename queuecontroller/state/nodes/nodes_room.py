@@ -19,7 +19,7 @@ from queuecontroller.scheduler.placement.request import AskError
 from queuecontroller.scheduler.placement.stock import Share, Stock
 from queuecontroller.scheduler.placement.stock_room import GivenPods, RoomRequest, StockRoom
 from queuecontroller.state.nodes.moves import MoveLimits
-from queuecontroller.state.nodes.sessions import Node, Nodes, is_away, rests
+from queuecontroller.state.nodes.sessions import Node, Nodes, computes, is_away, rests
 from queuecontroller.state.objects.asks import pod_of, topology_of
 from queuecontroller.state.objects.catalogue import Catalogue
 from queuecontroller.state.records import (
@@ -423,7 +423,7 @@ def without_pods(capacity: NodeCapacity) -> NodeCapacity:
 def shares_of(one: Assignment, resting: bool | None = None) -> tuple[Share, ...]:
     """Shares of an assignment. A paused pod keeps its memory and slot, but no time share and no
     exclusive use."""
-    paused = rests(one) if resting is None else resting
+    paused = not computes(one) if resting is None else resting
     promised = one.ask.policy is not SharePolicy.ELASTIC and not paused
     alone = one.ask.policy is SharePolicy.EXCLUSIVE and not paused
     return tuple(

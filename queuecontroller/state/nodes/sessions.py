@@ -137,6 +137,12 @@ def rests(one: Assignment) -> bool:
     return one.state is PodState.PAUSED and one.desired in (Desired.PAUSE, Desired.CHECKPOINT)
 
 
+def computes(one: Assignment) -> bool:
+    """False if the work is paused and will not run again before a new decision: it takes no GPU
+    time, also while it is being stopped."""
+    return one.state is not PodState.PAUSED or one.desired is Desired.RUN
+
+
 def is_away(one: Assignment) -> bool:
     """True if the work is paused with its memory on the node's host: it occupies no GPU."""
     return one.state is PodState.PAUSED and one.desired is Desired.CHECKPOINT
@@ -209,6 +215,8 @@ class Nodes:
     def tell(self, one: Assignment, desired: Desired, reason: str, now_ns: int) -> Assignment:
         if one.desired is desired or one.desired is Desired.STOP:
             return one  # A stop is final: the processes are being killed.
+        if desired is Desired.STOP and is_away(one):
+            one = replace(one, gpus=())  # It has nothing on its GPUs, which others may hold.
         return self.decide(replace(one, desired=desired, reason=reason), now_ns)
 
     def forget(self, key: PodKey) -> None:
@@ -226,7 +234,8 @@ class Nodes:
     def note_state(
         self, one: Assignment, state: PodState, gpus: Sequence[GpuShare], now_ns: int
     ) -> Assignment:
-        found = tuple(gpus) or one.gpus
+        left = one.state is PodState.PAUSED and one.desired is Desired.STOP and not one.gpus
+        found = () if left else tuple(gpus) or one.gpus
         if one.state is state and one.gpus == found:
             return one
         one = replace(one, state=state, gpus=found, changed_ns=now_ns)

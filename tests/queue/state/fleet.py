@@ -33,9 +33,15 @@ class Work:
     started: bool = True
     is_away: bool = False
     """Its memory is on the node's host."""
+    is_idle: bool = False
+    """It was paused when its stop was decided, and stays so until it is gone."""
     said: bool = False
     """False while a message about this state has to be sent."""
     reason: str = ""
+
+    @property
+    def computes(self) -> bool:
+        return self.state in RUNS and not self.is_idle
 
     @property
     def on_gpu(self) -> bool:
@@ -45,11 +51,11 @@ class Work:
     def time_ppm(self) -> int:
         """Guaranteed time that it takes from others."""
         promised = self.one.ask.policy is not SharePolicy.ELASTIC
-        return self.one.ask.share_ppm if promised and self.state in RUNS else 0
+        return self.one.ask.share_ppm if promised and self.computes else 0
 
     @property
     def is_alone(self) -> bool:
-        return self.one.ask.policy is SharePolicy.EXCLUSIVE and self.state in RUNS
+        return self.one.ask.policy is SharePolicy.EXCLUSIVE and self.computes
 
 
 @dataclass
@@ -266,12 +272,13 @@ class Node:
             time_ppm = sum(work.time_ppm for work, _ in there)
             if memory > MEMORY or time_ppm > 1_000_000:
                 return f"{uuid} has {memory / GIB:.1f} GiB and {time_ppm} ppm on it"
-            running = [work for work, _ in there if work.state in RUNS]
+            running = [work for work, _ in there if work.computes]
             if len(running) > 1 and any(work.is_alone for work in running):
                 return f"{uuid} is shared although it is promised whole"
         return ""
 
     def _set(self, work: Work, state: str, reason: str = "") -> None:
+        work.is_idle = state == "stopping" and (work.is_idle or work.state == "paused")
         work.state, work.said, work.reason = state, state == "stopping", reason
 
     def _forget(self, key: PodKey) -> None:

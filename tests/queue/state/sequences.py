@@ -26,7 +26,7 @@ from queuecontroller.scheduler.model.objects import WorkloadKey
 from queuecontroller.scheduler.model.reasons import EVICTED, FINISHED
 from queuecontroller.scheduler.model.settings import EngineSettings
 from queuecontroller.state.book import Book, BookSettings
-from queuecontroller.state.nodes.sessions import is_away, rests
+from queuecontroller.state.nodes.sessions import computes, is_away
 from queuecontroller.state.objects.submission import Submission
 from queuecontroller.state.records import Desired, GpuAsk, OnPreemption, PodState, SharePolicy
 from tests.kit.queue import queues
@@ -171,7 +171,7 @@ class CheckedWorld(World):
         for one in self.book.nodes.assignments.values():
             for share in () if is_away(one) else one.gpus:
                 memory[share.uuid] += share.memory_bytes
-                if rests(one):
+                if not computes(one):
                     continue
                 computing[share.uuid] += 1
                 if one.ask.policy is not SharePolicy.ELASTIC:
