@@ -63,6 +63,8 @@ from queuecontroller.cluster.podwebhooks.share_pods import SharePods
 from queuecontroller.cluster.session import Session
 from queuecontroller.frameworks.names import QUEUE_NAME
 from queuecontroller.frameworks.table import OfRuntime
+from queuecontroller.gpushares.claims.in_use import read_claim
+from queuecontroller.gpushares.claims.room import AllocatedClaims
 from queuecontroller.gpushares.extender.pod_groups import KINDS as GROUP_KINDS
 from queuecontroller.kueueapi import GROUP
 from queuecontroller.scheduler.model.compatibility import Feature
@@ -79,7 +81,14 @@ from sluicecommon.kubernetes.reflector import (
     Removed,
     Synced,
 )
-from sluicecommon.kubernetes.resources import NODES, PODS, RUNTIME_CLASSES, Resource
+from sluicecommon.kubernetes.resources import (
+    DEVICE_TAINT_RULES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIMS,
+    RUNTIME_CLASSES,
+    Resource,
+)
 
 log = logging.getLogger(__name__)
 SERVED_S: Final = 30.0
@@ -103,6 +112,7 @@ class Controller:
         self._writing = writing
         self._plan = plan
         self._cache = ObjectCache(plan.policy)
+        self._cache.on_update = self._updated
         self._elector = Elector(plan.identity, plan.lease_s)
         self._holder = Holder(writing, self._elector, plan.namespace, plan.own_url)
         self._uids: dict[tuple[Resource, str], str] = {}
@@ -118,6 +128,7 @@ class Controller:
         self._gpu_pods = GpuPods()
         self._budgets = Budgets()
         self._scheduling = PodScheduling()
+        self._claims = AllocatedClaims()
         self._pods: Views | None = None
         """Consumers of the watch of all pods; None: pods are watched by selectors."""
         self._last_ok_s = monotonic()
@@ -211,8 +222,13 @@ class Controller:
         elif self._plan.policy.has_pods:
             for selectors in POD_SELECTORS:
                 self._follow(PODS, selectors)
-        if self._plan.book.pods_ready.unscheduled_timeout_s is not None:
+        if self._plan.book.pods_ready.unscheduled_timeout_s is not None or (
+            self._plan.checks_devices
+        ):
             self._follow(PODS, SELECTOR, read_scheduled, self._scheduling.changed)
+        if self._plan.checks_devices:
+            self._follow(RESOURCE_CLAIMS, (), read_claim, self._claims.changed)
+            self._follow_nodes()
         group.create_task(self._find_frameworks())
         group.create_task(self._detect_removed_crds())
 
@@ -315,6 +331,10 @@ class Controller:
         if isinstance(self._session, Session):
             self._session.room_changed()
 
+    def _updated(self, kind: Resource, key: str, document: Document) -> None:
+        if self._session is not None:
+            self._session.changed(kind, key, document)
+
     def _changed(self, kind: Resource, change: Change[Document]) -> None:
         session = self._session
         if kind == TOPOLOGIES and isinstance(change, Changed):
@@ -322,8 +342,7 @@ class Controller:
         match change:
             case Changed(item):
                 self._uids[kind, item.key] = str(item.value["metadata"].get("uid"))
-                if self._cache.take(kind, item.value) and session is not None:
-                    session.changed(kind, item.key, item.value)
+                self._cache.update(kind, item.value)
             case Removed(key):
                 # Two watches may report one deletion; the second is ignored.
                 uid = self._uids.pop((kind, key), "")
@@ -412,7 +431,8 @@ class Controller:
         dynamic = Feature.DYNAMIC_QUOTA in policy.features
         more = (CAPACITY_PROVIDERS, ORCHESTRATORS) if dynamic else ()
         groups = GROUP_KINDS if self._plan.extender is not None else ()
-        return [*wanted, *(RUNTIMES if trains else ()), REQUESTS, *more, *groups]
+        rules = (DEVICE_TAINT_RULES,) if self._plan.counts_claims else ()
+        return [*wanted, *(RUNTIMES if trains else ()), REQUESTS, *more, *groups, *rules]
 
     def _is_followed(self, kind: Resource) -> bool:
         follower = self._followers.get((kind, ()))
@@ -467,6 +487,7 @@ class Controller:
             self._gpu_pods,
             self._budgets,
             self._scheduling,
+            self._claims,
             self._is_followed,
         )
         leadership = Leadership(self._elector.term, self._holder.uid, self._leads_on)
@@ -477,6 +498,8 @@ class Controller:
         session, deciding = self._session, self._deciding
         self._session = self._deciding = None
         self._scheduling.on_change = lambda key: None
+        self._scheduling.on_end = lambda pod: None
+        self._claims.on_change = lambda key, before, after: None
         if session is None or deciding is None:
             return
         log.warning("no longer leading, term %d: %s", session.term, why)

@@ -13,6 +13,7 @@ from queuecontroller.cluster.cache.pod_scheduling import PodScheduling
 from queuecontroller.cluster.cache.policy import Policy
 from queuecontroller.cluster.podplacement.gpu_pods import Budgets, GpuPods
 from queuecontroller.cluster.podwebhooks.share_pods import SharePods
+from queuecontroller.gpushares.claims.room import AllocatedClaims
 from queuecontroller.gpushares.extender.answers import Defaults
 from queuecontroller.state.book import BookSettings
 from queuecontroller.state.shell import Clock
@@ -36,6 +37,8 @@ class Plan:
     """Kueue's Configuration, the part that the book reads; None: it has none."""
     counts_claims: bool = False
     """True if the Configuration maps DeviceClasses to quotas."""
+    checks_devices: bool = False
+    """True if Workloads with claims need free devices to be admitted."""
     sharing: SharePods | None = None
     """Admission of pods that request GPU shares; None: there is no webhook for pods."""
     extender: Defaults | None = None
@@ -66,6 +69,7 @@ class Followed:
     gpu_pods: GpuPods
     budgets: Budgets
     scheduling: PodScheduling
+    claims: AllocatedClaims
     is_followed: Callable[[Resource], bool]
     """True if all objects of a kind that is not served everywhere are in the cache."""
 

@@ -19,7 +19,7 @@ from queuecontroller.cluster.autoscaling.node_requests import Autoscaling, NodeR
 from queuecontroller.cluster.autoscaling.objects import Owner
 from queuecontroller.cluster.autoscaling.pending import PendingGpus
 from queuecontroller.cluster.autoscaling.scale_down import ROUNDS, ScaleDownHints
-from queuecontroller.cluster.cache.claims import KINDS as CLAIM_KINDS
+from queuecontroller.cluster.cache.claims import COUNTED
 from queuecontroller.cluster.cache.job_context import DISPATCHED, SETS
 from queuecontroller.cluster.cache.job_context import KINDS as JOBS
 from queuecontroller.cluster.cache.kinds import (
@@ -57,6 +57,7 @@ from queuecontroller.cluster.status.waiting import WaitingReasons, owners_to_tel
 from queuecontroller.cluster.writers.event_recorder import EventRecorder
 from queuecontroller.cluster.writers.queue_writer import QueueWriter
 from queuecontroller.cluster.writers.workload_writer import WorkloadWriter
+from queuecontroller.gpushares.claims.room import ClaimedDevices
 from queuecontroller.gpushares.extender.pod_groups import KINDS as GROUP_KINDS
 from queuecontroller.scheduler.model.compatibility import Feature
 from queuecontroller.scheduler.model.objects import WorkloadKey
@@ -133,6 +134,12 @@ class Session:
         queued_shares = (
             sharing_of(cache, plan.extender, plan.sharing) if plan.extender is not None else None
         )
+        claimed = None
+        if plan.checks_devices:
+            scheduling = followed.scheduling
+            claimed = ClaimedDevices(followed.claims, scheduling.pods_of, scheduling.pod)
+            claimed.listener = self.room_changed
+            scheduling.on_end = claimed.pod_ended
         book = Book(
             plan.book,
             False,
@@ -140,6 +147,7 @@ class Session:
             followed.nodes.ground,
             queued_shares,
             lambda key: labels_of(cache.get(WORKLOADS, key) or {}),
+            claimed,
         )
         store = NullStore(leadership.term, leadership.cluster_id)
         self.shell = Shell(book, store, plan.clock)
@@ -434,7 +442,7 @@ class Session:
             table[kind] = (*table[kind], partial(multikueue.job_changed, kind))
         for kind in RUNTIMES:
             table[kind] = (reconcilers.runtime_changed,)
-        for kind in CLAIM_KINDS:
+        for kind in COUNTED:
             table[kind] = (self._claim_changed,)
         if self.extender is not None:
             for kind in GROUP_KINDS:

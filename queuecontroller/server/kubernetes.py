@@ -47,7 +47,7 @@ from queuecontroller.cluster.status.visibility import Question, answer
 from queuecontroller.gpushares.admission import Rules
 from queuecontroller.gpushares.extender.answers import Defaults, with_policies
 from queuecontroller.kueueapi.crds import Webhook
-from queuecontroller.scheduler.model.compatibility import Line
+from queuecontroller.scheduler.model.compatibility import Feature, Line
 from queuecontroller.scheduler.placement.request import Policy, gpu_policies
 from queuecontroller.server.api.calls import Calls
 from queuecontroller.server.api.loop import GrpcLoop
@@ -230,6 +230,8 @@ async def _serve(
         policy=configured.policy,
         document=configured.document,
         counts_claims=configured.counts_claims,
+        checks_devices=configured.counts_claims
+        and Feature.FREE_DEVICES in configured.policy.features,
         multikueue=configured.multikueue,
         sharing=sharing,
         extender=_defaults(settings.extender, rules) if settings.extender.callers else None,

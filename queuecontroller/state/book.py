@@ -15,12 +15,15 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Final
 
+from queuecontroller.gpushares.claims.room import ClaimedDevices
 from queuecontroller.gpushares.extender.answers import Defaults
 from queuecontroller.gpushares.extender.queued_room import Asks, SharesOfQueued
 from queuecontroller.scheduler.lifecycle import PodsReadySettings
 from queuecontroller.scheduler.model.objects import StopPolicy, WorkloadKey
 from queuecontroller.scheduler.model.reasons import ADMITTED, EVICTED, FINISHED
 from queuecontroller.scheduler.model.settings import EngineSettings, TopologySettings
+from queuecontroller.scheduler.placement.topology.both import BothDevices
+from queuecontroller.scheduler.placement.topology.devices import Devices
 from queuecontroller.scheduler.placement.topology.ground import Ground
 from queuecontroller.scheduler.placement.topology.room import TopologyRoom
 from queuecontroller.scheduler.scheduler import Scheduler
@@ -102,10 +105,12 @@ class Book:
         ground: Ground | None = None,
         sharing: Sharing | None = None,
         labels_of: Callable[[WorkloadKey], Mapping[str, str]] = lambda _: {},
+        claimed: ClaimedDevices | None = None,
     ) -> None:
         """If `places` is false, quota alone decides, and Kubernetes places the pods; topologies
         need a `ground`, GPU shares need `sharing`. `new_uid` is an argument: randomness is I/O.
-        `labels_of`: labels of a Workload."""
+        `labels_of`: labels of a Workload; `claimed`: free devices for claims, None: they do not
+        matter."""
         self.settings = settings
         self.journal = Journal()
         self.catalogue = Catalogue()
@@ -126,13 +131,14 @@ class Book:
             if sharing is not None
             else None
         )
+        self.claimed = claimed
         self.topology = (
             TopologyRoom(
                 ground,
                 lambda: self.engine.cache.flavors,
                 lambda: self.engine.cache.topologies,
                 settings.topology,
-                self.shares,
+                self._devices(),
                 labels_of,
             )
             if ground is not None
@@ -156,6 +162,11 @@ class Book:
         """New nodes that were requested for pending workloads, in words."""
         self._new_uid = new_uid
         self._tokens: dict[str, WorkloadKey] = {}
+
+    def _devices(self) -> Devices | None:
+        if self.shares is None or self.claimed is None:
+            return self.shares or self.claimed
+        return BothDevices(self.shares, self.claimed)
 
     def run_elsewhere(self, elsewhere: RunningElsewhere) -> None:
         """Connect what runs workloads besides the nodes; see `Workloads.run_elsewhere`."""

@@ -58,3 +58,6 @@ DEVICE_CLASSES: Final = Resource(
 RESOURCE_SLICES: Final = Resource(
     "resource.k8s.io", "v1", "resourceslices", "ResourceSlice", namespaced=False
 )
+DEVICE_TAINT_RULES: Final = Resource(
+    "resource.k8s.io", "v1", "devicetaintrules", "DeviceTaintRule", namespaced=False
+)

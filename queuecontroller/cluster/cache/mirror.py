@@ -25,6 +25,7 @@ from queuecontroller.cluster.cache.objects import (
     key_of,
     split_key,
 )
+from queuecontroller.gpushares.claims.counting import device_requests
 from queuecontroller.kueueapi.manifests.pods import NO_DEFAULTS, PodDefaults
 from queuecontroller.kueueapi.manifests.workloads import read_workload, read_workload_again
 from queuecontroller.scheduler.model.compatibility import Feature
@@ -114,7 +115,11 @@ class Mirror:
     def __init__(self, book: Book, cache: ObjectCache) -> None:
         self.book = book
         self.cache = cache
-        self.claims = KnownClaims(cache, lambda: book.catalogue.configuration.device_classes)
+        self.claims = KnownClaims(
+            cache,
+            lambda: book.catalogue.configuration.device_classes,
+            free=book.claimed is not None,
+        )
         self.refused: dict[ObjectId, str] = {}
         """Errors of invalid objects."""
         self.misread: dict[WorkloadKey, str] = {}
@@ -140,6 +145,7 @@ class Mirror:
                 if (wanted := self._readable(kind, document)) is not None:
                     read.append(wanted)
         self.book.apply(read, False, now_ns)
+        self._put_devices()
         for document in self.cache.all_of(WORKLOADS):
             self.workload(key_of(document), document, now_ns)
         self._restore_usage()
@@ -241,9 +247,14 @@ class Mirror:
     def count_claims_again(self, now_ns: int) -> None:
         """Count the claims of Workloads without quota again; with quota, their usage is fixed."""
         self.claims.changed()
+        self._put_devices()
         for document in self.cache.all_of(WORKLOADS):
             if has_claims(document) and not holds_quota(document):
                 self.workload(key_of(document), document, now_ns)
+
+    def _put_devices(self) -> None:
+        if self.book.claimed is not None:
+            self.book.claimed.put_devices(self.claims.devices())
 
     def read(self, document: Document) -> Workload:
         """Read a Workload. Raises ManifestError."""
@@ -299,11 +310,26 @@ class Mirror:
         else:  # Its claims count, not its spec alone.
             known = None if given else self.claims.known()
             workload = read_workload(document, path, catalogue.transformations, known, defaults)
+            workload = self._with_devices(document, workload) if given else workload
             claims = NOT_COUNTED if given else claims
         name = workload.priority_class
         if name is not None and "priority" not in (document.get("spec") or {}):
             workload = replace(workload, priority=catalogue.priorities().of(name, name))
         return workload, claims
+
+    def _with_devices(self, document: Document, workload: Workload) -> Workload:
+        """Add the requests for devices of a Workload that holds quota, as far as they can still be
+        read."""
+        known = self.claims.known()
+        if known is None or known.matching is None:
+            return workload
+        specs = [Reader(one).child("template").child("spec") for one in document["spec"]["podSets"]]
+        namespace = document["metadata"].get("namespace") or ""
+        pod_sets = [
+            replace(one, device_requests=device_requests(spec, namespace, known))
+            for one, spec in zip(workload.pod_sets, specs, strict=True)
+        ]
+        return replace(workload, pod_sets=tuple(pod_sets))
 
     def _read_spec(
         self, document: Document, path: str, change: Transformations, defaults: PodDefaults

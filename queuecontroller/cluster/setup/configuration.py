@@ -49,7 +49,7 @@ NOT_SUPPORTED: Final = frozenset(
         *("ConcurrentAdmission", "ConfigurablePreemptions"),
         *("FairSharingRefill", "FairSharingReevaluatePreemptionCandidates"),
         *("PrioritizePreemptorWorkloads", "FailureRecoveryPolicy", "CustomMetricLabels"),
-        *("KueueDRADeviceFeasibility", "SchedulerLibraryIntegration"),
+        "SchedulerLibraryIntegration",
         "ElasticJobsViaWorkloadSlicesForProvisioningRequests",
     }
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from queuecontroller.cluster.cache.claims import KINDS as CLAIM_KINDS
+from queuecontroller.cluster.cache.claims import COUNTED
 from queuecontroller.cluster.cache.job_context import DISPATCHED, FRAMEWORKS, SETS
 from queuecontroller.cluster.cache.job_context import KINDS as JOBS
 from queuecontroller.cluster.cache.kinds import (
@@ -36,6 +36,7 @@ from sluicecommon.kubernetes.resources import (
     PODS,
     REPLICA_SETS,
     RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
     RUNTIME_CLASSES,
     STATEFUL_SETS,
 )
@@ -99,7 +100,9 @@ def cluster_rules() -> list[Rule]:
         # Pods with HAMi's resource names get claims from these templates.
         _rule(RESOURCE_CLAIM_TEMPLATES.group, [RESOURCE_CLAIM_TEMPLATES.plural], "create"),
         # Claims of pods are counted by these.
-        _rule(CLAIM_KINDS[0].group, [one.plural for one in CLAIM_KINDS], "list", "watch"),
+        _rule(COUNTED[0].group, [one.plural for one in COUNTED], "list", "watch"),
+        # Devices of allocated claims are not free.
+        _rule(RESOURCE_CLAIMS.group, [RESOURCE_CLAIMS.plural], "list", "watch"),
         # The overhead of their pods counts.
         _rule(RUNTIME_CLASSES.group, [RUNTIME_CLASSES.plural], "list", "watch"),
         # A node authenticates by a token of its service account.

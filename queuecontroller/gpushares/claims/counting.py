@@ -13,7 +13,7 @@ Amounts are whole units of the quota, rounded up.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from queuecontroller.gpushares.claims.cel import Device, matches, quantity
 from queuecontroller.gpushares.claims.cel_parse import CelError
 from queuecontroller.gpushares.claims.mappings import DeviceClasses, Mapped, Source
 from queuecontroller.gpushares.claims.published import Published, qualified, rounded
+from queuecontroller.scheduler.model.objects import DeviceChoice, DeviceId
 from queuecontroller.scheduler.model.selectors import Toleration
 from sluicecommon.budget import Budget
 from sluicecommon.kubernetes.quantity import saturate
@@ -50,6 +51,8 @@ class Known:
     device_class: Callable[[str], Document | None]
     devices: Callable[[str], Sequence[Published]]
     """Published devices of a driver."""
+    matching: Matching | None = None
+    """Finds the devices that a request may get; None: free devices do not matter."""
 
 
 def claims_of(spec: Reader, namespace: str, known: Known) -> dict[str, int]:
@@ -147,19 +150,14 @@ def _amounts(
     inner = Reader(device_class, f"DeviceClass {name}", exactly.problems)
     by_class = _selectors(inner.child("spec"))
     by_request = _selectors(exactly)
-    tolerations = [
-        Toleration(
-            one.text("key"), one.text("operator", "Equal"), one.text("value"), one.text("effect")
-        )
-        for one in exactly.children("tolerations")
-    ]
+    tolerations = _tolerations(exactly)
     found = []
     for resource, source in mapped.sources:
         try:
             devices = [
                 one
                 for one in known.devices(source.driver)
-                if all(any(each.tolerates(taint) for each in tolerations) for taint in one.taints)
+                if _is_tolerated(one, tolerations)
                 and all(
                     _is_meant(one.device, selectors, what, budget)
                     for selectors, what in (
@@ -194,6 +192,93 @@ def _selectors(reader: Reader) -> tuple[str, ...]:
     return tuple(one.child("cel").required("expression") for one in reader.children("selectors"))
 
 
+def _tolerations(reader: Reader) -> tuple[Toleration, ...]:
+    return tuple(
+        Toleration(
+            one.text("key"), one.text("operator", "Equal"), one.text("value"), one.text("effect")
+        )
+        for one in reader.children("tolerations")
+    )
+
+
+class Matching:
+    """Published devices by selectors and tolerations, each combination evaluated once."""
+
+    def __init__(self, devices: Sequence[Published]) -> None:
+        self._devices = devices
+        self._found: dict[Hashable, frozenset[DeviceId] | None] = {}
+
+    def find(
+        self, selectors: tuple[str, ...], tolerations: tuple[Toleration, ...]
+    ) -> frozenset[DeviceId] | None:
+        """Return the devices that all selectors match; None if one cannot be evaluated."""
+        key = (selectors, tolerations)
+        if key not in self._found:
+            budget = Budget(MAX_STEPS)
+            try:
+                self._found[key] = frozenset(
+                    one.identity
+                    for one in self._devices
+                    if _is_tolerated(one, tolerations)
+                    and _is_meant(one.device, selectors, "", budget)
+                )
+            except _Uncounted:
+                self._found[key] = None
+        return self._found[key]
+
+
+def device_requests(
+    spec: Reader, namespace: str, known: Known
+) -> tuple[tuple[DeviceChoice, ...], ...]:
+    """Requests of one pod for devices. One that cannot be evaluated is left out: `claims_of` has
+    its problem, or kube-scheduler decides."""
+    if known.matching is None:
+        return ()
+    found = []
+    pod = Reader({"resourceClaims": spec.raw("resourceClaims")})  # its problems are known
+    for one in pod.children("resourceClaims")[:MAX_CLAIMS]:
+        name = one.text("resourceClaimTemplateName")
+        template = known.template(namespace, name) if name else None
+        if template is None:
+            continue
+        devices = Reader(template).child("spec").child("spec").child("devices")
+        for request in devices.children("requests")[:MAX_REQUESTS]:
+            choices = _choices(request, known, known.matching)
+            if choices and not devices.problems:
+                found.append(choices)
+    return tuple(found)
+
+
+def _choices(request: Reader, known: Known, matching: Matching) -> tuple[DeviceChoice, ...]:
+    """Choices of one request; none if one of them cannot be evaluated."""
+    exactly = request.child("exactly")
+    given = request.children("firstAvailable")[:MAX_ALTERNATIVES]
+    if not given and exactly.flag("adminAccess"):
+        return ()
+    made = []
+    for one in given or [exactly]:
+        device_class = known.device_class(one.text("deviceClassName"))
+        if device_class is None or one.text("allocationMode", "ExactCount") != "ExactCount":
+            return ()
+        selectors = (*_selectors(Reader(device_class).child("spec")), *_selectors(one))
+        devices = matching.find(selectors, _tolerations(one))
+        capacity = one.child("capacity").child("requests")
+        try:
+            asked = tuple(
+                (key, quantity(capacity.raw(key)).thousandths) for key in capacity.names()
+            )
+        except CelError:
+            return ()
+        if devices is None:
+            return ()
+        made.append(DeviceChoice(devices, one.whole("count", 1, least=1), asked))
+    return tuple(made)
+
+
+def _is_tolerated(one: Published, tolerations: Sequence[Toleration]) -> bool:
+    return all(any(each.tolerates(taint) for each in tolerations) for taint in one.taints)
+
+
 def _is_meant(device: Device, selectors: Sequence[str], what: str, budget: Budget) -> bool:
     for one in selectors:
         try:
@@ -217,7 +302,7 @@ def _amount(exactly: Reader, source: Source, devices: Sequence[Published], count
         found = [
             max(values)
             for one in devices
-            if (values := [amount for name, amount in one.counters if name == source.name])
+            if (values := [amount for _, name, amount in one.counters if name == source.name])
         ]
         if not found:
             raise _Uncounted("no matching device consumes that counter", "correct the mapping")

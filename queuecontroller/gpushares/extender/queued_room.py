@@ -26,7 +26,14 @@ from queuecontroller.scheduler.model.objects import (
     WorkloadKey,
 )
 from queuecontroller.scheduler.placement.stock import NodeRoom, Share, Stock, parts_on
-from queuecontroller.scheduler.placement.topology.devices import Places, Short, each_of
+from queuecontroller.scheduler.placement.topology.devices import (
+    SHARES,
+    Picks,
+    Places,
+    Short,
+    WithPlaces,
+    each_of,
+)
 from queuecontroller.scheduler.placement.topology.ground import Amounts
 from sluicecommon.hami.names import PRIORITY
 
@@ -42,7 +49,7 @@ NO_NODES: Final = "no node has reported its GPUs yet"
 NOT_RECEIVED: Final = "which pods hold GPUs already"
 
 
-class SharesOfQueued:
+class SharesOfQueued(WithPlaces):
     """Implementation of the port `placement.topology.devices.Devices`."""
 
     def __init__(
@@ -93,12 +100,15 @@ class SharesOfQueued:
             return found
         return {name: amount for name, amount in found.items() if name not in self._hidden}
 
+    def apart(self, workload: Workload, pod_set: PodSet) -> Amounts:
+        return self.each(workload, pod_set)
+
     def trial(self, workload: Workload, gone: Collection[WorkloadKey]) -> SharesTrial:
         return SharesTrial(self, self._asks(workload.key), gone)
 
     # -- reservations -----------------------------------------------------------------------------
 
-    def hold(self, key: WorkloadKey, places: Places) -> None:
+    def hold(self, key: WorkloadKey, places: Places, picks: Picks = None) -> None:
         read = {name: _read(key, each) for name, each in places.items()}
         self._ledger.reserve(key, read)
 
@@ -154,6 +164,9 @@ class SharesTrial:
 
     def wants(self, pod_set: str) -> bool:
         return pod_set in self._asks
+
+    def named(self, pod_set: str) -> str:
+        return SHARES
 
     def count(self, pod_set: str, node: str, most: int, after: str = "") -> int:
         room = self._stock.nodes.get(node)
@@ -234,6 +247,9 @@ class SharesTrial:
             counts = Counter(one.text() for one in each)
             made[name] = tuple(PlacedPods(text, count) for text, count in counts.items())
         return made
+
+    def picks(self) -> Picks:
+        return None
 
     def _worth(self, room: NodeRoom, ask: PodAsk) -> int:
         """Sort key of a node; less is better."""

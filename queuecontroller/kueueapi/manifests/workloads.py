@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 from queuecontroller.frameworks.annotations.ready_timeouts import ready_timeouts
 from queuecontroller.frameworks.annotations.topology import SPREADING
 from queuecontroller.frameworks.names import WAIT_FOR_PODS_READY
-from queuecontroller.gpushares.claims.counting import Known, claims_of
+from queuecontroller.gpushares.claims.counting import Known, claims_of, device_requests
 from queuecontroller.kueueapi.manifests.checking import read_kind
 from queuecontroller.kueueapi.manifests.pods import (
     AS_GIVEN,
@@ -27,6 +27,7 @@ from queuecontroller.scheduler.model.objects import (
     AdmissionCheckStatus,
     CheckState,
     Condition,
+    DeviceChoice,
     PlacedPods,
     PodSet,
     PodSetAssignment,
@@ -49,6 +50,8 @@ PREFERRED_TOPOLOGY: Final = "kueue.x-k8s.io/podset-preferred-topology"
 """Annotations of the pod template, where a job has what a Workload has in topologyRequest."""
 More: TypeAlias = Callable[[Reader], Mapping[str, int]]
 """Additional requests of a pod, by its spec."""
+DevicesOf: TypeAlias = Callable[[Reader], tuple[tuple[DeviceChoice, ...], ...]]
+"""Requests of a pod for devices, by its spec."""
 GPU_ANNOTATIONS: Final = ("nvidia.com/", "hami.io/", "sluice.dev/")
 """Prefixes of the annotations that placement reads."""
 
@@ -65,8 +68,12 @@ def read_workload(
 
     def build(reader: Reader) -> Workload:
         namespace = reader.child("metadata").text("namespace")
-        more = None if claims is None else partial(claims_of, namespace=namespace, known=claims)
-        return _workload(reader, lambda spec: _pod_sets(spec, change, more, defaults))
+        if claims is None:
+            return _workload(reader, lambda spec: _pod_sets(spec, change, None, defaults))
+        more = partial(claims_of, namespace=namespace, known=claims)
+
+        devices = partial(device_requests, namespace=namespace, known=claims)
+        return _workload(reader, lambda spec: _pod_sets(spec, change, more, defaults, devices))
 
     return read_kind(build, "Workload", value, path)
 
@@ -82,9 +89,20 @@ def read_workload_again(value: object, path: str, known: Workload) -> Workload:
 
 
 def _pod_sets(
-    spec: Reader, change: Transformations, more: More | None, defaults: PodDefaults
+    spec: Reader,
+    change: Transformations,
+    more: More | None,
+    defaults: PodDefaults,
+    devices: DevicesOf | None = None,
 ) -> tuple[PodSet, ...]:
-    return tuple(read_pod_set(one, change, more, defaults) for one in spec.children("podSets"))
+    made = []
+    for one in spec.children("podSets"):
+        found = read_pod_set(one, change, more, defaults)
+        if devices is not None:
+            asked = devices(one.child("template").child("spec"))
+            found = replace(found, device_requests=asked) if asked else found
+        made.append(found)
+    return tuple(made)
 
 
 def read_pod_set(

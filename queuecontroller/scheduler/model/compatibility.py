@@ -33,6 +33,7 @@ class Feature(StrEnum):
     PARTIAL_SLICES = "TASPartialSlices"
     SPREADING = "TASTopologySpreading"
     DYNAMIC_QUOTA = "DynamicQuotaOrchestration"
+    FREE_DEVICES = "KueueDRADeviceFeasibility"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,12 @@ DIFFERENCES: Final = (
         Feature.DYNAMIC_QUOTA,
         "DynamicQuotaOrchestrators distribute the capacity of CapacityProviders, and the quotas in"
         " `status.effectiveQuotas` of ClusterQueues and Cohorts count instead of those in `spec`",
+        frozenset(),
+    ),
+    Difference(
+        Feature.FREE_DEVICES,
+        "Quota is reserved only where nodes have [free devices](#free-devices) for the claims of a"
+        " Workload's pods",
         frozenset(),
     ),
 )

@@ -188,6 +188,20 @@ class Cohort:
     """BY_USAGE: its borrowing ClusterQueues are ordered by their recorded usage."""
 
 
+DeviceId = tuple[str, str, str]
+"""Driver, pool and name of a device."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceChoice:
+    """Devices of which a request of a claim takes `count`."""
+
+    devices: frozenset[DeviceId]
+    count: int = 1
+    capacity: tuple[tuple[str, int], ...] = ()
+    """Names of capacities, as in the request, and the amounts in thousandths."""
+
+
 @dataclass(frozen=True, slots=True)
 class PodSet:
     """`count` equal pods; `requests` is for one pod."""
@@ -221,6 +235,9 @@ class PodSet:
     """Annotations of the pods that concern their GPUs."""
     over_limit: str | None = None
     """Error in the template (a request above its limit), else None."""
+    device_requests: tuple[tuple[DeviceChoice, ...], ...] = ()
+    """Requests of one pod's claims; any choice of each is enough. Empty where free devices do not
+    matter."""
 
     @property
     def wants_topology(self) -> bool:

@@ -195,7 +195,7 @@ def test_how_long_what_is_over_is_kept() -> None:
 
 
 def test_the_features_are_those_of_the_line_unless_a_gate_says_otherwise() -> None:
-    by_default = frozenset(Feature) - {Feature.DYNAMIC_QUOTA}
+    by_default = frozenset(Feature) - {Feature.DYNAMIC_QUOTA, Feature.FREE_DEVICES}
     older = given_by(configuration(), BookSettings(), Line.V0_19)
     assert older.policy.features == {Feature.PARTIAL_SLICES}, "0.19 has it, too"
     assert not older.book.pods_ready.own
@@ -210,7 +210,7 @@ def test_the_features_are_those_of_the_line_unless_a_gate_says_otherwise() -> No
     assert found.remarks == ()
     found = given_by(configuration(featureGates=gates), BookSettings(), Line.V0_19)
     assert found.policy.features == {Feature.OWN_TIMEOUTS, Feature.PARTIAL_SLICES}
-    on = {"DynamicQuotaOrchestration": True}
+    on = {"DynamicQuotaOrchestration": True, "KueueDRADeviceFeasibility": True}
     found = given_by(configuration(featureGates=on), BookSettings(), Line.V0_20)
     assert found.policy.features == frozenset(Feature)
     assert found.remarks == ()

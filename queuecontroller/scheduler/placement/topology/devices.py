@@ -14,11 +14,12 @@ from typing import Final, Protocol
 from queuecontroller.scheduler.model.objects import PlacedPods, PodSet, Workload, WorkloadKey
 from queuecontroller.scheduler.placement.topology.ground import PODS, Amounts
 
-DEVICES: Final = "the GPU shares"
-"""Pseudo resource: the number of pods that still find their devices on a node."""
-LEADS: Final = "the GPU shares of the leader"
+SHARES: Final = "the GPU shares"
+CLAIMED: Final = "the devices of its claims"
 Places = Mapping[str, tuple[PlacedPods, ...]]
 """Device places by pod set."""
+Picks = object
+"""Devices that a trial placed, for `Devices.hold`, where admissions have no places of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,10 @@ class Trial(Protocol):
 
     def wants(self, pod_set: str) -> bool: ...
 
+    def named(self, pod_set: str) -> str:
+        """Devices that its pods want, in words: the name of a pseudo resource, the number of pods
+        that still find theirs on a node."""
+
     def count(self, pod_set: str, node: str, most: int, after: str = "") -> int:
         """Number of its pods that the node still takes, up to `most`; beside a pod of the set
         `after`, where one is named (then 0 if that pod does not fit)."""
@@ -48,6 +53,8 @@ class Trial(Protocol):
         """Reason, with amounts, why one of the nodes takes no more of its pods; empty: it does."""
 
     def places(self) -> Places: ...
+
+    def picks(self) -> Picks: ...
 
     def undo(self) -> None: ...
 
@@ -66,10 +73,13 @@ class Devices(Protocol):
     def each(self, workload: Workload, pod_set: PodSet) -> Amounts:
         """Resources that one of its pods takes of a node besides devices."""
 
+    def apart(self, workload: Workload, pod_set: PodSet) -> Amounts:
+        """The same, for a pod set that has no topology."""
+
     def trial(self, workload: Workload, gone: Collection[WorkloadKey]) -> Trial: ...
 
-    def hold(self, key: WorkloadKey, places: Places) -> None:
-        """Reserve the places, in place of what the key held before."""
+    def hold(self, key: WorkloadKey, places: Places, picks: Picks = None) -> None:
+        """Reserve the places and picks, in place of what the key held before."""
 
     def release(self, key: WorkloadKey) -> None: ...
 
@@ -78,6 +88,15 @@ class Devices(Protocol):
 
     def nodes_of(self, places: Collection[PlacedPods]) -> Mapping[str, int]:
         """Pods by node."""
+
+    def holders(self) -> Collection[WorkloadKey]:
+        """Workloads that hold devices although they have no places."""
+
+    def holds(self, key: WorkloadKey) -> bool:
+        """True for one of `holders`."""
+
+    def in_the_way(self, picks: Picks, gone: Collection[WorkloadKey]) -> set[WorkloadKey]:
+        """Those of the `holders` in `gone` that are on the nodes of the picks."""
 
 
 def each_of(pod_set: PodSet) -> Amounts:
@@ -88,6 +107,9 @@ def each_of(pod_set: PodSet) -> Amounts:
 class _Untouched:
     def wants(self, pod_set: str) -> bool:
         return False
+
+    def named(self, pod_set: str) -> str:
+        return SHARES
 
     def count(self, pod_set: str, node: str, most: int, after: str = "") -> int:
         return most
@@ -103,11 +125,27 @@ class _Untouched:
     def places(self) -> Places:
         return {}
 
+    def picks(self) -> Picks:
+        return None
+
     def undo(self) -> None:
         """Undo nothing, since nothing was done."""
 
 
-class NoDevices:
+class WithPlaces:
+    """Part of the port where all devices that workloads hold are places of their admissions."""
+
+    def holders(self) -> Collection[WorkloadKey]:
+        return ()
+
+    def holds(self, key: WorkloadKey) -> bool:
+        return False
+
+    def in_the_way(self, picks: Picks, gone: Collection[WorkloadKey]) -> set[WorkloadKey]:
+        return set()
+
+
+class NoDevices(WithPlaces):
     """Stand-in where no pods request parts of devices."""
 
     changes = 0
@@ -117,10 +155,13 @@ class NoDevices:
     def each(self, workload: Workload, pod_set: PodSet) -> Amounts:
         return each_of(pod_set)
 
+    def apart(self, workload: Workload, pod_set: PodSet) -> Amounts:
+        return each_of(pod_set)
+
     def trial(self, workload: Workload, gone: Collection[WorkloadKey]) -> Trial:
         return _Untouched()
 
-    def hold(self, key: WorkloadKey, places: Places) -> None:
+    def hold(self, key: WorkloadKey, places: Places, picks: Picks = None) -> None:
         """Reserve nothing."""
 
     def release(self, key: WorkloadKey) -> None:

@@ -36,10 +36,9 @@ from queuecontroller.scheduler.placement.topology.choose import (
     pods_in,
 )
 from queuecontroller.scheduler.placement.topology.devices import (
-    DEVICES,
-    LEADS,
     Devices,
     NoDevices,
+    Picks,
     Places,
     Short,
     Trial,
@@ -78,6 +77,7 @@ class Found:
     topology: Mapping[str, TopologyAssignment] | None = None
     """Topology assignments by pod set."""
     places: Places = field(default_factory=dict)
+    picks: Picks = None
 
 
 class TopologyRoom:
@@ -120,6 +120,7 @@ class TopologyRoom:
                 one.slice_layers,
                 tuple(tuple(sorted(each.items())) for each in one.containers),
                 tuple(sorted(one.annotations.items())),
+                one.device_requests,
             )
             for one in workload.pod_sets
         )
@@ -134,7 +135,8 @@ class TopologyRoom:
             return _refused(found)
         places = {part.place for part in found.parts}
         holders = {key for place in places for key in self.ground.holders(place)}
-        return Verdict(in_the_way=frozenset(holders.intersection(gone)))
+        more = self.devices.in_the_way(found.picks, gone)
+        return Verdict(in_the_way=frozenset(holders.intersection(gone) | more))
 
     def keep(
         self, info: WorkloadInfo, assignment: Assignment, gone: Collection[WorkloadKey]
@@ -143,7 +145,7 @@ class TopologyRoom:
         if isinstance(found, Unfit):
             return _refused(found)
         self.ground.hold(info.key, found.parts)
-        self.devices.hold(info.key, found.places)
+        self.devices.hold(info.key, found.places, found.picks)
         self._services.hold(info.workload, found.topology or {})
         if any(one.spreading is not None for one in info.workload.pod_sets):
             self.ground.freed += 1  # the shares of all other domains are smaller now
@@ -203,14 +205,16 @@ class TopologyRoom:
     def _in_order(self, candidates: Candidates) -> list[tuple[Turn, WorkloadInfo]]:
         """Preemption candidates that hold something here, with their turns."""
         found: list[tuple[Turn, WorkloadInfo]] = []
-        for key in self.ground.everybody():
+        for key in {*self.ground.everybody(), *self.devices.holders()}:
             ranked = candidates.ranked_of(key)
             turn = candidates.turn(ranked) if ranked is not None else None
             if ranked is not None and turn is not None:
                 found.append((turn, ranked[1]))
         found.sort(key=itemgetter(0))
         if found:
-            candidates.look_until(found[-1][0], lambda key: bool(self.ground.held(key)))
+            candidates.look_until(
+                found[-1][0], lambda key: bool(self.ground.held(key)) or self.devices.holds(key)
+            )
         return [(turn, one) for turn, one in found if candidates.still_goes(one, turn)]
 
     def fill_back(
@@ -261,6 +265,8 @@ class TopologyRoom:
             if isinstance(found, Unfit):
                 return found
             for part in _parts(name, levels, placing, found):
+                if not part.each:
+                    continue
                 parts.append(part)
                 for resource, amount in part.each.items():
                     mine[part.place, resource] += amount * part.count
@@ -270,7 +276,7 @@ class TopologyRoom:
                 made[placing.ask.name] = assignment_of(levels, found.workers)
             if found.leader is not None:
                 made[placing.ask.leader_name] = assignment_of(levels, [(found.leader, 1)])
-        return Found(tuple(parts), made, trial.places())
+        return Found(tuple(parts), made, trial.places(), trial.picks())
 
     def _placings(
         self,
@@ -281,7 +287,10 @@ class TopologyRoom:
         def each(pod_set: PodSet) -> Mapping[str, int]:
             return self.devices.each(workload, pod_set)
 
-        return placings(workload, given, self._flavors(), self._settings, each, wants)
+        def apart(pod_set: PodSet) -> Mapping[str, int]:
+            return self.devices.apart(workload, pod_set)
+
+        return placings(workload, given, self._flavors(), self._settings, each, apart, wants)
 
     def _missing_input(self, trial: Trial, placing: Placing) -> str:
         asks = any(trial.wants(one.name) for one in placing.pod_sets)
@@ -338,22 +347,24 @@ class TopologyRoom:
             trial.wants(ask.name),
             ask.leader is not None and trial.wants(ask.leader_name),
         )
+        devices = trial.named(ask.name)
+        leader = f"{trial.named(ask.leader_name)} of the leader" if leads else ""
         beside = 0
         for values, free in leaves.free.items():
             nodes = leaves.nodes[values]
             if workers:
                 counts = {one: trial.count(ask.name, one, ask.count) for one in nodes}
-                free[DEVICES] = sum(min(counts[one], nodes[one]) for one in nodes)
+                free[devices] = sum(min(counts[one], nodes[one]) for one in nodes)
             if leads:
                 able = [one for one in nodes if trial.count(ask.leader_name, one, 1)]
-                free[LEADS] = len(able)
+                free[leader] = len(able)
                 if able and workers and not beside:
                     after = trial.count(ask.name, able[0], ask.count, ask.leader_name)
                     beside = counts[able[0]] - after
         if workers:
-            ask = replace(ask, each={**ask.each, DEVICES: 1})
+            ask = replace(ask, each={**ask.each, devices: 1})
         if leads and ask.leader is not None:
-            ask = replace(ask, leader={**ask.leader, LEADS: 1, DEVICES: beside})
+            ask = replace(ask, leader={**ask.leader, leader: 1, devices: beside})
         return ask
 
     def _by_devices(self, placing: Placing, leaves: Leaves, trial: Trial) -> Given | Unfit:
@@ -385,11 +396,12 @@ class TopologyRoom:
         if not left_out:
             return unfit
         text = f"{unfit.reason}; of {len(self.ground.nodes)} nodes: {', '.join(left_out)}"
+        devices = trial.named(ask.name)
         short = [
             node
             for values, free in leaves.free.items()
             for node in leaves.nodes[values]
-            if DEVICES in ask.each and not free.get(DEVICES)
+            if devices in ask.each and not free.get(devices)
         ]
         why = trial.why_not(ask.name, short) if short else ""
         return Unfit(f"{text}; {why}" if why else text)

@@ -64,11 +64,12 @@ def placings(
     flavors: Mapping[str, ResourceFlavor],
     settings: TopologySettings,
     each: Callable[[PodSet], Amounts],
+    apart: Callable[[PodSet], Amounts],
     wants: Callable[[str], bool] = lambda _: False,
 ) -> Iterator[Placing]:
     """Placement requests in the order of the workload's pod sets, a leader with its workers.
     `each`: resources that one pod takes of a node; `wants`: True if a pod set must be placed though
-    it has no topology."""
+    it has no topology, and then a pod takes those of `apart`."""
     sets = {one.name: one for one in workload.pod_sets}
     done: set[str] = set()
     for one in given:
@@ -77,7 +78,7 @@ def placings(
             continue
         if flavor is None:
             if wants(one.name):
-                ask = Ask(one.name, one.count, each(sets[one.name]))
+                ask = Ask(one.name, one.count, apart(sets[one.name]))
                 yield Placing(ask, (sets[one.name],), _together(one.flavors, flavors))
             continue
         mates = [one]

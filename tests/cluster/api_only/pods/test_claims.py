@@ -7,11 +7,9 @@ import json
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from sluicecommon.kubernetes.quantity import value
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.dra.published import (
     DRIVER,
@@ -22,14 +20,13 @@ from tests.cluster.dra.published import (
     device_class,
     gpu_node,
 )
+from tests.cluster.dra.queued import claiming, template, usage, why
 from tests.cluster.queueing import (
     JOBS,
     apply,
     asked,
     condition,
     door,
-    is_true,
-    job,
     of_kueue,
     workload_of,
 )
@@ -61,34 +58,6 @@ def configuration(place: Path) -> Path:
     }
     path.write_text(json.dumps(document))
     return path
-
-
-def template(name: str, memory: str | None, selector: str = "", **exactly: Any) -> dict[str, Any]:
-    asked_for: dict[str, Any] = {"deviceClassName": "gpu.sluice.dev", **exactly}
-    if memory:
-        asked_for["capacity"] = {"requests": {"memory": memory}}
-    if selector:
-        asked_for["selectors"] = [{"cel": {"expression": selector}}]
-    requests = [{"name": "gpu", "exactly": asked_for}]
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceClaimTemplate",
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {"spec": {"devices": {"requests": requests}}},
-    }
-
-
-def claimed(spec: dict[str, Any], name: str) -> None:
-    """The pods of `spec` come with a claim of the template, to a node without a kubelet."""
-    spec["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": name}]
-    spec["containers"][0]["resources"]["claims"] = [{"name": "gpu"}]
-    spec["tolerations"] = [{"operator": "Exists"}]
-
-
-def claiming(name: str, of: str, queue: str = "claims") -> dict[str, Any]:
-    made = job(name, queue, cpu="100m")
-    claimed(made["spec"]["template"]["spec"], of)
-    return made
 
 
 @pytest.fixture(scope="module")
@@ -129,27 +98,6 @@ def over(queue: ControlPlane) -> Iterator[None]:
         for one in queue.api.get(plural)["items"]:
             queue.api.delete(f"{plural}/{one['metadata']['name']}", 0)
     until("no claim is left", lambda: not claims(queue), 60)
-
-
-def usage(plane: ControlPlane, name: str) -> dict[str, int]:
-    """Resource usage that the Workload's admission counts."""
-    found = until(
-        f"{name} is admitted",
-        lambda: (one := workload_of(plane, name)) and is_true(one, "Admitted") and one,
-        60,
-    )
-    (given,) = found["status"]["admission"]["podSetAssignments"]
-    return {key: value(amount) for key, amount in given["resourceUsage"].items()}
-
-
-def why(plane: ControlPlane, name: str, text: str) -> dict[str, Any]:
-    """Its condition, once that says so."""
-
-    def said() -> dict[str, Any]:
-        found = condition(workload_of(plane, name), "QuotaReserved")
-        return found if text in found.get("message", "") else {}
-
-    return until(f"{name} is told: {text}", said, 60)
 
 
 def test_a_job_with_claims_is_counted_held_let_go_and_given_its_devices(

@@ -6,6 +6,8 @@ import asyncio
 from copy import deepcopy
 from typing import Any, cast
 
+import pytest
+
 from queuecontroller.cluster.admissionchecks.provisioner import CONFIGS, Provisioner
 from queuecontroller.cluster.admissionchecks.requests import REQUESTS
 from queuecontroller.cluster.cache.kinds import CHECKS, WORKLOADS
@@ -15,6 +17,7 @@ from queuecontroller.cluster.status.events import KubernetesEvent
 from queuecontroller.cluster.writers.event_recorder import EventRecorder
 from queuecontroller.state.shell import Shell
 from sluicecommon.kubernetes.client import ApiClient
+from sluicecommon.kubernetes.errors import ApiRefused
 from sluicecommon.kubernetes.resources import Resource
 from tests.queue.cluster.admissionchecks.workloads import pod_set, workload
 
@@ -97,3 +100,42 @@ def test_a_request_is_created_once_and_after_all_its_templates() -> None:
         ("ProvisioningRequest", "w-nodes-1"),
     ]
     assert recorder.reasons == ["ProvisioningRequestCreated"]
+
+
+class Foreign:
+    """Has a PodTemplate already, which a user created with the name that the check's will have."""
+
+    def __init__(self, template: dict[str, Any]) -> None:
+        self.template: dict[str, Any] | None = template
+
+    async def create(self, kind: Resource, made: Any, namespace: str) -> None:
+        if self.template is not None:
+            raise ApiRefused(409, "AlreadyExists", "exists")
+        self.template = made["template"]
+
+    async def get(self, kind: Resource, name: str, namespace: str) -> Any:
+        return {"metadata": {"name": name, "uid": "u-user"}, "template": self.template}
+
+    async def delete(self, kind: Resource, name: str, namespace: str, uid: str) -> None:
+        assert uid == "u-user"
+        self.template = None
+
+
+@pytest.mark.parametrize(("cpu", "stays"), [("1m", False), ("2", True)])
+def test_a_template_of_a_user_that_requests_less_is_replaced(cpu: str, stays: bool) -> None:
+    """Otherwise the autoscaler would make nodes for less than the pods request."""
+
+    def template(amount: str) -> dict[str, Any]:
+        container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": amount}}}
+        return {"spec": {"containers": [container]}}
+
+    server = Foreign(template(cpu))
+    provisioner = object.__new__(Provisioner)
+    provisioner._client = cast(ApiClient, server)
+    made = {"metadata": {"name": "ppt-w-nodes-1-a"}, "template": template("2")}
+    if not stays:
+        with pytest.raises(ApiRefused):
+            asyncio.run(provisioner._create_template(made, "n"))
+        assert server.template is None, "it is made again at the next attempt"
+    asyncio.run(provisioner._create_template(made, "n"))
+    assert server.template == template("2")

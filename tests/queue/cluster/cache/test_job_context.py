@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.cluster.cache.job_context import set_of_group, set_of_pod, setting
+from queuecontroller.cluster.cache.job_context import FRAMEWORKS, set_of_group, set_of_pod, setting
 from queuecontroller.cluster.cache.objects import ObjectCache
 from queuecontroller.frameworks import group_of_set
 from sluicecommon.kubernetes.resources import STATEFUL_SETS
@@ -70,3 +70,18 @@ def test_the_statefulset_of_a_leaderworkerset_says_nothing_about_its_group() -> 
 )
 def test_a_workload_without_pods_is_kept_for_its_set(around: ObjectCache, kept: bool) -> None:
     assert (set_of_group(around, owned()) is not None) is kept
+
+
+@pytest.mark.parametrize(("uid", "follows"), [("u-set", True), ("u-of-before", False)])
+def test_a_reference_to_a_queued_owner_of_another_uid_is_none(uid: str, follows: bool) -> None:
+    """Otherwise a job that names the UID of an owner which was deleted would run uncounted."""
+    cache = ObjectCache()
+    (kind,) = [one for one in FRAMEWORKS if one.kind == "JobSet"]
+    head = {"name": "set", "namespace": "n", "uid": "u-set", "resourceVersion": "1"}
+    queue = {"kueue.x-k8s.io/queue-name": "q"}
+    names = {"apiVersion": kind.api_version, "kind": kind.kind}
+    cache.take(kind, {**names, "metadata": {**head, "labels": queue}, "spec": {}})
+    owner = {**names, "name": "set", "uid": uid, "controller": True}
+    made = {"name": "set-a", "namespace": "n", "ownerReferences": [owner]}
+    document = {"apiVersion": "batch/v1", "kind": "Job", "metadata": made}
+    assert setting(cache, document, "n").parent_managed is follows
