@@ -6,6 +6,7 @@ names, and known facts change nothing.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -74,6 +75,7 @@ class NodeService:
         held = {one.key: one for one in hello.held}
         for one in hello.held:
             self._take_held(node, one, now_ns)
+        self._note_leaving(node, hello.held)
         for key in before - held.keys():
             self._vanished(key, now_ns)
         self._withdraw_orphans(hello, now_ns)
@@ -102,6 +104,19 @@ class NodeService:
             self._over(one, report, held.state == "finished", now_ns)
         elif held.state == "refused":
             self._refused(one, report, now_ns)
+
+    def _note_leaving(self, node: Node, held: Iterable[Held]) -> None:
+        """Record the work that the node has to stop, since it was given up while the node was
+        away."""
+        leaving = {}
+        for work in held:
+            one = self._nodes.assignments.get(work.key)
+            known = one is not None and (one.node, one.uid) == (node.name, work.uid)
+            if one is not None and one.state is PodState.DECIDED:
+                known = known and work.attempt == one.attempt
+            if work.state in _LIVE and not known:
+                leaving[work.key] = (work.uid, self._own_shares(node.name, work.gpus))
+        self._nodes.note_leaving(node.name, leaving)
 
     def _vanished(self, key: PodKey, now_ns: int) -> None:
         """Handle work that the node had confirmed and no longer has: the node was reset, or the
@@ -148,7 +163,7 @@ class NodeService:
         elif known.workload.is_true(FINISHED):
             return
         state = _LIVE.get(held.state, PodState.DECIDED)
-        gpus = one.gpus or self._own_shares(one, held.gpus)
+        gpus = one.gpus or self._own_shares(one.node, held.gpus)
         self._nodes.adopt(replace(one, state=state, gpus=gpus))
         self._journal.note("Adopted", f"Workload/{record.key}", f"from {node.name}", now_ns)
 
@@ -226,7 +241,9 @@ class NodeService:
     def release(self, report: WorkReport, finished: bool, now_ns: int) -> bool:
         """Record that the work is over on the node. False if it is unknown. Raises StaleEpoch."""
         one = self._find(report)
+        self._nodes.note_left(report.node, report.key, report.uid)
         if one is None:
+            self._workloads.place_waiting(now_ns)
             return False
         self._over(one, report, finished, now_ns)
         return True
@@ -248,17 +265,16 @@ class NodeService:
     ) -> None:
         if attempt > one.attempt or (attempt < one.attempt and one.desired is Desired.RUN):
             return  # The report is about another admission.
-        one = self._nodes.note_state(one, state, self._own_shares(one, gpus), now_ns)
+        one = self._nodes.note_state(one, state, self._own_shares(one.node, gpus), now_ns)
         self._workloads.mark_ready(one.workload, now_ns)
         if state is PodState.PAUSED:
             self._workloads.complete_eviction(one.workload, now_ns)
             self._workloads.place_waiting(now_ns)
 
-    def _own_shares(self, one: Assignment, gpus: tuple[GpuShare, ...]) -> tuple[GpuShare, ...]:
+    def _own_shares(self, node: str, gpus: tuple[GpuShare, ...]) -> tuple[GpuShare, ...]:
         """The shares that the node reports, if they are on its own GPUs and distinct; empty
         otherwise."""
-        node = self._nodes.nodes[one.node]
-        reported = {gpu.uuid: gpu for gpu in node.capacity.gpus}
+        reported = {gpu.uuid: gpu for gpu in self._nodes.nodes[node].capacity.gpus}
         for share in gpus:
             gpu = reported.get(share.uuid)
             if gpu is None or share.memory_bytes > gpu.memory_bytes:

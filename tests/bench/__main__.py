@@ -13,6 +13,7 @@ from tests.bench.cluster import admissions, scheduling
 from tests.bench.entries import Entry, table, write
 from tests.bench.queueing import (
     consolidation,
+    growth,
     hostile,
     new_nodes,
     page,
@@ -45,6 +46,7 @@ PARTS = (
     "hostile",
     "webhook",
     "page",
+    "growth",
     "cluster",
     "extender",
 )
@@ -98,6 +100,8 @@ def main() -> int:
         entries += webhook.run(options.quick)
     if "page" in wanted:
         entries += page.run(options.quick)
+    if "growth" in wanted:
+        entries += growth.run(options.quick)
     if "cluster" in wanted:
         entries += admissions.run(options.quick)
     if "extender" in wanted:

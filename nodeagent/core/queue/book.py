@@ -95,7 +95,8 @@ class QueueBook:
         self.waiters: dict[str, None] = {}
         self._starting: set[WorkKey] = set()
         self._later: dict[WorkKey, Decision] = {}
-        """Decisions about another workload of the same name, which has to end first."""
+        """Decisions that wait until the work of the same name has ended: that of another workload,
+        or of an earlier attempt that was given up."""
         self.fenced_total = 0
         """Messages of a controller that has a successor, or of an old database."""
         self._self_paused: set[GrantId] = set()
@@ -206,6 +207,7 @@ class QueueBook:
                 # Work that ended while we were connecting was not reported yet.
                 out += self._forget(work) if work in event.told else [Tell(work)]
         wanted = {decision.key for decision in welcome.decisions}
+        self._later.clear()  # Those that still hold are among the decisions.
         for key in self.works.keys() - wanted:
             out += self._unwanted(key)
         for decision in welcome.decisions:
@@ -275,6 +277,9 @@ class QueueBook:
             if decision.attempt <= work.decision.attempt:
                 return [Tell(work)]
             return [*self._forget(work), *self._new(decision, now_ns)]
+        if work.state is WorkState.STOPPING and decision.attempt > work.decision.attempt:
+            self._put_off(decision)
+            return []
         work = replace(work, decision=decision)
         if decision.desired is Desired.RUN:
             return self._run(work, now_ns)
@@ -288,8 +293,14 @@ class QueueBook:
         """Another workload has taken the name; the old one has to end first."""
         if work.state in OVER or (work.grant is None and work.key not in self._starting):
             return [*self._forget(work), *self._new(decision, now_ns)]
-        self._later[work.key] = decision
+        self._put_off(decision)
         return self._stop(replace(work, reason="another workload has taken its name"))
+
+    def _put_off(self, decision: Decision) -> None:
+        """Obey it once the work of the same name has ended."""
+        later = self._later.get(decision.key)
+        if later is None or later.revision <= decision.revision:
+            self._later[decision.key] = decision
 
     def _new(self, decision: Decision, now_ns: int) -> list[Instruction]:
         done = self._done.get((decision.uid, decision.attempt))

@@ -19,7 +19,7 @@ from queuecontroller.scheduler.placement.request import AskError
 from queuecontroller.scheduler.placement.stock import Share, Stock
 from queuecontroller.scheduler.placement.stock_room import GivenPods, RoomRequest, StockRoom
 from queuecontroller.state.nodes.moves import MoveLimits
-from queuecontroller.state.nodes.sessions import Node, Nodes, is_away, rests
+from queuecontroller.state.nodes.sessions import Node, Nodes, computes, is_away, rests
 from queuecontroller.state.objects.asks import pod_of, topology_of
 from queuecontroller.state.objects.catalogue import Catalogue
 from queuecontroller.state.records import (
@@ -38,6 +38,14 @@ NEVER_NS: Final = 1 << 62
 AVOID_NS: Final = 30_000_000_000
 """Nanoseconds for which a node that refused a workload is avoided for it: longer than it takes a
 report to show the reason."""
+
+
+class LeavingWork(NamedTuple):
+    """Key of work that a node still stops after it was given up; equal to no other key."""
+
+    node: str
+    pod: PodKey
+    uid: str
 
 
 class NodesRoom(StockRoom):
@@ -59,6 +67,8 @@ class NodesRoom(StockRoom):
         self._reporting: set[str] = set()
         """Nodes that have reported and were not lost since."""
         self._held: dict[PodKey, tuple[str, tuple[Share, ...]]] = {}
+        self._leaving: dict[str, list[LeavingWork]] = {}
+        """Keys under which the work that nodes still stop is held, by node."""
         self._resting: dict[WorkloadKey, int] = {}
         """Priorities of paused workloads that keep their GPU memory."""
         self.pods = PodLedger(self.stock)
@@ -89,6 +99,9 @@ class NodesRoom(StockRoom):
             self._follow_pod(key, self._nodes.assignments.get(key))
         for workload in dict.fromkeys(key.workload for key in moved):
             self._note_rest(workload)
+        left, self._nodes.left = self._nodes.left, set()
+        for name in left:
+            self._follow_leaving(name)
         if self.listener is not None:
             self.listener()
 
@@ -153,6 +166,23 @@ class NodesRoom(StockRoom):
             self._held[key] = now
         if was_kept and before is None:
             self.stock.freed = freed  # It took over its own reservation: nothing became free.
+
+    def _follow_leaving(self, name: str) -> None:
+        """Hold the GPUs of work that a node still has to stop."""
+        works = self._nodes.leaving.get(name, {})
+        wanted = [LeavingWork(name, pod, uid) for pod, (uid, _) in works.items()]
+        before = self._leaving.pop(name, [])
+        for key in before:
+            if key not in wanted:
+                self.stock.release(key)
+        for key in wanted:
+            if key not in before:
+                shares = [_plain_share(one) for one in works[key.pod][1]]
+                self.stock.hold(key, name, shares)
+        if wanted:
+            self._leaving[name] = wanted
+        else:
+            self._nodes.leaving.pop(name, None)
 
     def _note_rest(self, key: WorkloadKey) -> None:
         pods = self._nodes.of_workload(key).values()
@@ -393,7 +423,7 @@ def without_pods(capacity: NodeCapacity) -> NodeCapacity:
 def shares_of(one: Assignment, resting: bool | None = None) -> tuple[Share, ...]:
     """Shares of an assignment. A paused pod keeps its memory and slot, but no time share and no
     exclusive use."""
-    paused = rests(one) if resting is None else resting
+    paused = not computes(one) if resting is None else resting
     promised = one.ask.policy is not SharePolicy.ELASTIC and not paused
     alone = one.ask.policy is SharePolicy.EXCLUSIVE and not paused
     return tuple(
@@ -407,6 +437,12 @@ def shares_of(one: Assignment, resting: bool | None = None) -> tuple[Share, ...]
         )
         for share in one.gpus
     )
+
+
+def _plain_share(one: GpuShare) -> Share:
+    """The share of work whose request is not known any more."""
+    span = Span(one.mig_start, one.mig_size) if one.mig else None
+    return Share(one.uuid, one.memory_bytes, one.share_ppm, mig=one.mig, span=span)
 
 
 def gpu_shares(one: Chosen, share_ppm: int) -> tuple[GpuShare, ...]:

@@ -137,6 +137,12 @@ def rests(one: Assignment) -> bool:
     return one.state is PodState.PAUSED and one.desired in (Desired.PAUSE, Desired.CHECKPOINT)
 
 
+def computes(one: Assignment) -> bool:
+    """False if the work is paused and will not run again before a new decision: it takes no GPU
+    time, also while it is being stopped."""
+    return one.state is not PodState.PAUSED or one.desired is Desired.RUN
+
+
 def is_away(one: Assignment) -> bool:
     """True if the work is paused with its memory on the node's host: it occupies no GPU."""
     return one.state is PodState.PAUSED and one.desired is Desired.CHECKPOINT
@@ -153,6 +159,11 @@ class Nodes:
         self._by_workload: dict[WorkloadKey, dict[str, Assignment]] = {}
         self.moved: dict[PodKey, None] = {}
         """Pods with changed assignments, in order, until a consumer takes them."""
+        self.leaving: dict[str, dict[PodKey, tuple[str, tuple[GpuShare, ...]]]] = {}
+        """Work that a node still has although its assignment is deleted, by node: UID and shares.
+        It holds its GPUs until the node reports its end."""
+        self.left: set[str] = set()
+        """Nodes with changes in `leaving`, until a consumer takes them."""
         self.version = 0
         """Counter that grows with every change of a node's report."""
         self.regressions_total = 0
@@ -204,6 +215,8 @@ class Nodes:
     def tell(self, one: Assignment, desired: Desired, reason: str, now_ns: int) -> Assignment:
         if one.desired is desired or one.desired is Desired.STOP:
             return one  # A stop is final: the processes are being killed.
+        if desired is Desired.STOP and is_away(one):
+            one = replace(one, gpus=())  # It has nothing on its GPUs, which others may hold.
         return self.decide(replace(one, desired=desired, reason=reason), now_ns)
 
     def forget(self, key: PodKey) -> None:
@@ -221,7 +234,8 @@ class Nodes:
     def note_state(
         self, one: Assignment, state: PodState, gpus: Sequence[GpuShare], now_ns: int
     ) -> Assignment:
-        found = tuple(gpus) or one.gpus
+        left = one.state is PodState.PAUSED and one.desired is Desired.STOP and not one.gpus
+        found = () if left else tuple(gpus) or one.gpus
         if one.state is state and one.gpus == found:
             return one
         one = replace(one, state=state, gpus=found, changed_ns=now_ns)
@@ -231,6 +245,21 @@ class Nodes:
     def adopt(self, one: Assignment) -> None:
         """Take over work that a node has and the database had lost."""
         self._put(replace(one, revision=self._journal.next_revision()), tell=True)
+
+    def note_leaving(
+        self, node: str, works: Mapping[PodKey, tuple[str, tuple[GpuShare, ...]]]
+    ) -> None:
+        """Record all work that the node still has without an assignment: it is stopping that."""
+        if works or node in self.leaving:
+            self.leaving[node] = dict(works)
+            self.left.add(node)
+
+    def note_left(self, node: str, key: PodKey, uid: str) -> None:
+        """Record that the node has stopped such work; ignored if there is none."""
+        works = self.leaving.get(node, {})
+        if key in works and works[key][0] == uid:
+            del works[key]
+            self.left.add(node)
 
     def _put(self, one: Assignment, tell: bool) -> None:
         self._index(one)
@@ -403,6 +432,7 @@ class Nodes:
             node.record = replace(node.record, lost=True, epoch=node.record.epoch + 1)
             node.connected = False
             self._owners.release(node.name)
+            self.note_leaving(node.name, {})
             self.version += 1
             self._journal.put_node(node.record)
             self._journal.note(
@@ -419,6 +449,7 @@ class Nodes:
         if self._by_node.get(name):
             raise ValueError(blocked(len(self._by_node[name])))
         del self.nodes[name]
+        self.note_leaving(name, {})
         self._owners.release(name)
         self.version += 1
         self._journal.drop_node(name)

@@ -231,6 +231,31 @@ def test_a_checkpointed_workload_gives_up_its_memory_too_and_comes_back_to_its_o
     assert world.assignment(first).gpus == where
 
 
+@pytest.mark.parametrize("way", [OnPreemption.PAUSE, OnPreemption.CHECKPOINT])
+def test_paused_work_that_is_being_stopped_takes_nothing_back(way: OnPreemption) -> None:
+    world = World(ONE_EACH)
+    world.connect(gpus=(gpu(0),))
+    whole = GpuAsk(1, memory_bytes=30 * GIB, share_ppm=1_000_000)
+    first = world.submit("a", ask=whole, on_preemption=way)
+    world.confirm(first)
+    urgent = world.submit("a", ask=whole, priority_class="urgent")
+    world.confirm(first, "paused")
+    world.confirm(urgent)
+    stock = world.book.nodes_room.stock
+    free = stock.nodes["n1"].gpus[gpu(0).uuid]
+    before = (free.memory_bytes, free.share_ppm)
+    said = world.held(first, "paused")
+    namespace, name = first.split("/")
+    world.step("delete", lambda book, now: book.delete(("Workload", namespace, name), "", now))
+    world.settle()
+    assert world.told(first) is Desired.STOP
+    assert (free.memory_bytes, free.share_ppm) == before
+    world.connect(gpus=(gpu(0),), held=(said, world.held(urgent)))
+    assert (free.memory_bytes, free.share_ppm) == before, "its node repeats what it has"
+    world.release(first, finished=False)
+    assert free.memory_bytes == 50 * GIB
+
+
 def test_one_that_cannot_come_back_yet_stays_checkpointed() -> None:
     world = World(ONE_EACH)
     world.connect(gpus=(gpu(0),))

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-import random
-
 import pytest
 
 from queuecontroller.scheduler.model.objects import WorkloadKey
 from queuecontroller.scheduler.model.settings import EngineSettings, PreemptionProtection
 from queuecontroller.state.book import BookSettings
-from queuecontroller.state.records import Desired, GpuAsk, PodState, SharePolicy
+from queuecontroller.state.records import Desired, GpuAsk, SharePolicy
 from sluicecommon.reader import ManifestError
 from tests.kit.queue import queues
 from tests.queue.state.world import GIB, World, gpu
@@ -207,63 +204,3 @@ spec:
 def test_an_unknown_permission_is_refused_by_its_name() -> None:
     with pytest.raises(ManifestError, match=r"sluice\.dev/consolidation.*restart"):
         world_of().apply(JOB.format(mine="sometimes"))
-
-
-def test_random_arrivals_ends_and_kills_never_overdraw_a_gpu_nor_move_twice() -> None:
-    """Each step checks the database against memory, and the stock against the reports."""
-    moves = [moves_of_a_random_run(seed) for seed in range(25)]
-    assert sum(moves) > len(moves), "they are made in these runs"
-
-
-def moves_of_a_random_run(seed: int) -> int:
-    chance = random.Random(seed)
-    world = world_of()
-    cards = tuple(gpu(i) for i in range(4))
-    world.connect(gpus=cards)
-    live: list[WorkloadKey] = []
-    moved: dict[WorkloadKey, list[int]] = {}
-    for _ in range(60):
-        step = chance.random()
-        if step < 0.5:
-            ask = WHOLE if chance.random() < 0.3 else small(chance.choice((10, 20, 30, 40)))
-            live.append(world.submit(chance.choice("ab"), ask=ask))
-        elif step < 0.8 and live:
-            one = live.pop(chance.randrange(len(live)))
-            if world.told(one) is Desired.RUN:
-                world.release(one, finished=True)
-            else:
-                live.append(one)
-        elif step < 0.85:
-            held = [o for o in live if one_is(world, o, PodState.RUNNING)]
-            world.restart()
-            world.connect(gpus=cards, held=tuple(world.held(one) for one in held))
-        else:
-            world.pass_time(chance.choice((1, 5)))
-            held = [o for o in live if one_is(world, o, PodState.RUNNING)]
-            world.connect(gpus=cards, held=tuple(world.held(one) for one in held))
-        for one in live:
-            assignment = world.book.nodes.of_workload(one).get("")
-            if assignment is None:
-                continue
-            if assignment.desired is Desired.STOP:
-                world.release(one, finished=False)
-            elif assignment.state is PodState.DECIDED:
-                world.confirm(one)
-        for one in live:
-            at_ns = world.record(one).moved_ns
-            if at_ns and at_ns not in moved.setdefault(one, []):
-                moved[one].append(at_ns)
-        memory: dict[str, int] = {}
-        for assignment in world.book.nodes.assignments.values():
-            for share in assignment.gpus:
-                memory[share.uuid] = memory.get(share.uuid, 0) + share.memory_bytes
-        assert all(total <= 80 * GIB for total in memory.values())
-    for times in moved.values():
-        gaps = [b - a for a, b in itertools.pairwise(times)]
-        assert all(gap >= COOLDOWN_S * 1_000_000_000 for gap in gaps)
-    return sum(map(len, moved.values()))
-
-
-def one_is(world: World, key: WorkloadKey, state: PodState) -> bool:
-    one = world.book.nodes.of_workload(key).get("")
-    return one is not None and one.state is state

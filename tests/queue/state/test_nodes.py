@@ -11,10 +11,10 @@ from queuecontroller.state.book import BookSettings
 from queuecontroller.state.node_service import WorkReport
 from queuecontroller.state.nodes.seals import Fence
 from queuecontroller.state.nodes.sessions import Held, StaleEpoch, Superseded
-from queuecontroller.state.records import Desired, PodState
+from queuecontroller.state.records import Desired, GpuAsk, PodState
 from queuecontroller.state.status import Status, Views
 from queuecontroller.state.waiting_room import PLACES, WaitingRoom
-from tests.queue.state.world import SECOND, TEAMS, World, gpu
+from tests.queue.state.world import GIB, SECOND, TEAMS, World, gpu
 
 
 def test_a_confirmation_twice_changes_nothing() -> None:
@@ -255,6 +255,40 @@ def test_a_lost_node_may_lose_its_work_to_others() -> None:
     decisions = world.connect("n1", held=(old,))
     assert decisions == [], "so the node stops what it still has"
     assert world.assignment(one).node == "n2"
+
+
+def test_work_that_was_given_up_keeps_its_gpus_until_its_node_has_stopped_it() -> None:
+    world = World(settings=BookSettings(lease_s=15, lost_after_s=60, requeue_lost=True))
+    world.connect("n1", gpus=(gpu(0),))
+    one = world.submit(ask=GpuAsk(1, memory_bytes=60 * GIB, share_ppm=100_000))
+    world.confirm(one)
+    old = world.held(one)
+    there = WorkReport("n1", 0, one, "", old.uid, old.attempt)
+    world.pass_time(80)
+    assert world.told(one) is None, "its node is lost"
+    for _ in range(2):  # It connects again while it stops the work.
+        assert world.connect("n1", gpus=(gpu(0),), held=(old,)) == []
+        assert world.told(one) is None, "its GPU is still in use"
+    stopped = replace(there, epoch=world.epochs["n1"])
+    assert not world.step("release", lambda book, now: book.desk.release(stopped, False, now))
+    world.settle()
+    assert world.told(one) is Desired.RUN
+    assert world.assignment(one).attempt == 2
+
+
+def test_work_that_was_given_up_and_is_gone_when_its_node_comes_back_holds_nothing() -> None:
+    world = World(settings=BookSettings(lease_s=15, lost_after_s=60, requeue_lost=True))
+    world.connect("n1", gpus=(gpu(0),))
+    one = world.submit(ask=GpuAsk(1, memory_bytes=60 * GIB, share_ppm=100_000))
+    world.confirm(one)
+    old = world.held(one)
+    world.pass_time(80)
+    world.connect("n1", gpus=(gpu(0),), held=(old,))
+    assert world.told(one) is None
+    world.connect("n1", gpus=(gpu(0),))
+    assert world.told(one) is Desired.RUN
+    world.pass_time(80)
+    assert world.book.nodes_room.stock.held_at("n1") == [], "lost again"
 
 
 def test_a_database_restored_from_an_old_copy_takes_over_what_runs() -> None:

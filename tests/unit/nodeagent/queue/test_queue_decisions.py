@@ -280,6 +280,49 @@ def test_eviction_does_not_wait_for_the_time_it_had_to_stop() -> None:
     assert stop.grace_s == EVICTION_GRACE_S
 
 
+def given_up_while_away() -> Desk:
+    """Attempt 1 was given up while the node was away, and is being stopped."""
+    manager = running()
+    manager(qd.Disconnected())
+    manager.connect(revision=9, epoch=2)
+    assert manager.state is WorkState.STOPPING
+    return manager
+
+
+def test_a_new_attempt_on_the_same_node_begins_when_the_one_that_was_given_up_has_ended() -> None:
+    manager = given_up_while_away()
+    assert manager(qd.Decided(3, 10, decision(10, attempt=2)))[1:] == []
+    (_, tell) = manager(qd.GrantEnded(G))
+    assert isinstance(tell, qd.Tell)
+    assert (tell.work.decision.attempt, tell.work.state) == (1, WorkState.STOPPED)
+    manager.out.clear()
+    manager(qd.Acknowledged(KEY, "u", 1, WorkState.STOPPED, False))
+    (start,) = [one for one in manager.out if isinstance(one, qd.Start)]
+    assert start.work.decision.attempt == 2
+
+
+def test_a_decision_that_was_put_off_and_withdrawn_meanwhile_is_not_obeyed() -> None:
+    manager = given_up_while_away()
+    manager(qd.Decided(3, 10, decision(10, attempt=2)))
+    manager(qd.Disconnected())
+    manager.connect(revision=12, epoch=3)
+    manager(qd.GrantEnded(G))
+    manager.out.clear()
+    manager(qd.Acknowledged(KEY, "u", 1, WorkState.STOPPED, False))
+    assert "Start" not in manager.kinds()
+    assert manager.state is None
+
+
+def test_of_two_decisions_that_were_put_off_the_newer_is_obeyed() -> None:
+    manager = given_up_while_away()
+    manager(qd.Decided(3, 11, decision(11, Desired.STOP, attempt=2)))
+    manager(qd.Decided(3, 10, decision(10, attempt=2)))
+    manager(qd.GrantEnded(G))
+    manager(qd.Acknowledged(KEY, "u", 1, WorkState.STOPPED, False))
+    assert "Start" not in manager.kinds()
+    assert manager.state is WorkState.STOPPED
+
+
 def test_a_job_that_ends_by_itself_is_finished() -> None:
     manager = running()
     manager(qd.Disconnected())
