@@ -92,7 +92,8 @@ class Guard:
 
     def _watch(self, path: str, take: Callable[[str, dict[str, Any]], None]) -> None:
         while not self._over.is_set():
-            self._held.clear()
+            if path == WORKLOADS:
+                self._held.clear()
             # It ends when nothing happened for some time; the next begins with all that there is.
             with suppress(OSError, HTTPException):
                 for event in self.lab.api.watch(path):
