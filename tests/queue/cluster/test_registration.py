@@ -31,7 +31,7 @@ class Server:
         self.is_slow = False
         """True: a webhook configuration is not answered."""
         self.kept: set[str] = set()
-        """What cannot be deleted at present."""
+        """Registrations that cannot be deleted at present."""
 
     async def get(self, kind: Resource, name: str, namespace: str = "") -> dict[str, Any]:
         key = f"{kind.kind} {name}"
