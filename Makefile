@@ -7,6 +7,7 @@ MESON_DIR := build/meson
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
 GPU_ARGS ?=
+FAULTS_ARGS ?=
 # Tests start hundreds of processes, none of which should compile our modules again.
 unexport PYTHONDONTWRITEBYTECODE
 # Lanes of `make test`, and what runs beside them: most tests wait. Two processors are enough.
@@ -65,7 +66,7 @@ soak-strangers: build ## 1,000 clients without credentials at every port of the 
 	STRANGERS_S=60 STRANGERS=1000 $(BIN)/python -m pytest -q -s -m "" -p no:xdist tests/cluster/api_only/users/test_strangers.py
 
 test-faults: build ## every case of tests/faults/list/cases.py beside 2,000 kills; writes build/faults.json
-	$(BIN)/python -m tests.faults
+	$(BIN)/python -m tests.faults $(FAULTS_ARGS)
 
 test-page: build ## the web page in a real Chromium, pictures of it in build/screens; installs Debian's Chromium as root
 	$(BIN)/python -m pytest -m 'page and not cluster' tests/page $(PYTEST_ARGS)

@@ -73,8 +73,11 @@ def arrange(items: list[pytest.Item]) -> None:
 
 
 def weight(item: pytest.Item) -> int:
-    """A test of `make test-faults` only, such as the long form of another, takes as long as many."""
-    return LONG if item.get_closest_marker("faults") else 1
+    """A test with a timeout of its own takes as long as one for each minute of it, and one of
+    `make test-faults` only, such as the long form of another, as long as many."""
+    timeout = item.get_closest_marker("timeout")
+    minutes = int(timeout.args[0] // 60) if timeout is not None and timeout.args else 1
+    return max(1, minutes, LONG if item.get_closest_marker("faults") else 1)
 
 
 class Lanes(LoadScopeScheduling):  # type: ignore[misc]

@@ -103,6 +103,7 @@ class Controller:
         self._writing = writing
         self._plan = plan
         self._cache = ObjectCache(plan.policy)
+        self._cache.on_update = self._updated
         self._elector = Elector(plan.identity, plan.lease_s)
         self._holder = Holder(writing, self._elector, plan.namespace, plan.own_url)
         self._uids: dict[tuple[Resource, str], str] = {}
@@ -315,6 +316,10 @@ class Controller:
         if isinstance(self._session, Session):
             self._session.room_changed()
 
+    def _updated(self, kind: Resource, key: str, document: Document) -> None:
+        if self._session is not None:
+            self._session.changed(kind, key, document)
+
     def _changed(self, kind: Resource, change: Change[Document]) -> None:
         session = self._session
         if kind == TOPOLOGIES and isinstance(change, Changed):
@@ -322,8 +327,7 @@ class Controller:
         match change:
             case Changed(item):
                 self._uids[kind, item.key] = str(item.value["metadata"].get("uid"))
-                if self._cache.take(kind, item.value) and session is not None:
-                    session.changed(kind, item.key, item.value)
+                self._cache.update(kind, item.value)
             case Removed(key):
                 # Two watches may report one deletion; the second is ignored.
                 uid = self._uids.pop((kind, key), "")

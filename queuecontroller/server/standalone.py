@@ -46,7 +46,7 @@ from queuecontroller.server.config import (
     split_address,
     user_socket,
 )
-from queuecontroller.server.log_limit import LogLimit
+from queuecontroller.server.log_limit import LimitedHandler
 from queuecontroller.server.metrics.exposition import render
 from queuecontroller.server.store.sqlite import SqliteStore, StoreUnusable
 from queuecontroller.server.web.http import HttpServer
@@ -443,9 +443,8 @@ def role_lists(lists: TlsSettings | KubernetesSettings) -> RoleLists:
 
 
 def start_logging(level: str) -> None:
-    handler = logging.StreamHandler(sys.stderr)
+    handler = LimitedHandler()
     handler.setFormatter(LineFormat())
-    handler.addFilter(LogLimit())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.getLogger("asyncio").setLevel(logging.WARNING)
     # Callers could flood gRPC's log lines about calls; our own handlers log defects.

@@ -1,6 +1,6 @@
 """`.ci/run [SUITE …]`: each suite by its own command, what failed in it once more, then the verdict of tests/ci/verdict.py.
 
-A suite is `make SUITE` and unchanged; tests/ci/recorder.py, loaded into its pytest, writes what failed into
+A suite is `make SUITE`, but for fewer kills in test-faults; tests/ci/recorder.py, loaded into its pytest, writes what failed into
 build/failed/SUITE. After the suite those tests run again in one pytest without workers or other suites beside it. The list of
 flaky tests of this and of earlier runs is build/flaky.json. Python's standard library is all that this needs, since
 `make` only makes the virtual environment.
@@ -32,6 +32,8 @@ WAITING = ("test-page", "test-faults")
 """Suites that leave a third of two processors and more unused."""
 PREPARED = {"test-cluster": "cluster-programs"}
 """Target that builds a part of what the suite needs. The suite itself builds what is missing then."""
+ARGUMENTS = {"test-faults": ("FAULTS_ARGS=--scale 0.4",)}
+"""Variables of make for a suite. 800 of the 2,000 kills take as long as the tests beside them; `make test-faults` has all."""
 RECORDER = "tests.ci.recorder"
 DIRECTORY = "SLUICE_CI_RECORD"
 """The same variable as in tests/ci/recorder.py, which needs pytest."""
@@ -115,7 +117,7 @@ def leave_the_processor_to_others() -> None:
 def suite(name: str, below: Path) -> Suite:
     began_s, began_cpu_s = time.monotonic(), cpu_s()
     first = below / name
-    status = run(["make", name], first, os.environ)
+    status = run(["make", name, *ARGUMENTS.get(name, ())], first, os.environ)
     records = read(first)
     again = Records()
     if 0 < len(records.failures) <= MAX_AGAIN:

@@ -54,6 +54,14 @@ def template(
 _helm_once = functools.cache(helm)
 
 
+@functools.cache
+def kubernetes_validate() -> Any:
+    """The package of that name, which reads its megabytes of schemas once and not for each object."""
+    package = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate")
+    package.utils.schema_contents = functools.cache(package.utils.schema_contents)
+    return package
+
+
 def objects_of(text: str) -> list[Any]:
     """Its documents, but for those of comments only."""
     return [one for one in yaml.load_all(text, LOADER) if one]

@@ -27,6 +27,7 @@ from tests.packages.chart import (
     KUBERNETES,
     SECRETS,
     helm,
+    kubernetes_validate,
     needs_helm,
     of,
     rendered,
@@ -292,7 +293,7 @@ def test_the_queue_can_be_kept_thrown_away_and_guarded() -> None:
 @pytest.mark.parametrize("version", KUBERNETES)
 @pytest.mark.parametrize("mode", ["standalone", "kubernetes", "beside"])
 def test_every_object_is_valid_for_kubernetes(version: str, mode: str) -> None:
-    validate = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate")
+    validate = kubernetes_validate()
     checked = 0
     for one in rendered(*ALL, f"queue.mode={mode}", kubernetes=version):
         if one["apiVersion"].startswith("monitoring.coreos.com/"):
@@ -800,7 +801,7 @@ def test_no_pod_has_two_containers_of_one_name() -> None:
 
 @needs_helm
 def test_a_wrong_field_would_be_found() -> None:
-    validate = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate")
+    validate = kubernetes_validate()
     wrong = of(rendered(*ALL), "DaemonSet")
     wrong["spec"]["template"]["spec"]["containers"][0]["volumeMount"] = []
     with pytest.raises(validate.ValidationError):

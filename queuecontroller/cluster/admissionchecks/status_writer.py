@@ -98,7 +98,7 @@ class CheckStatusWriter:
         others = (document.get("status") or {}).get("conditions") or ()
         kept = [dict(one) for one in others if one.get("type") != ACTIVE]
         found = await self.patch(kind, document, {"status": {"conditions": [*kept, wanted]}})
-        self._cache.take(kind, found)
+        self._cache.update(kind, found)
 
     async def patch(
         self, kind: Resource, document: Document, patch: Mapping[str, Any]

@@ -7,7 +7,7 @@ and they have been etcd's revision all along).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from sys import intern
 from typing import Any, Final
@@ -124,6 +124,14 @@ class ObjectCache:
         self._of: dict[Resource, dict[str, Document]] = {}
         self._gone: dict[str, None] = {}
         """UIDs of deleted objects, the newest last: a late answer must not bring one back."""
+        self.on_update: Callable[[Resource, str, Document], object] = lambda *_: None
+        """Called by `update` with each version that is news: its kind, key and document."""
+
+    def update(self, kind: Resource, document: Document) -> None:
+        """Store a version that the watch reports or the answer to a write has, whichever is first:
+        the other one is no news any more."""
+        if self.take(kind, document):
+            self.on_update(kind, key_of(document), document)
 
     def take(self, kind: Resource, document: Document) -> bool:
         """Store a document; returns False if it is not newer than the stored one."""

@@ -315,7 +315,7 @@ class MultiKueue:
             elif decision.is_home and stopped:
                 patch = stopped_patch(kind, job)
             if patch:
-                self._cache.take(kind, await self._status_writer.patch(kind, job, patch))
+                self._cache.update(kind, await self._status_writer.patch(kind, job, patch))
         except ManifestError:
             return  # Nested too deep to be compared.
         except ApiRefused as refused:

@@ -126,7 +126,7 @@ class DynamicQuota:
         answer = await self._client.merge_patch(
             kind, head["name"], {"status": dict(status)}, "", "status", version
         )
-        self._cache.take(kind, pruned(answer))
+        self._cache.update(kind, pruned(answer))
 
     def _status(self, document: Document, wanted: Orchestrated) -> dict[str, Any]:
         """Return the patch of an orchestrator's status; empty if it is right."""

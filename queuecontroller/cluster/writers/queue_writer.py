@@ -96,7 +96,7 @@ class QueueWriter:
             str(head["resourceVersion"]),
         )
         found = pruned(answer)
-        self._mirror.cache.take(resource, found)
+        self._mirror.cache.update(resource, found)
         return found
 
     def _finalizers(self, kind: str, name: str, document: Document) -> list[str] | None:

@@ -240,6 +240,8 @@ def test_it_writes_what_differs_once(is_on: bool, monkeypatch: pytest.MonkeyPatc
     world.orchestrator("o", "p", root=("ClusterQueue", "a"))
     features = {Feature.DYNAMIC_QUOTA} if is_on else set()
     server = Server(world.cache)
+    known: list[tuple[Resource, str]] = []
+    world.cache.on_update = lambda kind, key, document: known.append((kind, key))
     made = DynamicQuota(world.cache, cast(ApiClient, server), lambda: True, lambda: 1, features)
 
     async def run() -> None:
@@ -253,6 +255,8 @@ def test_it_writes_what_differs_once(is_on: bool, monkeypatch: pytest.MonkeyPatc
     assert [list(one["status"]) for one in server.patches] == (
         [["effectiveQuotas"], ["conditions", "effectiveCapacity"]] if is_on else []
     )
+    # The watch reports neither again: both answers are handled as it would be.
+    assert known == ([(CLUSTER_QUEUES, "a"), (ORCHESTRATORS, "o")] if is_on else [])
 
 
 def test_the_effective_quotas_count_with_the_gate_alone() -> None:
