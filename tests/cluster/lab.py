@@ -117,9 +117,8 @@ class Lab:
             return wanted > 0 and wanted == status.get("numberReady") == status.get(
                 "updatedNumberScheduled"
             )
-        return bool(
-            status.get("readyReplicas") == status.get("replicas") == found["spec"]["replicas"]
-        )
+        there, ready = (int(status.get(one, 0)) for one in ("replicas", "readyReplicas"))
+        return ready == there == int(found["spec"]["replicas"])
 
     # --- asking ---
 

@@ -33,6 +33,8 @@ class PodFacts:
     subdomain: str = ""
     is_over: bool = False
     """True if it will never run again."""
+    is_admitted: bool = False
+    """True once the kubelet has reported it: it has its devices, or was rejected."""
 
     def requests(self, container: str) -> ContainerRequests | None:
         """Requests of one container; None if the pod has no such container."""
@@ -62,6 +64,7 @@ def read_pod(document: Mapping[str, Any]) -> PodFacts:
         controller_of(head),
         str(spec.get("subdomain") or ""),
         (document.get("status") or {}).get("phase") in OVER,
+        bool((document.get("status") or {}).get("startTime")),
     )
 
 

@@ -14,6 +14,8 @@ import logging
 from collections.abc import Callable, Collection
 from typing import Final, Protocol
 
+from nodeagent.core.kubelet.pod_documents import PodFacts
+
 log = logging.getLogger(__name__)
 
 DEADLINE_S: Final = 2.0
@@ -21,11 +23,18 @@ DEADLINE_S: Final = 2.0
 is gone. Seconds."""
 SETTLES_S: Final = 1.5
 """Time from the scheduler's last binding to the kubelet's Allocate, with a margin. Seconds."""
+ADMITTED_S: Final = 8.0
+"""Longest time that pods which are bound already are waited for after that: a busy kubelet admits
+them later, and the chart ends the daemon after 20 s. Seconds."""
+POLL_S: Final = 0.25
 
 
 class Withdraws(Protocol):
     async def withdraw(self, resources: Collection[str]) -> str:
         """Set the resources to zero; return the error, or an empty string if they were set."""
+
+    def pods_here(self) -> Collection[PodFacts]:
+        """Return the pods that are bound to the node."""
 
 
 class NodeDecommission:
@@ -47,13 +56,32 @@ class NodeDecommission:
         names = sorted(self._resources())
         if not names:
             return
-        try:
-            async with asyncio.timeout(DEADLINE_S):
-                trouble = await self._node.withdraw(names)
-        except TimeoutError:
-            trouble = "no answer in time"
-        if trouble:
+        if trouble := await self._withdraw(names):
             log.warning("kubernetes: pods that are bound to this node now may fail: %s", trouble)
             return
         log.info("kubernetes: no pod is bound to this node any more for %s", ", ".join(names))
         await asyncio.sleep(self._settles_s)
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + ADMITTED_S
+        while (late := self._not_admitted(names)) and loop.time() < end_s:
+            # The kubelet's next node status has the devices again, since they are still served.
+            await self._withdraw(names)
+            await asyncio.sleep(POLL_S)
+        if late:
+            log.warning("kubernetes: pods that the kubelet may reject now: %s", ", ".join(late))
+
+    async def _withdraw(self, names: Collection[str]) -> str:
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                return await self._node.withdraw(names)
+        except TimeoutError:
+            return "no answer in time"
+
+    def _not_admitted(self, names: Collection[str]) -> list[str]:
+        """Return the pods that are bound to the node and have not been allocated their devices."""
+        return [
+            f"{pod.namespace}/{pod.name}"
+            for pod in self._node.pods_here()
+            if not pod.is_admitted and not pod.is_over
+            if any(name in names for _, amounts in pod.containers for name, _ in amounts)
+        ]

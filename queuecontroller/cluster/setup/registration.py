@@ -66,36 +66,36 @@ async def keep_registered(
 
     `leads` returns True while this replica leads, and so serves the visibility API: an APIService
     that no server answers blocks the deletion of every namespace. It is removed when the leader
-    ends, and everything is removed once `is_leaving` returns True: the own namespace is being
+    ends, also one that has not registered it itself: the chart and earlier leaders register it,
+    too. Everything is removed once `is_leaving` returns True: the own namespace is being
     deleted.
     """
     registered: tuple[Webhook, bool] | None = None
     next_s = 0.0
     visible = False
-    """True while this replica has registered the visibility API."""
+    """True while this replica serves the visibility API, also if the chart registered it."""
     try:
         while True:
             try:
                 if is_leaving():
                     await withdraw(client, webhooks=webhooks)
                     log.warning("namespace %s is being deleted: registrations removed", namespace)
-                    visible = False
+                    visibility = visible = False
                     return
                 given = webhook(), leads()
+                visible = visibility and given[1]
                 if given != registered or monotonic() >= next_s:
                     registered = None
                     if webhooks:
                         await register(client, given[0], namespace, missed)
-                    if visibility and given[1]:
-                        visible = True
+                    if visible:
                         await register_visibility(client, given[0].ca_bundle, namespace)
-                    visible = visible and given[1]
                     registered, next_s = given, monotonic() + AGAIN_S
             except (ApiAway, ApiRefused, OSError) as error:
                 log.warning("webhooks are not registered, trying again: %s", error)
             await asyncio.sleep(SOON_S)
     finally:
-        if visible:
+        if visible or (visibility and leads()):
             try:
                 await withdraw(client, webhooks=False)
             except (ApiAway, ApiRefused) as error:
@@ -104,19 +104,22 @@ async def keep_registered(
 
 async def withdraw(client: ApiClient, *, webhooks: bool) -> None:
     """Delete the registration of the visibility API, and with `webhooks` those of the admission
-    webhooks. Raises ApiAway, ApiRefused."""
+    webhooks. One that cannot be deleted does not keep the others. Raises ApiAway, ApiRefused."""
     names = [(API_SERVICES, one["metadata"]["name"]) for one in services("", VISIBILITY, "")]
     if webhooks:
         names += [
             (MUTATING, CONFIGURATION),
             (VALIDATING, validation(Webhook())["metadata"]["name"]),
         ]
+    failure: ApiAway | ApiRefused | None = None
     for kind, name in names:
         try:
             await client.delete(kind, name)
-        except ApiRefused as refused:
-            if not refused.not_found:
-                raise
+        except (ApiAway, ApiRefused) as error:
+            if not (isinstance(error, ApiRefused) and error.not_found):
+                failure = error
+    if failure is not None:
+        raise failure
 
 
 async def register(client: ApiClient, webhook: Webhook, namespace: str, missed: Missed) -> None:

@@ -199,3 +199,11 @@ def _checks(status: Mapping[str, Any], workload: Workload, now_ns: int) -> list[
 
 def holds(workload: Workload) -> bool:
     return workload.admission is not None and not workload.is_true(FINISHED)
+
+
+def pods_with_quota(workload: Workload) -> dict[str, int]:
+    """Return the number of pods by pod set that hold quota: those that have ended do not."""
+    if workload.admission is None or workload.is_true(FINISHED):
+        return {}
+    ended = workload.reclaimable_pods
+    return {one.name: one.count - ended.get(one.name, 0) for one in workload.admission.pod_sets}

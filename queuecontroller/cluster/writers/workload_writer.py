@@ -17,11 +17,18 @@ from typing import Any, Final
 from queuecontroller.cluster.cache.kinds import WORKLOADS
 from queuecontroller.cluster.cache.mirror import Mirror
 from queuecontroller.cluster.cache.objects import Document, condition_of, pruned, split_key
-from queuecontroller.cluster.status.workload_status import LONGEST, holds, patch_of, pending
+from queuecontroller.cluster.status.workload_status import (
+    LONGEST,
+    holds,
+    patch_of,
+    pending,
+    pods_with_quota,
+)
 from queuecontroller.cluster.writers.workqueue import WorkQueue
 from queuecontroller.scheduler.lifecycle import SECOND_NS
 from queuecontroller.scheduler.model.objects import Condition, Workload, WorkloadKey
 from queuecontroller.scheduler.model.reasons import FINISHED, QUOTA_RESERVED
+from queuecontroller.state.book import Book
 from queuecontroller.state.records import WorkloadRecord
 from queuecontroller.state.shell import Shell
 from sluicecommon.kubernetes.client import ApiClient
@@ -79,14 +86,14 @@ class WorkloadWriter:
             document = self._mirror.cache.get(WORKLOADS, key)
             if document is None:
                 continue
-            in_book, in_api = self._holds(key), _holds(document)
-            if in_api and not in_book:
+            if self._frees(key, document):
                 if key not in self._releasing:
                     self._number += 1
                     self._releasing[key] = self._number
                 self.work_queue.add(key)
             else:
-                (reserving if in_book and not in_api else others).append(key)
+                is_new = self._holds(key) and not _holds(document)
+                (reserving if is_new else others).append(key)
         for key in reserving:
             self._behind[key] = self._number
             self.work_queue.add(key)
@@ -148,6 +155,17 @@ class WorkloadWriter:
         record = self._mirror.book.workloads.records.get(key)
         return record is not None and holds(record.workload)
 
+    def _frees(self, key: WorkloadKey, document: Document) -> bool:
+        """Return True if the stored status holds quota that is free in the book: of the whole
+        workload, of pods that have ended, or of pods that an elastic job gave up."""
+        record = self._mirror.book.workloads.records.get(key)
+        if record is None or not _holds(document):
+            return False
+        held = pods_with_quota(record.workload)
+        return not holds(record.workload) or any(
+            count > held.get(name, 0) for name, count in _pods_with_quota(document).items()
+        )
+
     async def _write(self, key: WorkloadKey) -> None:
         if not self._may_write() or self._is_early(key):
             return
@@ -178,9 +196,7 @@ class WorkloadWriter:
         self._behind.pop(key, None)
         if document is None or condition_of(document, QUOTA_RESERVED):
             self._alike.pop(key, None)
-        if key in self._releasing and (
-            document is None or not _holds(document) or self._holds(key)
-        ):
+        if key in self._releasing and (document is None or not self._frees(key, document)):
             del self._releasing[key]
             for one in self._behind:
                 if not self._is_early(one):
@@ -271,9 +287,14 @@ class WorkloadWriter:
         if known is None or str(known["metadata"]["resourceVersion"]) == version:
             await self._look(key)
         again_ns = 0 if refused.conflict else self._shell.now_ns() + REFUSED_NS
-        self._shell.step(
-            "undo", lambda book, now_ns: self._mirror.take_over_again(key, now_ns, again_ns)
-        )
+
+        def undo(book: Book, now_ns: int) -> None:
+            self._mirror.take_over_again(key, now_ns, again_ns)
+            for one in given:
+                self._mirror.take_over_again(one, now_ns)
+
+        given = self._given_after(key)
+        self._shell.step("undo", undo)
         self._settle(key)
         # What its reconciler decided is undone as well, and no change of an object may follow.
         if refused.conflict:
@@ -281,6 +302,22 @@ class WorkloadWriter:
         else:
             loop = asyncio.get_running_loop()
             loop.call_later(REFUSED_NS / SECOND_NS, self._reconcile_again, key)
+
+    def _given_after(self, key: WorkloadKey) -> list[WorkloadKey]:
+        """Return the workloads whose reservations may use quota that the book had freed of this
+        one. None of them is written yet."""
+        number = self._releasing.get(key)
+        if number is None:
+            return []
+        found = []
+        for one, record in self._mirror.book.workloads.records.items():
+            if not holds(record.workload) or self._behind.get(one, number) < number:
+                continue
+            document = self._mirror.cache.get(WORKLOADS, one)
+            is_sent = one in self._mirror.expected
+            if document is not None and not is_sent and not _holds(document):
+                found.append(one)
+        return found
 
     def _reconcile_again(self, key: WorkloadKey) -> None:
         document = self._mirror.cache.get(WORKLOADS, key)
@@ -307,6 +344,16 @@ class WorkloadWriter:
 
 def _is_to_stop(document: Document, record: WorkloadRecord) -> bool:
     return not record.workload.active and bool((document.get("spec") or {}).get("active", True))
+
+
+def _pods_with_quota(document: Document) -> dict[str, int]:
+    """Return the number of pods by pod set that hold quota by a stored status with an admission."""
+    status = document["status"]
+    ended = {one["name"]: one["count"] for one in status.get("reclaimablePods") or ()}
+    return {
+        one["name"]: one.get("count", 0) - ended.get(one["name"], 0)
+        for one in status["admission"].get("podSetAssignments") or ()
+    }
 
 
 def _holds(document: Document) -> bool:

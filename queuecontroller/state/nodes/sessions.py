@@ -108,7 +108,7 @@ class Node:
     record: NodeRecord
     capacity: NodeCapacity = NOTHING
     connected: bool = False
-    """True once it has connected since this controller started."""
+    """True once it has connected since this controller started, until it is lost."""
     version: str = ""
     sequence: int = 0
     lease_until_ns: int = 0
@@ -154,6 +154,9 @@ class Nodes:
         self.lease_ns = int(lease_s * SECOND_NS)
         self._lost_ns = int(lost_after_s * SECOND_NS)
         self.nodes: dict[str, Node] = {}
+        self._served: set[str] = set()
+        """Names of the nodes that have connected since this controller started, also of those that
+        were lost or deleted since: they know its term."""
         self.assignments: dict[PodKey, Assignment] = {}
         self._by_node: dict[str, dict[PodKey, Assignment]] = {}
         self._by_workload: dict[WorkloadKey, dict[str, Assignment]] = {}
@@ -281,7 +284,7 @@ class Nodes:
         """Open a session. Raises Superseded, Unproven."""
         journal = self._journal
         node = self.nodes.get(hello.node)
-        known = node is not None and node.connected
+        known = hello.node in self._served
         if not self.is_foreign(hello) and self._is_ahead(
             hello.seen_term, hello.seen_revision, known
         ):
@@ -314,6 +317,7 @@ class Nodes:
         node = Node(record, capacity, True, hello.version, 0, usage=usage)
         node.lease_until_ns = now_ns + self.lease_ns
         self.nodes[hello.node] = node
+        self._served.add(hello.node)
         self.version += 1
         journal.put_node(record)
         return node

@@ -13,7 +13,7 @@ from queuecontroller.cluster.setup import registration
 from queuecontroller.cluster.setup.registration import keep_registered
 from queuecontroller.kueueapi.crds import Webhook
 from sluicecommon.kubernetes.client import ApiClient
-from sluicecommon.kubernetes.errors import ApiRefused
+from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
 from sluicecommon.kubernetes.resources import Resource
 
 APIS = {f"APIService {version}.visibility.kueue.x-k8s.io" for version in ("v1beta1", "v1beta2")}
@@ -28,9 +28,15 @@ class Server:
 
     def __init__(self) -> None:
         self.there: set[str] = set()
+        self.is_slow = False
+        """True: a webhook configuration is not answered."""
+        self.kept: set[str] = set()
+        """Registrations that cannot be deleted at present."""
 
     async def get(self, kind: Resource, name: str, namespace: str = "") -> dict[str, Any]:
         key = f"{kind.kind} {name}"
+        if self.is_slow and key in WEBHOOKS:
+            await asyncio.Event().wait()
         if key in APIS | WEBHOOKS and key not in self.there:
             raise ApiRefused(404, "NotFound", "there is none")
         return {"metadata": {"name": name}, "spec": {}, "webhooks": []}
@@ -47,6 +53,8 @@ class Server:
         key = f"{kind.kind} {name}"
         if key not in self.there:
             raise ApiRefused(404, "NotFound", "there is none")
+        if key in self.kept:
+            raise ApiAway("no answer")
         self.there.remove(key)
         return {}
 
@@ -103,6 +111,36 @@ def test_only_a_leader_registers_the_visibility_api_and_takes_it_back(
         await asyncio.gather(task, return_exceptions=True)
 
     assert scene(monkeypatch, play).there == WEBHOOKS, "the webhooks stay: others answer them"
+
+
+def test_a_leader_that_ends_before_it_has_registered_anything_takes_back_what_the_chart_registered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def play(server: Server, replica: Replica, task: asyncio.Task[None]) -> None:
+        server.there |= APIS
+        server.is_slow = True
+        replica.leads = True
+        await asyncio.sleep(0.05)
+        task.cancel()
+        replica.leads = False  # its session ends at the same time
+        await asyncio.gather(task, return_exceptions=True)
+
+    assert not scene(monkeypatch, play).there & APIS
+
+
+def test_one_registration_that_cannot_be_deleted_does_not_keep_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for one in sorted(APIS):
+
+        async def play(
+            server: Server, replica: Replica, task: asyncio.Task[None], one: str = one
+        ) -> None:
+            server.kept = {one}
+            replica.leads = True
+            await until(lambda: server.there >= APIS)
+
+        assert scene(monkeypatch, play).there & APIS == {one}
 
 
 def test_a_replica_that_lost_its_lease_leaves_it_to_the_next_leader(

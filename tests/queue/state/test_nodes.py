@@ -238,6 +238,24 @@ def test_a_node_is_lost_and_its_work_keeps_its_quota() -> None:
     assert world.told(late) is Desired.RUN
 
 
+@pytest.mark.parametrize("end", ["lost", "deleted"])
+def test_a_node_that_is_back_knows_the_term_that_it_has_followed(end: str) -> None:
+    """Its controller has not restarted: this is no later term, and there is nothing to prove."""
+    world = World()
+    world.connect("n1")
+    seen = world.book.journal.term, world.book.journal.revision
+    if end == "lost":
+        world.pass_time(100)
+        assert world.book.nodes.nodes["n1"].record.lost
+    else:
+        world.step("delete", lambda book, now: book.delete(("Node", "", "n1"), "", now))
+        assert "n1" not in world.book.nodes.nodes
+    assert world.connect("n1", seen=seen) == []
+    assert world.book.nodes.ready(world.book.nodes.nodes["n1"], world.now_ns)
+    assert world.book.journal.term == seen[0]
+    assert (world.book.nodes.unproven_total, world.book.nodes.regressions_total) == (0, 0)
+
+
 def test_a_lost_node_may_lose_its_work_to_others() -> None:
     world = World(settings=BookSettings(lease_s=15, lost_after_s=60, requeue_lost=True))
     world.connect("n1")

@@ -92,7 +92,8 @@ class Guard:
 
     def _watch(self, path: str, take: Callable[[str, dict[str, Any]], None]) -> None:
         while not self._over.is_set():
-            self._held.clear()
+            if path == WORKLOADS:
+                self._held.clear()
             # It ends when nothing happened for some time; the next begins with all that there is.
             with suppress(OSError, HTTPException):
                 for event in self.lab.api.watch(path):
@@ -117,7 +118,9 @@ class Guard:
             self._held[name] = held
             now = {key: value for key, value in self._held.items() if value}
             if sum(now.values()) > GPUS:
-                self.wrong.append(f"more than {GPUS} GPUs are admitted: {now}")
+                self.wrong.append(
+                    f"more than {GPUS} GPUs are admitted: {now}, the last by {workload}"
+                )
         for one in (workload.get("status") or {}).get("conditions") or ():
             if (one["type"], one["status"]) == ("Admitted", "True"):
                 for owner in workload["metadata"].get("ownerReferences") or ():
@@ -188,11 +191,16 @@ def documents(lab: Pair, kind: str, name: str, whole: bool = False) -> list[dict
 
 
 def gpus(workload: dict[str, Any]) -> int:
+    """GPUs that a Workload's stored status holds: the quota of pods that have ended is free, though the assignment has them."""
     status = workload.get("status") or {}
     if any(one["type"] == "Finished" and one["status"] == "True" for one in status.get("conditions") or ()):  # fmt: skip
         return 0
-    sets = (status.get("admission") or {}).get("podSetAssignments") or ()
-    return sum(int(one["resourceUsage"]["nvidia.com/gpu"]) for one in sets)
+    ended = {one["name"]: one["count"] for one in status.get("reclaimablePods") or ()}
+    held = 0
+    for one in (status.get("admission") or {}).get("podSetAssignments") or ():
+        each = int(one["resourceUsage"]["nvidia.com/gpu"]) // one["count"]
+        held += each * max(0, one["count"] - ended.get(one["name"], 0))
+    return held
 
 
 def killed(lab: Pair) -> None:

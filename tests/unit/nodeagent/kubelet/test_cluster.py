@@ -275,6 +275,33 @@ def test_before_the_plugin_goes_the_scheduler_is_told_that_nothing_is_free() -> 
     scene(play, start=False)
 
 
+def test_the_plugin_serves_until_pods_that_are_bound_already_are_admitted() -> None:
+    """A busy kubelet admits them seconds after they were bound; without the plugin it would reject them for good."""
+
+    async def play(api: ApiServer, it: Cluster) -> None:
+        api.put(NODES, {"metadata": {"name": "n1"}, "status": {}})
+        bound = pod("bound", "u-bound")
+        bound["status"] = {"phase": "Pending"}
+        other = pod("other", "u-other")
+        other["status"], other["spec"]["containers"] = {"phase": "Pending"}, []
+        for one in (bound, other):
+            api.put(PODS, one)
+        async with asyncio.timeout(30):
+            while len(it.pods_here()) < 2:
+                await asyncio.sleep(0.01)
+            closing = asyncio.create_task(
+                NodeDecommission(it, lambda: ["nvidia.com/gpu"], 0).close()
+            )
+            await asyncio.sleep(0.5)
+            assert not closing.done(), "the kubelet has not admitted it"
+            bound["status"] = {"phase": "Pending", "startTime": "2026-11-28T09:00:00Z"}
+            api.put(PODS, bound)
+            await closing
+        assert api.get(NODES, "n1")["status"]["allocatable"] == {"nvidia.com/gpu": "0"}
+
+    scene(play)
+
+
 def test_what_is_counted_can_be_taken_away_everywhere() -> None:
     async def play(api: ApiServer, it: Cluster) -> None:
         full = {"capacity": {"a/b": "1", "cpu": "2"}, "allocatable": {"a/b": "1", "cpu": "2"}}
