@@ -1,7 +1,8 @@
 """The queue as a controller of a cluster: follows all objects, and decides while it leads.
 
 Every replica has the objects in its cache, so a new leader can decide at once; only the leader has
-a book. A leader that lost its lease drops its book and keeps following.
+a book. A leader that lost its lease drops its book and keeps following. Long, for following,
+election and the session share one cache.
 """
 
 from __future__ import annotations

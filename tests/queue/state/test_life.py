@@ -1,4 +1,4 @@
-"""A workload's life in the queue, as nodes and users see it."""
+"""A workload's life in the queue, as nodes and users see it. Long, for it goes through every state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The node's reducer over the queue's decisions: terms, revisions, leases, and every order of messages."""
+"""The node's reducer over the queue's decisions: terms, revisions, leases, and every order of messages.
+
+Long, for every message has its cases here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first random sequences of arrivals, ends, moves and kills; `tests.queue.state.sequences` plays more of them."""
+"""The first random sequences of arrivals, ends, moves and kills; `tests.queue.state.moves.sequences` plays more of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from queuecontroller.scheduler.model.flavor_resources import Usage
 from queuecontroller.scheduler.quota.tree import QuotaNode
 from queuecontroller.state.nodes.moves import MoveLimits
-from tests.queue.state.sequences import Broken, play
+from tests.queue.state.moves.sequences import Broken, play
 
 PLAYED = 8
 

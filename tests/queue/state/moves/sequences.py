@@ -8,8 +8,9 @@ every step:
 
 At the end all nodes are there, every workload comes to its turn and ends, and no quota and no GPU is left in use.
 
-`python -m tests.queue.state.sequences --count 1000` plays a thousand of them (a few minutes); a failure names its
-seed, and `--first SEED --count 1` repeats it. The normal test suite plays the first few.
+`python -m tests.queue.state.moves.sequences --count 1000` plays a thousand of them (a few minutes); a failure names its
+seed, and `--first SEED --count 1` repeats it. The normal test suite plays the first few. Long, for all steps share
+one player and its laws.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from queuecontroller.state.nodes.sessions import computes, is_away
 from queuecontroller.state.objects.submission import Submission
 from queuecontroller.state.records import Desired, GpuAsk, OnPreemption, PodState, SharePolicy
 from tests.kit.queue import queues
-from tests.queue.state.fleet import MEMORY, Fleet, Node
+from tests.queue.state.moves.fleet import MEMORY, Fleet, Node
 from tests.queue.state.world import GIB, SECOND, World, gpu
 
 COOLDOWN_S: Final = 300
