@@ -82,7 +82,7 @@ class ChildNvml:
         except TimeoutError:
             return await self._fail(f"timed out after {deadline_s:g} s")
         except (OSError, ValueError, TypeError, KeyError, EOFError) as error:
-            return await self._fail(f"reader ended: {error or type(error).__name__}")
+            return await self._fail(f"reader ended: {str(error) or type(error).__name__}")
         # A driver that was replaced needs a process that maps the new library.
         if reading.error is not None:
             return await self._fail(reading.error)

@@ -164,7 +164,7 @@ class SpillManager:
                 states = await self._settled(processes)
                 await self._bring_in(states)
         except (CheckpointFailed, TimeoutError) as error:
-            return f"; and it could not be undone, end its processes: {error or 'no answer'}"
+            return f"; and it could not be undone, end its processes: {str(error) or 'no answer'}"
         failed = _in(states, CheckpointState.FAILED)
         if failed:
             return f"; process {failed[0].pid} cannot be restored, end it"
@@ -233,7 +233,7 @@ class SpillManager:
                     CheckpointStep.CHECKPOINT, locked, self._settings.copy_timeout_s
                 )
         except (CheckpointFailed, TimeoutError) as error:
-            log.error("a failed restore cannot be undone: %s", error)
+            log.error("a failed restore cannot be undone: %s", str(error) or "no answer in time")
             return False
         return True
 
@@ -263,7 +263,7 @@ class SpillManager:
             async with asyncio.timeout(self._settings.total_timeout_s):
                 states = await self._states(self._processes(grant))
         except (CheckpointFailed, TimeoutError) as error:
-            log.warning("grant %s: %s", grant, error)
+            log.warning("grant %s: %s", grant, str(error) or "no answer in time")
             return
         if not _in(states, CheckpointState.RUNNING) and not _in(states, CheckpointState.LOCKED):
             return

@@ -95,7 +95,8 @@ class Starting:
                 listings = await self._records.listings()
                 checkpoint = await asyncio.to_thread(self._records.checkpoint)
         except (KubeletAway, TimeoutError) as error:
-            raise RetryLater(f"the kubelet's records cannot be read: {error}") from error
+            why = str(error) or f"no answer within {RECORDS_DEADLINE_S:g} s"
+            raise RetryLater(f"the kubelet's records cannot be read: {why}") from error
         return identify(device_ids, checkpoint, listings)
 
     async def limits(self, holder: Holder, device_ids: frozenset[str]) -> ContainerLimits:
