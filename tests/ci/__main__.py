@@ -32,8 +32,8 @@ WAITING = ("test-page", "test-faults")
 """Suites that leave a third of two processors and more unused."""
 PREPARED = {"test-cluster": "cluster-programs"}
 """Target that builds a part of what the suite needs. The suite itself builds what is missing then."""
-ARGUMENTS = {"test-faults": ("FAULTS_ARGS=--scale 0.4",)}
-"""Variables of make for a suite. 800 of the 2,000 kills take as long as the tests beside them; `make test-faults` has all."""
+ARGUMENTS = {"test-faults": ("FAULTS_ARGS=--scale 0.25",)}
+"""Variables of make for a suite. 500 of the 2,000 kills take as long as the tests beside them; `make test-faults` has all."""
 RECORDER = "tests.ci.recorder"
 DIRECTORY = "SLUICE_CI_RECORD"
 """The same variable as in tests/ci/recorder.py, which needs pytest."""
