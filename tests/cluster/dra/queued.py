@@ -56,4 +56,4 @@ def why(plane: ControlPlane, name: str, text: str) -> dict[str, Any]:
         found = condition(workload_of(plane, name), "QuotaReserved")
         return found if text in found.get("message", "") else {}
 
-    return until(f"{name} is told: {text}", said, 60)
+    return until(f"the condition of {name} says: {text}", said, 60)
