@@ -85,7 +85,10 @@ class WorkloadWriter:
         for key in keys:
             document = self._mirror.cache.get(WORKLOADS, key)
             if document is None:
+                self._settle(key)
                 continue
+            if not _holds(document):
+                self._note_freed(key)
             if self._frees(key, document):
                 if key not in self._releasing:
                     self._number += 1
@@ -196,8 +199,13 @@ class WorkloadWriter:
         self._behind.pop(key, None)
         if document is None or condition_of(document, QUOTA_RESERVED):
             self._alike.pop(key, None)
-        if key in self._releasing and (document is None or not self._frees(key, document)):
-            del self._releasing[key]
+        if document is None or not self._frees(key, document):
+            self._note_freed(key)
+
+    def _note_freed(self, key: WorkloadKey) -> None:
+        """Record that the stored status holds no quota any more that is free in the book, by our
+        write or by another: later reservations may be written now."""
+        if self._releasing.pop(key, None) is not None:
             for one in self._behind:
                 if not self._is_early(one):
                     self.work_queue.add(one)

@@ -208,3 +208,35 @@ def test_a_workload_that_cannot_be_read_holds_up_nothing() -> None:
 
     world.run(scenario)
     assert gpus(world.stored(NEW)) == 1
+
+
+@pytest.mark.parametrize("how", ["deleted", "made again", "stored, and the answer lost"])
+def test_quota_that_is_free_without_our_write_holds_up_nothing(how: str) -> None:
+    """Workloads that wait for its write would wait for ever: among them itself, once it has quota again."""
+    world = World()
+
+    async def scenario() -> None:
+        assert world.answered is not None
+        world.finish()
+        world.admit()
+        world.writer.touched([OLD, NEW])
+        await turns()
+        if how == "stored, and the answer lost":
+            world.refusal = ApiRefused(503, "Unavailable", "try again")
+            freed = {"metadata": {"resourceVersion": "9"}, "status": {"admission": None}}
+            found = merged(world.stored(OLD), freed)
+            world.cache.take(WORKLOADS, found)
+            world.mirror.workload(OLD, found, 1)
+        else:
+            world.cache.drop(WORKLOADS, OLD, "old")
+            world.mirror.workload(OLD, None, 1)
+        if how == "made again":
+            again = workload("old", 1, version=9)
+            again["metadata"]["uid"] = "again"
+            world.cache.take(WORKLOADS, again)
+            world.mirror.workload(OLD, again, 1)
+        world.writer.touched([OLD])
+        await turns()
+
+    world.run(scenario)
+    assert gpus(world.stored(NEW)) == 1, "written while the answer for the other one is missing"
