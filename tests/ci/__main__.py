@@ -5,7 +5,8 @@ build/failed/SUITE. After the suite those tests run again in one pytest without 
 flaky tests of this and of earlier runs is build/flaky.json. Python's standard library is all that this needs, since
 `make` only makes the virtual environment.
 
-What a suite builds the first time is built beside earlier suites that mostly wait, with the processor time that they leave.
+Suites that mostly wait run beside each other; each prints its output when it has ended. What a suite builds the first time is
+built beside them, with the processor time that they leave.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,12 +29,13 @@ from typing import Any
 from tests.ci.verdict import Failure, Suite, decide, unexplained
 
 SUITES = ("test", "test-oldest", "test-page", "test-faults", "test-cluster")
-WAITING = ("test-page", "test-faults")
-"""Suites that leave a third of two processors and more unused."""
+WAITING = ("test-oldest", "test-page", "test-faults")
+"""Suites that leave a third of two processors and more unused: those that follow each other run beside each other."""
 PREPARED = {"test-cluster": "cluster-programs"}
 """Target that builds a part of what the suite needs. The suite itself builds what is missing then."""
-ARGUMENTS = {"test-faults": ("FAULTS_ARGS=--scale 0.25",)}
-"""Variables of make for a suite. 500 of the 2,000 kills take as long as the tests beside them; `make test-faults` has all."""
+KILLS = 0.25
+"""500 of the 2,000 kills take as long as the suites beside them; `make test-faults` has all."""
+LOOK_S = 0.2
 RECORDER = "tests.ci.recorder"
 DIRECTORY = "SLUICE_CI_RECORD"
 """The same variable as in tests/ci/recorder.py, which needs pytest."""
@@ -54,21 +56,22 @@ class Records:
 
 
 def main(arguments: Sequence[str]) -> int:
-    began = datetime.now(UTC).isoformat(timespec="seconds")
+    began, began_s = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
     build = Path("build").absolute()
     names = list(arguments or SUITES)
     suites: list[Suite] = []
     with terminated_as_interrupted(), Preparation(build) as preparation:
         try:
-            for index, name in enumerate(names):
-                if name in WAITING:
-                    preparation.start([PREPARED[one] for one in names[index:] if one in PREPARED])
-                suites.append(suite(name, build / "failed"))
+            for group in groups(names):
+                if group[0] in WAITING:
+                    later = names[names.index(group[-1]) :]
+                    preparation.start([PREPARED[one] for one in later if one in PREPARED])
+                suites += run_group(group, build / "failed", names)
         except KeyboardInterrupt:
             print("ci: interrupted", file=sys.stderr, flush=True)
             return 130
     history = build / "flaky.json"
-    verdict = decide(suites, earlier(history), began)
+    verdict = decide(suites, earlier(history), began, time.monotonic() - began_s)
     write(history, {"runs": verdict.runs})
     print("\n".join(verdict.lines), flush=True)
     return verdict.status
@@ -114,29 +117,99 @@ def leave_the_processor_to_others() -> None:
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
-def suite(name: str, below: Path) -> Suite:
-    began_s, began_cpu_s = time.monotonic(), cpu_s()
-    first = below / name
-    status = run(["make", name, *ARGUMENTS.get(name, ())], first, os.environ)
-    records = read(first)
-    again = Records()
-    if 0 < len(records.failures) <= MAX_AGAIN:
-        again = second(name, records, below / f"{name}.again")
-    elif records.failures:
-        say(f"{name}: {len(records.failures)} tests failed: too many to run again")
-    took_s, took_cpu_s = time.monotonic() - began_s, cpu_s() - began_cpu_s
-    say(f"{name}: {took_s:.0f} s wall, {took_cpu_s:.0f} s CPU")
-    return Suite(
-        name=name,
-        status=status,
-        wall_s=took_s,
-        cpu_s=took_cpu_s,
-        outcomes=records.outcomes,
-        durations_s=records.durations_s,
-        failures=records.failures,
-        broken=[*records.broken, *(f"second run: {line}" for line in again.broken)],
-        again=again.outcomes,
-    )
+def groups(names: Sequence[str]) -> list[list[str]]:
+    """The suites in order; those of one group run beside each other."""
+    found: list[list[str]] = []
+    for name in names:
+        if found and name in WAITING and found[-1][-1] in WAITING:
+            found[-1].append(name)
+        else:
+            found.append([name])
+    return found
+
+
+def arguments_of(name: str, names: Sequence[str], below: Path) -> list[str]:
+    """Variables of make for a suite of this run."""
+    if name == "test-cluster":
+        return ["PYTEST_ARGS=-m 'cluster and not full'"]
+    if name == "test-faults":
+        earlier = f" --earlier {below / 'test'}" if "test" in names[: names.index(name)] else ""
+        return [f"FAULTS_ARGS=--scale {KILLS:g}{earlier}"]
+    return []
+
+
+def run_group(group: Sequence[str], below: Path, names: Sequence[str]) -> list[Suite]:
+    """Run suites beside each other, then what failed in them alone."""
+    running = [
+        First(name, below, arguments_of(name, names, below), len(group) > 1) for name in group
+    ]
+    try:
+        while [one for one in running if not one.has_ended()]:
+            time.sleep(LOOK_S)
+    except KeyboardInterrupt:
+        for one in running:
+            one.interrupt()
+        raise
+    return [one.finish(below) for one in running]
+
+
+class First:
+    """The first run of a suite."""
+
+    def __init__(self, name: str, below: Path, arguments: Sequence[str], beside: bool) -> None:
+        """`beside`: other suites run at the same time, so the output is kept until this one has ended."""
+        self._name = name
+        self._record = below / name
+        self._began_s = time.monotonic()
+        self._log = below / f"{name}.log" if beside else None
+        self._process = start(["make", name, *arguments], self._record, os.environ, self._log)
+        self._status = 0
+        self._wall_s = self._cpu_s = 0.0
+
+    def has_ended(self, flags: int = os.WNOHANG) -> bool:
+        if self._process.returncode is not None:
+            return True
+        pid, status, used = os.wait4(self._process.pid, flags)
+        if pid == 0:
+            return False
+        self._status = self._process.returncode = os.waitstatus_to_exitcode(status)
+        self._wall_s = time.monotonic() - self._began_s
+        self._cpu_s = used.ru_utime + used.ru_stime
+        return True
+
+    def interrupt(self) -> None:
+        """End it with its process group, if it has not ended."""
+        if self._process.returncode is None:
+            os.killpg(self._process.pid, signal.SIGINT)
+            self.has_ended(0)
+
+    def finish(self, below: Path) -> Suite:
+        """Run what failed once more."""
+        name = self._name
+        if self._log is not None:
+            say(f"{name}:")
+            print(self._log.read_text(errors="replace"), flush=True)
+        began_s, began_cpu_s = time.monotonic(), cpu_s()
+        records = read(self._record)
+        again = Records()
+        if 0 < len(records.failures) <= MAX_AGAIN:
+            again = second(name, records, below / f"{name}.again")
+        elif records.failures:
+            say(f"{name}: {len(records.failures)} tests failed: too many to run again")
+        took_s = self._wall_s + time.monotonic() - began_s
+        took_cpu_s = self._cpu_s + cpu_s() - began_cpu_s
+        say(f"{name}: {took_s:.0f} s wall, {took_cpu_s:.0f} s CPU")
+        return Suite(
+            name=name,
+            status=self._status,
+            wall_s=took_s,
+            cpu_s=took_cpu_s,
+            outcomes=records.outcomes,
+            durations_s=records.durations_s,
+            failures=records.failures,
+            broken=[*records.broken, *(f"second run: {line}" for line in again.broken)],
+            again=again.outcomes,
+        )
 
 
 def second(name: str, records: Records, to: Path) -> Records:
@@ -162,16 +235,27 @@ def second(name: str, records: Records, to: Path) -> Records:
 
 def run(command: Sequence[str], record: Path, environment: Mapping[str, str]) -> int:
     """Its exit status. Its process group is ended with us."""
-    shutil.rmtree(record, ignore_errors=True)
-    record.mkdir(parents=True)
-    more = {DIRECTORY: str(record), "PYTEST_PLUGINS": RECORDER}
-    process = subprocess.Popen(command, env={**environment, **more}, process_group=0)
+    process = start(command, record, environment)
     try:
         return process.wait()
     except KeyboardInterrupt:
         os.killpg(process.pid, signal.SIGINT)
         process.wait()
         raise
+
+
+def start(
+    command: Sequence[str], record: Path, environment: Mapping[str, str], log: Path | None = None
+) -> subprocess.Popen[bytes]:
+    """Start a command in a process group of its own, whose pytest writes to `record`; with `log` its output goes there."""
+    shutil.rmtree(record, ignore_errors=True)
+    record.mkdir(parents=True)
+    more = {DIRECTORY: str(record), "PYTEST_PLUGINS": RECORDER}
+    with log.open("wb") if log is not None else nullcontext() as output:
+        errors = subprocess.STDOUT if output is not None else None
+        return subprocess.Popen(
+            command, env={**environment, **more}, process_group=0, stdout=output, stderr=errors
+        )
 
 
 def read(directory: Path) -> Records:

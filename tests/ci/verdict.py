@@ -78,11 +78,14 @@ def unexplained(status: int, failures: Mapping[str, Failure], broken: Sequence[s
     )
 
 
-def decide(suites: Sequence[Suite], earlier: Sequence[Mapping[str, Any]], at: str) -> Verdict:
-    """Judge a run. `earlier` is the content of build/flaky.json, `at` the time of this run."""
+def decide(
+    suites: Sequence[Suite], earlier: Sequence[Mapping[str, Any]], at: str, wall_s: float
+) -> Verdict:
+    """Judge a run. `earlier` is the content of build/flaky.json, `at` the time of this run, `wall_s` how long it took: suites
+    run beside each other."""
     flaky = [(suite, test) for suite in suites for test in suite.flaky]
     forgiven = len(flaky) <= MAX_FLAKY
-    lines = [*table(suites), *slowest(suites), *failed_lines(suites)]
+    lines = [*table(suites, wall_s), *slowest(suites), *failed_lines(suites)]
     if flaky:
         lines += ["", f"flaky: {len(flaky)} failed once and passed alone (build/flaky.json)"]
         lines += [
@@ -93,7 +96,7 @@ def decide(suites: Sequence[Suite], earlier: Sequence[Mapping[str, Any]], at: st
     lines += repeated({test for _, test in flaky}, earlier)
     counts = totals(suites, forgiven)
     red = not forgiven or any(suite.failed or broken_of(suite) for suite in suites)
-    lines.append(last_line(counts, sum(suite.wall_s for suite in suites)))
+    lines.append(last_line(counts, wall_s))
     run = {
         "at": at,
         "flaky": [
@@ -113,10 +116,10 @@ def decide(suites: Sequence[Suite], earlier: Sequence[Mapping[str, Any]], at: st
     )
 
 
-def table(suites: Sequence[Suite]) -> list[str]:
+def table(suites: Sequence[Suite], wall_s: float) -> list[str]:
     """Wall and CPU time of each suite and of all."""
     rows = [(suite.name, suite.wall_s, suite.cpu_s, len(suite.outcomes)) for suite in suites]
-    rows.append(("all", sum(r[1] for r in rows), sum(r[2] for r in rows), sum(r[3] for r in rows)))
+    rows.append(("all", wall_s, sum(r[2] for r in rows), sum(r[3] for r in rows)))
     head = f"{'suite':14} {'wall':>8} {'CPU':>8} {'tests':>7}"
     return ["", head, *(f"{n:14} {w:6.0f} s {c:6.0f} s {tests:7}" for n, w, c, tests in rows)]
 

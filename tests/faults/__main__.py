@@ -13,12 +13,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.faults.list.cases import CASES, Case
+from tests.faults.long_forms import EARLIER, passed_earlier
 from tests.kit.places import BUILD, REPO
 
 HERE = "tests/faults"
@@ -35,11 +37,14 @@ class Recorder:
 
     WORST = ("failed", "passed", "skipped")
 
-    def __init__(self) -> None:
+    def __init__(self, passed: Iterable[str] = ()) -> None:
+        """`passed`: tests that have passed already, and are not run again."""
         self.outcomes: dict[str, set[str]] = {}
         self.reasons: dict[str, str] = {}
         self.failures: dict[str, str] = {}
         """Failures by test, with parameters."""
+        for test in passed:
+            self.outcomes.setdefault(test.partition("[")[0], set()).add("passed")
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.when == "call" or report.outcome != "passed":
@@ -195,10 +200,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--scale", type=float, default=1.0, help="of the kills")
     parser.add_argument("--lanes", type=int, default=4, help="tests at once, see tests/lanes.py")
+    parser.add_argument("--earlier", metavar="DIR", help="CI records; what passed there is not run")
     options, more = parser.parse_known_args()
     began_s = time.monotonic()
+    if options.earlier:
+        os.environ[EARLIER] = options.earlier
     record = Path(named) if (named := os.environ.get("SLUICE_CI_RECORD")) else None
-    recorder = Recorder()
+    recorder = Recorder(passed_earlier())
     kills = Kills(options.seed, options.scale)
     try:
         status = tests(recorder, options.lanes, more)

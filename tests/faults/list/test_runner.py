@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
 from tests.faults import __main__ as runner
 from tests.faults.__main__ import Kills, Recorder, held, outcome_of, red_lines, summary
 from tests.faults.list.cases import CASES, Case
-from tests.faults.long_forms import pytest_collection_modifyitems
+from tests.faults.long_forms import EARLIER, passed_earlier, pytest_collection_modifyitems
 
 CLEAN = {"lost": 0, "doubled": 0, "overshoot": 0, "idle": 0}
 
@@ -145,3 +147,20 @@ def test_the_counts_add_up() -> None:
     assert made["run"] == made["passed"] == sum(bool(case.tests) for case in CASES)
     whole = made["run"] + len(made["not_applicable"]) + len(made["without_a_test"])
     assert whole == 79
+
+
+def test_what_passed_in_an_earlier_suite_is_not_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = CASES[0].tests[0]
+    outcomes = {f"tests/{case}[one]": "passed", "tests/a.py::two": "failed", "tests/a.py::three": "skipped"}  # fmt: skip
+    (tmp_path / "pytest-1.json").write_text(json.dumps({"outcomes": outcomes}))
+    monkeypatch.setenv(EARLIER, str(tmp_path))
+    passed_earlier.cache_clear()
+    items = [SimpleNamespace(nodeid=one) for one in [*outcomes, "tests/a.py::new"]]
+    try:
+        pytest_collection_modifyitems(MagicMock(), items)
+        assert [one.nodeid for one in items] == ["tests/a.py::two", "tests/a.py::three", "tests/a.py::new"]  # fmt: skip
+        assert Recorder(passed_earlier()).of(case) == "passed"
+    finally:
+        passed_earlier.cache_clear()

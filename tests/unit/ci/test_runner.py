@@ -187,6 +187,40 @@ def prepared(place: Path, programs: str, page: str, cluster: str = "true") -> No
 AWAITED = "until [ -e built ]; do sleep 0.05; done"
 
 
+def waiting(place: Path, page: str, faults: str) -> None:
+    """A project with these commands for two suites that mostly wait."""
+    project(place, "def test_good(): pass", "")
+    with place.joinpath("Makefile").open("a") as makefile:
+        makefile.write(f"test-page:\n\t@{page}\ntest-faults:\n\t@{faults}\n")
+
+
+def test_suites_that_mostly_wait_run_beside_each_other(tmp_path: Path) -> None:
+    met = "touch {0}; echo says {0}; until [ -e {1} ]; do sleep 0.05; done; echo ends {0}"
+    waiting(tmp_path, met.format("page", "faults"), met.format("faults", "page"))
+    status, lines, _ = ci(tmp_path, "test", "test-page", "test-faults")
+    assert status == 0
+    said = [line for line in lines if line.startswith(("says", "ends"))]
+    assert said == ["says page", "ends page", "says faults", "ends faults"]
+
+
+def test_one_of_two_suites_beside_each_other_is_red(tmp_path: Path) -> None:
+    waiting(tmp_path, "exit 3", "true")
+    status, lines, _ = ci(tmp_path, "test-page", "test-faults")
+    assert status == 1
+    assert "BROKEN test-page: ended with 2 and named no reason" in lines
+    assert not [line for line in lines if line.startswith("BROKEN test-faults")]
+
+
+def test_what_passed_is_not_run_again_by_the_faults(tmp_path: Path) -> None:
+    """Only where the other suite is one of the same run: its records stay."""
+    waiting(tmp_path, "true", "echo '[$(FAULTS_ARGS)]'")
+    _, lines, _ = ci(tmp_path, "test", "test-faults")
+    earlier = tmp_path / "build" / "failed" / "test"
+    assert f"[--scale 0.25 --earlier {earlier}]" in lines
+    _, lines, _ = ci(tmp_path, "test-faults")
+    assert "[--scale 0.25]" in lines
+
+
 def test_what_a_later_suite_needs_is_built_beside_a_suite_that_waits(tmp_path: Path) -> None:
     prepared(tmp_path, "nice >niceness; touch built", AWAITED, "test -e built")
     status, _, _ = ci(tmp_path, "test-page", "test-cluster")
@@ -212,6 +246,20 @@ def test_a_build_ahead_ends_with_the_run(tmp_path: Path) -> None:
     assert ci(tmp_path, "test-page", "test-cluster")[0] == 0
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+def test_what_is_to_end_ends_all_suites_beside_each_other(tmp_path: Path) -> None:
+    sleeping = "echo $$$$ >{0}; exec sleep 60"
+    waiting(tmp_path, sleeping.format("page"), sleeping.format("faults"))
+    words = [sys.executable, "-m", "tests.ci", "test-page", "test-faults"]
+    run = subprocess.Popen(words, cwd=tmp_path, env=environment())
+    pids = [tmp_path / name for name in ("page", "faults")]
+    until("both have begun", lambda: all(one.exists() and one.read_text().strip() for one in pids))
+    run.send_signal(signal.SIGTERM)
+    assert run.wait(30) == 130
+    for one in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(one.read_text()), 0)
 
 
 @pytest.mark.parametrize(

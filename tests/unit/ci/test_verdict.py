@@ -31,7 +31,7 @@ def suite(
 
 
 def decided(*suites: Suite, earlier: list[dict[str, Any]] | None = None) -> Verdict:
-    return decide(suites, earlier or [], AT)
+    return decide(suites, earlier or [], AT, sum(one.wall_s for one in suites))
 
 
 def flaky(number: int, name: str = "test") -> dict[str, str]:
@@ -50,6 +50,12 @@ def test_suites_that_passed_are_green_and_summed_up() -> None:
     assert "suite              wall      CPU   tests" in made.lines
     assert "test              100 s    150 s       4" in made.lines
     assert "all               200 s    301 s       6" in made.lines
+
+
+def test_suites_beside_each_other_take_less_time_than_their_sum() -> None:
+    made = decide([suite(), suite("test-page")], [], AT, 120.0)
+    assert last(made).endswith(" in 120.00s ")
+    assert any(line.startswith("all ") and "120 s" in line for line in made.lines)
 
 
 def test_the_slowest_files_of_each_suite_are_listed() -> None:
@@ -116,7 +122,7 @@ def test_a_suite_of_no_tests_that_ends_well_is_green() -> None:
 
 def test_a_test_that_is_flaky_in_two_runs_is_said_loudly_and_is_not_red() -> None:
     runs = decided(suite(failed=flaky(2))).runs
-    runs = decide([suite()], runs, "a run without any").runs
+    runs = decide([suite()], runs, "a run without any", 9.0).runs
     other = decided(suite(failed={"a.py::new": "passed"}), earlier=runs)
     assert not any("DEFECT" in line for line in other.lines)
     made = decided(suite("test-oldest", failed=flaky(1)), earlier=runs)
@@ -128,5 +134,5 @@ def test_a_test_that_is_flaky_in_two_runs_is_said_loudly_and_is_not_red() -> Non
 def test_the_list_of_runs_stays_short() -> None:
     runs: list[dict[str, Any]] = []
     for n in range(MAX_RUNS + 5):
-        runs = decide([suite()], runs, str(n)).runs
+        runs = decide([suite()], runs, str(n), 9.0).runs
     assert [run["at"] for run in runs] == [str(n) for n in range(5, MAX_RUNS + 5)]
