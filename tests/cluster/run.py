@@ -36,7 +36,7 @@ NICE = 5
 """A third of a processor for each that the node's lane wants. At the lowest priority, and two processors that others want,
 an API server takes longer than kubectl waits for it (32 s), and leases of seconds are lost again and again."""
 PATIENCE = 4
-WORKERS = 3
+WORKERS = 4
 """Each has one file, and so one control plane, at a time; most of it is waiting."""
 GARBAGE = {"GOGC": "400"}
 """Programs in Go collect garbage a quarter as often: a quarter less processor time, for 200 MiB more in an API server."""

@@ -21,7 +21,7 @@ from tests.cluster.lab import GPU, SYSTEM, Lab
 from tests.cluster.machine.node import Cluster, ClusterError
 from tests.cluster.programs import product
 from tests.cluster.shares import measure
-from tests.kit.node import until
+from tests.kit.node import NodeError, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 PAIRS = int(os.environ.get("SLUICE_CLUSTER_CHURN", "200"))
@@ -163,7 +163,11 @@ def test_pods_that_name_one_claim_share_its_grant(dra: ClaimLab) -> None:
         grants = dra.live()
         dra.delete("one")
         assert dra.live() == grants, "the other uses it still"
-        until("the other has all of it", lambda: taken_mib(dra, "two") > 4000, 30)
+        seen: list[int] = []
+        try:
+            until("the other has all of it", lambda: taken_more(dra, "two", seen) > 4000, 60)
+        except NodeError as error:
+            raise AssertionError(f"the other can take {seen} MiB") from error
         dra.delete("two")
         until("the grant is given back", lambda: not dra.live(), 60)
         until("the claim is free", lambda: "allocation" not in dra.api.get(path)["status"], 60)
@@ -178,6 +182,12 @@ def taken_mib(dra: ClaimLab, pod: str) -> int:
         return int(dra.inside(pod)["taken_mib"])
     except ClusterError:
         return 0
+
+
+def taken_more(dra: ClaimLab, pod: str, seen: list[int]) -> int:
+    """The same, added to what was seen before."""
+    seen.append(taken_mib(dra, pod))
+    return seen[-1]
 
 
 HOLDS = """
