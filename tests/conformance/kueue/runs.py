@@ -7,6 +7,7 @@ after a moment. Kubelets and the operators of jobs are not there; steps write wh
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -188,8 +189,17 @@ class _Run:
                 return
             if now_s > end_s:
                 self.differences += [f"step {number}: {one}" for one in found or ["unsteady"]]
+                self.differences += self._as_stored()
                 return
             yield
+
+    def _as_stored(self) -> list[str]:
+        """One line for each Workload of the run, for whoever looks for the reason of a difference."""
+        return [
+            f"{name} is stored as version {one['metadata']['resourceVersion']}, "
+            f"generation {one['metadata'].get('generation')}: {json.dumps(one.get('status') or {})[:1000]}"
+            for name, one in self._workloads().items()
+        ]
 
     def _differences(self, step: Mapping[str, Any]) -> list[str]:
         found: list[str] = []
