@@ -130,8 +130,6 @@ def groups(names: Sequence[str]) -> list[list[str]]:
 
 def arguments_of(name: str, names: Sequence[str], below: Path) -> list[str]:
     """Variables of make for a suite of this run."""
-    if name == "test-cluster":
-        return ["PYTEST_ARGS=-m 'cluster and not full'"]
     if name == "test-faults":
         earlier = f" --earlier {below / 'test'}" if "test" in names[: names.index(name)] else ""
         return [f"FAULTS_ARGS=--scale {KILLS:g}{earlier}"]
