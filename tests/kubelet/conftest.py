@@ -1,4 +1,4 @@
-"""What all tests against the kubelet of the kit share."""
+"""Fixtures of all tests against the kubelet of the kit."""
 
 from __future__ import annotations
 
