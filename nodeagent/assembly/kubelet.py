@@ -151,7 +151,7 @@ class KubeletSide:
         if self.cluster is None or self.sums is None:
             return served
         decommission = NodeDecommission(self.cluster, self._registered)
-        return [decommission, self.sums, self.cluster, *served]
+        return [decommission, self.sums, self.cluster, *served, decommission.last]
 
     def _registered(self) -> list[str]:
         """Resources that the kubelet counts by us now."""

@@ -83,6 +83,7 @@ from sluicecommon.kubernetes.reflector import (
     Synced,
 )
 from sluicecommon.kubernetes.resources import (
+    DEPLOYMENTS,
     DEVICE_TAINT_RULES,
     NODES,
     PODS,
@@ -103,6 +104,8 @@ POD_SELECTORS: Final[tuple[Parameters, ...]] = (
     (("labelSelector", f"{ELASTIC_PODS}=true"),),
 )
 """Selectors of the pods that are gated one by one."""
+IN_A_QUEUE: Final[Parameters] = (("labelSelector", QUEUE_NAME),)
+"""Selector of the Deployments that name a queue: their pods are queued, they themselves are not."""
 _GATED: Final = (MANAGED, ELASTIC_PODS)
 """Labels of these pods."""
 
@@ -223,6 +226,8 @@ class Controller:
         elif self._plan.policy.has_pods:
             for selectors in POD_SELECTORS:
                 self._follow(PODS, selectors)
+        if self._plan.policy.has(FRAMEWORKS[DEPLOYMENTS]):
+            self._follow(DEPLOYMENTS, IN_A_QUEUE)
         if self._plan.book.pods_ready.unscheduled_timeout_s is not None or (
             self._plan.checks_devices
         ):

@@ -49,6 +49,7 @@ from queuecontroller.cluster.podplacement.queued_pods import sharing_of
 from queuecontroller.cluster.podwebhooks.node_annotations import NodeFacts
 from queuecontroller.cluster.reconcilers.dynamic_quota import DynamicQuota
 from queuecontroller.cluster.reconcilers.failing_nodes import FailingNodes
+from queuecontroller.cluster.reconcilers.missed_owners import OWNERS
 from queuecontroller.cluster.reconcilers.owners import Reconcilers
 from queuecontroller.cluster.reconcilers.priorities import Priorities
 from queuecontroller.cluster.reconcilers.retention import RetentionSweeper
@@ -438,6 +439,8 @@ class Session:
         }
         for kind in (*JOBS, SETS):
             table[kind] = (partial(reconcilers.job_changed, kind),)
+        for kind in OWNERS:
+            table[kind] = (*table.get(kind, ()), partial(reconcilers.owner_changed, kind))
         for kind in DISPATCHED:
             table[kind] = (*table[kind], partial(multikueue.job_changed, kind))
         for kind in RUNTIMES:

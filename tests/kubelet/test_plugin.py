@@ -11,7 +11,8 @@ import pytest
 
 from nodeagent.core.kubelet.offers import OfferRules
 from nodeagent.ports.kubelet import Allocation
-from nodeagent.shell.pods.deviceplugin.manager import ALLOCATE_DEADLINE_S, DevicePluginSettings
+from nodeagent.shell.pods.deviceplugin import manager as module
+from nodeagent.shell.pods.deviceplugin.manager import DevicePluginSettings
 from nodeagent.units import GIB
 from tests.kit.fakes.kubelet import AdmissionError, Container, Pod, StartError
 from tests.kubelet.place import RESOURCE, Crashed, Place, limits, with_place
@@ -152,21 +153,61 @@ async def test_a_row_that_was_written_too_late_for_an_answer_is_released(place: 
     async def slowly(rows: Sequence[Allocation]) -> None:
         writing = asyncio.ensure_future(real(rows))
         try:
-            await asyncio.sleep(2 * ALLOCATE_DEADLINE_S)
+            await asyncio.sleep(3600)
         finally:
             await asyncio.shield(writing)  # who waited for it went away
 
     manager: Any = daemon.manager
     manager._ledger.commit = slowly
     pod = Pod("late", (Container("main", limits=limits(gpumem=1024)),))
-    with pytest.raises(AdmissionError, match="was not written within"):
-        await place.kubelet.admit(pod, RESOURCE)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(module, "ALLOCATE_DEADLINE_S", 0.2)
+        with pytest.raises(AdmissionError, match=r"was not written within 0\.2 s"):
+            await place.kubelet.admit(pod, RESOURCE)
     manager._ledger.commit = real
     assert len(daemon.rows()) == 1, "written all the same"
     await daemon.look()
     await daemon.look()
     assert daemon.rows() == []
     await place.run(Pod("next", (Container("main", limits=limits(gpumem=1024)),)))
+
+
+@with_place()
+async def test_a_busy_disk_rejects_no_pod_and_one_that_hangs_delays_one_pod_alone(
+    place: Place,
+) -> None:
+    """The kubelet rejects for good: 1 of 200 pods failed in an upgrade since a sync took longer than a second."""
+    assert module.ALLOCATE_DEADLINE_S >= 5
+    daemon = place.daemon
+    assert daemon is not None
+    real = daemon.allocations.commit
+    takes_s = 1.2
+
+    async def slowly(rows: Sequence[Allocation]) -> None:
+        await asyncio.sleep(takes_s)
+        await real(rows)
+
+    def asking(name: str) -> Pod:
+        return Pod(name, (Container("main", limits=limits(gpumem=1024)),))
+
+    manager: Any = daemon.manager
+    manager._ledger.commit = slowly
+    await place.run(asking("busy"))
+    takes_s = 3600
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(module, "ALLOCATE_DEADLINE_S", 0.2)
+        with pytest.raises(AdmissionError, match=r"within 0\.2 s"):
+            await place.kubelet.admit(asking("first"), RESOURCE)
+        patched.setattr(module, "ALLOCATE_AGAIN_S", 0.1)
+        with pytest.raises(AdmissionError, match=r"within 0\.1 s"):
+            await place.kubelet.admit(asking("second"), RESOURCE)
+        takes_s = 0
+        patched.setattr(module, "ALLOCATE_AGAIN_S", 30.0)
+        await place.run(asking("third"))
+        takes_s = 3600
+        with pytest.raises(AdmissionError, match=r"within 0\.2 s"):
+            await place.kubelet.admit(asking("fourth"), RESOURCE)
+    manager._ledger.commit = real
 
 
 @with_place()

@@ -13,7 +13,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from nodeagent.core.kubelet.pod_documents import PodFacts, read_owner, read_pod
@@ -68,6 +68,8 @@ class NodeFacts:
     uid: str
     capacity: Mapping[str, str]
     counted: tuple[str, ...]
+    allocatable: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """Amounts that the scheduler may give away, by the last status that was written."""
 
 
 async def uncount(
@@ -315,14 +317,15 @@ class Cluster:
             head["uid"],
             {str(key): str(value) for key, value in (status.get("capacity") or {}).items()},
             tuple(filter(None, named.split(","))),
+            {str(key): str(value) for key, value in (status.get("allocatable") or {}).items()},
         )
 
     def _node_changed(self, change: Change[NodeFacts]) -> None:
         match change:
             case Changed(item):
-                if item.value == self.facts:
+                before, self.facts = self.facts, item.value
+                if item.value == before:
                     return  # This is the kubelet's heartbeat.
-                self.facts = item.value
             case Removed():
                 self.facts = None
             case _:
@@ -352,6 +355,18 @@ class Cluster:
         except (ApiRefused, ApiAway) as error:
             return str(error)
         return ""
+
+    def offers(self, resources: Collection[str]) -> bool:
+        """Return True if the Node has any of these resources to give, as far as the watch knows."""
+        known = self.facts.allocatable if self.facts is not None else {}
+        return any(known.get(name, "0") != "0" for name in resources)
+
+    async def withdraw_last(self, resources: Collection[str]) -> str:
+        """Do so after the watches have ended."""
+        try:
+            return await self.withdraw(resources)
+        finally:
+            await self.client.close()
 
     # --- events -------------------------------------------------------------------------------
 

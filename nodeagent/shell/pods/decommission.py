@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
-from typing import Final, Protocol
+from collections.abc import Callable, Collection, Coroutine
+from typing import Any, Final, Protocol
 
 from nodeagent.core.kubelet.pod_documents import PodFacts
 
@@ -33,8 +33,35 @@ class Withdraws(Protocol):
     async def withdraw(self, resources: Collection[str]) -> str:
         """Set the resources to zero; return the error, or an empty string if they were set."""
 
+    async def withdraw_last(self, resources: Collection[str]) -> str:
+        """Do so after the watches have ended."""
+
+    def offers(self, resources: Collection[str]) -> bool:
+        """Return True if the scheduler may still give any of these away."""
+
     def pods_here(self) -> Collection[PodFacts]:
         """Return the pods that are bound to the node."""
+
+
+async def _in_time(call: Coroutine[Any, Any, str]) -> str:
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            return await call
+    except TimeoutError:
+        return "no answer in time"
+
+
+class LastWithdrawal:
+    """An Endpoint that must close after all those that serve the kubelet: its last status may have
+    had the devices, and its next one comes only seconds later."""
+
+    def __init__(self, decommission: NodeDecommission) -> None:
+        self._decommission = decommission
+
+    async def start(self) -> None: ...
+
+    async def close(self) -> None:
+        await self._decommission.withdraw_last()
 
 
 class NodeDecommission:
@@ -49,6 +76,8 @@ class NodeDecommission:
         self._node = node
         self._resources = resources
         self._settles_s = settles_s
+        self._withdrawn: list[str] = []
+        self.last = LastWithdrawal(self)
 
     async def start(self) -> None: ...
 
@@ -56,26 +85,36 @@ class NodeDecommission:
         names = sorted(self._resources())
         if not names:
             return
-        if trouble := await self._withdraw(names):
+        # A busy API server may answer the second time.
+        if (trouble := await self._withdraw(names)) and (trouble := await self._withdraw(names)):
             log.warning("kubernetes: pods that are bound to this node now may fail: %s", trouble)
             return
+        self._withdrawn = names
         log.info("kubernetes: no pod is bound to this node any more for %s", ", ".join(names))
-        await asyncio.sleep(self._settles_s)
         loop = asyncio.get_running_loop()
-        end_s = loop.time() + ADMITTED_S
-        while (late := self._not_admitted(names)) and loop.time() < end_s:
-            # The kubelet's next node status has the devices again, since they are still served.
-            await self._withdraw(names)
+        quiet_since_s = loop.time()
+        end_s = quiet_since_s + self._settles_s + ADMITTED_S
+        while True:
+            late = self._not_admitted(names)
+            if late or self._node.offers(names):
+                # The kubelet's status has the devices again, since they are still served: a pod may
+                # have been bound since.
+                await self._withdraw(names)
+                quiet_since_s = loop.time()
+            elif loop.time() >= quiet_since_s + self._settles_s:
+                return
+            if loop.time() >= end_s:
+                break
             await asyncio.sleep(POLL_S)
         if late:
             log.warning("kubernetes: pods that the kubelet may reject now: %s", ", ".join(late))
 
     async def _withdraw(self, names: Collection[str]) -> str:
-        try:
-            async with asyncio.timeout(DEADLINE_S):
-                return await self._node.withdraw(names)
-        except TimeoutError:
-            return "no answer in time"
+        return await _in_time(self._node.withdraw(names))
+
+    async def withdraw_last(self) -> None:
+        if self._withdrawn:
+            await _in_time(self._node.withdraw_last(self._withdrawn))
 
     def _not_admitted(self, names: Collection[str]) -> list[str]:
         """Return the pods that are bound to the node and have not been allocated their devices."""

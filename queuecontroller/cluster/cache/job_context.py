@@ -65,7 +65,8 @@ RAY_CLUSTERS: Final = next(kind for kind in KINDS if kind.kind == "RayCluster")
 SETS: Final = resource_of(SET)
 """Kind of LeaderWorkerSets."""
 FOLLOWED: Final = (*KINDS, SETS, STATEFUL_SETS)
-"""Kinds that are watched if they are served. Deployments are queued by their pods alone."""
+"""Kinds that are watched if they are served. Deployments are queued by their pods alone; those that
+name a queue are watched beside these, since a webhook may have missed them."""
 _BY_NAME: Final = {(kind.group, kind.kind): kind for kind in FRAMEWORKS}
 
 

@@ -32,6 +32,7 @@ from queuecontroller.cluster.cache.objects import (
     split_key,
 )
 from queuecontroller.cluster.reconcilers.jobs import Jobs
+from queuecontroller.cluster.reconcilers.missed_owners import OWNERS, MissedOwners
 from queuecontroller.cluster.reconcilers.missed_pods import MissedPods
 from queuecontroller.cluster.reconcilers.pods import Pods
 from queuecontroller.cluster.reconcilers.topology_gates import TopologyGates
@@ -85,6 +86,7 @@ class Reconcilers:
         self._pods = Pods(self.workload_actions, self.work_queue.add)
         self._gates = TopologyGates(self.workload_actions)
         self._missed = MissedPods(self.workload_actions)
+        self._missed_owners = MissedOwners(self.workload_actions)
         self._unit_of: dict[str, Unit] = {}
         """The unit that each Workload belongs to."""
         self._of_unit: dict[Unit, dict[str, None]] = {}
@@ -110,6 +112,14 @@ class Reconcilers:
         for kind in (*KINDS, SETS):
             for document in self._cache.all_of(kind):
                 self.work_queue.add(unit_of(kind, key_of(document)))
+        for kind in OWNERS:
+            for document in self._cache.all_of(kind):
+                self.owner_changed(kind, key_of(document), document)
+
+    def owner_changed(self, kind: Resource, key: str, document: Document | None) -> None:
+        """Queue a Deployment, StatefulSet or LeaderWorkerSet that may have missed the webhook."""
+        for unit in self._missed_owners.changed(kind, key, document):
+            self.work_queue.add(unit, urgent=False)
 
     def pod_changed(self, key: str, document: Document | None) -> None:
         for unit in self._pods.changed(key, document):
@@ -223,6 +233,8 @@ class Reconcilers:
                 again = await self._gates.reconcile(unit)
             case UnitKind.MISSED:
                 again = await self._missed.reconcile(unit)
+            case UnitKind.OWNER:
+                again = await self._missed_owners.reconcile(unit)
             case UnitKind.WORKLOAD:
                 again = await self._reconcile_alone(unit)
             case _:

@@ -33,6 +33,8 @@ class UnitKind(StrEnum):
     """Pods of one Workload that go to the topology domains it was assigned."""
     MISSED = "pod without its gate"
     """A pod that names a queue and was created while no replica answered the webhook."""
+    OWNER = "template without its queue"
+    """A Deployment, StatefulSet or LeaderWorkerSet that was created while no replica answered."""
     WORKLOAD = "Workload"
     """A Workload without an owner that is known here."""
 
@@ -73,6 +75,11 @@ def placed_unit(key: str) -> Unit:
 def missed_unit(key: str) -> Unit:
     """The unit of a pod that may have missed the webhook."""
     return Unit(UnitKind.MISSED, PODS, key)
+
+
+def owner_unit(kind: Resource, key: str) -> Unit:
+    """The unit of an owner whose pods are queued, and which may have missed the webhook."""
+    return Unit(UnitKind.OWNER, kind, key)
 
 
 def of_pod(pod: Document) -> Unit:

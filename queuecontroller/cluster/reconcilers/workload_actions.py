@@ -3,6 +3,7 @@ book accordingly."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -298,6 +299,11 @@ class WorkloadActions:
         )
         page = await self._client.list_page(kind, parameters, namespace)
         return b'"items":[]' not in page.replace(b" ", b"")
+
+    async def list_some(self, kind: Resource, namespace: str, selector: str, limit: int) -> Any:
+        """Return the first objects with such labels, as the list that the API server answers."""
+        parameters = (("labelSelector", selector), ("limit", str(limit)))
+        return json.loads(await self._client.list_page(kind, parameters, namespace))
 
     # -- jobs and pods in the API -----------------------------------------------------------------
 

@@ -32,6 +32,7 @@ from queuecontroller.gpushares.extender.pod_groups import KINDS as GROUP_KINDS
 from queuecontroller.kueueapi.crds import Webhook, validation
 from queuecontroller.kueueapi.table import ALPHA_KINDS, GROUP, KINDS
 from sluicecommon.kubernetes.resources import (
+    DEPLOYMENTS,
     NODES,
     PODS,
     REPLICA_SETS,
@@ -56,6 +57,7 @@ def cluster_rules() -> list[Rule]:
     for kind in OBJECTS:
         watched.setdefault(kind.group, []).append(kind.plural)
     rules = [_rule(group, plurals, "list", "watch") for group, plurals in watched.items()]
+    serving = [DEPLOYMENTS.plural, STATEFUL_SETS.plural]
     with_status = (CLUSTER_QUEUES, LOCAL_QUEUES, COHORTS)
     kept = (CLUSTER_QUEUES, FLAVORS, CHECKS, TOPOLOGIES)
     rules += [
@@ -79,10 +81,12 @@ def cluster_rules() -> list[Rule]:
         _rule("autoscaling.x-k8s.io", ["provisioningrequests/finalizers"], "update"),
         _rule("", ["podtemplates"], "get", "create", "patch", "delete"),
         _rule(RUNTIMES[0].group, [one.plural for one in RUNTIMES], "list", "watch"),
-        _rule(SETS.group, [SETS.plural], "get", "list", "watch"),
-        _rule(STATEFUL_SETS.group, [STATEFUL_SETS.plural], "list", "watch"),
-        # The Deployment of a pod is the owner of its ReplicaSet.
-        _rule(REPLICA_SETS.group, [REPLICA_SETS.plural], "get"),
+        # Pod templates that no webhook has completed are; no other writer would do it.
+        _rule(SETS.group, [SETS.plural], "get", "list", "watch", "patch"),
+        _rule(STATEFUL_SETS.group, serving, "list", "watch", "patch"),
+        # The Deployment of a pod is the owner of its ReplicaSet. One whose pods nobody counts is
+        # deleted with them: it would make them again.
+        _rule(REPLICA_SETS.group, [REPLICA_SETS.plural], "get", "delete"),
         _rule("", [PODS.plural], "get", "list", "watch", "patch", "delete"),
         # The reason of a deletion is written into the pod's condition.
         _rule("", [f"{PODS.plural}/status"], "patch"),

@@ -42,3 +42,18 @@ def test_no_right_is_for_everything() -> None:
             assert "*" not in rule[field]
         assert "secrets" not in rule["resources"]
         assert "deletecollection" not in rule["verbs"]
+
+
+def test_rights_to_owners_of_pods_are_for_templates_that_missed_the_webhook() -> None:
+    """Templates are completed, and the ReplicaSet of a former one goes; nothing is created, and no Deployment is deleted."""
+    found: dict[str, set[str]] = {}
+    for rule in cluster_rules():
+        for resource in rule["resources"]:
+            if {"apps", "leaderworkerset.x-k8s.io"} & set(rule["apiGroups"]):
+                found.setdefault(resource, set()).update(rule["verbs"])
+    assert found == {
+        "deployments": {"list", "watch", "patch"},
+        "statefulsets": {"list", "watch", "patch"},
+        "replicasets": {"get", "delete"},
+        "leaderworkersets": {"get", "list", "watch", "patch"},
+    }

@@ -53,6 +53,7 @@ from nodeagent.shell.gpus.readings import Gpus
 from nodeagent.shell.pods.deviceplugin.on_demand import OnDemand
 from nodeagent.shell.pods.deviceplugin.served_resource import ServedResource
 from nodeagent.shell.pods.deviceplugin.starting import RECORDS_DEADLINE_S, KubeletFigures, Starting
+from nodeagent.shell.pods.deviceplugin.undisturbed import UndisturbedRecords
 from nodeagent.shell.pods.pod_grants import PendingCalls, PodGrants
 from nodeagent.units import NS_PER_S, GpuUuid, GrantId, PodUid
 from sluicecommon.background import BackgroundTasks
@@ -62,8 +63,12 @@ log = logging.getLogger(__name__)
 LONGEST_NAME = 512
 """Kubernetes allows 63, 253 and 63 characters; another client of the socket may send any."""
 
-ALLOCATE_DEADLINE_S: Final = 1.0
-"""The kubelet has none, and admits no other pod meanwhile."""
+ALLOCATE_DEADLINE_S: Final = 10.0
+"""The kubelet has none. It rejects the pod for good after this one, and a busy disk may need
+seconds for a sync; it admits no other pod meanwhile, and is unhealthy after two minutes."""
+ALLOCATE_AGAIN_S: Final = 1.0
+"""The same after an answer that was not written in time, until one is: a disk that hangs does not
+hold the kubelet up for so long for each of many pods."""
 GONE_LOOK_S: Final = 1.0
 """Interval of reconciling while a pod has ended and its devices are not released. Seconds."""
 GONE_S: Final = 120.0
@@ -159,7 +164,7 @@ class DevicePluginManager:
         self._gpus = gpus
         self._clock = clock
         self._ledger = ledger
-        self._records = sources.records
+        self._records = UndisturbedRecords(sources.records)
         self._cgroups = sources.cgroups
         self._cdi = grants.cdi
         self._files_of = files_of
@@ -184,10 +189,11 @@ class DevicePluginManager:
         """Reason why an existing device is not offered."""
         self._allocating: list[frozenset[GpuUuid]] = []
         """GPUs of allocations that are being written to the ledger."""
+        self._writes_in_time = True
         self._unshared = ""
         """Reason why the shared CDI specification is not written; empty if it is."""
         self.starting = Starting(
-            sources.records, sources.pods, sources.limits, self.figures, clock, self._background
+            self._records, sources.pods, sources.limits, self.figures, clock, self._background
         )
         self.tape: Tape[kb.Event] = Tape(self.book.memory)
         self._drive: Drive[kb.Event, kb.Instruction] = Drive(
@@ -307,6 +313,12 @@ class DevicePluginManager:
     async def allocate(
         self, resource: str, requests: Sequence[Sequence[str]]
     ) -> list[ContainerAnswer]:
+        with self._records.answering():
+            return await self._allocate(resource, requests)
+
+    async def _allocate(
+        self, resource: str, requests: Sequence[Sequence[str]]
+    ) -> list[ContainerAnswer]:
         known: dict[GpuUuid, list[range]] = {}
         for one in self.served_resources[resource].shown:
             if not self._gpus.withheld(one.gpu) and self._may_offer(one.gpu):
@@ -328,13 +340,15 @@ class DevicePluginManager:
         gpus = frozenset(slot.gpu for row in rows for slot in map(parse_slot, row.device_ids))
         self._allocating.append(gpus)
         written = False
+        deadline_s = ALLOCATE_DEADLINE_S if self._writes_in_time else ALLOCATE_AGAIN_S
         try:
-            async with asyncio.timeout(ALLOCATE_DEADLINE_S):
+            async with asyncio.timeout(deadline_s):
                 await self._ledger.commit(rows)
-            written = True
+            written = self._writes_in_time = True
         except TimeoutError:
+            self._writes_in_time = False
             raise TimeoutError(
-                f"the ledger was not written within {ALLOCATE_DEADLINE_S:g} s: is the disk of the"
+                f"the ledger was not written within {deadline_s:g} s: is the disk of the"
                 " daemon's state_dir full or failing?"
             ) from None
         except LedgerLost as error:

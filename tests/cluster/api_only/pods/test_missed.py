@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -68,9 +69,11 @@ def pod(name: str, **head: Any) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}}  # fmt: skip
 
 
-def serving(kind: str, name: str, replicas: int) -> dict[str, Any]:
-    """A Deployment, StatefulSet or ReplicaSet of the queue."""
+def serving(kind: str, name: str, replicas: int, passes_on: bool = True) -> dict[str, Any]:
+    """A Deployment, StatefulSet or ReplicaSet of the queue. `passes_on`: its pod template names the queue, too."""
     template = pod("none", labels={"app": name})
+    if not passes_on:
+        del template["metadata"]["labels"][QUEUE]
     return {
         "apiVersion": "apps/v1",
         "kind": kind,
@@ -97,7 +100,11 @@ EVERY = (
     (f"{APPS}/deployments", serving("Deployment", "deployed", 2)),
     (f"{APPS}/statefulsets", serving("StatefulSet", "stateful", 2)),
     (f"{APPS}/replicasets", serving("ReplicaSet", "replicated", 2)),
+    (f"{APPS}/deployments", serving("Deployment", "owned-deployed", 2, False)),
+    (f"{APPS}/statefulsets", serving("StatefulSet", "owned-stateful", 2, False)),
 )
+OWNERS = ("stateful", "owned-deployed", "owned-stateful")
+"""Their pods have nothing of what the webhook would have given them."""
 
 
 def started(plane: ControlPlane) -> list[str]:
@@ -191,11 +198,8 @@ def test_what_was_let_through_is_ended_or_taken_in_when_a_replica_is_back(
     plane, replica = ignoring
     replica.end(signal.SIGKILL)
     for path, document in EVERY:
-        if (
-            document["kind"] != "StatefulSet"
-        ):  # Its template lacks its group: docs/queue/kueue-api.md
-            assert create(plane, path, document) == ""
-    until("they could run", lambda: len(uncounted(plane)) >= 8, DEADLINE_S)
+        assert create(plane, path, document) == ""
+    until("they could run", lambda: len(uncounted(plane)) >= 12, DEADLINE_S)
     replica.start()
     until("none is left that is not counted", lambda: not uncounted(plane), DEADLINE_S)
     until("the job waits", lambda: suspended(plane, "a-job"), DEADLINE_S)
@@ -205,11 +209,21 @@ def test_what_was_let_through_is_ended_or_taken_in_when_a_replica_is_back(
         return {
             one["involvedObject"]["name"]
             for one in events
-            if one["reason"] == "Stopped" and "is not counted" in one["message"]
+            if one["reason"] == "Stopped" and "not counted" in one["message"]
         }
 
-    until("they say why", lambda: {"bare", "pg-1", "pg-2"} <= ended(), DEADLINE_S)
-    until("its controllers' pods are made again, and gated", lambda: len(held(plane)) >= 4, DEADLINE_S)  # fmt: skip
+    until("they say why", lambda: {"bare", "pg-1", "pg-2", *OWNERS} <= ended(), DEADLINE_S)
+
+    def all_are_made_again() -> bool:
+        of_each = Counter(one.rpartition("-")[0] for one in held(plane))
+        deployed = of_each["replicated"], sum(of_each[one] for one in of_each if one.startswith("owned-deployed"))  # fmt: skip
+        return deployed == (2, 2) and all(of_each[one] for one in OWNERS if "stateful" in one)
+
+    until("its controllers' pods are made again, and gated", all_are_made_again, DEADLINE_S)
+    templates = [plane.api.get(f"{APPS}/deployments/owned-deployed"), *(plane.api.get(f"{APPS}/statefulsets/{one}") for one in OWNERS if "stateful" in one)]  # fmt: skip
+    assert [one["spec"]["template"]["metadata"]["labels"].get(QUEUE) for one in templates] == [
+        "lq"
+    ] * 3
     assert uncounted(plane) == []
 
 

@@ -43,6 +43,26 @@ def pod(name: str, namespace: str, **labels: str) -> dict[str, Any]:
     }
 
 
+def serving(kind: str, name: str, owner: str = "", **labels: str) -> dict[str, Any]:
+    """A Deployment, StatefulSet or ReplicaSet whose pods name no queue."""
+    head: dict[str, Any] = {"name": name, "namespace": "default", "labels": labels}
+    if owner:
+        made_by = {"apiVersion": "apps/v1", "kind": owner, "name": "x", "uid": "u-x"}
+        head["ownerReferences"] = [{**made_by, "controller": True}]
+    spec = {**pod(name, "default")["spec"], "nodeName": ""}
+    template = {"metadata": {"labels": {"app": name}}, "spec": spec}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": kind,
+        "metadata": head,
+        "spec": {
+            "selector": {"matchLabels": {"app": name}},
+            "template": template,
+            **({"serviceName": name} if kind == "StatefulSet" else {}),
+        },
+    }
+
+
 def placeholder(name: str, **spec: Any) -> dict[str, Any]:
     """A pod as the controller creates it for a new node."""
     capacity = NodeCapacity((), {"group": "a"}, (Taint("gpu", "x", "NoSchedule"),))
@@ -66,6 +86,13 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
                 for name, labels in (("plain", {}), ("queued", OURS))
             ),
             placeholder("stored"),
+            *(
+                serving(kind, name, **labels)
+                for kind in ("Deployment", "StatefulSet")
+                for name, labels in (("plain", {}), ("queued", OURS))
+            ),
+            serving("ReplicaSet", "alone"),
+            serving("ReplicaSet", "former", "Deployment"),
             {**job("plain", "", suspend=True), "metadata": {"name": "plain", "namespace": "kube-system"}},
         )  # fmt: skip
         until("the policies are in force", lambda: bool(refused(made, *LABELLED_NODE)), 60)
@@ -121,6 +148,8 @@ def elsewhere(**service: Any) -> dict[str, Any]:
 HANDED_ON = {"spec": {"conversion": {"strategy": "Webhook", "webhook": {"conversionReviewVersions": ["v1"], "clientConfig": {**STRANGE["clientConfig"], "service": None}}}}}  # fmt: skip
 PHASE = {"status": {"phase": "Failed"}}
 IMAGE = {"spec": {"containers": [{"name": "main", "image": "strange"}]}}
+APPS = "/apis/apps/v1/namespaces/default"
+QUEUED_PODS = {"spec": {"template": {"metadata": {"labels": OURS, "annotations": {"x": "y"}}}}}
 
 
 @pytest.mark.parametrize(
@@ -146,6 +175,10 @@ IMAGE = {"spec": {"containers": [{"name": "main", "image": "strange"}]}}
         (f"{SYSTEM}/plain", {"metadata": {"labels": OURS}}, "in no queue"),
         (f"{SYSTEM}/plain", {"metadata": {"finalizers": ["a.b/c"]}}, "in no queue"),
         (SYSTEM_JOB, {"spec": {"suspend": False}}, "in no queue"),
+        (f"{APPS}/deployments/plain", QUEUED_PODS, "that is in no queue"),
+        (f"{APPS}/statefulsets/plain", QUEUED_PODS, "that is in no queue"),
+        (f"{APPS}/deployments/queued", {"spec": {"template": IMAGE}}, "but labels and annotations"),
+        (f"{APPS}/statefulsets/queued", {"spec": {"replicas": 0}}, "but labels and annotations"),
     ],
 )  # fmt: skip
 def test_what_the_token_may_not_change(
@@ -172,6 +205,8 @@ def test_what_the_controller_writes_is_not_refused(plane: ControlPlane) -> None:
         (f"{POD}/status", {"status": {"conditions": [condition]}}),
         (f"{SYSTEM}/plain", {"metadata": {"annotations": {"sluice.dev/tried": "x"}}}),
         (f"{SYSTEM}/queued", {"metadata": {"finalizers": ["kueue.x-k8s.io/managed"]}}),
+        (f"{APPS}/deployments/queued", QUEUED_PODS),
+        (f"{APPS}/statefulsets/queued", QUEUED_PODS),
     ):
         assert refused(plane, path, patch) == "", (path, patch)
 
@@ -180,6 +215,9 @@ def test_what_the_token_may_not_delete_or_create(plane: ControlPlane) -> None:
     assert "in no queue" in tried(plane, "DELETE", f"{SYSTEM}/plain")
     assert "in no queue" in tried(plane, "DELETE", SYSTEM_JOB)
     assert tried(plane, "DELETE", f"{SYSTEM}/queued") == ""
+    assert "no ReplicaSet but" in tried(plane, "DELETE", f"{APPS}/replicasets/alone")
+    assert tried(plane, "DELETE", f"{APPS}/replicasets/former") == ""
+    assert "cannot delete" in tried(plane, "DELETE", f"{APPS}/deployments/queued")
     strange = {"metadata": {"name": "v1.strange.example"}}
     for path, document in (
         (JOBS, mutating(WEBHOOK.client, NAMESPACE)),

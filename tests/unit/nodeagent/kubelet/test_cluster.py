@@ -302,6 +302,45 @@ def test_the_plugin_serves_until_pods_that_are_bound_already_are_admitted() -> N
     scene(play)
 
 
+def test_a_status_of_the_kubelet_while_the_plugin_stops_lets_no_pod_in() -> None:
+    """The devices are still served, so each status of it has them again. A pod that is bound then would be rejected once they are not."""
+    full = {"capacity": {"nvidia.com/gpu": "20"}, "allocatable": {"nvidia.com/gpu": "20"}}
+
+    async def play(api: ApiServer, it: Cluster) -> None:
+        def put_status() -> None:
+            api.put(NODES, {"metadata": {"name": "n1", "uid": "u-n1"}, "status": full})
+
+        def free() -> str:
+            return str(api.get(NODES, "n1")["status"]["allocatable"]["nvidia.com/gpu"])
+
+        put_status()
+        await until(lambda: it.offers(["nvidia.com/gpu"]))
+        stopping = NodeDecommission(it, lambda: ["nvidia.com/gpu"], 0.6)
+        closing = asyncio.create_task(stopping.close())
+        await until(lambda: free() == "0" and not it.offers(["nvidia.com/gpu"]))
+        put_status()
+        again_s = time.monotonic()
+        await closing
+        assert free() == "0"
+        assert time.monotonic() - again_s >= 0.6, "who was bound meanwhile is admitted"
+        await it.close()
+        put_status()
+        await stopping.last.close()
+        assert free() == "0", "the kubelet's last status before the devices went"
+
+    scene(play)
+
+
+def test_nothing_is_withdrawn_at_the_end_that_was_not_before() -> None:
+    async def play(api: ApiServer, it: Cluster) -> None:
+        stopping = NodeDecommission(it, list, 0)
+        await stopping.close()
+        await stopping.last.close()
+        assert api.requests == []
+
+    scene(play, start=False)
+
+
 def test_what_is_counted_can_be_taken_away_everywhere() -> None:
     async def play(api: ApiServer, it: Cluster) -> None:
         full = {"capacity": {"a/b": "1", "cpu": "2"}, "allocatable": {"a/b": "1", "cpu": "2"}}
