@@ -8,7 +8,7 @@ only, with workers. Its report is a section of ours. It begins as soon as Kubern
 
 `--two-nodes` as the first argument runs what needs two nodes instead (`make test-nodes`).
 
-`--go-only` as the one argument builds Kubernetes and containerd, which takes longest, and runs nothing.
+`--go-only` as the one argument builds Kubernetes, containerd and Kueue, which takes longest, and runs nothing.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ GARBAGE = {"GOGC": "400"}
 Part = tuple[str, Callable[[], object]]
 """A name for the log, and what builds it."""
 CONTAINERD: Part = ("containerd", build.containerd)
+KUEUE: Part = ("Kueue", build.kueue)
+"""For a few tests, which build it if it is not there."""
 GO_ONLY = "--go-only"
 ON_TWO_NODES = "--two-nodes"
 SLOWEST = ("--durations=15", "--durations-min=5")
@@ -50,7 +52,7 @@ SLOWEST = ("--durations=15", "--durations-min=5")
 
 def main(arguments: list[str]) -> int:
     if arguments == [GO_ONLY]:
-        make_all([*kubernetes(), CONTAINERD])
+        make_all([*kubernetes(), CONTAINERD, KUEUE])
         return 0
     os.environ.update(GARBAGE)
     make_all(kubernetes())
