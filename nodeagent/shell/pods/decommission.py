@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection
 from typing import Final, Protocol
 
 from nodeagent.core.kubelet.pod_documents import PodFacts
+from sluicecommon.logs import error_text
 
 log = logging.getLogger(__name__)
 
@@ -74,8 +75,8 @@ class NodeDecommission:
         try:
             async with asyncio.timeout(DEADLINE_S):
                 return await self._node.withdraw(names)
-        except TimeoutError:
-            return "no answer in time"
+        except TimeoutError as error:
+            return error_text(error)
 
     def _not_admitted(self, names: Collection[str]) -> list[str]:
         """Return the pods that are bound to the node and have not been allocated their devices."""
