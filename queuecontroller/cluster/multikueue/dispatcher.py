@@ -17,6 +17,7 @@ from queuecontroller.cluster.admissionchecks.states import (
     state_of,
 )
 from queuecontroller.cluster.admissionchecks.status_writer import CheckStatusWriter
+from queuecontroller.cluster.admissionchecks.stored import AnswersStored, Stored
 from queuecontroller.cluster.cache.job_context import KINDS
 from queuecontroller.cluster.cache.kinds import CHECKS, CLUSTER_QUEUES, WORKLOADS
 from queuecontroller.cluster.cache.kinds import MULTIKUEUE_CLUSTERS as CLUSTERS
@@ -69,23 +70,21 @@ class MultiKueue:
         client: ApiClient,
         may_write: Callable[[], bool],
         recorder: EventRecorder,
-        stored: Callable[[Document, Document], None],
+        stored: Stored,
         settings: MultiKueueSettings,
         namespace: str,
     ) -> None:
-        """`stored` is called after each write of a Workload, with it as it was and as it is now;
-        `namespace` has the Secrets with the workers' kubeconfigs."""
+        """`namespace` has the Secrets with the workers' kubeconfigs."""
         self._shell = shell
-        self._mirror = mirror
         self._cache = mirror.cache
         self._client = client
         self._may_write = may_write
         self._recorder = recorder
-        self._workload_stored = stored
         self._settings = settings
-        self._status_writer = CheckStatusWriter(
-            client, mirror.cache, recorder, shell.now_ns, self._stored
+        told = AnswersStored(
+            shell, mirror, stored, lambda key: self.work_queue.add((WORKLOADS, key))
         )
+        self._status_writer = CheckStatusWriter(client, mirror.cache, recorder, shell.now_ns, told)
         self.clusters = Clusters(
             client, mirror.cache, self._status_writer, settings, namespace, self._link
         )
@@ -329,15 +328,6 @@ class MultiKueue:
                 "finished",
                 lambda book, now_ns: book.workloads.finish(mine, reason, message, now_ns),
             )
-
-    def _stored(self, before: Document, found: Document, is_news: bool) -> None:
-        key = key_of(found)
-        if is_news:
-            self._shell.step(
-                "checked", lambda book, now_ns: self._mirror.workload(key, found, now_ns)
-            )
-        self._workload_stored(before, found)
-        self.work_queue.add((WORKLOADS, key))
 
     def _count_dispatched(self, name: str, workload: Document) -> None:
         self._figures.dispatched.add(_queue_of(workload), name)
