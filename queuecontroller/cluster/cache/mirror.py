@@ -375,6 +375,8 @@ class Mirror:
             record = replace(record, attempt=known.attempt)
             self.book.workloads.forget(key, now_ns)
         self.book.workloads.restore(record, now_ns)
+        # A check may ask for a retry in what was stored while a decision was written.
+        self.book.workloads.look([key], now_ns)
         self.book.journal.touch_workload(key)
 
     def take_over_again(self, key: WorkloadKey, now_ns: int, not_before_ns: int = 0) -> None:

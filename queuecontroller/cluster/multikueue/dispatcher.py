@@ -93,6 +93,8 @@ class MultiKueue:
         """Key of the Workload of each job that is dispatched."""
         self._nominated_at_s: dict[str, float] = {}
         """When workers were last nominated, by the Workload's key."""
+        self._chosen: dict[str, str] = {}
+        """The worker that is to get each Workload's job."""
 
     def _link(self, name: str, client: ApiClient) -> WorkerLink:
         return WorkerLink(
@@ -130,6 +132,7 @@ class MultiKueue:
     def workload_changed(self, key: str, document: Document | None) -> None:
         if document is None:
             self._nominated_at_s.pop(key, None)
+            self._chosen.pop(key, None)
             if self.clusters.links:
                 self.work_queue.add((WORKLOADS, key))
         elif self._check_of(document):
@@ -223,7 +226,16 @@ class MultiKueue:
         )
         since_s = monotonic() - self._nominated_at_s.get(key, monotonic())
         job = self._job_of(workload) if workload is not None else None
-        return Facts(workload, job, check, workers, configured, since_s, others_ready)
+        chosen = self._chosen.get(key, "")
+        return Facts(workload, job, check, workers, configured, since_s, others_ready, chosen)
+
+    def _decide(self, key: str) -> tuple[Facts, Decision]:
+        facts = self._facts(key)
+        decision = decide(facts, self._settings)
+        for name, want in decision.want.items():
+            if want is Want.JOB:
+                self._chosen[key] = name
+        return facts, decision
 
     def _job_of(self, workload: Document) -> Document | None:
         kind, owner = kind_of_job(workload), job_owner(workload)
@@ -237,8 +249,8 @@ class MultiKueue:
         return found if same else None
 
     def _wanted(self, name: str, key: str) -> tuple[Want | None, Document | None, Document | None]:
-        facts = self._facts(key)
-        return decide(facts, self._settings).want.get(name), facts.workload, facts.job
+        facts, decision = self._decide(key)
+        return decision.want.get(name), facts.workload, facts.job
 
     # -- one object -------------------------------------------------------------------------------
 
@@ -257,8 +269,7 @@ class MultiKueue:
             await self._dispatch(key)
 
     async def _dispatch(self, key: str) -> None:
-        facts = self._facts(key)
-        decision = decide(facts, self._settings)
+        facts, decision = self._decide(key)
         for name in decision.want:
             link = self.clusters.links.get(name)
             if link is not None:

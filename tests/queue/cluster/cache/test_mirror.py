@@ -203,3 +203,24 @@ def test_one_that_leads_to_a_defect_of_the_reader_is_said_and_ends_nobody(
     assert odd not in made.book.workloads.records
     assert KEY in made.book.workloads.records
     assert "please report it" in caplog.text
+
+
+def test_a_retry_that_was_stored_while_a_decision_was_written_evicts() -> None:
+    """The refused decision is undone by taking the Workload over as it is stored: nothing else
+    would tell that its check has asked for a retry, and it would keep its quota for ever."""
+    made = mirror()
+    admission = {"clusterQueue": "cq", "podSetAssignments": [{"name": "main", "count": 2, "flavors": {}, "resourceUsage": {}}]}  # fmt: skip
+    check = {"name": "elsewhere", "state": "Ready", "message": "", "lastTransitionTime": AT}
+
+    def stored(state: str, version: str) -> dict[str, Any]:
+        found = document("1", 1, reserved=True)
+        found["metadata"]["resourceVersion"] = version
+        found["status"] |= {"admission": admission, "admissionChecks": [{**check, "state": state}]}
+        return found
+
+    made.workload(KEY, stored("Ready", "1"), 1)
+    made.cache.take(WORKLOADS, stored("Retry", "2"))
+    made.take_over_again(KEY, 2)
+    evicted = made.book.workloads.records[KEY].workload.condition("Evicted")
+    assert evicted is not None
+    assert (evicted.status, evicted.reason) == (True, "AdmissionCheck")
