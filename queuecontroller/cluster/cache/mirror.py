@@ -211,9 +211,11 @@ class Mirror:
             self._go_on(WorkloadKey(key), now_ns)
 
     def _go_on(self, key: WorkloadKey, now_ns: int) -> None:
-        """Evict or admit a Workload that was taken over, if what is stored says so: a check may have
-        been answered while a decision was written, or before an earlier leader ended. Nothing else
-        would tell."""
+        """Evict or admit a Workload that was taken over, if what is stored says so.
+
+        A check may have been answered while a decision was written, or before an earlier leader
+        ended, and nothing else would tell.
+        """
         workloads = self.book.workloads
         workloads.look([key], now_ns)
         record = workloads.records.get(key)

@@ -176,7 +176,7 @@ class Fleet:
 
 
 def timed(call: Callable[[], T]) -> tuple[T, float]:
-    """What the call returns, and the milliseconds it took."""
+    """Return what the call returns, and the milliseconds it took."""
     begin = time.process_time_ns()
     found = call()
     return found, (time.process_time_ns() - begin) / 1e6
