@@ -1,7 +1,9 @@
-"""The format of log lines: one line per record, so that log readers can parse them."""
+"""The format of log lines: one line per record, so that log readers can parse them; and the text
+of an error in them."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 
@@ -17,3 +19,10 @@ class LineFormat(logging.Formatter):
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
         return line
+
+
+def error_text(error: BaseException) -> str:
+    """The error in words, also where it has no text of its own, as that of `asyncio.timeout`."""
+    if isinstance(error, TimeoutError | asyncio.TimeoutError):
+        return "no answer in time"
+    return str(error) or type(error).__name__

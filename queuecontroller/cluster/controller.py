@@ -91,6 +91,7 @@ from sluicecommon.kubernetes.resources import (
     RUNTIME_CLASSES,
     Resource,
 )
+from sluicecommon.logs import error_text
 
 log = logging.getLogger(__name__)
 SERVED_S: Final = 30.0
@@ -459,7 +460,7 @@ class Controller:
                 async with asyncio.timeout(self._plan.lease_s / 3):
                     await self._holder.step()
             except (ApiAway, TimeoutError) as error:
-                log.warning("lease %s: %s", LEASE, str(error) or "timed out")
+                log.warning("lease %s: %s", LEASE, error_text(error))
             except ApiRefused as refused:
                 if not refused.conflict:
                     self._trouble = f"lease {LEASE}: {refused}"

@@ -18,6 +18,7 @@ import aiohttp
 from sluicecommon.kubernetes.credentials import Credentials, NoAccess
 from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
 from sluicecommon.kubernetes.resources import Resource
+from sluicecommon.logs import error_text
 
 DEADLINE_S: Final = 30.0
 LARGEST_ANSWER_BYTES: Final = 512 << 20
@@ -290,9 +291,3 @@ def _seconds(text: str | None) -> float | None:
     return (
         min(float(text), 300.0) if text is not None and text.isascii() and text.isdigit() else None
     )
-
-
-def error_text(error: BaseException) -> str:
-    if isinstance(error, TimeoutError | asyncio.TimeoutError):
-        return "no answer in time"
-    return str(error) or type(error).__name__

@@ -9,7 +9,7 @@ import argparse
 import sys
 
 from tests.bench import dra, ebpf, hooks, kubelet, scrape, shapes, shares, together, turns
-from tests.bench.cluster import admissions, scheduling
+from tests.bench.cluster import admissions, dispatch, scheduling
 from tests.bench.entries import Entry, table, write
 from tests.bench.queueing import (
     consolidation,
@@ -50,13 +50,17 @@ PARTS = (
     "cluster",
     "extender",
 )
+ASKED_FOR = ("multikueue",)
+"""Parts of their own, because they take minutes and three control planes: only with `--only`."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer rounds, no 100 ms kernels")
     parser.add_argument(
-        "--only", choices=PARTS, help="one part; build/bench.json then holds that part alone"
+        "--only",
+        choices=(*PARTS, *ASKED_FOR),
+        help="one part; build/bench.json then holds that part alone",
     )
     options = parser.parse_args()
     wanted = (options.only,) if options.only else PARTS
@@ -106,6 +110,8 @@ def main() -> int:
         entries += admissions.run(options.quick)
     if "extender" in wanted:
         entries += scheduling.run(options.quick)
+    if "multikueue" in wanted:
+        entries += dispatch.run(options.quick)
     print("\n" + table(entries))
     write(BUILD / "bench.json", entries)
     return 0

@@ -39,6 +39,7 @@ from nodeagent.ports.kubelet import (
     RetryLater,
 )
 from nodeagent.ports.ledger import LedgerFull, LedgerLost
+from sluicecommon.logs import error_text
 
 log = logging.getLogger(__name__)
 
@@ -237,7 +238,7 @@ def _refusing(name: str, behaviour: Callable[[Any], Awaitable[Any]]) -> Any:
             return await behaviour(request)
         except tuple(_STATUS) as error:
             code = next(code for kind, code in _STATUS.items() if isinstance(error, kind))
-            text = str(error) or "timed out"
+            text = error_text(error)
             log.info("kubelet: %s refused: %s", name, text)
             await context.abort(code, text)
 

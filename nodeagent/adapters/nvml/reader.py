@@ -18,6 +18,7 @@ from nodeagent.adapters.nvml.wire import decode
 from nodeagent.ports.clock import Clock
 from nodeagent.ports.gpus import NodeReading
 from nodeagent.units import NS_PER_S
+from sluicecommon.logs import error_text
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +83,7 @@ class ChildNvml:
         except TimeoutError:
             return await self._fail(f"timed out after {deadline_s:g} s")
         except (OSError, ValueError, TypeError, KeyError, EOFError) as error:
-            return await self._fail(f"reader ended: {str(error) or type(error).__name__}")
+            return await self._fail(f"reader ended: {error_text(error)}")
         # A driver that was replaced needs a process that maps the new library.
         if reading.error is not None:
             return await self._fail(reading.error)

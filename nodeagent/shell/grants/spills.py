@@ -37,6 +37,7 @@ from nodeagent.shell.grants.spill_bounds import HostBounds
 from nodeagent.shell.journal import Journal
 from nodeagent.units import Bytes, GrantId
 from sluicecommon.background import BackgroundTasks
+from sluicecommon.logs import error_text
 
 log = logging.getLogger(__name__)
 
@@ -164,7 +165,7 @@ class SpillManager:
                 states = await self._settled(processes)
                 await self._bring_in(states)
         except (CheckpointFailed, TimeoutError) as error:
-            return f"; and it could not be undone, end its processes: {str(error) or 'no answer'}"
+            return f"; and it could not be undone, end its processes: {error_text(error)}"
         failed = _in(states, CheckpointState.FAILED)
         if failed:
             return f"; process {failed[0].pid} cannot be restored, end it"
@@ -233,7 +234,7 @@ class SpillManager:
                     CheckpointStep.CHECKPOINT, locked, self._settings.copy_timeout_s
                 )
         except (CheckpointFailed, TimeoutError) as error:
-            log.error("a failed restore cannot be undone: %s", str(error) or "no answer in time")
+            log.error("a failed restore cannot be undone: %s", error_text(error))
             return False
         return True
 
@@ -263,7 +264,7 @@ class SpillManager:
             async with asyncio.timeout(self._settings.total_timeout_s):
                 states = await self._states(self._processes(grant))
         except (CheckpointFailed, TimeoutError) as error:
-            log.warning("grant %s: %s", grant, str(error) or "no answer in time")
+            log.warning("grant %s: %s", grant, error_text(error))
             return
         if not _in(states, CheckpointState.RUNNING) and not _in(states, CheckpointState.LOCKED):
             return
@@ -373,7 +374,7 @@ class SpillManager:
             async with asyncio.timeout(DOCTOR_S):
                 lacks = await self._lacks()
         except (CheckpointFailed, TimeoutError) as error:
-            lacks = f"this cannot be determined: {str(error) or 'the driver does not answer'}"
+            lacks = f"this cannot be determined: {error_text(error)}"
         if lacks:
             return Finding(
                 topic,

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Coroutine
 from typing import Any, Final, Protocol
 
 from nodeagent.core.kubelet.pod_documents import PodFacts
+from sluicecommon.logs import error_text
 
 log = logging.getLogger(__name__)
 
@@ -47,8 +48,8 @@ async def _in_time(call: Coroutine[Any, Any, str]) -> str:
     try:
         async with asyncio.timeout(DEADLINE_S):
             return await call
-    except TimeoutError:
-        return "no answer in time"
+    except TimeoutError as error:
+        return error_text(error)
 
 
 class LastWithdrawal:

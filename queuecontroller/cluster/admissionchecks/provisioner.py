@@ -20,6 +20,7 @@ from queuecontroller.cluster.admissionchecks.states import (
     checks_of,
 )
 from queuecontroller.cluster.admissionchecks.status_writer import CheckStatusWriter
+from queuecontroller.cluster.admissionchecks.stored import AnswersStored, Stored
 from queuecontroller.cluster.cache.kinds import CHECKS, FLAVORS, WORKLOADS, of_kueue
 from queuecontroller.cluster.cache.mirror import Mirror
 from queuecontroller.cluster.cache.objects import (
@@ -62,20 +63,17 @@ class Provisioner:
         may_write: Callable[[], bool],
         recorder: EventRecorder,
         is_followed: Callable[[Resource], bool],
-        stored: Callable[[Document, Document], None],
+        stored: Stored,
     ) -> None:
-        """`is_followed` returns True if all objects of a kind are in the cache; `stored` is called
-        after each write of a Workload, with it as it was and as it is now."""
-        self._shell = shell
-        self._mirror = mirror
+        """`is_followed` returns True if all objects of a kind are in the cache."""
         self._cache = mirror.cache
         self._client = client
         self._may_write = may_write
         self._is_followed = is_followed
-        self._workload_stored = stored
-        self._status_writer = CheckStatusWriter(
-            client, mirror.cache, recorder, shell.now_ns, self._stored
+        told = AnswersStored(
+            shell, mirror, stored, lambda key: self.work_queue.add((WORKLOADS, key))
         )
+        self._status_writer = CheckStatusWriter(client, mirror.cache, recorder, shell.now_ns, told)
         self.work_queue: WorkQueue[WorkItem] = WorkQueue("check of", self._reconcile, WIDTH)
         self._owned: dict[str, dict[str, None]] = {}
         """Keys of each Workload's requests."""
@@ -126,15 +124,6 @@ class Provisioner:
                 self._owner[key] = owner
                 self._owned.setdefault(owner, {})[key] = None
         return owner
-
-    def _stored(self, before: Document, found: Document, is_news: bool) -> None:
-        key = key_of(found)
-        if is_news:
-            self._shell.step(
-                "checked", lambda book, now_ns: self._mirror.workload(key, found, now_ns)
-            )
-        self._workload_stored(before, found)
-        self.work_queue.add((WORKLOADS, key))
 
     def _is_asked(self, workload: Document) -> bool:
         return bool(check_by(self._cache, CONTROLLER, workload))

@@ -147,9 +147,11 @@ class Mirror:
         self.book.apply(read, False, now_ns)
         self._put_devices()
         for document in self.cache.all_of(WORKLOADS):
-            self.workload(key_of(document), document, now_ns)
+            self._put(key_of(document), document, now_ns)
         self._restore_usage()
         self.book.workloads.resume(now_ns)
+        for key in list(self.book.workloads.records):
+            self._go_on(key, now_ns)
 
     def _restore_usage(self) -> None:
         """Restore the recorded usage of LocalQueues from their status, where an earlier leader has
@@ -205,6 +207,23 @@ class Mirror:
     # -- workloads --------------------------------------------------------------------------------
 
     def workload(self, key: str, document: Document | None, now_ns: int) -> None:
+        if self._put(key, document, now_ns):
+            self._go_on(WorkloadKey(key), now_ns)
+
+    def _go_on(self, key: WorkloadKey, now_ns: int) -> None:
+        """Evict or admit a Workload that was taken over, if what is stored says so.
+
+        A check may have been answered while a decision was written, or before an earlier leader
+        ended, and nothing else would tell.
+        """
+        workloads = self.book.workloads
+        workloads.look([key], now_ns)
+        record = workloads.records.get(key)
+        if record is not None and not record.workload.is_true(FINISHED):
+            workloads.advance(key, now_ns)
+
+    def _put(self, key: str, document: Document | None, now_ns: int) -> bool:
+        """Return True if the Workload was taken over as it is stored."""
         mine = WorkloadKey(key)
         every = self.book.workloads.records
         if document is None:
@@ -212,7 +231,7 @@ class Mirror:
             self.misread.pop(mine, None)
             if mine in every:
                 self.book.workloads.remove(mine, "deleted", now_ns)
-            return
+            return False
         defaults = self._defaults_of(document)
         try:
             read, claims = read_or_refused(lambda: self._read(document, defaults))
@@ -224,7 +243,7 @@ class Mirror:
                 self._seen.pop(mine, None)
                 self.book.workloads.forget(mine, now_ns)
             self.book.journal.touch_workload(mine)
-            return
+            return False
         self.misread.pop(mine, None)
         seen = self._seen.get(mine)
         before = seen.workload if seen is not None else None
@@ -237,12 +256,13 @@ class Mirror:
         if record is not None and before is not None and before.uid == read.uid:
             if not self._changed_by_others(mine, before, read, record):
                 self._revise(record, before, read, now_ns)
-            elif read.admission in (None, record.workload.admission):
-                self._take_over(mine, read, now_ns)
-            else:  # Only the book assigns quota: the write is undone.
+                return False
+            if read.admission not in (None, record.workload.admission):
+                # Only the book assigns quota: the write is undone.
                 self.book.journal.touch_workload(mine)
-        else:
-            self._take_over(mine, read, now_ns)
+                return False
+        self._take_over(mine, read, now_ns)
+        return True
 
     def count_claims_again(self, now_ns: int) -> None:
         """Count the claims of Workloads without quota again; with quota, their usage is fixed."""
@@ -394,6 +414,8 @@ class Mirror:
             back = replace(read.requeue_state, requeue_at_ns=not_before_ns)
             read = replace(read, requeue_state=back)
         self._take_over(key, read, now_ns)
+        if not not_before_ns:  # Else the same would be refused again at once.
+            self._go_on(key, now_ns)
 
     def _revise(
         self, record: WorkloadRecord, before: Workload, read: Workload, now_ns: int

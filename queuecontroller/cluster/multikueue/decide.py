@@ -99,6 +99,8 @@ class Facts:
     """Seconds since workers were last nominated for it."""
     others_ready: bool = True
     """True if all its other checks are Ready."""
+    chosen: str = ""
+    """The worker that was to get its job last; "" if none was."""
 
 
 def decide(facts: Facts, settings: MultiKueueSettings) -> Decision:
@@ -157,13 +159,30 @@ def _nothing(facts: Facts) -> dict[str, Want]:
 
 def _first(facts: Facts, condition: str) -> str | None:
     """Return the reachable worker whose copy has the condition for the longest time."""
-    found = [
+    return min(_each(facts, condition), default=("", None))[1]
+
+
+def _each(facts: Facts, condition: str) -> list[tuple[str, str]]:
+    """Return since when the copies have the condition, and the names of their workers."""
+    return [
         (str(condition_of(one.copy, condition).get("lastTransitionTime") or ""), name)
         for name, one in facts.workers.items()
         if name in facts.configured and one.lost_s is None
         if one.copy is not None and has_condition(one.copy, condition)
     ]
-    return min(found)[1] if found else None
+
+
+def _winner(facts: Facts) -> str | None:
+    """Return the worker that gets the job: the first that admits its copy, from then on.
+
+    Another one may be seen later and not have been later: times are in whole seconds. The job would
+    be taken from the worker whose name is being written as the Workload's cluster.
+    """
+    admitted = _each(facts, ADMITTED)
+    if any(name == facts.chosen for _, name in admitted):
+        return facts.chosen
+    with_job = [one for one in admitted if facts.workers[one[1]].job is not None]
+    return min(with_job or admitted, default=("", None))[1]
 
 
 def _keep(facts: Facts, workload: Document, settings: MultiKueueSettings) -> Decision:
@@ -200,7 +219,7 @@ def _find(
     """Decide for a Workload that waits for a worker."""
     if not facts.others_ready:
         return Decision(_nothing(facts))
-    found = _first(facts, ADMITTED)
+    found = _winner(facts)
     if found is not None:
         one = facts.workers[found]
         if one.copy is not None and not is_in_step(workload, one.copy):

@@ -17,6 +17,7 @@ from queuecontroller.cluster.admissionchecks.states import (
     state_of,
 )
 from queuecontroller.cluster.admissionchecks.status_writer import CheckStatusWriter
+from queuecontroller.cluster.admissionchecks.stored import AnswersStored, Stored
 from queuecontroller.cluster.cache.job_context import KINDS
 from queuecontroller.cluster.cache.kinds import CHECKS, CLUSTER_QUEUES, WORKLOADS
 from queuecontroller.cluster.cache.kinds import MULTIKUEUE_CLUSTERS as CLUSTERS
@@ -69,23 +70,21 @@ class MultiKueue:
         client: ApiClient,
         may_write: Callable[[], bool],
         recorder: EventRecorder,
-        stored: Callable[[Document, Document], None],
+        stored: Stored,
         settings: MultiKueueSettings,
         namespace: str,
     ) -> None:
-        """`stored` is called after each write of a Workload, with it as it was and as it is now;
-        `namespace` has the Secrets with the workers' kubeconfigs."""
+        """`namespace` has the Secrets with the workers' kubeconfigs."""
         self._shell = shell
-        self._mirror = mirror
         self._cache = mirror.cache
         self._client = client
         self._may_write = may_write
         self._recorder = recorder
-        self._workload_stored = stored
         self._settings = settings
-        self._status_writer = CheckStatusWriter(
-            client, mirror.cache, recorder, shell.now_ns, self._stored
+        told = AnswersStored(
+            shell, mirror, stored, lambda key: self.work_queue.add((WORKLOADS, key))
         )
+        self._status_writer = CheckStatusWriter(client, mirror.cache, recorder, shell.now_ns, told)
         self.clusters = Clusters(
             client, mirror.cache, self._status_writer, settings, namespace, self._link
         )
@@ -94,6 +93,8 @@ class MultiKueue:
         """Key of the Workload of each job that is dispatched."""
         self._nominated_at_s: dict[str, float] = {}
         """When workers were last nominated, by the Workload's key."""
+        self._chosen: dict[str, str] = {}
+        """The worker that is to get each Workload's job."""
 
     def _link(self, name: str, client: ApiClient) -> WorkerLink:
         return WorkerLink(
@@ -131,6 +132,7 @@ class MultiKueue:
     def workload_changed(self, key: str, document: Document | None) -> None:
         if document is None:
             self._nominated_at_s.pop(key, None)
+            self._chosen.pop(key, None)
             if self.clusters.links:
                 self.work_queue.add((WORKLOADS, key))
         elif self._check_of(document):
@@ -224,7 +226,16 @@ class MultiKueue:
         )
         since_s = monotonic() - self._nominated_at_s.get(key, monotonic())
         job = self._job_of(workload) if workload is not None else None
-        return Facts(workload, job, check, workers, configured, since_s, others_ready)
+        chosen = self._chosen.get(key, "")
+        return Facts(workload, job, check, workers, configured, since_s, others_ready, chosen)
+
+    def _decide(self, key: str) -> tuple[Facts, Decision]:
+        facts = self._facts(key)
+        decision = decide(facts, self._settings)
+        for name, want in decision.want.items():
+            if want is Want.JOB:
+                self._chosen[key] = name
+        return facts, decision
 
     def _job_of(self, workload: Document) -> Document | None:
         kind, owner = kind_of_job(workload), job_owner(workload)
@@ -238,8 +249,8 @@ class MultiKueue:
         return found if same else None
 
     def _wanted(self, name: str, key: str) -> tuple[Want | None, Document | None, Document | None]:
-        facts = self._facts(key)
-        return decide(facts, self._settings).want.get(name), facts.workload, facts.job
+        facts, decision = self._decide(key)
+        return decision.want.get(name), facts.workload, facts.job
 
     # -- one object -------------------------------------------------------------------------------
 
@@ -258,8 +269,7 @@ class MultiKueue:
             await self._dispatch(key)
 
     async def _dispatch(self, key: str) -> None:
-        facts = self._facts(key)
-        decision = decide(facts, self._settings)
+        facts, decision = self._decide(key)
         for name in decision.want:
             link = self.clusters.links.get(name)
             if link is not None:
@@ -329,15 +339,6 @@ class MultiKueue:
                 "finished",
                 lambda book, now_ns: book.workloads.finish(mine, reason, message, now_ns),
             )
-
-    def _stored(self, before: Document, found: Document, is_news: bool) -> None:
-        key = key_of(found)
-        if is_news:
-            self._shell.step(
-                "checked", lambda book, now_ns: self._mirror.workload(key, found, now_ns)
-            )
-        self._workload_stored(before, found)
-        self.work_queue.add((WORKLOADS, key))
 
     def _count_dispatched(self, name: str, workload: Document) -> None:
         self._figures.dispatched.add(_queue_of(workload), name)

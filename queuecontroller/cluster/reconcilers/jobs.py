@@ -128,7 +128,7 @@ class Jobs:
         found = await self._actions.look(*unit.reference)
         if found is None:
             return False
-        self._cache.take(unit.resource, found)
+        self._cache.update(unit.resource, found)
         return bool(found["metadata"].get("uid") == uid)
 
     async def _carry_out(

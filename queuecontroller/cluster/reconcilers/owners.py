@@ -78,9 +78,7 @@ class Reconcilers:
     ) -> None:
         self._cache = mirror.cache
         self._may_write = may_write
-        self.workload_actions = WorkloadActions(
-            shell, mirror, client, recorder, self.workload_changed
-        )
+        self.workload_actions = WorkloadActions(shell, mirror.cache, client, recorder)
         self.work_queue: WorkQueue[Unit] = WorkQueue("job", self._reconcile, WIDTH)
         self._jobs = Jobs(self.workload_actions, self.work_queue.add)
         self._pods = Pods(self.workload_actions, self.work_queue.add)

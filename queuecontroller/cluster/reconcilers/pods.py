@@ -404,7 +404,7 @@ class Pods:
         if document is None:
             document = await self._actions.look(*unit.reference)
             if document is not None:
-                self._cache.take(SETS, document)
+                self._cache.update(SETS, document)
                 return True
         uid = document["metadata"].get("uid") if document is not None else None
         mine = [one for one in workloads if any(o.get("uid") == uid for o in owners_of(one))]

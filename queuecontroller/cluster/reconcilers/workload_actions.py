@@ -11,9 +11,9 @@ from typing import Any, Final, TypeVar, assert_never
 
 from queuecontroller.cluster.cache.job_context import setting
 from queuecontroller.cluster.cache.kinds import FLAVORS, IN_USE, WORKLOADS
-from queuecontroller.cluster.cache.mirror import Mirror
 from queuecontroller.cluster.cache.objects import (
     Document,
+    ObjectCache,
     condition_of,
     is_leaving,
     key_of,
@@ -98,17 +98,13 @@ class WorkloadActions:
     def __init__(
         self,
         shell: Shell,
-        mirror: Mirror,
+        cache: ObjectCache,
         client: ApiClient,
         recorder: EventRecorder,
-        taken: Callable[[str, Document], None],
     ) -> None:
-        """`taken` is called with each Workload that an answer had: its key, and as it is now."""
         self._shell = shell
-        self._mirror = mirror
         self._client = client
-        self._taken = taken
-        self.cache = mirror.cache
+        self.cache = cache
         self.recorder = recorder
         self.starting: set[str] = set()
         """Keys of Workloads whose job or pods are being started."""
@@ -248,12 +244,10 @@ class WorkloadActions:
         self.take(pruned(found))
 
     def take(self, found: Document) -> None:
-        key = key_of(found)
+        """Handle a Workload that an answer has as the watch would."""
         if is_leaving(found) and not found["metadata"].get("finalizers"):
             return  # Deleted by that write: the watch reports it.
-        if self.cache.take(WORKLOADS, found):
-            self.step("workload", lambda book, now_ns: self._mirror.workload(key, found, now_ns))
-        self._taken(key, found)
+        self.cache.update(WORKLOADS, found)
 
     async def _delete(self, workload: Document, why: str) -> KubernetesEvent:
         await self.delete(workload)
@@ -375,7 +369,7 @@ class WorkloadActions:
         if kind == WORKLOADS:
             self.take(found)
         else:
-            self.cache.take(kind, found)
+            self.cache.update(kind, found)
         return True
 
     # -- events -----------------------------------------------------------------------------------

@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from queuecontroller.gpushares.extender import ranking
 from queuecontroller.gpushares.extender.ledger import HeldPod, PodLedger
 from queuecontroller.gpushares.extender.pods import ANY_GPU, HAMI, PodAsk, PodPlace, read_pod
-from queuecontroller.gpushares.extender.ranking import BINPACK, Ranking
+from queuecontroller.gpushares.extender.ranking import BINPACK
 from queuecontroller.gpushares.extender.verdicts import (
     FITS,
     Verdicts,
@@ -69,7 +70,6 @@ class Extender:
         self._why_away = why_away
         self._is_stopped = is_stopped
         self._verdicts = Verdicts()
-        self._ranking = Ranking()
 
     def read(self, pod: Mapping[str, Any]) -> PodAsk:
         return read_pod(pod, self._defaults.names, self._defaults.request)
@@ -168,7 +168,7 @@ class Extender:
         if ask.wrong or not fit:
             return None
         policy = ask.node_policy or self._defaults.node_policy
-        room = max(fit, key=lambda one: self._ranking.value(one, ask, policy))
+        room = max(fit, key=lambda one: ranking.value(one, ask, policy))
         found = place_on(room, ask.containers)
         return found if isinstance(found, PodPlace) else None
 
@@ -180,7 +180,7 @@ class Extender:
         rooms = [nodes[name] for name in names if name in nodes]
         if not ask.containers or self._queued(pod, names) is not None:
             return [(name, 0) for name in names]
-        points = self._ranking.points(rooms, ask, self._policy(ask))
+        points = ranking.points(rooms, ask, self._policy(ask))
         return [(name, points.get(name, 0)) for name in names]
 
     def narrowed(self, pod: Mapping[str, Any], names: Sequence[str]) -> tuple[str, ...]:
@@ -193,7 +193,7 @@ class Extender:
         if not ask.containers or not rooms:
             return tuple(names)
         policy = self._policy(ask)
-        return (max(rooms, key=lambda room: self._ranking.value(room, ask, policy)).name,)
+        return (max(rooms, key=lambda room: ranking.value(room, ask, policy)).name,)
 
     def _policy(self, ask: PodAsk) -> str:
         return ask.node_policy or self._defaults.node_policy

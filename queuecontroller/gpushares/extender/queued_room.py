@@ -13,10 +13,10 @@ from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import replace
 from typing import Final
 
+from queuecontroller.gpushares.extender import ranking
 from queuecontroller.gpushares.extender.answers import Defaults
 from queuecontroller.gpushares.extender.ledger import PodLedger
 from queuecontroller.gpushares.extender.pods import ContainerAsk, PodAsk, PodPlace, read_place
-from queuecontroller.gpushares.extender.ranking import Ranking
 from queuecontroller.gpushares.extender.verdicts import FITS, Verdicts, move, place_on, scratch
 from queuecontroller.scheduler.model.objects import (
     PlacedPods,
@@ -73,7 +73,6 @@ class SharesOfQueued(WithPlaces):
             PRIORITY,
         }
         self._verdicts = Verdicts()
-        self._ranking = Ranking()
         self._counts: OrderedDict[Hashable, int] = OrderedDict()
         self.missing_input = NOT_RECEIVED
         self.wrong: dict[WorkloadKey, str] = {}
@@ -254,7 +253,7 @@ class SharesTrial:
     def _worth(self, room: NodeRoom, ask: PodAsk) -> int:
         """Sort key of a node; less is better."""
         policy = ask.node_policy or self._room._defaults.node_policy
-        return -self._room._ranking.value(room, ask, policy)
+        return -ranking.value(room, ask, policy)
 
     def _short(self, pod_set: str, limits: Mapping[str, int], made: int, count: int) -> Short:
         judge = self._room._verdicts.of_shape(self._asks[pod_set])

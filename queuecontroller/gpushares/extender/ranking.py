@@ -20,39 +20,20 @@ SPREAD: Final = "spread"
 NODE_POLICIES: Final = (BINPACK, SPREAD, BY_TOPOLOGY)
 
 
-class Ranking:
-    def __init__(self) -> None:
-        self._used: dict[str, tuple[int, int]] = {}
-        """Usage in parts per million by node, with the node's version that it was computed from."""
-
-    def points(self, rooms: Sequence[NodeRoom], ask: PodAsk, policy: str) -> dict[str, int]:
-        values = {room.name: self.value(room, ask, policy) for room in rooms}
-        least, most = min(values.values(), default=0), max(values.values(), default=0)
-        span = (most - least) or 1
-        return {name: (value - least) * MAX_POINTS // span for name, value in values.items()}
-
-    def value(self, room: NodeRoom, ask: PodAsk, policy: str) -> int:
-        """Suitability of a node; more is better."""
-        if policy == BY_TOPOLOGY:
-            return _togetherness(room, ask)
-        return -self._used_ppm(room) if policy == SPREAD else self._used_ppm(room)
-
-    def _used_ppm(self, room: NodeRoom) -> int:
-        known = self._used.get(room.name)
-        if known is None or known[0] != room.version:
-            known = self._used[room.name] = (room.version, used_ppm(room))
-        return known[1]
+def points(rooms: Sequence[NodeRoom], ask: PodAsk, policy: str) -> dict[str, int]:
+    values = {room.name: value(room, ask, policy) for room in rooms}
+    least, most = min(values.values(), default=0), max(values.values(), default=0)
+    span = (most - least) or 1
+    # Of thousands of nodes most have one of a few values.
+    scores = {one: (one - least) * MAX_POINTS // span for one in set(values.values())}
+    return {name: scores[one] for name, one in values.items()}
 
 
-def used_ppm(room: NodeRoom) -> int:
-    """Usage of the node's GPUs in parts per million, by the scarcer of memory and time on each."""
-    total = 0
-    for gpu in room.gpus.values():
-        whole = gpu.gpu.memory_bytes or 1
-        memory = 1_000_000 - max(0, gpu.memory_bytes) * 1_000_000 // whole
-        time = 1_000_000 - max(0, gpu.share_ppm)
-        total += max(memory, time)
-    return total // (len(room.gpus) or 1)
+def value(room: NodeRoom, ask: PodAsk, policy: str) -> int:
+    """Suitability of a node; more is better."""
+    if policy == BY_TOPOLOGY:
+        return _togetherness(room, ask)
+    return -room.used_ppm if policy == SPREAD else room.used_ppm
 
 
 def _togetherness(room: NodeRoom, ask: PodAsk) -> int:
@@ -65,7 +46,7 @@ def _togetherness(room: NodeRoom, ask: PodAsk) -> int:
     gpus = [room.gpus[uuid].gpu for uuid in uuids]
     pairs = [(a, b) for i, a in enumerate(gpus) for b in gpus[i + 1 :]]
     if not pairs:
-        return used_ppm(room)
+        return room.used_ppm
     linked = sum(10 * a.nvlinks.get(b.uuid, 0) for a, b in pairs)
     near = sum(a.numa_node is not None and a.numa_node == b.numa_node for a, b in pairs)
     return (linked + near) * 1000 // len(pairs)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from json.encoder import encode_basestring_ascii
 from typing import Any, Final
 
 MAX_NODES: Final = 20_000
@@ -126,13 +126,8 @@ def write_filter(question: Question | None, answer: Passed | str) -> bytes:
 
 
 def write_points(points: Iterable[tuple[str, int]]) -> bytes:
-    each = (b'{"Host":%b,"Score":%d}' % (_quoted(name), score) for name, score in points)
-    return b"[%b]" % b",".join(each)
-
-
-@lru_cache(MAX_NODES)
-def _quoted(name: str) -> bytes:
-    return json.dumps(name).encode()
+    each = [f'{{"Host":{encode_basestring_ascii(name)},"Score":{score}}}' for name, score in points]
+    return f"[{','.join(each)}]".encode()
 
 
 def read_preemption(body: bytes) -> tuple[Mapping[str, Any], dict[str, tuple[list[str], int]]]:

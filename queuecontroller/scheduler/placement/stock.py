@@ -70,9 +70,27 @@ class NodeRoom:
     free_bytes: int = 0
     mig: dict[str, int] = field(default_factory=dict)
     """Number of instances that still fit, by profile."""
+    _used_ppm: int | None = field(default=None, compare=False)
+    """None: to be computed. Here and not in a table by name, because all nodes are ranked for each
+    pod, and a table of 5,000 nodes is no longer in the processor's cache when the next pod comes.
+    """
+
+    @property
+    def used_ppm(self) -> int:
+        """Usage of the GPUs in parts per million, by the scarcer of memory and time on each."""
+        if self._used_ppm is None:
+            total = 0
+            for gpu in self.gpus.values():
+                whole = gpu.gpu.memory_bytes or 1
+                memory = 1_000_000 - max(0, gpu.memory_bytes) * 1_000_000 // whole
+                time = 1_000_000 - max(0, gpu.share_ppm)
+                total += max(memory, time)
+            self._used_ppm = total // (len(self.gpus) or 1)
+        return self._used_ppm
 
     def summarise(self) -> None:
         self.version = next(_VERSIONS)
+        self._used_ppm = None
         usable = []
         some_in_mig_mode = False
         self.best_share_ppm = self.free_bytes = 0

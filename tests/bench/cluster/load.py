@@ -12,6 +12,7 @@ import json
 import os
 import ssl
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,6 +36,7 @@ JOBS = Resource("batch", "v1", "jobs", "Job")
 JOB = next(one for one in frameworks() if one.kind == "Job")
 NAMESPACE = "default"
 QUEUE = "kueue.x-k8s.io/queue-name"
+MULTIKUEUE = "kueue.x-k8s.io/multikueue"
 JOB_UID = "kueue.x-k8s.io/job-uid"
 TOGETHER = 16
 """Requests in flight: with more the API server does no more of them."""
@@ -144,6 +146,46 @@ async def stream(client: ApiClient, options: argparse.Namespace) -> dict[str, An
             group.create_task(live(number))
     await watched.close()
     return shown(made_s, watched.running_s)
+
+
+async def dispatch(client: ApiClient, options: argparse.Namespace) -> dict[str, Any]:
+    """One after the other at a rate, through MultiKueue to the clusters of `--worker`, else for the queue of this cluster. A Job
+    is done as soon as a cluster has let it run."""
+    there = [client_of(Path(one)) for one in options.worker] or [client]
+    spec = {"managedBy": MULTIKUEUE} if options.worker else {}
+    watched = [Watched(one) for one in there]
+    for one in watched:
+        await one.synced()
+    made_s: dict[str, float] = {}
+    running_s: dict[str, float] = {}
+    at: Counter[int] = Counter()
+    begin_s = time.monotonic()
+
+    async def live(number: int) -> None:
+        await asyncio.sleep(begin_s + number / options.per_s - time.monotonic())
+        name = f"{options.name}-{number}"
+        made_s[name] = time.monotonic()
+        await client.create(JOBS, job(name, options.queue, **spec), NAMESPACE)
+        waits = [
+            asyncio.create_task(one.until([name], options.deadline_s), name=str(index))
+            for index, one in enumerate(watched)
+        ]
+        ready, others = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for other in others:
+            other.cancel()
+        found = min(int(one.get_name()) for one in ready)
+        at[found] += 1
+        running_s[name] = watched[found].running_s[name]
+        await there[found].merge_patch(JOBS, name, {"status": done()}, NAMESPACE, "status")
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(options.count):
+            group.create_task(live(number))
+    for one in watched:
+        await one.close()
+    for other in there:
+        await other.close()
+    return shown(made_s, running_s, at=dict(sorted(at.items())))
 
 
 def done() -> dict[str, Any]:
@@ -345,12 +387,16 @@ def review(operation: str, document: Any, old: Any) -> bytes:
     return json.dumps({**head, "request": request}).encode()
 
 
-KINDS = {"jobs": jobs, "stream": stream, "bare": bare, "fill": fill, "pods": pods, "webhooks": webhooks}  # fmt: skip
+KINDS = {"jobs": jobs, "stream": stream, "dispatch": dispatch, "bare": bare, "fill": fill, "pods": pods, "webhooks": webhooks}  # fmt: skip
+
+
+def client_of(kubeconfig: Path) -> ApiClient:
+    access = from_kubeconfig(kubeconfig, yaml.safe_load)
+    return ApiClient(Credentials(access), "sluice-bench", 2 * TOGETHER, 120.0)
 
 
 async def run(options: argparse.Namespace) -> dict[str, Any]:
-    access = from_kubeconfig(Path(options.kubeconfig), yaml.safe_load)
-    client = ApiClient(Credentials(access), "sluice-bench", 2 * TOGETHER, 120.0)
+    client = client_of(Path(options.kubeconfig))
     try:
         found = await KINDS[options.kind](client, options)
     finally:
@@ -373,6 +419,9 @@ def main() -> None:
     parser.add_argument("--runs-s", type=float, default=1.0)
     parser.add_argument("--writers", type=int, default=TOGETHER)
     parser.add_argument("--deadline-s", type=float, default=600.0)
+    parser.add_argument(
+        "--worker", action="append", default=[], help="kubeconfig of a worker of the MultiKueue"
+    )
     parser.add_argument("--sample", default="")
     parser.add_argument("--url", default="")
     parser.add_argument("--word", default="", help="last part of the webhooks' paths")

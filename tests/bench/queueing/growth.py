@@ -22,7 +22,7 @@ from functools import partial
 from itertools import count, cycle
 from math import log
 from os import getpid
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from queuecontroller.cluster.session import NullStore
 from queuecontroller.gpushares.extender import wire
@@ -34,6 +34,7 @@ from queuecontroller.scheduler.placement.capacity import (
     PodGpus,
     PodShare,
 )
+from queuecontroller.server.collector import Collector
 from queuecontroller.server.page.picture import SECOND_S, Picture
 from queuecontroller.state.book import Book, BookSettings
 from queuecontroller.state.node_service import WorkReport
@@ -49,6 +50,7 @@ from tests.kit.queue import queues
 from tests.queue.gpushares.extender.rooms import pod
 from tests.queue.state.world import documents
 
+T = TypeVar("T")
 NODES: Final = (100, 1000, 5000)
 GPUS, SHARES = 8, 10
 GIB: Final = 1 << 30
@@ -123,14 +125,16 @@ class Fleet:
         self._turn = cycle(self.names)
         self._due = 0.0
         self._number = count()
+        self.collector = Collector()
         for name in self.names:
             self.book.desk.connect(Hello(name, capacity=self.capacities[name]), self.clock.at_ns)
         self.take()
 
     def take(self) -> None:
-        """As the writer does after a step."""
+        """As the writer does after a step, and the service between two."""
         self.book.take("step")
         self.book.journal.take_news()
+        self.collector.step()
 
     def report(self) -> None:
         name = next(self._turn)
@@ -171,43 +175,59 @@ class Fleet:
         self.take()
 
 
-def spent_ms(call: Callable[[], Any]) -> float:
+def timed(call: Callable[[], T]) -> tuple[T, float]:
+    """Return what the call returns, and the milliseconds it took."""
     begin = time.process_time_ns()
-    call()
-    return (time.process_time_ns() - begin) / 1e6
+    found = call()
+    return found, (time.process_time_ns() - begin) / 1e6
+
+
+def spent_ms(call: Callable[[], object]) -> float:
+    return timed(call)[1]
 
 
 def controller(nodes: int) -> list[float]:
     """Milliseconds of each decision, with its part of the reports and ticks."""
     fleet = Fleet(nodes)
     fleet.decide()
+    fleet.collector.start()
     tick_ms = min(spent_ms(fleet.tick) for _ in range(5))
     return [spent_ms(fleet.decide) + tick_ms / A_SECOND for _ in range(DECISIONS)]
 
 
 def extender(nodes: int) -> list[float]:
     """Milliseconds of each pod: filter over all nodes, prioritize over those that pass, and its
-    place."""
+    place. The scheduler's own part, its requests and its choice, is not counted."""
     fleet = Fleet(nodes)
     room = fleet.book.nodes_room
     room.follow(fleet.clock.at_ns)
     one = Extender(room.stock, room.pods, Defaults())
     chance = random.Random(7)
 
-    def ask(number: int) -> None:
+    def answer(body: bytes) -> list[tuple[str, int]]:
+        question = wire.read_question(body)
+        passed = one.filter(question.pod, question.names)
+        wire.write_filter(question, passed)
+        points = one.prioritize(question.pod, passed.names)
+        wire.write_points(points)
+        return points
+
+    def bind(document: dict[str, Any], node: str) -> None:
+        place = one.place(document, node)
+        assert isinstance(place, PodPlace), place
+        one.ledger.assume(document["metadata"]["uid"], place)
+        fleet.collector.step()
+
+    def schedule(number: int) -> float:
         document = pod(f"p{number}", gpumem=chance.choice((2000, 4000, 8000)))
         body = json.dumps({"Pod": document, "NodeNames": fleet.names}).encode()
-        question = wire.read_question(body)
-        answer = one.filter(question.pod, question.names)
-        wire.write_filter(question, answer)
-        points = one.prioritize(question.pod, answer.names)
-        wire.write_points(points)
-        place = one.place(document, max(points, key=lambda point: point[1])[0])
-        assert isinstance(place, PodPlace), place
-        one.ledger.assume(f"p{number}", place)
+        points, answer_ms = timed(partial(answer, body))
+        best = max(points, key=lambda point: point[1])[0]
+        return answer_ms + spent_ms(partial(bind, document, best))
 
-    ask(0)
-    return [spent_ms(partial(ask, number)) for number in range(1, DECISIONS // 4)]
+    schedule(0)
+    fleet.collector.start()
+    return [schedule(number) for number in range(1, DECISIONS // 4)]
 
 
 def page(nodes: int) -> list[float]:
@@ -225,8 +245,10 @@ def page(nodes: int) -> list[float]:
             pass
         known, frames = picture.frames(known, everything)
         assert sum(map(len, frames))
+        fleet.collector.step()
 
     second()
+    fleet.collector.start()
     found = []
     for _ in range(ROUNDS):
         for _ in range(10):

@@ -5,15 +5,10 @@ No pods run: what the workers' Job controller would write into a Job's status th
 
 from __future__ import annotations
 
-import base64
 import json
-import shutil
-import signal
 import socket
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,22 +17,30 @@ import pytest
 
 from queuecontroller.cluster.cache.job_context import DISPATCHED, KINDS
 from queuecontroller.cluster.cache.job_context import JOBS as JOB
-from queuecontroller.cluster.setup import rbac
 from queuecontroller.frameworks import Framework
 from queuecontroller.frameworks.patches import ABSENT, Change
 from queuecontroller.frameworks.patches import at as at_path
 from sluicecommon.kubernetes.resources import Resource
 from tests.cluster.api import ApiError
 from tests.cluster.control_plane import ControlPlane
+from tests.cluster.kueue.multikueue import (
+    CHECK,
+    CONTROLLER,
+    MANAGER,
+    STRATEGY,
+    Fleet,
+    kubeconfig,
+    member,
+    running_fleet,
+    secret,
+)
 from tests.cluster.queueing import (
     DEADLINE_S,
     JOBS,
     KUEUE,
     WORKLOADS,
-    Replica,
     apply,
     condition,
-    define,
     door,
     finish,
     is_true,
@@ -45,7 +48,6 @@ from tests.cluster.queueing import (
     of_kueue,
     quota,
     serves,
-    serving,
     suspended,
     workload_of,
 )
@@ -55,8 +57,6 @@ from tests.queue.frameworks.samples import RUNTIME, sample
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 ORIGIN = "kueue.x-k8s.io/multikueue-origin"
-CONTROLLER = "kueue.x-k8s.io/multikueue"
-CHECK = f"{KUEUE}/admissionchecks/elsewhere"
 LOST_S = 8
 SEEN = {
     "type": "Seen",
@@ -72,161 +72,24 @@ multiKueue: {{gcInterval: 2s, workerLostTimeout: {LOST_S}s, origin: fleet}}
 """
 
 
-@dataclass
-class Fleet:
-    manager: ControlPlane
-    workers: dict[str, ControlPlane]
-    replica: Replica
-    """The manager's controller."""
-
-    def limit(self, worker: str, cpu: int) -> None:
-        """Set a worker's quota."""
-        apply(self.workers[worker], quota("team", cpu))
-
-    def copies(self, worker: str) -> list[str]:
-        return [one["metadata"]["name"] for one in self.workers[worker].api.get(WORKLOADS)["items"]]
-
-    def is_at(self, worker: str, name: str) -> bool:
-        return self.workers[worker].api.find(f"{JOBS}/{name}") is not None
-
-    def check(self, name: str) -> dict[str, Any]:
-        status = (workload_of(self.manager, name) or {}).get("status") or {}
-        return dict(next(iter(status.get("admissionChecks") or ()), {}))
-
-    def cluster(self, name: str) -> str:
-        status = (workload_of(self.manager, name) or {}).get("status") or {}
-        return str(status.get("clusterName") or "")
-
-
-def access(plane: ControlPlane) -> dict[str, Any]:
-    """A kubeconfig of a manager's account in a worker, with the rights that the product documents."""
-    apply(plane, *rbac.worker_documents("sluice", "multikueue"))
-    authority = base64.b64encode((plane.pki / "ca.crt").read_bytes()).decode()
-    cluster = {"server": plane.url, "certificate-authority-data": authority}
-    user = {"token": plane.token("sluice", "multikueue", seconds=7200)}
-    return kubeconfig(cluster, user)
-
-
-def kubeconfig(cluster: dict[str, Any], user: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": "worker", "cluster": cluster}],
-        "users": [{"name": "manager", "user": user}],
-        "contexts": [{"name": "worker", "context": {"cluster": "worker", "user": "manager"}}],
-        "current-context": "worker",
-    }
-
-
-def secret(name: str, content: dict[str, Any]) -> dict[str, Any]:
-    head = {"name": name, "namespace": "sluice"}
-    text = {"kubeconfig": json.dumps(content)}
-    return {"apiVersion": "v1", "kind": "Secret", "metadata": head, "stringData": text}
-
-
-def member(name: str, location: str = "", kind: str = "Secret") -> dict[str, Any]:
-    source = {"kubeConfig": {"location": location or name, "locationType": kind}}
-    return of_kueue("MultiKueueCluster", name, {"clusterSource": source})
-
-
-def readable(*names: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The right to read these Secrets alone, as the chart gives it."""
-    head = {"name": "multikueue-kubeconfigs", "namespace": "sluice"}
-    rule = {
-        "apiGroups": [""],
-        "resources": ["secrets"],
-        "verbs": ["get"],
-        "resourceNames": [*names],
-    }
-    ref = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": head["name"]}
-    subject = {"kind": "ServiceAccount", "name": "sluice-queue", "namespace": "sluice"}
-    api = "rbac.authorization.k8s.io/v1"
-    return (
-        {"apiVersion": api, "kind": "Role", "metadata": head, "rules": [rule]},
-        {
-            "apiVersion": api,
-            "kind": "RoleBinding",
-            "metadata": head,
-            "roleRef": ref,
-            "subjects": [subject],
-        },
-    )
-
-
-@contextmanager
-def started(plane: ControlPlane, place: Path) -> Iterator[Replica]:
-    """A worker's controller. An API server that has just been started denies for a moment what it
-    allows, so that `serving` would count that as a missing right."""
-    replica = Replica(plane, place / "queue.log")
-    replica.start()
-    try:
-        yield replica
-        assert "defect" not in replica.text, replica.text[-4000:]
-    finally:
-        if replica.process is not None:
-            replica.end(signal.SIGKILL)
-
-
 @pytest.fixture(scope="module")
 def fleet() -> Iterator[Fleet]:
-    directory = Path(tempfile.mkdtemp(prefix="multikueue-"))
-    with ExitStack() as stack:
-        stack.callback(shutil.rmtree, directory, ignore_errors=True)
-        planes = {
-            name: stack.enter_context(ControlPlane(directory / name))
-            for name in ("manager", "w1", "w2")
-        }
-        for name, plane in planes.items():
-            define(plane)
-            made = [*crds_for_tests(), cluster_crd_for_tests(RUNTIME, "clustertrainingruntimes")]
-            apply(plane, *made)
-            until("every kind is served", partial(all_served, plane, made), DEADLINE_S)
-            apply(plane, RUNTIME)
-            apply(plane, of_kueue("ResourceFlavor", "plain", {}))
-            (directory / f"queue-{name}").mkdir()
-        for name in ("w1", "w2"):
-            apply(planes[name], quota("team", 0), door("team", "team"))
-            wide = spacious(1000 if name == "w1" else 0)
-            apply(planes[name], wide, door("wide", "wide"))
-            replica = stack.enter_context(started(planes[name], directory / f"queue-{name}"))
-            until(f"{name} decides", replica.leads, DEADLINE_S)
-        manager = planes["manager"]
-        strategy = {"admissionChecks": [{"name": "elsewhere"}]}
-        apply(
-            manager,
-            *(secret(name, access(planes[name])) for name in ("w1", "w2")),
-            *(member(name) for name in ("w1", "w2")),
-            of_kueue("MultiKueueConfig", "fleet", {"clusters": ["w1", "w2"]}),
-            of_kueue(
-                "AdmissionCheck",
-                "elsewhere",
-                {
-                    "controllerName": CONTROLLER,
-                    "parameters": {
-                        "apiGroup": "kueue.x-k8s.io",
-                        "kind": "MultiKueueConfig",
-                        "name": "fleet",
-                    },
-                },
-            ),
-            quota("team", 10, admissionChecksStrategy=strategy),
-            door("team", "team"),
-            spacious(1000, admissionChecksStrategy=strategy),
-            door("wide", "wide"),
-        )
-        given = directory / "kueue.yaml"
-        given.write_text(CONFIGURATION)
-        setting = f"kubernetes.kueue_configuration={given}"
-        replica = stack.enter_context(serving(manager, directory / "queue-manager", setting))
-        apply(manager, *readable("w1", "w2", "bad", "hung"))
-        until("the manager decides", replica.leads, DEADLINE_S)
-        found = Fleet(manager, {name: planes[name] for name in ("w1", "w2")}, replica)
-        until(
-            "both workers are connected",
-            lambda: is_true(manager.api.get(CHECK), "Active"),
-            DEADLINE_S,
-        )
+    with (
+        tempfile.TemporaryDirectory(prefix="multikueue-", ignore_cleanup_errors=True) as directory,
+        running_fleet(Path(directory), CONFIGURATION, prepare, ("bad", "hung")) as found,
+    ):
         yield found
+
+
+def prepare(plane: ControlPlane, name: str) -> None:
+    made = [*crds_for_tests(), cluster_crd_for_tests(RUNTIME, "clustertrainingruntimes")]
+    apply(plane, *made)
+    until("every kind is served", partial(all_served, plane, made), DEADLINE_S)
+    apply(plane, RUNTIME)
+    team, wide = {MANAGER: (10, 1000), "w1": (0, 1000), "w2": (0, 0)}[name]
+    sent: dict[str, Any] = STRATEGY if name == MANAGER else {}
+    apply(plane, quota("team", team, **sent), door("team", "team"))
+    apply(plane, spacious(wide, **sent), door("wide", "wide"))
 
 
 def spacious(amount: int, **spec: Any) -> dict[str, Any]:

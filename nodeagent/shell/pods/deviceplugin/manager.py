@@ -57,6 +57,7 @@ from nodeagent.shell.pods.deviceplugin.undisturbed import UndisturbedRecords
 from nodeagent.shell.pods.pod_grants import PendingCalls, PodGrants
 from nodeagent.units import NS_PER_S, GpuUuid, GrantId, PodUid
 from sluicecommon.background import BackgroundTasks
+from sluicecommon.logs import error_text
 
 log = logging.getLogger(__name__)
 
@@ -633,7 +634,7 @@ class DevicePluginManager:
                 listings = await self._records.listings()
                 pods = await asyncio.to_thread(self._cgroups.pods)
         except (KubeletAway, TimeoutError) as error:
-            self._away(str(error) or "no answer in time")
+            self._away(error_text(error))
             return
         if pods is None:
             self._away("the cgroups of pods cannot be read")

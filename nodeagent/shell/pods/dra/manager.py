@@ -48,6 +48,7 @@ from nodeagent.shell.pods.dra.places import Places
 from nodeagent.shell.pods.pod_grants import PendingCalls, PodGrants
 from nodeagent.units import NS_PER_S, GpuUuid, GrantId
 from sluicecommon.background import BackgroundTasks
+from sluicecommon.logs import error_text
 
 log = logging.getLogger(__name__)
 
@@ -410,7 +411,7 @@ class ClaimManager:
             except (ClaimGone, NoAllocation):
                 gone.add(row.claim.uid)
             except (ClaimsAway, TimeoutError) as error:
-                away = str(error) or "no answer in time"
+                away = error_text(error)
                 break
         self.figures.away = away
         if not away:

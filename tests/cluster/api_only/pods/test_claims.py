@@ -3,19 +3,16 @@ devices have, held, let go, and given their devices by the stock scheduler. A no
 
 from __future__ import annotations
 
-import json
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.cluster.control_plane import ControlPlane
+from tests.cluster.dra.counting import PODS, clear, counting, scheduled
 from tests.cluster.dra.published import (
     DRIVER,
     OURS,
     allocated,
-    claims,
     claims_of,
     device_class,
     gpu_node,
@@ -24,16 +21,11 @@ from tests.cluster.dra.queued import claiming, template, usage, why
 from tests.cluster.queueing import (
     JOBS,
     apply,
-    asked,
     condition,
-    door,
-    of_kueue,
     workload_of,
 )
-from tests.kit.node import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
-PODS = "/api/v1/namespaces/default/pods"
 GIB = 2**30
 MEMORY, DEVICES = "sluice.dev/gpu-memory", "sluice.dev/cards"
 MAPPINGS = [
@@ -48,56 +40,20 @@ MAPPINGS = [
 ]
 
 
-def configuration(place: Path) -> Path:
-    path = place / "kueue.yaml"
-    document = {
-        "apiVersion": "config.kueue.x-k8s.io/v1beta2",
-        "kind": "Configuration",
-        "integrations": {"frameworks": ["batch/job", "pod"]},
-        "resources": {"deviceClassMappings": MAPPINGS},
-    }
-    path.write_text(json.dumps(document))
-    return path
-
-
 @pytest.fixture(scope="module")
 def queue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    place = tmp_path_factory.mktemp("queue")
-    with (
-        tempfile.TemporaryDirectory(prefix="control-plane-") as directory,
-        ControlPlane(Path(directory), controllers=True) as plane,
-    ):
-        if int(plane.programs.version.split(".")[1]) < 36:
-            pytest.skip(f"Kubernetes {plane.programs.version} has no shares of a device by default")
+    with scheduled(36, "shares of a device by default") as plane:
         apply(plane, device_class("gpu.sluice.dev"), device_class("card.example.com"))
         gpu_node(plane, "n1", "80Gi", "80Gi")
-        with asked(plane, place, f"kubernetes.kueue_configuration={configuration(place)}"):
-            quotas = {"cpu": 100, MEMORY: "60Gi", DEVICES: 1}
-            flavor = {
-                "name": "plain",
-                "resources": [{"name": n, "nominalQuota": q} for n, q in quotas.items()],
-            }
-            groups = [{"coveredResources": [*quotas], "flavors": [flavor]}]
-            apply(
-                plane,
-                of_kueue("ResourceFlavor", "plain", {}),
-                of_kueue(
-                    "ClusterQueue",
-                    "claims",
-                    {"resourceGroups": groups, "namespaceSelector": {}},
-                ),
-                door("claims", "claims"),
-            )
+        quotas = {"cpu": 100, MEMORY: "60Gi", DEVICES: 1}
+        with counting(plane, tmp_path_factory.mktemp("queue"), MAPPINGS, quotas):
             yield plane
 
 
 @pytest.fixture(autouse=True)
 def over(queue: ControlPlane) -> Iterator[None]:
     yield
-    for plural in (JOBS, PODS):
-        for one in queue.api.get(plural)["items"]:
-            queue.api.delete(f"{plural}/{one['metadata']['name']}", 0)
-    until("no claim is left", lambda: not claims(queue), 60)
+    clear(queue)
 
 
 def test_a_job_with_claims_is_counted_held_let_go_and_given_its_devices(

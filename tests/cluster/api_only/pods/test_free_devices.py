@@ -4,48 +4,28 @@ the stock controllers, which make claims and end them."""
 from __future__ import annotations
 
 import contextlib
-import json
-import tempfile
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cluster.api import ApiError
 from tests.cluster.control_plane import ControlPlane
-from tests.cluster.dra.published import DRIVER, allocated, claims, claims_of, slice_of
+from tests.cluster.dra.counting import PODS, clear, counting, scheduled
+from tests.cluster.dra.published import DRIVER, allocated, claims_of, slice_of
 from tests.cluster.dra.queued import claimed, claiming, template, usage, why
 from tests.cluster.queueing import (
     JOBS,
     apply,
-    asked,
     condition,
-    door,
     is_true,
-    of_kueue,
     workload_of,
 )
-from tests.kit.node import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
-PODS = "/api/v1/namespaces/default/pods"
 CARDS = "sluice.dev/cards"
 CLASS = "whole.example.com"
-
-
-def configuration(place: Path) -> Path:
-    path = place / "kueue.yaml"
-    document = {
-        "apiVersion": "config.kueue.x-k8s.io/v1beta2",
-        "kind": "Configuration",
-        "integrations": {"frameworks": ["batch/job", "pod"]},
-        "featureGates": {"KueueDRADeviceFeasibility": True},
-        "resources": {"deviceClassMappings": [{"name": CARDS, "deviceClassNames": [CLASS]}]},
-    }
-    path.write_text(json.dumps(document))
-    return path
 
 
 def whole_cards(node: str, count: int) -> dict[str, Any]:
@@ -58,13 +38,7 @@ def whole_cards(node: str, count: int) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def queue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    place = tmp_path_factory.mktemp("queue")
-    with (
-        tempfile.TemporaryDirectory(prefix="control-plane-") as directory,
-        ControlPlane(Path(directory), controllers=True) as plane,
-    ):
-        if int(plane.programs.version.split(".")[1]) < 34:
-            pytest.skip(f"Kubernetes {plane.programs.version} has no resource.k8s.io/v1")
+    with scheduled(34, "resource.k8s.io/v1") as plane:
         selector = {"cel": {"expression": f'device.driver == "{DRIVER}"'}}
         kind = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass"}
         apply(plane, {**kind, "metadata": {"name": CLASS}, "spec": {"selectors": [selector]}})
@@ -75,34 +49,22 @@ def queue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
             status = {"allocatable": amounts, "capacity": amounts, "conditions": ready}
             plane.api.patch(f"/api/v1/nodes/{name}/status", {"status": status})
         apply(plane, whole_cards("n1", 2), whole_cards("n2", 1))
-        with asked(plane, place, f"kubernetes.kueue_configuration={configuration(place)}"):
-            quotas = {"cpu": 100, CARDS: 100}
-            resources = [{"name": n, "nominalQuota": q} for n, q in quotas.items()]
-            groups = [
-                {
-                    "coveredResources": [*quotas],
-                    "flavors": [{"name": "plain", "resources": resources}],
-                }
-            ]
+        with counting(
+            plane,
+            tmp_path_factory.mktemp("queue"),
+            [{"name": CARDS, "deviceClassNames": [CLASS]}],
+            {"cpu": 100, CARDS: 100},
+            {"KueueDRADeviceFeasibility": True},
+            preemption={"withinClusterQueue": "LowerPriority"},
+        ):
             apply(
                 plane,
-                of_kueue("ResourceFlavor", "plain", {}),
-                of_kueue(
-                    "ClusterQueue",
-                    "claims",
-                    {
-                        "resourceGroups": groups,
-                        "namespaceSelector": {},
-                        "preemption": {"withinClusterQueue": "LowerPriority"},
-                    },
-                ),
                 {
                     "apiVersion": "kueue.x-k8s.io/v1beta2",
                     "kind": "WorkloadPriorityClass",
                     "metadata": {"name": "high"},
                     "value": 100,
                 },
-                door("claims", "claims"),
                 template("one", None, deviceClassName=CLASS),
                 template("two", None, deviceClassName=CLASS, count=2),
             )
@@ -131,10 +93,7 @@ def kubelets(queue: ControlPlane) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def over(queue: ControlPlane) -> Iterator[None]:
     yield
-    for plural in (JOBS, PODS):
-        for one in queue.api.get(plural)["items"]:
-            queue.api.delete(f"{plural}/{one['metadata']['name']}", 0)
-    until("no claim is left", lambda: not claims(queue), 60)
+    clear(queue)
 
 
 def test_quota_waits_for_the_devices_of_pods_that_are_not_queued(queue: ControlPlane) -> None:

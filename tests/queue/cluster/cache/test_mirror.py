@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.cluster.cache.kinds import LIMIT_RANGES, WORKLOADS
+from queuecontroller.cluster.cache.kinds import CLUSTER_QUEUES, LIMIT_RANGES, WORKLOADS
 from queuecontroller.cluster.cache.mirror import Mirror
 from queuecontroller.cluster.cache.objects import ObjectCache
 from queuecontroller.kueueapi.manifests.workloads import read_workload
@@ -203,3 +203,61 @@ def test_one_that_leads_to_a_defect_of_the_reader_is_said_and_ends_nobody(
     assert odd not in made.book.workloads.records
     assert KEY in made.book.workloads.records
     assert "please report it" in caplog.text
+
+
+QUEUE = {
+    "apiVersion": "kueue.x-k8s.io/v1beta2",
+    "kind": "ClusterQueue",
+    "metadata": {"name": "cq", "uid": "q", "resourceVersion": "1"},
+    "spec": {
+        "namespaceSelector": {},
+        "resourceGroups": [],
+        "admissionChecksStrategy": {"admissionChecks": [{"name": "elsewhere"}]},
+    },
+}
+
+
+def checked(state: str, version: str) -> dict[str, Any]:
+    """A Workload with quota and one check, not admitted yet."""
+    found = document("1", 1, reserved=True)
+    found["metadata"]["resourceVersion"] = version
+    check = {"name": "elsewhere", "state": state, "message": "", "lastTransitionTime": AT}
+    admission = {"clusterQueue": "cq", "podSetAssignments": [{"name": "main", "count": 2, "flavors": {}, "resourceUsage": {}}]}  # fmt: skip
+    found["status"] |= {"admission": admission, "admissionChecks": [check]}
+    return found
+
+
+@pytest.mark.parametrize(
+    ("state", "kind", "reason"),
+    [
+        pytest.param("Retry", "Evicted", "AdmissionCheck", id="its check asks for a retry"),
+        pytest.param("Ready", "Admitted", "Admitted", id="its check is ready"),
+    ],
+)
+@pytest.mark.parametrize(
+    "leads", [True, False], ids=["it leads on after a refused write", "it has just begun to lead"]
+)
+def test_a_check_that_is_answered_already_is_followed(
+    state: str, kind: str, reason: str, leads: bool
+) -> None:
+    """A write that was refused is undone by taking the Workload over as it is stored, and so does a
+    new leader: nothing else would tell, and it would keep its quota and wait for ever."""
+    made = mirror()
+    if leads:
+        made.workload(KEY, checked("Pending", "1"), 1)
+        made.cache.take(WORKLOADS, checked(state, "2"))
+        made.take_over_again(KEY, 2)
+    else:
+        made.cache.take(CLUSTER_QUEUES, QUEUE)
+        made.cache.take(WORKLOADS, checked(state, "2"))
+        made.begin(2)
+    found = made.book.workloads.records[KEY].workload.condition(kind)
+    assert found is not None
+    assert (found.status, found.reason) == (True, reason)
+
+
+def test_what_was_refused_for_good_is_not_tried_again_at_once() -> None:
+    made = mirror()
+    made.cache.take(WORKLOADS, checked("Ready", "1"))
+    made.take_over_again(KEY, 2, 3)
+    assert made.book.workloads.records[KEY].workload.condition("Admitted") is None

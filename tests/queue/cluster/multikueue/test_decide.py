@@ -45,8 +45,9 @@ def decided(
     check: str = "mk",
     others_ready: bool = True,
     since_round_s: float = 0.0,
+    chosen: str = "",
 ) -> Decision:
-    facts = Facts(mine, job, check, workers, list(workers), since_round_s, others_ready)
+    facts = Facts(mine, job, check, workers, list(workers), since_round_s, others_ready, chosen)
     return decide(facts, settings)
 
 
@@ -75,6 +76,21 @@ def test_the_worker_that_admitted_first_gets_the_job_and_the_others_nothing() ->
     found = decided(workload(), workers)
     assert found.answer == Answer(State.READY, 'The workload got reservation on "b"')
     assert found.cluster == found.status_of == "b"
+
+
+def test_a_job_stays_with_the_worker_that_it_is_sent_to() -> None:
+    """Its name may be on the way to the Workload's status while another worker is seen to have
+    admitted its copy in the same second, or before."""
+    workers = {"a": Worker(copy=copy(ADMITTED)), "b": Worker(copy=copy(LATER))}
+    found = decided(workload(), workers, chosen="b")
+    assert found.want == {"a": Want.NOTHING, "b": Want.JOB}
+    workers["b"] = Worker(copy=copy(LATER), job=job_there())
+    for chosen in ("b", ""):  # Also where the manager has just begun to lead.
+        found = decided(workload(), workers, chosen=chosen)
+        assert found.want == {"a": Want.NOTHING, "b": Want.JOB}
+        assert found.cluster == "b"
+    workers["b"] = Worker(copy=copy())
+    assert decided(workload(), workers, chosen="b").want == {"a": Want.JOB, "b": Want.NOTHING}
 
 
 def test_a_worker_that_cannot_be_reached_wins_nothing() -> None:
@@ -262,13 +278,14 @@ WORKERS = st.builds(
     st.sampled_from(["Pending", "Ready", "Retry", "Rejected"]),
     st.none() | st.sampled_from(["a", "b", "c"]),
     st.fixed_dictionaries(dict.fromkeys("abc", WORKERS)),
+    st.sampled_from(["", "a", "b", "c", "gone"]),
 )
 def test_at_most_one_worker_ever_gets_the_job(
-    state: str, cluster: str | None, workers: dict[str, Worker]
+    state: str, cluster: str | None, workers: dict[str, Worker], chosen: str
 ) -> None:
     mine = workload(state, **({"clusterName": cluster} if cluster else {}))
     before = deepcopy(mine)
-    found = decided(mine, workers)
+    found = decided(mine, workers, chosen=chosen)
     assert mine == before
     holders = [name for name, want in found.want.items() if want is Want.JOB]
     assert len(holders) <= 1

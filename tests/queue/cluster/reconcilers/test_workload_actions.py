@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from queuecontroller.cluster.cache.mirror import Mirror
+from queuecontroller.cluster.cache.kinds import WORKLOADS
 from queuecontroller.cluster.cache.objects import Document, ObjectCache
 from queuecontroller.cluster.cache.policy import Policy
 from queuecontroller.cluster.reconcilers.workload_actions import WorkloadActions
@@ -50,18 +50,13 @@ class Listener:
         self.told.append((about["metadata"]["name"], told))
 
 
-class Around:
-    cache = ObjectCache(Policy())
-
-
 def workload_actions(status: int) -> tuple[WorkloadActions, Listener]:
     listener = Listener()
     made = WorkloadActions(
         cast(Shell, None),
-        cast(Mirror, Around()),
+        ObjectCache(Policy()),
         cast(ApiClient, Server(status)),
         cast(EventRecorder, listener),
-        lambda key, document: None,
     )
     return made, listener
 
@@ -109,3 +104,45 @@ def test_what_may_be_taken_later_is_tried_again(status: int, told: int) -> None:
     with pytest.raises(ApiRefused):
         asyncio.run(made.do(action, WORKLOAD, PODS, JOB))
     assert len(listener.told) == told
+
+
+class Storing:
+    """Stores a Workload, a version later with each write."""
+
+    def __init__(self) -> None:
+        self.version = 1
+
+    async def get(self, *_: object) -> dict[str, Any]:
+        head = {**WORKLOAD["metadata"], "uid": "u", "resourceVersion": str(self.version)}
+        return {"metadata": head, "spec": {}}
+
+    async def create(self, *_: object) -> dict[str, Any]:
+        self.version += 1
+        return await self.get()
+
+    async def merge_patch(self, *_: object, **__: object) -> dict[str, Any]:
+        return await self.create()
+
+
+def test_an_answer_is_handled_as_the_watch_would_handle_it() -> None:
+    cache, listener = ObjectCache(Policy()), Listener()
+    told: list[tuple[Resource, str, str]] = []
+    cache.on_update = lambda kind, key, document: told.append(
+        (kind, key, str(document["metadata"]["resourceVersion"]))
+    )
+    server = Storing()
+    made = WorkloadActions(
+        cast(Shell, None), cache, cast(ApiClient, server), cast(EventRecorder, listener)
+    )
+    asyncio.run(made.do(CreateWorkload(WORKLOAD), None))
+    change = UpdateWorkload({"spec": {}}, "its job has changed")
+    asyncio.run(made.do(change, WORKLOAD, PODS, JOB))
+    assert told == [(WORKLOADS, "n/w", "2"), (WORKLOADS, "n/w", "3")]
+    asyncio.run(made.find("n", "w"))
+    assert len(told) == 2, "the cache has that version"
+    server.version = 4
+    assert asyncio.run(made.look_again(WORKLOADS, "n/w"))
+    assert told[2:] == [(WORKLOADS, "n/w", "4")]
+    cache.take(PODS, WORKLOAD)
+    assert asyncio.run(made.look_again(PODS, "n/w"))
+    assert told[3:] == [(PODS, "n/w", "4")], "its watch reports that version no more"

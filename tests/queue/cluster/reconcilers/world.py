@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 
 from queuecontroller.cluster.cache.kinds import WORKLOADS
 from queuecontroller.cluster.cache.mirror import Mirror
-from queuecontroller.cluster.cache.objects import ObjectCache, key_of
+from queuecontroller.cluster.cache.objects import Document, ObjectCache, key_of
 from queuecontroller.cluster.reconcilers.owners import Reconcilers
 from queuecontroller.cluster.reconcilers.units import unit_of
 from queuecontroller.cluster.writers.event_recorder import EventRecorder
@@ -57,6 +57,9 @@ class World:
         self.cache = ObjectCache()
         mirror = Mirror(book, self.cache)
         self.mirror, self.book = mirror, book
+        self.cache.on_update = self._updated
+        self.updated: list[str] = []
+        """Keys of the Workloads that an answer had before the watch."""
         self.server = Server(self.cache)
         self.reconcilers = Reconcilers(
             cast(Shell, Steps(book)),
@@ -66,11 +69,19 @@ class World:
             cast(EventRecorder, None),
         )
 
+    def _updated(self, kind: Resource, key: str, document: Document) -> None:
+        if kind == WORKLOADS:
+            self.updated.append(key)
+            self._changed(key, document)
+
+    def _changed(self, key: str, document: Document) -> None:
+        self.mirror.workload(key, document, 1)
+        self.reconcilers.workload_changed(key, document)
+
     def add(self, kind: Resource, document: dict[str, Any]) -> None:
         self.cache.take(kind, document)
         if kind == WORKLOADS:
-            self.mirror.workload(key_of(document), document, 1)
-            self.reconcilers.workload_changed(key_of(document), document)
+            self._changed(key_of(document), document)
 
     async def _reconcile_all(self) -> None:
         running = asyncio.create_task(self.reconcilers.work_queue.run())
