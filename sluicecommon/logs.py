@@ -23,6 +23,7 @@ class LineFormat(logging.Formatter):
 
 def error_text(error: BaseException) -> str:
     """The error in words, also where it has no text of its own, as that of `asyncio.timeout`."""
-    if isinstance(error, TimeoutError | asyncio.TimeoutError):
-        return "no answer in time"
-    return str(error) or type(error).__name__
+    if text := str(error):
+        return text
+    is_timeout = isinstance(error, TimeoutError | asyncio.TimeoutError)
+    return "no answer in time" if is_timeout else type(error).__name__
