@@ -11,6 +11,7 @@ from sluicecommon.logs import error_text
     ("error", "text"),
     [
         pytest.param(TimeoutError(), "no answer in time", id="asyncio.timeout gives no text"),
+        pytest.param(TimeoutError("not within 1 s"), "not within 1 s", id="a timeout with a text"),
         pytest.param(ValueError("invalid"), "invalid", id="an error with a text"),
         pytest.param(EOFError(), "EOFError", id="an error without a text is named by its type"),
     ],
