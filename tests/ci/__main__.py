@@ -33,6 +33,8 @@ WAITING = ("test-oldest", "test-page", "test-faults")
 """Suites that leave a third of two processors and more unused: those that follow each other run beside each other."""
 PREPARED = {"test-cluster": "cluster-programs"}
 """Target that builds a part of what the suite needs. The suite itself builds what is missing then."""
+PATIENCE = {"SLUICE_TEST_PATIENCE": "3"}
+"""Environment of suites beside each other: each has a part of the processors."""
 KILLS = 0.25
 """500 of the 2,000 kills take as long as the suites beside them; `make test-faults` has all."""
 LOOK_S = 0.2
@@ -160,7 +162,8 @@ class First:
         self._record = below / name
         self._began_s = time.monotonic()
         self._log = below / f"{name}.log" if beside else None
-        self._process = start(["make", name, *arguments], self._record, os.environ, self._log)
+        environment = {**(PATIENCE if beside else {}), **os.environ}
+        self._process = start(["make", name, *arguments], self._record, environment, self._log)
         self._status = 0
         self._wall_s = self._cpu_s = 0.0
 

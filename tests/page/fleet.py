@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 
 from queuecontroller.server.api.wire import NODES, Wire, find_descriptors
+from tests.kit.node import PATIENCE
 from tests.queue.server.certificates import Authority
 
 WIRE = Wire(find_descriptors())
@@ -64,12 +65,12 @@ class Fleet:
 
     def __enter__(self) -> Fleet:
         self._thread.start()
-        assert self.all_here.wait(240), self.failures
+        assert self.all_here.wait(240 * PATIENCE), self.failures
         return self
 
     def __exit__(self, *what: object) -> None:
         self._stop.set()
-        self._thread.join(60)
+        self._thread.join(60 * PATIENCE)
 
     def _run(self) -> None:
         try:

@@ -10,16 +10,18 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.node import PATIENCE
 from tests.page.browser import Browser, Page
 from tests.page.cluster import Cluster, cluster, job
 from tests.page.conftest import SCREENS
 
 pytestmark = [pytest.mark.page, pytest.mark.timeout(1200)]
 NODES, GPUS, JOBS = 1_000, 8_000, 10_000
-OPENS_S = 20.0
+OPENS_S = 20.0 * PATIENCE
 """Everything of a cluster of that size, drawn: 8,000 GPUs and 10,000 workloads on two cores, with 1,000 nodes beside."""
-SHOWN_S = 5.0
+SHOWN_S = 5.0 * PATIENCE
 """Another page of it, drawn."""
+SEEN_S = 2.0 * PATIENCE
 PAGES = {
     "overview": ("", ["8000 / 8000", "GPU memory by grant", "Fragmentation"]),
     "workloads": ("workloads", ["Pending", "Running"]),
@@ -80,7 +82,7 @@ def test_every_page_opens_and_a_change_is_seen_in_time(large: tuple[Cluster, Pat
                 await page.until(f"!!sluice.app.store.get('Workload', 'vision', '{name}')")
                 seen.append(time.monotonic() - began_s)
             print("a change seen after", [round(one, 2) for one in seen])
-            assert min(seen) <= 2.0, seen
+            assert min(seen) <= SEEN_S, seen
             page.clean(url.split("#")[0])
 
     asyncio.run(scene())
