@@ -61,7 +61,7 @@ from queuecontroller.cluster.leader.lease import Elector
 from queuecontroller.cluster.plan import Followed, Leadership, Plan
 from queuecontroller.cluster.podplacement.gpu_pods import Budgets, GpuPods, read_budget, seen
 from queuecontroller.cluster.podwebhooks.share_pods import SharePods
-from queuecontroller.cluster.session import Session
+from queuecontroller.cluster.session import Defect, Session
 from queuecontroller.frameworks.names import QUEUE_NAME
 from queuecontroller.frameworks.table import OfRuntime
 from queuecontroller.gpushares.claims.in_use import read_claim
@@ -100,6 +100,10 @@ SYNC_S: Final = 0.05
 AWAY_S: Final = 1.0
 """Seconds until kinds are looked for again after the API server did not answer."""
 VANISHED_S: Final = 2.0
+ENDS_S: Final = 15.0
+"""Seconds in which a session that is cancelled ends; its requests have shorter deadlines."""
+UNLISTED_S: Final = 30.0
+"""Seconds between two log lines about lists that this replica has to have before it may lead."""
 POD_SELECTORS: Final[tuple[Parameters, ...]] = (
     MANAGED_PODS,
     (("labelSelector", f"{ELASTIC_PODS}=true"),),
@@ -141,6 +145,8 @@ class Controller:
         self._node_context = NodeContext(self._cache, self._room_changed)
         self._found = False
         """True once it is known which frameworks' kinds are served."""
+        self._unlisted_at_s: float | None = None
+        """When the next log line about missing lists is due; None: none is missing."""
 
     # -- state ------------------------------------------------------------------------------------
 
@@ -453,9 +459,10 @@ class Controller:
         while True:
             self._last_ok_s = monotonic()
             if not self._is_synced() and self._session is None:
+                self._note_unlisted()
                 await asyncio.sleep(SYNC_S)
                 continue
-            self._trouble = ""
+            self._trouble, self._unlisted_at_s = "", None
             try:
                 async with asyncio.timeout(self._plan.lease_s / 3):
                     await self._holder.step()
@@ -472,6 +479,15 @@ class Controller:
                 self._step_up()
             self._raise_if_failed()
             await asyncio.sleep(elector.retry_s * random.uniform(0.9, 1.1))
+
+    def _note_unlisted(self) -> None:
+        now_s = monotonic()
+        if self._unlisted_at_s is None:
+            self._unlisted_at_s = now_s + UNLISTED_S
+        elif now_s >= self._unlisted_at_s:
+            self._unlisted_at_s = now_s + UNLISTED_S
+            missing = "" if self._found else "; it is not known which kinds are served"
+            log.warning("cannot lead: %s%s", self.why_not_ready, missing)
 
     def _raise_if_failed(self) -> None:
         """Raise the error that has ended the session, if any."""
@@ -502,6 +518,8 @@ class Controller:
         return make(self._plan, self._writing, followed, leadership)
 
     async def _step_down(self, why: str) -> None:
+        """End the session. Raises Defect if it does not end: then the process has to be restarted,
+        since a second session beside its tasks would not be the only one that decides."""
         session, deciding = self._session, self._deciding
         self._session = self._deciding = None
         self._scheduling.on_change = lambda key: None
@@ -511,5 +529,15 @@ class Controller:
             return
         log.warning("no longer leading, term %d: %s", session.term, why)
         deciding.cancel()
+        done, _ = await asyncio.wait({deciding}, timeout=ENDS_S)
+        if not done:
+            running = "; ".join(map(_where, asyncio.all_tasks()))
+            raise Defect(f"the session did not end within {ENDS_S:g} s; all tasks: {running}")
         with contextlib.suppress(asyncio.CancelledError):
             await deciding
+
+
+def _where(task: asyncio.Task[Any]) -> str:
+    """Return the name of a task and the function and line in which it waits."""
+    waits = [f"{one.f_code.co_qualname}:{one.f_lineno}" for one in task.get_stack(limit=1)]
+    return f"{task.get_name()} at {waits[0] if waits else 'its end'}"

@@ -8,13 +8,16 @@ from time import monotonic
 from typing import Any
 from uuid import uuid4
 
+import pytest
 from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
+from queuecontroller.cluster import controller as controller_module
 from queuecontroller.cluster.controller import Controller
 from queuecontroller.cluster.leader.lease import MARGIN, Elector, Write
 from queuecontroller.cluster.plan import Plan
+from queuecontroller.cluster.session import Defect
 from queuecontroller.server.standalone import SystemClock
 from queuecontroller.state.book import BookSettings
 from sluicecommon.kubernetes.client import ApiClient
@@ -250,3 +253,60 @@ def test_what_came_while_it_did_not_lead_for_a_moment_is_done_in_its_next_term()
     assert owners == ["meanwhile"]
     assert len(terms) > 1  # two, where the machine is never busy for the whole of a lease
     assert terms == sorted(terms)
+
+
+class _Led:
+    """Session of which only the term is read."""
+
+    term, shell = 7, None
+
+
+async def stepped_down(ends: bool) -> None:
+    """The session's task ends when it is cancelled, or goes on."""
+    plan = Plan(BookSettings(), "one", "sluice", SHORT_LEASE_S, lambda: "u", SystemClock())
+    client = ApiClient(Credentials(Access("http://127.0.0.1:1")), "test")
+    controller: Any = Controller(client, client, plan)
+    over = asyncio.Event()
+
+    async def session() -> None:
+        while not over.is_set():
+            try:
+                await over.wait()
+            except asyncio.CancelledError:
+                if ends:
+                    raise
+
+    controller._session, controller._deciding = _Led(), asyncio.create_task(session(), name="busy")
+    deciding = controller._deciding
+    await asyncio.sleep(0)
+    try:
+        await controller._step_down("the lease is lost")
+    finally:
+        over.set()
+        await asyncio.gather(deciding, return_exceptions=True)
+    assert controller._session is None
+
+
+def test_a_session_that_does_not_end_ends_the_process_and_says_where_it_hangs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would neither lead again nor end: for 22 minutes once, with an API server that answered again after a second."""
+    asyncio.run(stepped_down(ends=True))
+    monkeypatch.setattr(controller_module, "ENDS_S", 0.05)
+    with pytest.raises(
+        Defect, match=r"did not end within 0\.05 s; all tasks: .*busy at .*session:\d+"
+    ):
+        asyncio.run(stepped_down(ends=False))
+
+
+def test_a_replica_that_lacks_lists_says_which(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    plan = Plan(BookSettings(), "one", "sluice", SHORT_LEASE_S, lambda: "u", SystemClock())
+    client = ApiClient(Credentials(Access("http://127.0.0.1:1")), "test")
+    controller: Any = Controller(client, client, plan)
+    monkeypatch.setattr(controller_module, "UNLISTED_S", 0.0)
+    controller._note_unlisted()
+    assert not caplog.records, "they are being listed"
+    controller._note_unlisted()
+    assert "cannot lead: starting; it is not known which kinds are served" in caplog.text
