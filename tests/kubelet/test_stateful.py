@@ -309,6 +309,7 @@ class TestMachine(Machine.TestCase):  # type: ignore[name-defined,misc]
 
 
 @pytest.mark.faults
+@pytest.mark.timeout(900)
 @pytest.mark.skipif(bool(native.locate().missing()), reason="not built: `make build`")
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 class TestMachineMore(Machine.TestCase):  # type: ignore[name-defined,misc]
