@@ -1,5 +1,5 @@
-"""What follows a write of a Workload's checks by one of their controllers here: the book and all
-other handlers are told as by the watch, and the Workload is looked at again."""
+"""Handles the answer to a write of a Workload's admission checks by a check controller of ours: the
+book takes in the Workload, and the controller reconciles it again."""
 
 from __future__ import annotations
 

@@ -163,8 +163,8 @@ class MissedOwners:
         )
 
     async def _end_pods(self, kind: Resource, owner: Document) -> bool:
-        """End the pods whose template did not name the queue. Those that are ready are left to the
-        rollout if the template was not completed here: somebody put the owner into its queue."""
+        """Delete the pods whose template did not name the queue. Ready pods are left to the rollout
+        if this controller did not complete the template: a user put the owner into its queue."""
         head, queue = owner["metadata"], labels_of(owner)[QUEUE_NAME]
         namespace, every = str(head["namespace"]), self._times(kind, owner) > 0
         pods, more = await self._pods_of(kind, owner)

@@ -84,8 +84,8 @@ def cluster_rules() -> list[Rule]:
         # Pod templates that no webhook has completed are; no other writer would do it.
         _rule(SETS.group, [SETS.plural], "get", "list", "watch", "patch"),
         _rule(STATEFUL_SETS.group, serving, "list", "watch", "patch"),
-        # The Deployment of a pod is the owner of its ReplicaSet. One whose pods nobody counts is
-        # deleted with them: it would make them again.
+        # A pod's Deployment is the owner of its ReplicaSet. A former ReplicaSet whose pods hold no
+        # quota is deleted with them: it would create them again.
         _rule(REPLICA_SETS.group, [REPLICA_SETS.plural], "get", "delete"),
         _rule("", [PODS.plural], "get", "list", "watch", "patch", "delete"),
         # The reason of a deletion is written into the pod's condition.

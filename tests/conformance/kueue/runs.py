@@ -194,7 +194,7 @@ class _Run:
             yield
 
     def _as_stored(self) -> list[str]:
-        """One line for each Workload of the run, for whoever looks for the reason of a difference."""
+        """Return one line for each Workload of the run: a difference that timed out is explained by its status."""
         return [
             f"{name} is stored as version {one['metadata']['resourceVersion']}, "
             f"generation {one['metadata'].get('generation')}: {json.dumps(one.get('status') or {})[:1000]}"

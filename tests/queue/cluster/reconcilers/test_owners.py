@@ -79,7 +79,7 @@ def test_a_finished_workload_loses_its_finalizer(owned: bool) -> None:
         world.add(JOBS, {"apiVersion": "batch/v1", "kind": "Job", "metadata": head, "spec": {"suspend": False, "template": {"spec": {"containers": []}}}, "status": done})  # fmt: skip
     world.reconcile(workload(FINISHED, owned))
     assert world.server.patches == [{"metadata": {"finalizers": None}}]
-    assert world.updated == ["n/w"], "all handlers of a Workload are told, as by the watch"
+    assert world.updated == ["n/w"], "every handler of Workloads is called, as for a watch event"
 
 
 def test_quota_is_free_once_the_eviction_is_stored() -> None:
