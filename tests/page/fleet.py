@@ -20,7 +20,11 @@ GIB = 1 << 30
 HELD_RUNNING, DESIRED_STOP = 2, 3
 NOTEBOOK_BYTES, NOTEBOOK_PPM = 10 * GIB, 200_000
 """The share of one pod on each node's last GPU that the queue did not start."""
-
+TRANSIENT = {
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.UNAVAILABLE,
+}
 
 Channels = Callable[[str], grpc.aio.Channel]
 OPTIONS = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0)]
@@ -61,6 +65,8 @@ class Fleet:
         self.sick: set[str] = set()
         """UUIDs of GPUs that are not well."""
         self.failures: list[BaseException] = []
+        self.repeated = 0
+        """Reports that had no answer: the next one follows, as the daemon does it."""
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Fleet:
@@ -112,7 +118,12 @@ class Fleet:
                             )
                         ],
                     )
-                    await self._call(channel, "Report")(report, timeout=60)
+                    try:
+                        await self._call(channel, "Report")(report, timeout=60)
+                    except grpc.aio.AioRpcError as error:
+                        if error.code() not in TRANSIENT:
+                            raise
+                        self.repeated += 1
                     await asyncio.sleep(self._report_s)
                 obeying.cancel()
                 await asyncio.gather(obeying, return_exceptions=True)

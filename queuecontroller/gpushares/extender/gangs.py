@@ -203,25 +203,27 @@ class Gangs:
             return None
         if names is None:
             return kept or UNPLACED
+        # kube-scheduler checks nodes concurrently: their order differs from pod to pod.
+        names = tuple(sorted(names))
         found = self._kept(gang, ask, names) if kept is not None else None
         if found is None:
             if self._dry:
                 gang = replace(gang, names=dict(gang.names))
-            gang.names[ask.uid] = tuple(names)
-            found = self._reserve(gang, group, rules, ask, tuple(names))
+            gang.names[ask.uid] = names
+            found = self._reserve(gang, group, rules, ask, names)
         elif isinstance(found, PodPlace) and not self._dry and self._lacks(gang, group):
             # An earlier leader had not stored the places of all.
             self._reserve(gang, group, rules, ask, tuple(self._stock.nodes))
         return found if isinstance(found, PodPlace) else f"{key.label}: {found}"
 
-    def _kept(self, gang: _Gang, ask: PodAsk, names: Sequence[str]) -> PodPlace | str | None:
+    def _kept(self, gang: _Gang, ask: PodAsk, names: Names) -> PodPlace | str | None:
         """The pod's reserved place. If the scheduler does not accept its node, all of the group's
         are given back: None if new ones can be chosen at once."""
         kept, there = gang.reserved[ask.uid], self._is_ready(ask.uid)
         # A single other node: the scheduler asks about a nominated one before all.
         if self._dry or (there and (kept.node in names or len(names) == 1)):
             return kept
-        gang.names[ask.uid] = tuple(names)
+        gang.names[ask.uid] = names
         why = "is not accepted by the scheduler" if there else "has no room any more"
         being_bound = any(self._ledger.place(uid) is not None for uid in gang.reserved)
         until_s = gang.until_s

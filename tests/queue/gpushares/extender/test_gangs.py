@@ -71,6 +71,17 @@ def test_a_group_that_does_not_fit_holds_nothing_and_says_why() -> None:
     assert one.bound() == ["single"]
 
 
+def test_pods_with_the_same_nodes_in_another_order_are_alike() -> None:
+    one = world()
+    one.group("g", 5)
+    for n in range(5):
+        one.create(f"g{n}", "g", **WHOLE)
+    orders = tuple(one.nodes), tuple(reversed(one.nodes))
+    told = {one.why(f"g{n}", *orders[n % 2]) for n in range(5)}
+    assert len(told) == 1
+    assert "GPU shares for 4 of 5 pods; 2 of 2 nodes have none" in told.pop()
+
+
 def test_reserved_room_is_no_other_pods_of_any_priority() -> None:
     one = world(1)
     one.group("g", 2)
