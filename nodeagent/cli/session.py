@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nodeagent import native
-from nodeagent.adapters.api.client import Client, Closed, Unreachable
+from nodeagent.adapters.api.client import Client, Closed, Ended, Unreachable
 from nodeagent.adapters.api.wire import Wire
 from nodeagent.cli.main import EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE
 from nodeagent.paths import client_socket
@@ -27,7 +27,11 @@ class Failed(Exception):
 
 
 class Away(Failed):
-    """No daemon answers: it may be starting again just now."""
+    """No daemon answers: it may be starting again just now. `ended`: it had the call."""
+
+    def __init__(self, status: int, text: str, ended: bool = False) -> None:
+        super().__init__(status, text)
+        self.ended = ended
 
 
 @contextlib.contextmanager
@@ -50,6 +54,7 @@ def connect(options: argparse.Namespace, environment: Mapping[str, str]) -> Iter
         raise Away(
             EXIT_UNREACHABLE,
             f"{error}; is it running? Start it with `sluice serve`, or see `sluice doctor`",
+            isinstance(error, Ended),
         ) from None
     except Refused as refused:
         status = EXIT_USAGE if refused.kind is RefusalKind.INVALID else EXIT_REFUSED

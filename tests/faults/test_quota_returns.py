@@ -16,7 +16,7 @@ import grpc
 import pytest
 
 from queuecontroller.state.access import Caller
-from tests.kit.node import Node, Tenant, until
+from tests.kit.node import Node, NodeError, Tenant, until
 from tests.kit.queue.controller import QueueController
 from tests.kit.workplace import workplace
 from tests.queue.server.callers import Party, message
@@ -25,6 +25,7 @@ from tests.queue.state.world import TEAMS
 pytestmark = [
     pytest.mark.root,
     pytest.mark.faults,
+    pytest.mark.timeout(1200),
     pytest.mark.skipif(os.geteuid() != 0, reason="the node's jobs get mounts"),
 ]
 NAMES = itertools.count(1)
@@ -76,7 +77,11 @@ class Stage:
         return found["status"]["phase"] if found is not None else "Deleted"
 
     def reach(self, tenant: Tenant, *phases: str) -> None:
-        until(f"{tenant.name} is {phases}", lambda: self.phase(tenant) in phases, DEADLINE_S)
+        try:
+            until(f"{tenant.name} is {phases}", lambda: self.phase(tenant) in phases, DEADLINE_S)
+        except NodeError as error:
+            state = f"it is {self.phase(tenant)}, exit status {tenant.process.poll()}"
+            raise NodeError(f"{error}: {state}") from None
 
     @property
     def reserving(self) -> int:

@@ -39,6 +39,10 @@ class Unreachable(Exception):
     """No daemon answers; the text names the socket."""
 
 
+class Ended(Unreachable):
+    """The daemon ended while it handled the call: it may have carried it out."""
+
+
 class Closed(Unreachable):
     """The daemon's socket exists, but this user may not connect to it."""
 
@@ -188,4 +192,4 @@ class Client:
                 raise Unreachable(f"no daemon answers at {self._socket}") from None
             if code is grpc.StatusCode.DEADLINE_EXCEEDED:
                 raise Unreachable(f"the daemon at {self._socket} does not answer") from None
-            raise Unreachable(f"the daemon at {self._socket}: {details}") from None
+            raise Ended(f"the daemon at {self._socket}: {details}") from None

@@ -40,7 +40,7 @@ SHOWN_COMMAND = 256
 AWAY_S = 5.0
 """How long a daemon that does not answer is tried: several times what a restart takes."""
 QUEUED_AWAY_S = 60.0
-"""The same for a job that waited in a queue, possibly for hours."""
+"""The same for a job that the daemon may have submitted to a queue, possibly hours ago."""
 AWAY_EVERY_S = 0.2
 DRIVERS_BYTES = Bytes(1050 * MIB)
 """The driver's own memory in one process of PyTorch on an H200: context 518 MiB, the first kernel
@@ -206,10 +206,11 @@ def _await_grant(
                 now_s = time.monotonic()
                 if away_since_s is None:
                     away_since_s = now_s
-                    most_s = QUEUED_AWAY_S if wait.in_queue else AWAY_S
+                    queued = ask.queue is not None and away.ended
+                    most_s = QUEUED_AWAY_S if queued else AWAY_S
                     if not options.quiet:
                         text = str(away).split("; is it running?", 1)[0]
-                        place = ", at the end of the queue" if wait.in_queue else ""
+                        place = ", at the end of the queue" if queued else ""
                         complain(f"run: {text}; trying again for {most_s:g} s{place}")
                 if now_s - away_since_s >= most_s:
                     raise
@@ -247,11 +248,6 @@ class _Wait:
         self._most_s = most_s
         self._began_s = began_s
         self.shown: Waiting | None = None
-
-    @property
-    def in_queue(self) -> bool:
-        """True once the queue controller has a workload of this wait."""
-        return self.shown is not None and bool(self.shown.workload)
 
     def show(self, step: Waiting) -> None:
         if step != self.shown:

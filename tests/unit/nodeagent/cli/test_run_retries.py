@@ -72,7 +72,7 @@ def given(view: object) -> Answer:
 def goes_away(*before: Any) -> Answer:
     def answer(ask: GrantAsk) -> Iterator[Any]:
         yield from before
-        raise Away(69, "the daemon: Socket closed; is it running?")
+        raise Away(69, "the daemon: Socket closed; is it running?", ended=True)
 
     return answer
 
@@ -125,12 +125,14 @@ def test_the_grant_of_a_run_around_us_is_not_taken_for_it(world: World) -> None:
     assert run._await_grant(OPTIONS, {}, ASK) == "ours"
 
 
+@pytest.mark.parametrize("before", [[], [Waiting(1, "pending", workload="a/b")]], ids=len)
 def test_what_waited_in_a_queue_is_submitted_again(
-    world: World, capsys: pytest.CaptureFixture[str]
+    world: World, capsys: pytest.CaptureFixture[str], before: list[Waiting]
 ) -> None:
-    """It ended with 125 whenever the daemon was restarted, and its workload was withdrawn as well."""
+    """It ended with 125 whenever the daemon was restarted, and its workload was withdrawn as well. A daemon that ends
+    before it has told of the submission may have made it."""
     ask = GrantAsk(**{**{f: getattr(ASK, f) for f in ASK.__slots__}, "queue": QueueAsk("team")})
-    world.lives = [goes_away(Waiting(1, "pending", workload="a/b")), None, given("the second")]
+    world.lives = [goes_away(*before), *[None] * 250, given("the second")]
     assert run._await_grant(OPTIONS, {}, ask) == "the second"
     assert len(world.asked) == 2
     assert "trying again for 60 s, at the end of the queue\n" in capsys.readouterr().err
