@@ -237,6 +237,9 @@ class Place:
         assert nonce is not None
         return self.cdi.read(nonce)
 
+    def has_cdi(self, answer: ContainerAnswer) -> bool:
+        return nonce_of(answer) in self.cdi.names()
+
     def make_cgroup(self, pod: str) -> None:
         (self.directory / "cgroup" / "systemd" / "kubepods" / f"pod{pod}").mkdir(parents=True)
 

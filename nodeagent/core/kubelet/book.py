@@ -83,6 +83,8 @@ class StartAsked:
     at_unix_s: float
     occupied: frozenset[GrantId] = frozenset()
     """Grants with live processes."""
+    beside: frozenset[PodUid] = frozenset()
+    """Other pods to which the kubelet has given some of these devices, too, see identity.py."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,6 +314,8 @@ class AllocationBook:
         for grant, ref in list(self.grants.items()):
             if grant == same or not event.device_ids.intersection(ref.device_ids):
                 continue
+            if ref.pod_uid in event.beside:
+                continue
             if grant in event.occupied:
                 pod = f"{ref.namespace}/{ref.pod}" if ref.pod else f"pod {ref.pod_uid}"
                 return [
@@ -321,9 +325,9 @@ class AllocationBook:
                         " processes on the GPU",
                     )
                 ]
-            # The kubelet gives a device to one pod at a time, and to an application container only
-            # when the init container is done. So the previous holder is over, even if we did not
-            # see it end; only an init container of the same pod may run again.
+            # The kubelet's checkpoint names every pod with the device, and an application container
+            # gets it only when the init container is done. So the previous holder is over, even if
+            # we did not see it end; only an init container of the same pod may run again.
             signal = Signal.GRANT_LOST if ref.pod_uid == event.pod.uid else Signal.GONE
             out += self._end(grant, signal)
         if same is not None:

@@ -131,6 +131,9 @@ class FakeKubelet:
         self.pods: dict[str, Pod] = {}
         """Active ones, by UID."""
         self.entries: list[Entry] = []
+        self.given_again: tuple[str, ...] = ()
+        """Devices in use that the next Allocate has, too: a kubelet forgets them when PodResources is listed during an
+        Allocate."""
         self._random = random.Random(seed)
         self._choosing = asyncio.Lock()
         self._promised: set[str] = set()
@@ -347,6 +350,8 @@ class FakeKubelet:
         reused = sorted(reusable)[:count]
         if len(reused) == count:
             return reused
+        if self.given_again:
+            return list(self.given_again[:count])
         self._free_ended()
         taken = {one for entry in self.entries for one in entry.device_ids} | self._promised
         free = [one for one in self.allocatable(resource) if one not in taken]

@@ -439,7 +439,23 @@ class DevicePluginManager:
         del self.figures.start_seconds[:-1000]
 
     async def _start(self, resource: str, device_ids: frozenset[str]) -> None:
-        holder = await self.starting.holder(device_ids)
+        holders = await self.starting.holders(device_ids)
+        errors: list[RetryLater | PermanentError] = []
+        for holder in holders:
+            try:
+                await self._start_holder(resource, device_ids, holder)
+            except (RetryLater, PermanentError) as error:
+                errors.append(error)
+        # Which of several pods starts is not known. The container of one that has no grant finds
+        # no CDI file, and the kubelet tries it again.
+        if len(errors) == len(holders):
+            raise errors[0]
+        for one in errors:
+            log.warning("kubelet: of pods with the same devices one does not start: %s", one)
+
+    async def _start_holder(
+        self, resource: str, device_ids: frozenset[str], holder: Holder
+    ) -> None:
         known = self.book.grant_of(holder.pod.uid, device_ids)
         limits = None if known else await self.starting.limits(holder, device_ids)
         async with contextlib.AsyncExitStack() as promised:
@@ -470,6 +486,7 @@ class DevicePluginManager:
                     GrantId(str(uuid.uuid4())),
                     self._clock.unix_s(),
                     self._occupied(),
+                    holder.beside,
                 )
             )
             await answer

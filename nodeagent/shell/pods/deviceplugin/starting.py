@@ -89,7 +89,8 @@ class Starting:
         self._background = background
         self._unread_logged_ns = -LOG_UNREAD_NS
 
-    async def holder(self, device_ids: frozenset[str]) -> Holder:
+    async def holders(self, device_ids: frozenset[str]) -> list[Holder]:
+        """Pods that may start with these devices: one, but for an error of the kubelet."""
         try:
             async with asyncio.timeout(RECORDS_DEADLINE_S):
                 listings = await self._records.listings()
@@ -97,7 +98,16 @@ class Starting:
         except (KubeletAway, TimeoutError) as error:
             why = str(error) or f"no answer within {RECORDS_DEADLINE_S:g} s"
             raise RetryLater(f"the kubelet's records cannot be read: {why}") from error
-        return identify(device_ids, checkpoint, listings)
+        found = identify(device_ids, checkpoint, listings)
+        return [await self._named(one) if one.beside else one for one in found]
+
+    async def _named(self, holder: Holder) -> Holder:
+        """PodResources has no UIDs, so of several pods the names are not known from it."""
+        try:
+            requests = await self._pods.requests(holder.pod, holder.containers[0].container)
+        except (KubeletAway, NoPodSource):
+            return holder
+        return replace(holder, pod=requests.pod) if requests.pod.name else holder
 
     async def limits(self, holder: Holder, device_ids: frozenset[str]) -> ContainerLimits:
         """The larger of what the containers with these devices ask for; a MIG instance is given

@@ -5,8 +5,8 @@ what is in use by its finished allocations alone: a device that it has reserved 
 under way is free again, and the next pod gets it, too (ManagerImpl.UpdateAllocatedDevices, seen
 with Kubernetes 1.36). Neither of the two can be told from the other at its start, so neither
 starts. It does not cover a List of ours that is under way when the kubelet reserves (on a machine
-with a load of 20 and more two of 200 pods met that), nor Lists of other programs. `Get` of
-PodResources has no such effect, but needs the pod's name.
+with a load of 20 and more two of 200 pods met that), nor Lists of other programs: core/kubelet/
+identity.py starts both pods.
 """
 
 from __future__ import annotations
