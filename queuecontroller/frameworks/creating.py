@@ -19,7 +19,8 @@ from queuecontroller.frameworks.reconcile import (
     is_elastic,
     is_managed,
 )
-from queuecontroller.frameworks.table import Framework, Holding, RayGroups
+from queuecontroller.frameworks.slots import PATCHED_JOBS, RUNTIME_PATCHES, own_runtime_patch
+from queuecontroller.frameworks.table import Framework, Holding, OfRuntime, RayGroups
 from queuecontroller.frameworks.workload import queue_of
 from sluicecommon.reader import MOST, Problem, Reader
 
@@ -69,6 +70,8 @@ def on_create(
                 for pod in elastic_templates(fw, change.document):
                     gate = {"name": names.ELASTIC_GATE}
                     _append(change, (*pod, "spec", "schedulingGates"), gate)
+            if isinstance(fw.pods, OfRuntime) and is_new:
+                _own_runtime_patch(change)
             if at(document, _LAUNCHER_WORKS) is True and _is_mapping(document, _MPI_WORKERS):
                 change.put((*_MPI_WORKERS, *_ANNOTATIONS, names.INDEX_OFFSET), "1")
         case Holding.GATE:
@@ -76,6 +79,19 @@ def on_create(
         case Holding.PODS:
             _pass_on(fw, change, queue)
     return difference(document, change.document)
+
+
+def _own_runtime_patch(change: Change) -> None:
+    """Add an empty entry for the admission to a TrainJob's runtimePatches, as Kueue does. A Trainer
+    before 2.2 has no such field, and the API server drops it."""
+    patches = at(change.document, RUNTIME_PATCHES)
+    if patches is ABSENT:
+        patches = []
+    if not isinstance(patches, list) or own_runtime_patch(patches) is not None:
+        return
+    index = len(patches)
+    change.put((*RUNTIME_PATCHES, index, "manager"), names.PATCHES_MANAGER)
+    change.put((*RUNTIME_PATCHES, index, *PATCHED_JOBS[:-1]), {})
 
 
 def _runs_by_default(fw: Framework, document: Document) -> bool:

@@ -55,6 +55,8 @@ DEFAULT_QUEUE: Final = "default"
 
 PLACED: Final = "sluice.dev/topology"
 """Label of pods that go to the domains that their Workload was given."""
+PATCHES_MANAGER: Final = f"{_OURS}manager"
+"""Manager of the entry of a TrainJob's runtimePatches to which an admission is written."""
 BEFORE_START: Final = "sluice.dev/before-start"
 """Annotation of a job: the values of its fields before it was started, until they are restored."""
 

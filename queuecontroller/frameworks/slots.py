@@ -17,6 +17,7 @@ from typing import Any, Final, TypeAlias
 
 from queuecontroller.frameworks import names
 from queuecontroller.frameworks.patches import Document, Path
+from queuecontroller.frameworks.patches import at as value_at
 from queuecontroller.frameworks.table import (
     Components,
     Framework,
@@ -48,6 +49,9 @@ _COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"
 _JOB_INDEX: Final = "jobset.sigs.k8s.io/job-index"
 _REPLICA_INDEX: Final = "training.kubeflow.org/replica-index"
 _STEP: Final = "trainer.kubeflow.org/trainjob-ancestor-step"
+RUNTIME_PATCHES: Final = ("spec", "runtimePatches")
+"""Changes that a TrainJob makes in its runtime, a list by manager. Trainer 2.2 and later."""
+PATCHED_JOBS: Final = ("trainingRuntimeSpec", "template", "spec", "replicatedJobs")
 _SUBMITTER: Final = {
     "limits": {"cpu": "1", "memory": "1Gi"},
     "requests": {"cpu": "500m", "memory": "200Mi"},
@@ -557,9 +561,6 @@ def _of_runtime(reader: Reader, at: Path, runtime: Runtime) -> list[Slot]:
     trainer = spec.child("trainer")
     nodes = described.child("mlPolicy").whole("numNodes", 1, least=0)
     nodes = trainer.whole("numNodes", nodes, least=0)
-    flat = spec.has("podSpecOverrides")
-    key = "podSpecOverrides" if flat else "podTemplateOverrides"
-    there = spec.entries(key)
     jobs = described.child("template").child("spec").children("replicatedJobs")
     found = []
     for i, job in enumerate(jobs):
@@ -572,17 +573,15 @@ def _of_runtime(reader: Reader, at: Path, runtime: Runtime) -> list[Slot]:
         if step == "trainer":
             pods = nodes
             _resources(made, trainer)
-        for one in spec.children(key):
-            _overridden(made, one, name, flat)
-        new = (*at, "spec", key, there + i)
-        target: dict[str, Any] = {"targetJobs": [{"name": name}]}
+        places, first = _trainer_places(spec, at, name, i)
+        _trainer_changes(made, spec, name)
         found.append(
             Slot(
                 name,
                 job.whole("replicas", 1, least=0) * pods,
                 made,
-                _flat_places(new, gates=True) if flat else pod_places(new),
-                first=((new, target),),
+                places,
+                first=first,
                 of_template=False,
                 index_labels={"podIndexLabel": _COMPLETION_INDEX},
             )
@@ -597,6 +596,64 @@ def _resources(template: dict[str, Any], trainer: Reader) -> None:
         for one in _list(template.get("spec", {}).get("containers")):
             if isinstance(one, dict) and one.get("name") == "node":
                 one["resources"] = wanted
+
+
+def own_runtime_patch(patches: object) -> int | None:
+    """Index of the entry of a TrainJob's spec.runtimePatches to which an admission is written."""
+    for i, one in enumerate(_list(patches)):
+        if isinstance(one, Mapping) and one.get("manager") == names.PATCHES_MANAGER:
+            return i
+    return None
+
+
+def _trainer_places(
+    spec: Reader, at: Path, name: str, number: int
+) -> tuple[Places, tuple[tuple[Path, Any], ...]]:
+    """Places of a replicated job, the `number`-th of its runtime, and what must exist before: in
+    runtimePatches, or in the overrides of a Trainer before 2.2, if the TrainJob has those."""
+    for key, flat in (("podSpecOverrides", True), ("podTemplateOverrides", False)):
+        if spec.has(key):
+            new = (*at, "spec", key, spec.entries(key) + number)
+            places = _flat_places(new, gates=True) if flat else pod_places(new)
+            return places, ((new, {"targetJobs": [{"name": name}]}),)
+    patches = spec.raw("runtimePatches")
+    mine = own_runtime_patch(patches)
+    entry = (*at, *RUNTIME_PATCHES, spec.entries("runtimePatches") if mine is None else mine)
+    there = 0 if mine is None else len(_list(value_at(patches, (mine, *PATCHED_JOBS))))
+    job = (*entry, *PATCHED_JOBS, there + number)
+    first = ((entry, {"manager": names.PATCHES_MANAGER}), (job, {"name": name}))
+    return pod_places((*job, "template", "spec", "template")), first
+
+
+def _trainer_changes(template: dict[str, Any], spec: Reader, name: str) -> None:
+    """Apply to a pod template what the TrainJob changes in it, as far as it decides where pods may
+    run."""
+    for key in ("podSpecOverrides", "podTemplateOverrides"):
+        for one in spec.children(key):
+            _overridden(template, one, name, key == "podSpecOverrides")
+    for patch in spec.children("runtimePatches"):
+        described = patch.child("trainingRuntimeSpec").child("template").child("spec")
+        for job in described.children("replicatedJobs"):
+            if job.text("name") == name:
+                changed = job.child("template").child("spec").child("template")
+                _pod_patched(template, changed)
+
+
+def _pod_patched(template: dict[str, Any], changed: Reader) -> None:
+    """Apply the patch of a pod template. As in a strategic merge patch, labels and the like are
+    added, and tolerations replaced."""
+    for part, key in (
+        ("metadata", "labels"),
+        ("metadata", "annotations"),
+        ("spec", "nodeSelector"),
+    ):
+        more = changed.child(part).labels(key)
+        if more:
+            _update(template.setdefault(part, {}), key, more)
+    spec = changed.child("spec")
+    for key in ("tolerations", "affinity"):
+        if spec.has(key):
+            template.setdefault("spec", {})[key] = deepcopy(spec.raw(key))
 
 
 def _overridden(template: dict[str, Any], override: Reader, name: str, flat: bool) -> None:

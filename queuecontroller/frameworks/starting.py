@@ -27,8 +27,15 @@ from queuecontroller.frameworks.patches import (
     text_of,
     wrong,
 )
-from queuecontroller.frameworks.slots import Runtime, Slot, slots
-from queuecontroller.frameworks.table import Framework, Holding
+from queuecontroller.frameworks.slots import (
+    PATCHED_JOBS,
+    RUNTIME_PATCHES,
+    Runtime,
+    Slot,
+    own_runtime_patch,
+    slots,
+)
+from queuecontroller.frameworks.table import Framework, Holding, OfRuntime
 from sluicecommon.reader import ManifestError, Problem, shown
 
 _NOTE: Final = ("metadata", "annotations", names.BEFORE_START)
@@ -75,9 +82,13 @@ def start_patch(
         return {}
     change = Change(document)
     digest = _digest(infos)
-    if not (fw.fixed_at_start and _note(document).get("for") == digest):
+    noted = fw.fixed_at_start and _note(document).get("for") == digest
+    dropped = noted and _runtime_patch_was_dropped(document)
+    if dropped or not noted:
         _put_back(change, _undo_of(document))
         change.undo.clear()
+        if dropped:
+            change.put(("spec", "podTemplateOverrides"), [])
         prepared = slots(fw, change.document, runtime)
         _same_pod_sets(fw, prepared, infos)
         _add(change, prepared, {one.name: one for one in infos})
@@ -236,8 +247,43 @@ def _note(document: Document) -> Mapping[str, Any]:
 
 def _undo_of(document: Document) -> list[list[Any]]:
     """The valid part of the annotation, which any user may have written."""
+    found = _noted_undo(document)
+    lengths = [len(path) for path, *_ in found if _is_of_runtime_patches(path)]
+    if not lengths:
+        return found
+    rest = [one for one in found if not _is_of_runtime_patches(one[0])]
+    return [*rest, *_undo_runtime_patch(document, was_there=min(lengths) > 3)]
+
+
+def _noted_undo(document: Document) -> list[list[Any]]:
     undo = _note(document).get("undo")
     return [one for one in undo if _is_undo(one)] if isinstance(undo, list) else []
+
+
+def _is_of_runtime_patches(path: Sequence[str | int]) -> bool:
+    return tuple(path[:2]) == RUNTIME_PATCHES
+
+
+def _runtime_patch_was_dropped(document: Document) -> bool:
+    """True if the API server did not store what was written to a TrainJob's runtimePatches, a field
+    that Trainer has since 2.2: before it had podTemplateOverrides."""
+    written = any(_is_of_runtime_patches(path) for path, *_ in _noted_undo(document))
+    return written and at(document, RUNTIME_PATCHES) is ABSENT
+
+
+def _undo_runtime_patch(document: Document, was_there: bool) -> Iterator[list[Any]]:
+    """Remove what was written to a TrainJob's entry of runtimePatches, wherever it is in the list
+    by now: other managers add and remove theirs. `was_there`: the entry was there before."""
+    patches = at(document, RUNTIME_PATCHES)
+    mine = own_runtime_patch(patches)
+    if mine is None:
+        return
+    if was_there:
+        yield [[*RUNTIME_PATCHES, mine, *PATCHED_JOBS]]
+    elif len(patches) == 1:
+        yield [[*RUNTIME_PATCHES]]
+    else:
+        yield [[*RUNTIME_PATCHES, mine]]
 
 
 def _is_undo(one: object) -> bool:
@@ -252,6 +298,8 @@ def _undo_by(
     fw: Framework, document: Document, originals: Sequence[Mapping[str, Any]], runtime: Runtime
 ) -> list[list[Any]]:
     """Changes that restore the pod sets of the Workload in the slots."""
+    if isinstance(fw.pods, OfRuntime):
+        return list(_undo_runtime_patch(document, was_there=True))
     if not originals:
         return []
     by_name = {str(one.get("name", "main")): one for one in originals}

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import os
 import socket
 import struct
@@ -27,10 +28,17 @@ from queuecontroller.state.access import Caller, Role
 from sluicecommon.grpc_relay import CallerEnd, Relay
 from sluicecommon.web.listener import lengthen_backlog
 
+log = logging.getLogger(__name__)
+
 MAX_UNAUTHENTICATED: Final = 256
 """Limit of connections without a call yet. A TLS handshake takes 10 ms, so only an attack reaches
 it."""
 PROVE_WITHIN_S: Final = 10.0
+"""Limit of the time to the first call."""
+LOCAL_WITHIN_S: Final = 120.0
+"""The same for a connection over the Unix socket that has sent something. Its user is known, and its
+call may wait in gRPC while this process is busy: an `apply` of 1,000 objects beside 1,000 nodes
+that connect was cut off after 10 s."""
 BURST_BYTES: Final = 5 << 20
 """Burst that one connection may send: a message of the default size, and small ones."""
 BYTES_A_SECOND: Final = 1 << 20
@@ -75,6 +83,11 @@ class Connection(Relay):
         if self.budget < 0:
             self.stop("bytes")
             loop.call_later(-self.budget / BYTES_A_SECOND, self.go_on, "bytes")
+
+    def is_late(self, now_s: float) -> bool:
+        """True if its first call should have begun by now."""
+        local = self.kernel is not None and self.read_at_s > 0.0
+        return now_s - self.since_s > (LOCAL_WITHIN_S if local else PROVE_WITHIN_S)
 
     def ended(self) -> None:
         self.on_end(self)
@@ -306,8 +319,10 @@ class Listeners:
     async def _keep(self) -> None:
         while True:
             await asyncio.sleep(1.0)
-            oldest_s = asyncio.get_running_loop().time() - PROVE_WITHIN_S
-            for one in [one for one in self._unproven if one.since_s < oldest_s]:
+            now_s = asyncio.get_running_loop().time()
+            for one in [one for one in self._unproven if one.is_late(now_s)]:
+                log.info("%s: no call within %g s", one.address, now_s - one.since_s)
+                self.refused_total += 1
                 one.abort()
 
 

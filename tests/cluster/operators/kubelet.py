@@ -17,6 +17,8 @@ Document = dict[str, Any]
 PODS = "/api/v1/namespaces/default/pods"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 NODES = 2
+POOL = {"pool": "cpus"}
+"""Label of the nodes, and of the queue's flavor."""
 CPUS = "64"
 TERMINATES_S = 0.5
 LEASE_S = 5.0
@@ -42,7 +44,7 @@ class Kubelets:
     def __enter__(self) -> Kubelets:
         for number in range(NODES):
             name = f"node-{number}"
-            labels = {"kubernetes.io/hostname": name}
+            labels = {"kubernetes.io/hostname": name, **POOL}
             self.plane.api.create("nodes", "", {"metadata": {"name": name, "labels": labels}})
         self._thread.start()
         return self

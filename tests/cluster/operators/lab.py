@@ -11,7 +11,15 @@ from typing import Any
 
 from tests.cluster.api import ApiError
 from tests.cluster.control_plane import ControlPlane
-from tests.cluster.operators.kubelet import PODS, Document, Kubelets, cpus, cpus_of, occupies
+from tests.cluster.operators.kubelet import (
+    PODS,
+    POOL,
+    Document,
+    Kubelets,
+    cpus,
+    cpus_of,
+    occupies,
+)
 from tests.cluster.operators.running import define_operators
 from tests.cluster.queueing import (
     JOBS,
@@ -104,7 +112,12 @@ class Lab:
         )
 
     def wait_running(self, pods: int) -> None:
+        """They have what the admission adds to pods of this flavor, in whatever form their kind takes it."""
         self.wait(f"{pods} pods run", lambda: len(self.running()) == pods)
+        selectors = {
+            name_of(one): one["spec"].get("nodeSelector") or {} for one in self.running()
+        }
+        assert all(POOL.items() <= one.items() for one in selectors.values()), selectors
 
     # -- steps ------------------------------------------------------------------------------------
     def create(self, document: Document, path: str) -> None:
@@ -214,7 +227,7 @@ def labs(place: Path, operators: Iterable[str]) -> Iterator[Lab]:
         plane = stack.enter_context(ControlPlane(place / "plane", controllers=True))
         define_operators(plane, operators)
         replica = stack.enter_context(asked(plane, place))
-        apply(plane, of_kueue("ResourceFlavor", "plain", {}), priority_class())
+        apply(plane, of_kueue("ResourceFlavor", "plain", {"nodeLabels": POOL}), priority_class())
         apply(plane, quota(QUEUE, 0), door(QUEUE, QUEUE))
         kubelets = stack.enter_context(Kubelets(plane, lambda: room[0]))
         yield Lab(plane, replica, kubelets, place, room)

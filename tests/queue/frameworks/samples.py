@@ -91,6 +91,18 @@ RUNTIME = {
     },
 }
 
+
+
+def runtime_patch(manager: str, **specs: Any) -> dict[str, Any]:
+    """An entry of a TrainJob's runtimePatches that changes these pods' specs by replicated job."""
+    jobs = [
+        {"name": name, "template": {"spec": {"template": {"spec": spec}}}}
+        for name, spec in specs.items()
+    ]
+    described = {"replicatedJobs": jobs} if jobs else {}
+    return {"manager": manager, "trainingRuntimeSpec": {"template": {"spec": described}}}
+
+
 SAMPLES: dict[str, tuple[dict[str, Any], list[tuple[str, int]]]] = {
     "batch/job": (
         job(
@@ -164,8 +176,9 @@ SAMPLES: dict[str, tuple[dict[str, Any], list[tuple[str, int]]]] = {
                 "suspend": True,
                 "runtimeRef": {"name": "torch"},
                 "trainer": {"numNodes": 3, "resourcesPerNode": {"requests": {"cpu": "2"}}},
-                "podTemplateOverrides": [
-                    {"targetJobs": [{"name": "node"}], "spec": {"nodeSelector": {"disk": "fast"}}}
+                "runtimePatches": [
+                    runtime_patch("example.com/team", node={"nodeSelector": {"disk": "fast"}}),
+                    runtime_patch("kueue.x-k8s.io/manager"),
                 ],
             },
         ),

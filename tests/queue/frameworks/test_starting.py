@@ -21,9 +21,11 @@ from queuecontroller.frameworks import (
     stop_patch,
     workload_of,
 )
+from queuecontroller.frameworks.names import PATCHES_MANAGER as MANAGER
 from queuecontroller.frameworks.patches import merged
+from queuecontroller.frameworks.starting import before_start
 from sluicecommon.reader import ManifestError
-from tests.queue.frameworks.samples import RUNTIME, SAMPLES, pod, sample
+from tests.queue.frameworks.samples import RUNTIME, SAMPLES, pod, runtime_patch, sample
 
 TOLERATION = {"key": "spot", "operator": "Exists", "effect": "NoSchedule"}
 
@@ -205,8 +207,116 @@ def test_a_trainjob_is_prepared_before_it_is_let_run() -> None:
     infos = infos_for(document)
     first = merged(document, start_patch(fw, document, infos, RUNTIME))
     assert is_suspended(fw, first)
-    assert len(first["spec"]["podTemplateOverrides"]) == 3
+    team, ours = first["spec"]["runtimePatches"]
+    assert team == document["spec"]["runtimePatches"][0]
+    jobs = ours["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
+    assert [one["name"] for one in jobs] == ["initializer", "node"]
+    assert jobs[1]["template"]["spec"]["template"] == {
+        "metadata": {
+            "labels": {"kueue.x-k8s.io/podset": "x"},
+            "annotations": {"kueue.x-k8s.io/workload": "w"},
+        },
+        "spec": {"nodeSelector": {"pool": "spot"}, "tolerations": [TOLERATION]},
+    }
     assert start_patch(fw, first, infos, RUNTIME) == {"spec": {"suspend": False}}
+
+
+def trainjob(**spec: Any) -> dict[str, Any]:
+    document = sample("trainer.kubeflow.org/trainjob")
+    del document["spec"]["runtimePatches"]
+    document["spec"].update(spec)
+    return document
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        trainjob(),
+        trainjob(runtimePatches=[runtime_patch("example.com/team")]),
+        trainjob(runtimePatches=[runtime_patch(MANAGER), runtime_patch("example.com/team")]),
+    ],
+    ids=["no entry", "another manager's", "ours first"],
+)
+def test_other_managers_change_a_trainjobs_runtime_patches_meanwhile(
+    document: dict[str, Any],
+) -> None:
+    """The list is ordered by who came when, so the entry's place is looked up again."""
+    fw = framework_of(document)
+    assert fw is not None
+    running = started(document, infos_for(document))
+    late = runtime_patch("example.com/late")
+    running["spec"]["runtimePatches"].insert(0, late)
+    there = before_start(running)
+    assert pod_sets(fw, there, RUNTIME) == pod_sets(fw, document, RUNTIME)
+    found = stopped(running)["spec"]["runtimePatches"]
+    assert found == [late, *document["spec"].get("runtimePatches", ())]
+
+
+def test_a_trainjob_of_a_trainer_before_2_2_is_prepared_by_overrides() -> None:
+    """Its API server drops runtimePatches, the webhook's entry as well."""
+    document = trainjob()
+    fw = framework_of(document)
+    assert fw is not None
+    infos = infos_for(document)
+    steps = 0
+    running = document
+    while is_suspended(fw, running):
+        running = merged(running, start_patch(fw, running, infos, RUNTIME))
+        running["spec"].pop("runtimePatches", None)
+        steps += 1
+    assert steps == 3
+    overrides = running["spec"]["podTemplateOverrides"]
+    assert [one["targetJobs"] for one in overrides] == [
+        [{"name": "initializer"}],
+        [{"name": "node"}],
+    ]
+    assert overrides[1]["spec"]["nodeSelector"] == {"pool": "spot"}
+    assert canonical(stopped(running)) == canonical(document)
+
+
+@pytest.mark.parametrize("key", ["podTemplateOverrides", "podSpecOverrides"])
+def test_a_trainjob_with_overrides_is_prepared_by_overrides(key: str) -> None:
+    place = {"nodeSelector": {"disk": "fast"}}
+    given = place if key == "podSpecOverrides" else {"spec": place}
+    document = trainjob(**{key: [{"targetJobs": [{"name": "node"}], **given}]})
+    fw = framework_of(document)
+    assert fw is not None
+    _, node = pod_sets(fw, document, RUNTIME)
+    assert node["template"]["spec"]["nodeSelector"] == {"zone": "a", "disk": "fast"}
+    running = started(document, infos_for(document))
+    assert len(running["spec"][key]) == 3
+    assert "runtimePatches" not in running["spec"]
+    assert canonical(stopped(running)) == canonical(document)
+
+
+def test_what_a_trainjob_changes_in_its_runtime_counts_for_its_pods() -> None:
+    kept, given = {"key": "a", "operator": "Exists"}, {"key": "b", "operator": "Exists"}
+    change = {"nodeSelector": {"disk": "fast"}, "tolerations": [given], "affinity": {"x": {}}}
+    patch = runtime_patch("example.com/team", node=change)
+    job = patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"][0]
+    required = {"kueue.x-k8s.io/podset-required-topology": "rack"}
+    job["template"]["spec"]["template"]["metadata"] = {"annotations": required}
+    document = trainjob(runtimePatches=[patch])
+    fw = framework_of(document)
+    assert fw is not None
+    runtime = json.loads(json.dumps(RUNTIME))
+    (_, node) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    node["template"]["spec"]["template"]["spec"]["tolerations"] = [kept]
+    first, second = pod_sets(fw, document, runtime)
+    assert "nodeSelector" not in first["template"]["spec"]
+    spec = second["template"]["spec"]
+    assert spec["nodeSelector"] == {"zone": "a", "disk": "fast"}
+    assert spec["tolerations"] == [given], "a strategic merge patch replaces them"
+    assert spec["affinity"] == {"x": {}}
+    assert second["template"]["metadata"]["annotations"] == required
+    assert second["topologyRequest"]["required"] == "rack"
+
+
+def test_a_trainjob_that_kueue_started_is_restored() -> None:
+    ours = runtime_patch(MANAGER, node={"nodeSelector": {"pool": "spot"}})
+    document = trainjob(suspend=False, runtimePatches=[runtime_patch("example.com/team"), ours])
+    found = stopped(document)["spec"]["runtimePatches"]
+    assert found == [runtime_patch("example.com/team"), runtime_patch(MANAGER)]
 
 
 def test_a_contradiction_is_told_by_the_field() -> None:

@@ -1,4 +1,5 @@
-"""The doors on a Python that reads a transport once although it was paused as it began (before 3.11.3, Debian 12's)."""
+"""The listeners: who is closed without a call, and a Python that reads a transport once although it was paused as it began
+(before 3.11.3, Debian 12's)."""
 
 from __future__ import annotations
 
@@ -7,7 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from queuecontroller.server.callers.listeners import Connection, Listeners
+from queuecontroller.server.callers.listeners import (
+    LOCAL_WITHIN_S,
+    PROVE_WITHIN_S,
+    Connection,
+    Listeners,
+)
 from queuecontroller.state.access import Caller
 from sluicecommon import grpc_relay
 
@@ -79,3 +85,24 @@ def test_who_sends_a_heap_before_it_is_let_in_is_cut_off(
 ) -> None:
     monkeypatch.setattr(grpc_relay, "MAX_EARLY_BYTES", 4096)
     assert asyncio.run(_through(tmp_path, b"x" * 10_000)) == b""
+
+
+@pytest.mark.parametrize(
+    ("sends", "tls", "late_s"),
+    [
+        *((False, False, PROVE_WITHIN_S), (True, False, LOCAL_WITHIN_S)),
+        *((False, True, PROVE_WITHIN_S), (True, True, PROVE_WITHIN_S)),
+    ],
+)
+def test_a_local_call_may_wait_for_a_busy_process(sends: bool, tls: bool, late_s: float) -> None:
+    """The client has done its part, and has a deadline of its own."""
+
+    async def lateness() -> float:
+        kernel = None if tls else _admin(0)
+        began_s = asyncio.get_running_loop().time()
+        one = Connection("here", began_s, tls, kernel=kernel, own=Path("a"), target=Path("b"))
+        if sends:
+            one.received(4096)
+        return next(s for s in range(1000) if one.is_late(began_s + s + 0.5)) + 0.5
+
+    assert asyncio.run(lateness()) == late_s + 0.5
