@@ -114,9 +114,7 @@ class Lab:
     def wait_running(self, pods: int) -> None:
         """They have what the admission adds to pods of this flavor, in whatever form their kind takes it."""
         self.wait(f"{pods} pods run", lambda: len(self.running()) == pods)
-        selectors = {
-            name_of(one): one["spec"].get("nodeSelector") or {} for one in self.running()
-        }
+        selectors = {name_of(one): one["spec"].get("nodeSelector") or {} for one in self.running()}
         assert all(POOL.items() <= one.items() for one in selectors.values()), selectors
 
     # -- steps ------------------------------------------------------------------------------------

@@ -92,7 +92,6 @@ RUNTIME = {
 }
 
 
-
 def runtime_patch(manager: str, **specs: Any) -> dict[str, Any]:
     """An entry of a TrainJob's runtimePatches that changes these pods' specs by replicated job."""
     jobs = [
