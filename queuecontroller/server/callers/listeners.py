@@ -36,8 +36,8 @@ it."""
 PROVE_WITHIN_S: Final = 10.0
 """Limit of the time to the first call."""
 LOCAL_WITHIN_S: Final = 120.0
-"""The same for a connection over the Unix socket that has sent something. Its user is known, and its
-call may wait in gRPC while this process is busy: an `apply` of 1,000 objects beside 1,000 nodes
+"""The same for a connection over the Unix socket that has sent something. Its user is known, and
+its call may wait in gRPC while this process is busy: an `apply` of 1,000 objects beside 1,000 nodes
 that connect was cut off after 10 s."""
 BURST_BYTES: Final = 5 << 20
 """Burst that one connection may send: a message of the default size, and small ones."""
