@@ -8,7 +8,18 @@ from __future__ import annotations
 import argparse
 import sys
 
-from tests.bench import dra, ebpf, hooks, kubelet, scrape, shapes, shares, together, turns
+from tests.bench import (
+    come_and_go,
+    dra,
+    ebpf,
+    hooks,
+    kubelet,
+    scrape,
+    shapes,
+    shares,
+    together,
+    turns,
+)
 from tests.bench.cluster import admissions, dispatch, scheduling
 from tests.bench.entries import Entry, table, write
 from tests.bench.queueing import (
@@ -33,6 +44,7 @@ PARTS = (
     "shapes",
     "together",
     "turns",
+    "come_and_go",
     "placement",
     "consolidation",
     "new_nodes",
@@ -78,6 +90,9 @@ def main() -> int:
     if "turns" in wanted:
         with workplace() as directory:
             entries += turns.run(directory, options.quick)
+    if "come_and_go" in wanted:
+        with workplace() as directory:
+            entries += come_and_go.run(directory)
     if "placement" in wanted:
         entries += placement.run(1000 if options.quick else 4000)
     if "consolidation" in wanted:
