@@ -4,7 +4,7 @@
 set -euo pipefail
 dest=$(realpath -m "${1:?usage: deb.sh DEST}")
 cd "$(dirname "$0")/../.."
-packaging/fetch/tools.sh dpkg-buildpackage=dpkg-dev gcc=gcc dh=debhelper dh_python3=dh-python fakeroot=fakeroot \
+packaging/fetch/tools.sh dpkg-buildpackage=dpkg-dev /usr/share/build-essential/list=build-essential dh=debhelper dh_python3=dh-python fakeroot=fakeroot \
 	/usr/bin/meson=meson ninja=ninja-build protoc=protobuf-compiler \
 	clang=clang /usr/include/bpf/bpf_helpers.h=libbpf-dev /usr/include/linux/bpf.h=linux-libc-dev
 version=${VERSION:-$(cat VERSION)}
