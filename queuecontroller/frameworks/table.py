@@ -182,6 +182,9 @@ class Framework:
     pods_label: str = ""
     """Label of its pods with its name as value, for kinds whose status does not count pods that
     terminate."""
+    pods_by_workload: bool = False
+    """The same for kinds whose pods have no such label: their annotation with the Workload's name
+    is read."""
     fixed_while_running: bool = False
     """True if its pod templates cannot be changed by the write that suspends it, nor before its
     status states that it has stopped."""
@@ -292,6 +295,7 @@ FRAMEWORKS: Final[tuple[Framework, ...]] = (
             ("status", "jobDeploymentStatus"),
             ("Initializing", "Running", "Waiting", "Retrying", "Suspending"),
         ),
+        pods_by_workload=True,
         elastic=True,
     ),
     Framework(
@@ -318,6 +322,7 @@ FRAMEWORKS: Final[tuple[Framework, ...]] = (
         managed_by=_SPEC_MANAGED,
         ready=Holds(("Ready",)),
         active=Holds(("Ready",)),
+        pods_by_workload=True,
         elastic=True,
     ),
     Framework(

@@ -46,7 +46,7 @@ from queuecontroller.frameworks import (
     start_patch,
     workload_name,
 )
-from queuecontroller.frameworks.names import ELASTIC_GATE
+from queuecontroller.frameworks.names import ELASTIC_GATE, POD_SET, WORKLOAD
 from queuecontroller.scheduler.model.reasons import (
     ADMITTED,
     CONTESTED,
@@ -180,19 +180,26 @@ class Jobs:
             case ResetStartTime(patch):
                 assert document is not None
                 return await self._patch(unit, document, patch, "status")
-            case ReleaseQuota() if await self._has_pods(unit):
+            case ReleaseQuota() if workload and await self._has_pods(unit, workload):
                 asyncio.get_running_loop().call_later(TERMINATING_S, self._add, unit)
                 return False
             case _:
                 await self._actions.do(action, workload, unit.resource, document)
                 return False
 
-    async def _has_pods(self, unit: Unit) -> bool:
+    async def _has_pods(self, unit: Unit, workload: Document) -> bool:
         """Read whether an evicted job still has pods, where its status does not tell."""
-        label = KINDS[unit.resource].pods_label
+        framework, actions = KINDS[unit.resource], self._actions
         namespace, name = split_key(unit.key)
-        return bool(label) and await self._actions.is_any(
-            PODS, namespace, f"{label}={name}", RUNNING_PODS
+        if framework.pods_label:
+            label = f"{framework.pods_label}={name}"
+            return await actions.is_any(PODS, namespace, label, RUNNING_PODS)
+        if not framework.pods_by_workload:
+            return False
+        pod_sets = ",".join(str(one.get("name", "main")) for one in workload["spec"]["podSets"])
+        its = WORKLOAD, str(workload["metadata"]["name"])
+        return await actions.is_any(
+            PODS, namespace, f"{POD_SET} in ({pod_sets})", RUNNING_PODS, its
         )
 
     async def _suspend(

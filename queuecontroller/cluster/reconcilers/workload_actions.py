@@ -1,5 +1,4 @@
-"""Actions shared by the job and pod reconcilers: create, change and delete Workloads, and step the
-book accordingly."""
+"""Actions shared by the reconcilers of jobs and pods: writes of Workloads, each with the book's step."""
 
 from __future__ import annotations
 
@@ -14,6 +13,7 @@ from queuecontroller.cluster.cache.kinds import FLAVORS, IN_USE, WORKLOADS
 from queuecontroller.cluster.cache.objects import (
     Document,
     ObjectCache,
+    annotations_of,
     condition_of,
     is_leaving,
     key_of,
@@ -284,15 +284,24 @@ class WorkloadActions:
                 return None
             raise
 
-    async def is_any(self, kind: Resource, namespace: str, selector: str, fields: str = "") -> bool:
-        """Return True if the API server has an object with such labels and fields."""
-        parameters = (
-            ("labelSelector", selector),
-            *((("fieldSelector", fields),) if fields else ()),
-            ("limit", "1"),
-        )
-        page = await self._client.list_page(kind, parameters, namespace)
-        return b'"items":[]' not in page.replace(b" ", b"")
+    async def is_any(
+        self,
+        kind: Resource,
+        namespace: str,
+        selector: str,
+        fields: str = "",
+        annotation: tuple[str, str] | None = None,
+    ) -> bool:
+        """Return True if the API server has an object with such labels, fields and annotation."""
+        asked = {"labelSelector": selector, "fieldSelector": fields, "limit": "100"}
+        while True:
+            page = json.loads(await self._client.list_page(kind, [*asked.items()], namespace))
+            for one in page["items"]:
+                if annotation is None or annotation in annotations_of(one).items():
+                    return True
+            if not (after := page["metadata"].get("continue")):
+                return False
+            asked["continue"] = after
 
     async def list_some(self, kind: Resource, namespace: str, selector: str, limit: int) -> Any:
         """Return the first objects with such labels, as the list that the API server answers."""
