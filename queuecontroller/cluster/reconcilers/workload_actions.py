@@ -1,4 +1,4 @@
-"""Actions shared by the reconcilers of jobs and pods: writes of Workloads, each with the book's step."""
+"""Actions shared by the reconcilers of jobs and pods: writes of Workloads, each with a step."""
 
 from __future__ import annotations
 
