@@ -87,7 +87,7 @@ def test_a_counter_that_runs_backwards_is_counted(node: Daemon) -> None:
     tenant.do("set", 0, "launches", 1000)
     until("it is seen", lambda: view(node, "back").launches_total == 1000)
     tenant.do("set", 0, "launches", 1)
-    until("it is counted", lambda: tampers(node, "back") == 1)
+    until("it is counted, at each look", lambda: tampers(node, "back") >= 1)
     assert view(node, "back").launches_total == 1000
     tenant.kill()
 
