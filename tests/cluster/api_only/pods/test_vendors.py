@@ -119,13 +119,15 @@ def used(replica: Replica, resource: str) -> float:
 
 
 def shared(replica: Replica, node: str) -> float:
-    """How many parts its devices have given."""
+    """How many parts its devices have given. ValueError while the node is not there, as on a replica that has just begun to
+    lead again."""
     lines = [
         line
         for line in page(replica).splitlines()
         if line.startswith("hami_gpu_shared_count{") and f'node="{node}"' in line
     ]
-    assert lines, f"{node} is not on the page"
+    if not lines:
+        raise ValueError(f"{node} is not on the page")
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
 
 
