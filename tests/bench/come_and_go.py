@@ -21,8 +21,9 @@ from tests.kit.node import Node, Tenant
 PERCENTS = (5, 10, 10, 12, 13, 15, 15, 20)
 SECONDS = 60.0
 AHEAD_S = 1.5
+"""A program is started so long before its work, without priority over those that work."""
 READY_S = 0.2
-"""A program is started so long before its work, without priority over those that work, and has it from this moment on."""
+"""It has priority like them from so long before its work."""
 WORK_S, REST_S = 4.0, 2.0
 """Mean lengths; no work is shorter than `SHORTEST_S`, no rest than `AHEAD_S`."""
 SHORTEST_S = 0.5
@@ -76,20 +77,19 @@ def play(start: Start) -> list[Work]:
     """All programs of all grants, each grant's one after another."""
     done: list[Work] = []
     errors: list[BaseException] = []
-    zero_ns = time.monotonic_ns() + int(AHEAD_S * S)
+    began_s = time.monotonic()
 
     def one(number: int, percent: int) -> None:
         try:
             for turn, (begin_s, work_s) in enumerate(phases(number)):
-                planned_ns = zero_ns + int(begin_s * S) - int(AHEAD_S * S)
-                time.sleep(max(0.0, (planned_ns - time.monotonic_ns()) / S))
+                time.sleep(max(0.0, began_s + begin_s - time.monotonic()))
                 began_ns = time.monotonic_ns() + int(AHEAD_S * S)
                 arguments = (
                     *("--kernel-ns", str(MS), "--seconds", f"{work_s:.3f}"),
                     *("--report", "0.1", "--start-ns", str(began_ns)),
                 )
                 job = start(f"grant-{number}-{turn}", percent, arguments)
-                time.sleep((began_ns - time.monotonic_ns()) / S - READY_S)
+                time.sleep(max(0.0, (began_ns - time.monotonic_ns()) / S - READY_S))
                 hurry(job.process.pid)
                 done.append(work_of(percent, began_ns, job.result()))
         except BaseException as error:

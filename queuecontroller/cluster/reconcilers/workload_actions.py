@@ -293,12 +293,12 @@ class WorkloadActions:
         annotation: tuple[str, str] | None = None,
     ) -> bool:
         """Return True if the API server has an object with such labels, fields and annotation."""
-        asked = {"labelSelector": selector, "fieldSelector": fields, "limit": "100"}
+        most = "100" if annotation else "1"
+        asked = {"labelSelector": selector, "fieldSelector": fields, "limit": most}
         while True:
             page = json.loads(await self._client.list_page(kind, [*asked.items()], namespace))
-            for one in page["items"]:
-                if annotation is None or annotation in annotations_of(one).items():
-                    return True
+            if any(annotation in (None, *annotations_of(one).items()) for one in page["items"]):
+                return True
             if not (after := page["metadata"].get("continue")):
                 return False
             asked["continue"] = after
