@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -54,6 +55,52 @@ def spec(
         given = {"apiVersion": "sluice.dev/v1", "kind": "ShareConfig", **parameters}
         devices["config"] = [{"opaque": {"driver": "sluice.dev", "parameters": given}}]
     return {"devices": devices}
+
+
+def of_two(
+    name: str,
+    first: Mapping[str, str],
+    second: Mapping[str, str],
+    configured: Sequence[str] = ("first", "second"),
+) -> dict[str, Any]:
+    """The template of a claim with the requests `first` of GPU 0 and `second` of GPU 1, by their capacities. `configured`:
+    requests that its configuration is for."""
+    given = {"apiVersion": "sluice.dev/v1", "kind": "ShareConfig", "policy": "hard"}
+    configured = {
+        "requests": list(configured),
+        "opaque": {"driver": "sluice.dev", "parameters": given},
+    }
+    requests = [
+        {
+            "name": request,
+            "exactly": {
+                "deviceClassName": CLASS,
+                "capacity": {"requests": dict(capacity)},
+                "selectors": [
+                    {"cel": {"expression": f'device.attributes["sluice.dev"].index == {index}'}}
+                ],
+            },
+        }
+        for index, (request, capacity) in enumerate((("first", first), ("second", second)))
+    ]
+    found = template(name)
+    found["spec"]["spec"] = {"devices": {"requests": requests, "config": [configured]}}
+    return found
+
+
+def template_path(name: str) -> str:
+    return f"{RESOURCE}/namespaces/{NAMESPACE}/resourceclaimtemplates/{name}"
+
+
+def two_containers(name: str, image: str, of: str) -> dict[str, Any]:
+    """A pod whose container `part` names one request of its claim, and whose container `whole` names the claim."""
+    document = pod(name, image, of, "exec sleep 3600")
+    (part,) = document["spec"]["containers"]
+    whole = json.loads(json.dumps(part))
+    part["name"], whole["name"] = "part", "whole"
+    part["resources"]["claims"] = [{"name": "gpu", "request": "first"}]
+    document["spec"]["containers"] = [part, whole]
+    return document
 
 
 def pod(

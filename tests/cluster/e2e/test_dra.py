@@ -143,6 +143,48 @@ def test_a_pod_that_asks_for_the_resource_has_a_claim_made_for_it(dra: ClaimLab)
     assert dra.inside("plain")["total_mib"] == 81008
 
 
+def test_a_container_that_names_one_request_has_the_whole_claim(dra: ClaimLab) -> None:
+    """One claim is one grant, also for a container that names one of its requests only: they may differ in memory."""
+    asked = {"memory": "24Gi", "cores": "30"}
+    dra.apply(claims.of_two("pair", asked, {**asked, "memory": "8Gi"}))
+    dra.create_pod(claims.two_containers("pair", dra.image, "pair"))
+    dra.wait_for("pair")
+    part, whole = (dra.inside("pair", container) for container in ("part", "whole"))
+    assert (part["gpus"], part["cards"], part["total_mib"]) == (2, 2, 24 << 10)
+    assert (part["gpus"], part["uuid"]) == (whole["gpus"], whole["uuid"])
+    assert len(dra.live()) == 1
+
+
+@pytest.mark.parametrize(
+    "cores, configured, why",
+    [("20", ["first", "second"], "different cores"), ("30", ["first"], "different configurations")],
+)
+def test_requests_of_one_claim_that_differ_are_refused_by_name(
+    dra: ClaimLab, cores: str, configured: list[str], why: str
+) -> None:
+    pair = ({"memory": "1Gi", "cores": "30"}, {"memory": "1Gi", "cores": cores})
+    dra.apply(claims.of_two("unlike", *pair, configured))
+    dra.create_pod(claims.two_containers("unlike", dra.image, "unlike"))
+    try:
+        until("it is told", lambda: any(why in event for event in dra.events("unlike")), 60)
+        conditions = dra.api.items("nodes")[0]["status"]["conditions"]
+        assert {one["type"]: one["status"] for one in conditions}["Ready"] == "True"
+    finally:
+        dra.delete("unlike")
+        dra.api.delete(claims.template_path("unlike"))
+
+
+def test_the_agents_own_role_is_enough_for_the_status_of_claims(dra: ClaimLab) -> None:
+    """The API server asks for a right on the driver's part of a claim's status; the agent's role has it for its own node."""
+    gate = 'kubernetes_feature_enabled{name="DRAResourceClaimGranularStatusAuthorization"'
+    (asked,) = [line for line in dra.api.get("/metrics").splitlines() if line.startswith(gate)]
+    assert asked.endswith(" 1")
+    dra.claimed("told", "exec sleep 3600", memory="1000Mi", cores=10)
+    dra.wait_for("told")
+    told = until("it is told", lambda: claims.claim_of(dra, "told")["status"].get("devices"), 60)
+    assert told[0]["data"]["granted"]["memoryBytes"] == 1000 << 20
+
+
 def test_pods_that_name_one_claim_share_its_grant(dra: ClaimLab) -> None:
     """Two pods, one grant: the second takes what the first has left, and the grant lives until the last of them has ended."""
     dra.apply(claims.claim("both", memory="6000Mi", cores=20, selector=FIRST))
