@@ -150,7 +150,9 @@ class KubeletSide:
             served = [*self.dra.before(), *served, *self.dra.after(fatal)]
         if self.cluster is None or self.sums is None:
             return served
-        decommission = NodeDecommission(self.cluster, self._registered)
+        decommission = NodeDecommission(
+            self.cluster, self._registered, before=self.manager.stop_reconciling
+        )
         return [decommission, self.sums, self.cluster, *served, decommission.last]
 
     def _registered(self) -> list[str]:

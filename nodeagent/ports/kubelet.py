@@ -187,7 +187,12 @@ class KubeletRecords(Protocol):
         """Entries of our resource. Raises KubeletAway."""
 
     async def listings(self) -> list[Listing]:
-        """Containers that hold devices of our resource. Raises KubeletAway."""
+        """Containers that hold devices of our resource. The kubelet frees the devices of pods that
+        have ended. Raises KubeletAway."""
+
+    async def listings_of(self, namespace: str, name: str) -> list[Listing]:
+        """Those of one pod. Frees nothing. Raises KubeletAway, also if this kubelet has no such
+        call or no such pod."""
 
 
 class PodSource(Protocol):

@@ -81,7 +81,17 @@ class KubeletFiles:
             self._wire.message_class("v1.ListPodResourcesRequest")(),
             self._wire.message_class("v1.ListPodResourcesResponse"),
         )
-        return self._wire.read_listings(response, self._resources)
+        return self._wire.read_listings(response.pod_resources, self._resources)
+
+    async def listings_of(self, namespace: str, name: str) -> list[Listing]:
+        request = self._wire.message_class("v1.GetPodResourcesRequest")
+        response = await self._request(
+            POD_RESOURCES_SOCKET,
+            f"/{POD_RESOURCES}/Get",
+            request(pod_name=name, pod_namespace=namespace),
+            self._wire.message_class("v1.GetPodResourcesResponse"),
+        )
+        return self._wire.read_listings([response.pod_resources], self._resources)
 
     async def requests(self, pod: PodIdentity, container: str) -> ContainerRequests:
         """A container's requests from the Pods API, if this kubelet serves it (feature gate

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
@@ -125,11 +125,11 @@ class KubeletWire(Descriptors):
 
     # --- PodResources and Pods ----------------------------------------------------------------
 
-    def read_listings(self, response: Any, resources: AbstractSet[str]) -> list[Listing]:
-        """Containers that hold devices of these resources; the kubelet lists a container's devices
-        in one entry per NUMA node."""
+    def read_listings(self, pods: Iterable[Any], resources: AbstractSet[str]) -> list[Listing]:
+        """Containers of these PodResources that hold devices of these resources; the kubelet lists
+        a container's devices in one entry per NUMA node."""
         found = []
-        for pod in response.pod_resources:
+        for pod in pods:
             for container in pod.containers:
                 ids = frozenset(
                     device_id

@@ -73,10 +73,13 @@ class NodeDecommission:
         node: Withdraws,
         resources: Callable[[], Collection[str]],
         settles_s: float = SETTLES_S,
+        before: Callable[[], None] = lambda: None,
     ) -> None:
+        """`before` is called before the resources are set to zero."""
         self._node = node
         self._resources = resources
         self._settles_s = settles_s
+        self._before = before
         self._withdrawn: list[str] = []
         self.last = LastWithdrawal(self)
 
@@ -86,6 +89,7 @@ class NodeDecommission:
         names = sorted(self._resources())
         if not names:
             return
+        self._before()
         # A busy API server may answer the second time.
         if (trouble := await self._withdraw(names)) and (trouble := await self._withdraw(names)):
             log.warning("kubernetes: pods that are bound to this node now may fail: %s", trouble)

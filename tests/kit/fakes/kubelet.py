@@ -124,6 +124,10 @@ class FakeKubelet:
         """Leave the checkpoint as it is: a kubelet between two writes."""
         self.padding_bytes = 0
         """Makes the PodResources answer so much longer."""
+        self.gets_pods = True
+        """Answer Get of PodResources, as from Kubernetes 1.34."""
+        self.lists = 0
+        """Lists of PodResources since the start."""
         self.endpoints: dict[str, Endpoint] = {}
         self.registered_total = 0
         self.seconds: dict[str, list[float]] = {}
@@ -161,7 +165,9 @@ class FakeKubelet:
             self.plugins_dir / "kubelet.sock", REGISTRATION, {"Register": self._register}
         )
         await self._serve(
-            self.root / "pod-resources" / "kubelet.sock", POD_RESOURCES, {"List": self._list}
+            self.root / "pod-resources" / "kubelet.sock",
+            POD_RESOURCES,
+            {"List": self._list, "Get": self._get},
         )
         if self.pods_api:
             await self._serve(
@@ -466,38 +472,43 @@ class FakeKubelet:
 
     async def _list(self, request: Any, context: Any) -> Any:
         """Application and sidecar containers of active pods; listing frees what has ended."""
+        self.lists += 1
         self._free_ended()
-        v1 = {
-            name: self.wire.message_class(f"v1.{name}")
-            for name in (
-                "ListPodResourcesResponse",
-                "PodResources",
-                "ContainerResources",
-                "ContainerDevices",
-            )
-        }
-        listed = []
-        for pod in self.pods.values():
-            containers = []
-            for container in pod.containers:
-                if container.init and not container.sidecar:
-                    continue
-                entry = self._entry(pod.uid, container.name)
-                devices = (
-                    []
-                    if entry is None
-                    else [
-                        v1["ContainerDevices"](resource_name=entry.resource, device_ids=[one])
-                        for one in entry.device_ids
-                    ]
-                )
-                containers.append(v1["ContainerResources"](name=container.name, devices=devices))
-            listed.append(
-                v1["PodResources"](name=pod.name, namespace=pod.namespace, containers=containers)
-            )
+        listed = [self._resources_of(pod) for pod in self.pods.values()]
         if self.padding_bytes:
-            listed.append(v1["PodResources"](name="p" * self.padding_bytes, namespace="other"))
-        return v1["ListPodResourcesResponse"](pod_resources=listed)
+            padding = "p" * self.padding_bytes
+            listed.append(
+                self.wire.message_class("v1.PodResources")(name=padding, namespace="other")
+            )
+        return self.wire.message_class("v1.ListPodResourcesResponse")(pod_resources=listed)
+
+    async def _get(self, request: Any, context: Any) -> Any:
+        if not self.gets_pods:
+            await context.abort(grpc.StatusCode.UNKNOWN, "PodResources API Get method disabled")
+        for pod in self.pods.values():
+            if (pod.namespace, pod.name) == (request.pod_namespace, request.pod_name):
+                found = self._resources_of(pod)
+                return self.wire.message_class("v1.GetPodResourcesResponse")(pod_resources=found)
+        where = f"pod {request.pod_name} in namespace {request.pod_namespace}"
+        return await context.abort(grpc.StatusCode.UNKNOWN, f"{where} not found")
+
+    def _resources_of(self, pod: Pod) -> Any:
+        device, listed = (
+            self.wire.message_class(f"v1.{name}")
+            for name in ("ContainerDevices", "ContainerResources")
+        )
+        containers = []
+        for container in pod.containers:
+            if container.init and not container.sidecar:
+                continue
+            entry = self._entry(pod.uid, container.name)
+            ids = () if entry is None else entry.device_ids
+            devices = [
+                device(resource_name=entry.resource, device_ids=[one]) for one in ids if entry
+            ]
+            containers.append(listed(name=container.name, devices=devices))
+        resources = self.wire.message_class("v1.PodResources")
+        return resources(name=pod.name, namespace=pod.namespace, containers=containers)
 
     async def _get_pod(self, request: Any, context: Any) -> Any:
         pod = self.pods.get(request.podUID)

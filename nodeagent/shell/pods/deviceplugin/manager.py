@@ -178,6 +178,7 @@ class DevicePluginManager:
         self._gone: dict[PodUid, int] = {}
         """Pods that have ended, and when the API server reported it, in ns."""
         self._hurry = asyncio.Event()
+        self._is_stopping = False
         self._calls = PendingCalls()
         self._turn = asyncio.Lock()
         """Held while one event and its instructions are carried out."""
@@ -633,6 +634,11 @@ class DevicePluginManager:
         if self._awaited():
             self._hurry.set()
 
+    def stop_reconciling(self) -> None:
+        """Before the node's allocatable devices are set to zero: a List of PodResources during an
+        Allocate would have the kubelet reject its pod."""
+        self._is_stopping = True
+
     def _awaited(self) -> frozenset[PodUid]:
         """Pods that are over by the API server's word and still have grants here."""
         oldest_ns = self._clock.monotonic_ns() - int(GONE_S * NS_PER_S)
@@ -644,6 +650,8 @@ class DevicePluginManager:
     async def reconcile(self) -> None:
         """One look at what is installed and what the kubelet and the cgroups still have. What
         cannot be read says nothing."""
+        if self._is_stopping:
+            return
         await self._renew_driver()
         try:
             async with asyncio.timeout(RECORDS_DEADLINE_S):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,11 +13,13 @@ from nodeagent.core.kubelet.identity import Holder, identify
 from nodeagent.core.kubelet.pod_limits import DefaultLimits, default_limits, merge
 from nodeagent.ports.clock import Clock
 from nodeagent.ports.kubelet import (
+    Checkpoint,
     ContainerLimits,
     ContainerRequests,
     KubeletAway,
     KubeletRecords,
     LimitsSource,
+    Listing,
     NoPodSource,
     PodIdentity,
     PodSource,
@@ -33,6 +36,8 @@ from sluicecommon.hami.names import CHOOSING, HAMI_CORE, NUMA_BIND, VGPU_MODE
 log = logging.getLogger(__name__)
 
 RECORDS_DEADLINE_S: Final = 5.0
+NAME_DEADLINE_S: Final = 1.0
+"""Longest time in which a pod's name and its devices by that name are looked up."""
 LOG_UNREAD_NS: Final = 60 * NS_PER_S
 MAX_UNPLACED: Final = 4096
 PLACED_BESIDE: Final = "sluice.dev/placed-for"
@@ -93,13 +98,29 @@ class Starting:
         """Pods that may start with these devices: one, but for an error of the kubelet."""
         try:
             async with asyncio.timeout(RECORDS_DEADLINE_S):
-                listings = await self._records.listings()
-                checkpoint = await asyncio.to_thread(self._records.checkpoint)
+                checkpoint, listings = await self._records_of(device_ids)
         except (KubeletAway, TimeoutError) as error:
             why = str(error) or f"no answer within {RECORDS_DEADLINE_S:g} s"
             raise RetryLater(f"the kubelet's records cannot be read: {why}") from error
         found = identify(device_ids, checkpoint, listings)
         return [await self._named(one) if one.beside else one for one in found]
+
+    async def _records_of(self, device_ids: frozenset[str]) -> tuple[Checkpoint, list[Listing]]:
+        """The checkpoint and what PodResources has of these devices: by the name of the one pod
+        that the checkpoint has for them, if PodResources agrees, and from the whole list if not."""
+        checkpoint = await asyncio.to_thread(self._records.checkpoint)
+        entries = [one for one in checkpoint.entries if one.device_ids & device_ids]
+        if len({one.pod_uid for one in entries}) == 1:
+            with contextlib.suppress(KubeletAway, NoPodSource, TimeoutError):
+                async with asyncio.timeout(NAME_DEADLINE_S):
+                    asked = PodIdentity(entries[0].pod_uid)
+                    pod = (await self._pods.requests(asked, entries[0].container)).pod
+                    if pod.name:
+                        found = await self._records.listings_of(pod.namespace, pod.name)
+                        if any(one.device_ids >= device_ids for one in found):
+                            return checkpoint, found
+        listings = await self._records.listings()
+        return await asyncio.to_thread(self._records.checkpoint), listings
 
     async def _named(self, holder: Holder) -> Holder:
         """PodResources has no UIDs, so of several pods the names are not known from it."""

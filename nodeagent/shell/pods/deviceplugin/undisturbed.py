@@ -3,10 +3,11 @@
 Each List of PodResources frees the devices of pods that have ended, and the kubelet then counts
 what is in use by its finished allocations alone: a device that it has reserved for an Allocate
 under way is free again, and the next pod gets it, too (ManagerImpl.UpdateAllocatedDevices, seen
-with Kubernetes 1.36). Neither of the two can be told from the other at its start, so neither
-starts. It does not cover a List of ours that is under way when the kubelet reserves (on a machine
-with a load of 20 and more two of 200 pods met that), nor Lists of other programs: core/kubelet/
-identity.py starts both pods.
+with Kubernetes 1.36). A kubelet whose node has no allocatable devices any more rejects the pod of
+such an Allocate for good. So a container that starts is looked up by its pod's name, which frees
+nothing; a List is for a kubelet without that call, for pods without a known name, and for finding
+stale allocations. Delays do not cover a List of ours that is under way when the kubelet reserves,
+nor Lists of other programs: core/kubelet/identity.py starts both pods then.
 """
 
 from __future__ import annotations
@@ -42,6 +43,9 @@ class UndisturbedRecords:
                 while self._answering:
                     await self._idle.wait()
         return await self._records.listings()
+
+    async def listings_of(self, namespace: str, name: str) -> list[Listing]:
+        return await self._records.listings_of(namespace, name)
 
     @contextmanager
     def answering(self) -> Iterator[None]:

@@ -260,7 +260,13 @@ def test_before_the_plugin_goes_the_scheduler_is_told_that_nothing_is_free() -> 
         api.put(
             NODES, {"metadata": {"name": "n1"}, "status": {"capacity": both, "allocatable": both}}
         )
-        await NodeDecommission(it, lambda: ["nvidia.com/gpu"], 0).close()
+        found: list[str] = []
+
+        def before() -> None:
+            found.append(api.get(NODES, "n1")["status"]["allocatable"]["nvidia.com/gpu"])
+
+        await NodeDecommission(it, lambda: ["nvidia.com/gpu"], 0, before).close()
+        assert found == ["20"]
         status = api.get(NODES, "n1")["status"]
         assert status["allocatable"] == {"nvidia.com/gpu": "0", "cpu": "2"}
         assert status["capacity"] == both, "what is used there is still there"

@@ -30,6 +30,9 @@ class DeviceManager:
         self._remove_ended()
         return []
 
+    async def listings_of(self, namespace: str, name: str) -> list[Listing]:
+        raise NotImplementedError
+
     def _remove_ended(self) -> None:
         if gone := self.ended & self._stored.keys():
             self._stored = {pod: one for pod, one in self._stored.items() if pod not in gone}
