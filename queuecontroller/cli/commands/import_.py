@@ -98,7 +98,7 @@ async def _into_cluster(
     if not options.filename:
         steps = await cluster.definition_steps(Webhook(namespace=options.webhooks_namespace))
         steps += plan_in_place(there)
-        if why := await cluster.who_decides():
+        if why := await cluster.why_kueue_must_stop():
             _print_plan(options, steps)
             raise Failed(EXIT_NO, why)
     else:
