@@ -74,6 +74,6 @@ class BackgroundTasks:
         An error that a task raises while it is cancelled is reported as any other is. A caller that
         is cancelled while it waits here gets its CancelledError.
         """
-        while self._tasks:  # a task may start another while it ends
+        while self._tasks:  # A task may start another while it ends.
             self.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)

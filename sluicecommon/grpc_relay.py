@@ -1,4 +1,4 @@
-"""Relays callers' connections to gRPC's own socket, so that each is known by a name.
+"""Relays callers' connections to gRPC's own socket, so that each call's caller is known.
 
 grpc-python reports neither the peer credentials of a Unix socket nor how many connections there
 are. So a service accepts connections itself and relays their bytes to gRPC's socket in a directory
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 MAX_EARLY_BYTES: Final = 1 << 20
 """Bytes buffered until gRPC's socket is connected; clients send at most 64 KiB before an answer."""
 _CONNECTING: Final = "connecting"
-_BEHIND: Final = "gRPC is behind"
+_SLOW: Final = "gRPC reads too slowly"
 _BUFFER: Final = memoryview(bytearray(64 << 10))
 """One buffer for all connections, since bytes are relayed before the next read. asyncio's default
 would allocate 256 KiB for each read."""
@@ -53,14 +53,14 @@ class Relay:
 
     @property
     def name(self) -> str:
-        """The peer in gRPC's words."""
+        """The connection as `context.peer()` names it."""
         return f"unix:{self.own}"
 
     def received(self, nbytes: int) -> None:
         """Called after bytes of the caller were relayed."""
 
     def answered(self) -> None:
-        """Called after bytes of gRPC were relayed. It sends as soon as it has accepted."""
+        """Called after bytes of gRPC were relayed; the first come as soon as gRPC has accepted."""
 
     def ended(self) -> None:
         """Called once, when the caller's end is closed."""
@@ -197,7 +197,7 @@ class _GrpcEnd(_End):
             self._relay.outer.close()
 
     def pause_writing(self) -> None:
-        self._relay.stop(_BEHIND)
+        self._relay.stop(_SLOW)
 
     def resume_writing(self) -> None:
-        self._relay.go_on(_BEHIND)
+        self._relay.go_on(_SLOW)

@@ -1,4 +1,4 @@
-"""The declaration of a metric in a catalogue, and of what reads its figure."""
+"""Declarations of metrics for a catalogue, with the functions that read their values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 T = TypeVar("T")
 Figure = float | None | Mapping[Any, float | None]
-"""One figure, None where it is not known; or figures by the values of further labels."""
+"""One value, None if it is not known; or values by the values of further labels."""
 
 
 class Kind(StrEnum):
@@ -36,10 +36,10 @@ class Samples(Protocol):
 
 
 class Source(Generic[T]):
-    """Metrics of one kind of object, each with the function that reads its figure."""
+    """Metrics of one kind of object, each with the function that reads its value."""
 
     def __init__(self, *labels: str) -> None:
-        """`labels` are those by which a series names its object."""
+        """`labels` are the labels that identify a series' object."""
         self._labels = labels
         self._reads: list[tuple[Metric, Callable[[T], Figure]]] = []
 

@@ -1,4 +1,5 @@
-"""Frozen dataclasses to JSON-ready values and back: database rows, lines between processes, dumps.
+"""Converts frozen dataclasses to JSON-ready values and back: database rows, messages between
+processes, dumps.
 
 Each type is inspected once and compiled to a function: the queue controller writes a workload at
 every step and reads 100,000 of them when it starts. The queue's rows leave out fields that have
@@ -219,7 +220,7 @@ def _sharing(read: Converter) -> Converter:
 
 
 def _reader_of_fields(kind: Any) -> Converter:
-    converters: dict[str, Converter] = {}  # filled at the first use: a type may refer to itself
+    converters: dict[str, Converter] = {}  # Filled at the first use: a type may refer to itself.
 
     def read(value: Any) -> Any:
         if not isinstance(value, Mapping):

@@ -10,7 +10,7 @@ from typing import Any
 
 
 class ConfigError(Exception):
-    """All mistakes of a configuration, one line each, which names the key."""
+    """All mistakes of a configuration: one line for each, with the name of the key."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))
@@ -148,7 +148,7 @@ def _check_text(meta: Mapping[str, Any], value: str) -> str | None:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """End of an error text about an unknown name: the similar known one, or all known ones."""
+    """End of an error text about an unknown name: the most similar known name, or all of them."""
     names = list(known)
     close = difflib.get_close_matches(name, names, n=1)
     return f" (did you mean {close[0]!r}?)" if close else f"; known: {', '.join(names)}"

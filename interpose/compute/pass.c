@@ -23,7 +23,7 @@
 #include "interpose/tenant/guest.h"
 
 #define WAIT_MAX_NS UINT64_C(10000000) /* every wait checks again after 10 ms */
-/* while work is timed beside siblings: a late look at its end adds an error to its time */
+/* while work is timed beside siblings: a late query of its end adds an error to its time */
 #define TIMED_MAX_NS UINT64_C(1000000)
 #define SPIN_NS UINT64_C(3000)                  /* shorter waits are not worth a system call */
 #define LATE_WAKE_NS UINT64_C(60000)            /* default timer slack and a wake-up */
@@ -58,7 +58,7 @@ static void wait_for(const struct sluice_policy *policy, uint32_t wake, uint64_t
 	syscall(SYS_futex, &policy->control.wake, FUTEX_WAIT, wake, &timeout, NULL, 0);
 }
 
-/* When a full queue stopped moving although all that was charged should be over. */
+/* The time since which a full queue has not moved although all charged work should be over. */
 struct stall {
 	uint64_t since_ns;
 	uint32_t outstanding;
@@ -72,7 +72,7 @@ struct attempt {
 	uint64_t tat_ns; /* the clock before it */
 	uint64_t price_ns;
 	struct stall stall;
-	uint32_t seen; /* outstanding records at the last look, and when they became as many */
+	uint32_t seen; /* outstanding records in the last round, and when their number changed */
 	uint64_t moved_ns;
 	/* of this round */
 	uint64_t now_ns;
@@ -249,7 +249,7 @@ static uint64_t turn_wait_ns(const struct pass_ask *ask, struct attempt *at)
 		return 0;
 	queued_ns = ask->pipe ? pipe_honest_ns(ask->pipe, at->now_ns, window.period_ns) : 0;
 	wait_ns = gate_turn_wait_ns(&window, at->now_ns, queued_ns, ask->cost_ns);
-	/* with a queue of unknown length it may be over while there is still room in this window */
+	/* a queue of guessed length may be over while there is still time in this window */
 	if (wait_ns && ask->guessed && at->outstanding && !gate_turn_wait_ns(&window, at->now_ns, 0, ask->cost_ns))
 		return gate_guess_wait_ns(wait_ns, at->now_ns - at->moved_ns);
 	at->punctual = wait_ns > 0;
@@ -301,7 +301,7 @@ static void look_at_queue(const struct pass_ask *ask, struct attempt *at, bool t
 	at->queued_ns = at->processes * at->contexts > 1 || sliced(at) ? pipe_inflight_ns(ask->pipe) : at->expected_ns;
 }
 
-/* Time that the launch has to wait as things are; 0 = go. `thorough`: query the driver for each record. */
+/* Time that the launch has to wait at present; 0 = go. `thorough`: query the driver for each record. */
 static uint64_t look_once(struct pass_ask *ask, struct attempt *at, uint64_t defer, bool thorough)
 {
 	uint64_t wait_ns = defer;

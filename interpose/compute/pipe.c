@@ -37,7 +37,7 @@
 #define PIPES 32                                 /* contexts of one process; more are charged but never timed */
 #define RECORD_EVERY_NS UINT64_C(250000)         /* of charged work, varied at random by half */
 #define RECORD_ALONE_NS UINT64_C(1000000)        /* the same while no other grant is active */
-#define EARLY_PART 4                             /* in that part of a window a neighbour's last launch may end */
+#define EARLY_PART 4                             /* part of a window in which a neighbour's last launch may end */
 #define GAP_TRIES 3                              /* empty records that measure the cost of two event calls */
 #define UNKNOWN_PATIENCE_NS UINT64_C(2000000000) /* limit on delaying the second launch of a new shape */
 
@@ -81,7 +81,7 @@ struct throttle_pipe *pipe_of_current(int device)
 	return NULL;
 }
 
-/* While another context goes, its thread looks at the state and the home of every record. */
+/* The thread that destroys another context reads the state and the home of every record at the same time. */
 static void record_clear(struct throttle_record *record)
 {
 	__atomic_store_n(&record->home, NULL, __ATOMIC_RELAXED);
@@ -291,7 +291,7 @@ void pipe_reap_due(struct throttle_pipe *pipe, uint64_t now_ns)
 	if (now_ns < at_ns)
 		return;
 	pipe_reap(pipe);
-	/* overdue, beside others perhaps: no use in a query at each launch */
+	/* It is overdue, perhaps because of other grants: a query at each launch would be useless. */
 	if (__atomic_load_n(&pipe->reap_at_ns, __ATOMIC_RELAXED) <= now_ns)
 		__atomic_store_n(&pipe->reap_at_ns, now_ns + GATE_POLL_NS, __ATOMIC_RELAXED);
 }
@@ -457,8 +457,8 @@ static bool record_chain(struct throttle_pipe *pipe, struct throttle_record *rec
 	return true;
 }
 
-/* False: the driver has no way to tell when this stream's work ends. A chain is not mended: its begin is an event of
- * the old context. */
+/* False: no event can tell when this stream's work ends. The event of a record that chains is not moved to another
+ * context, because the record begins with an event of the old one. */
 static bool record_event(struct throttle_pipe *pipe, struct throttle_record *record, CUevent *event, CUstream stream)
 {
 	CUresult r = driver.cuEventRecord(*event, stream);
@@ -471,13 +471,13 @@ static bool record_event(struct throttle_pipe *pipe, struct throttle_record *rec
 	    driver.cuEventRecord(*event, stream) == CUDA_SUCCESS)
 		return true;
 	if (event == &record->after && home && home != record->home)
-		return false; /* the next record will know; the host times this one */
+		return false; /* the next record uses that context; the host times this one */
 	guest_count_failed_record();
 	return false;
 }
 
-/* Without events the host waits for the work and times it: slow, but no launch is free of charge. Ends with the record.
- * Returns 0: the duration of the call is unknown. */
+/* Without events the host waits for the work and times it: slow, but no launch is free of charge. Frees the record and
+ * returns 0, because the duration of the call is unknown. */
 static uint64_t settle_blind(struct throttle_pipe *pipe, struct throttle_record *record)
 {
 	struct settle_work work = record->work;
@@ -490,7 +490,7 @@ static uint64_t settle_blind(struct throttle_pipe *pipe, struct throttle_record 
 	work.own_ns = record->window_ns ? gate_rest_ns(record->window_ends_ns, record->starts_ns) : UINT64_MAX;
 	while (driver.cuStreamQuery && (r = driver.cuStreamQuery(record->stream)) == CUDA_ERROR_NOT_READY &&
 	       (waited_ns = clock_ns() - began_ns) < UNKNOWN_PATIENCE_NS) {
-		/* the time is known as well as the wait is short */
+		/* the measured time is exact to one step */
 		uint64_t step_ns = waited_ns / 16 > GATE_POLL_NS ? waited_ns / 16 : GATE_POLL_NS;
 		struct timespec step = { .tv_sec = 0, .tv_nsec = (long)step_ns };
 
@@ -536,12 +536,12 @@ int8_t pipe_record_open(struct throttle_pipe *pipe, struct cost_entry *entry, co
 	record->work.contention = launch->contention;
 	record->work.placed = launch->placed;
 	record->work.sole = launch->sole;
-	/* nothing but this launch is without a record: whatever came before it was of no account */
+	/* If the unmarked time is this launch's alone, the record encloses no other work and is not mixed. */
 	record->work.mixed = launch->mixed && __atomic_load_n(&pipe->unmarked_ns, __ATOMIC_RELAXED) > launch->cost_ns;
 	record->work.busy = launch->sole ? 1 : siblings_busy(device_of(pipe), 0);
 	set_others_done(record, siblings_exist() ? siblings_work(device_of(pipe)).done_ns : UINT64_MAX);
 	record->alone = launch->alone;
-	if (launch->lent) /* or a deep queue of new shapes would be timed launch by launch */
+	if (launch->lent) /* otherwise a deep queue of new shapes would be timed launch by launch */
 		cost_tried(entry);
 	bool free = record_chain(pipe, record);
 

@@ -209,7 +209,7 @@ static bool bodies(CUgraphNode node, uint64_t bytes[], int depth)
 	return any;
 }
 
-/* One node: into the list if it allocates or frees memory; nested graphs are added. */
+/* Add one node to the list if it allocates or frees memory, and the needs of graphs nested in it. */
 static bool look_at(struct reading *g, uint32_t i, uint64_t bytes[], int depth)
 {
 	CUDA_MEM_ALLOC_NODE_PARAMS alloc = { 0 };

@@ -98,7 +98,7 @@ CUresult charge_take_managed(int device, uint64_t bytes)
 
 void charge_return(int device, uint64_t bytes)
 {
-	/* memory handed to another process is not ours to lower */
+	/* after the slot was given to another process its charge must not be lowered */
 	move_if_given_away();
 	tally_return(device, bytes);
 }

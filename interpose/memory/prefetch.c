@@ -96,7 +96,7 @@ PREFETCH_BATCH(cuMemPrefetchBatchAsync_ptsz)
 PREFETCH_BATCH(cuMemDiscardAndPrefetchBatchAsync)
 PREFETCH_BATCH(cuMemDiscardAndPrefetchBatchAsync_ptsz)
 
-/* A preferred location: pages move there at the next touch. The other advice moves no page. */
+/* Pages move to a preferred location at their next touch; other advice moves no page. */
 CUresult cuMemAdvise(CUdeviceptr address, size_t bytes, CUmem_advise advice, CUdevice device)
 {
 	if (!driver.cuMemAdvise)

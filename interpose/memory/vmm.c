@@ -148,7 +148,7 @@ CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGeneric
 	r = driver.cuMemMap(address, bytes, offset, handle, flags);
 	if (ours && r == CUDA_SUCCESS) {
 		mapping.owner = (uint32_t)name.bytes;
-		/* without a note the reference stays: an overlong charge is the safe error */
+		/* if the entry cannot be stored, the reference stays: charging for too long is the safe error */
 		ptrmap_put(&mapping);
 	} else if (ours) {
 		drop((uint32_t)name.bytes);

@@ -2,9 +2,10 @@
 /*
  * Counts the open captures of the process, so that the mode of a thread is exchanged only while there is one.
  *
- * A section is a time in which a thread calls the driver for us without a relaxed mode. A thread that begins a capture
- * counts it first and then waits for the sections to end; a thread that begins a section counts it first and then looks
- * for captures. One of the two sees the other. Sections are some calls long, since they end before any wait.
+ * A section is a time in which this library calls the driver in a thread without relaxed mode. A thread that begins a
+ * capture counts it first and then waits for the sections to end; a thread that begins a section counts it first and
+ * then looks for captures. One of the two sees the other. Sections are some calls long, since they end before any
+ * wait.
  */
 #include "interpose/tenant/capture.h"
 
@@ -90,7 +91,7 @@ static void capture_begins(void)
 		sched_yield();
 }
 
-/* Never below zero: an end may belong to a capture that began before we were there. */
+/* Never below zero: an end may belong to a capture that began before this library was loaded. */
 static void capture_ends(void)
 {
 	uint32_t open = __atomic_load_n(&captures, __ATOMIC_RELAXED);
@@ -113,7 +114,7 @@ static void capture_ends(void)
 		return result;                                                                                         \
 	}
 
-/* After other errors the capture may be open still. */
+/* After other errors the capture may still be open. */
 #define END(symbol, params, arguments)                                                                                 \
 	CUresult symbol params                                                                                         \
 	{                                                                                                              \

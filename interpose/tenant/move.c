@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* When the daemon gives our slot away: register again, and move the charges along. */
+/* When the daemon gives our slot to another process: register again, and move the charges to the new slot. */
 #include "interpose/tenant/moves.h"
 
 #include <stdbool.h>

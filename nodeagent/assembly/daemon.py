@@ -335,12 +335,12 @@ def make_keeper(
     signals: Signals,
     ends: ExitStack,
 ) -> tuple[Keeper, SeqpacketListener]:
-    doormen: list[SeqpacketListener] = []
+    listeners: list[SeqpacketListener] = []
 
     def registration_listener(registrar: Registrar) -> SeqpacketListener:
-        doormen.append(SeqpacketListener(registrar, ground.clock))
-        ends.callback(doormen[0].close_listeners)
-        return doormen[0]
+        listeners.append(SeqpacketListener(registrar, ground.clock))
+        ends.callback(listeners[0].close_listeners)
+        return listeners[0]
 
     keeper = Keeper(
         rules_of(settings, ground.boot),
@@ -351,7 +351,7 @@ def make_keeper(
         registration_listener,
         signals.fatal,
     )
-    return keeper, doormen[0]
+    return keeper, listeners[0]
 
 
 def make_walls(

@@ -44,10 +44,10 @@ def make_page(
         )
 
     address = split_address(settings.listen)
-    door = PageListener(address, make, settings.certificate, settings.key, settings.url)
+    listener = PageListener(address, make, settings.certificate, settings.key, settings.url)
 
     def opened(uid: int) -> tuple[str, float]:
-        door.open()
-        return f"{door.url}/#ticket={tickets.issue(uid, time.monotonic())}", TICKET_S
+        listener.open()
+        return f"{listener.url}/#ticket={tickets.issue(uid, time.monotonic())}", TICKET_S
 
-    return opened, door
+    return opened, listener

@@ -1,9 +1,10 @@
-"""Checks that no C file of interpose/, simgpu/ and nativecommon/ reaches upwards, and that no two need each other, as import-linter does for
-Python; and that the simulated GPU uses nothing of Sluice.
+"""Checks the layers of the C files of interpose/, simgpu/ and nativecommon/, as import-linter does for
+Python: no file uses a higher layer, no two files use each other, and the simulated GPU uses nothing
+of Sluice.
 
-Two things tie C files together, and both are read: the headers that one includes, and the symbols that its object leaves
-for another's to define (a function may be called through a declaration in a header that lies below). Objects are those
-of build/meson; without a build, only the includes are checked, and a line reports that.
+A file uses another if it includes its header, or if its object file refers to a symbol that the
+other defines (a function may be called through a declaration in a lower header). The object files
+are those of build/meson; without a build only the includes are checked, and a line reports that.
 
     python packaging/development/c_layers.py            check; exit status 1 and a line for each mistake
     python packaging/development/c_layers.py --table    the tables of docs/node/interposer.md and simulator.md
@@ -26,7 +27,7 @@ PAGES: Final = {
     "interpose": REPO / "docs" / "node" / "interposer.md",
     "simgpu": REPO / "docs" / "node" / "simulator.md",
 }
-"""Where the table of the folders that begin so is shown; a folder is in the table of the longest one."""
+"""Page with the table of the folders that have this prefix; the longest prefix counts."""
 
 LAYERS: Final[tuple[dict[str, str], ...]] = (
     {"interpose": "entry points of both caps: cuInit, cuGetProcAddress, contexts, synchronization"},
@@ -86,7 +87,7 @@ ONE: Final = {
     "interpose/driver/forward": "interpose/driver/driver",
     "interpose/nvml/forward": "interpose/nvml/nvml",
 }
-"""Trampolines, and the C that finds out where they lead: one thing in two languages."""
+"""Trampolines in assembly, and the C file that resolves their targets: each pair counts as one file."""
 
 BUILT: Final = ("interpose", "simgpu", "nativecommon")
 
@@ -97,7 +98,7 @@ Edge = tuple[Path, Path]
 
 
 def level(folder: str) -> tuple[int, str]:
-    """Which layer, counted from the top, and the folder as the table names it."""
+    """Number of a folder's layer, counted from the top, and the folder's name in the table."""
     while folder:
         for i, layer in enumerate(LAYERS):
             if folder in layer:
@@ -114,7 +115,7 @@ def sources() -> Iterator[Path]:
 
 
 def includes() -> dict[Edge, str]:
-    """Every include of one of our files by another, and how it is written."""
+    """All includes of one of our files by another, with their text."""
     found = {}
     for path in sources():
         for name in INCLUDE.findall((REPO / path).read_text()):
@@ -124,7 +125,7 @@ def includes() -> dict[Edge, str]:
 
 
 def objects() -> dict[Path, list[tuple[Path, Path]]]:
-    """Per target of the build: the object files that lie there, with their sources."""
+    """Object files of each target of the build, with their sources."""
     commands = BUILD / "compile_commands.json"
     targets: dict[Path, list[tuple[Path, Path]]] = defaultdict(list)
     for one in json.loads(commands.read_text()) if commands.is_file() else []:
@@ -152,7 +153,7 @@ def symbols(made: Path) -> tuple[set[str], set[str], set[str]]:
 
 
 def calls() -> dict[Edge, str]:
-    """Every symbol that one of our files takes from another, among those linked together."""
+    """All uses of a symbol of one file by another that is linked with it, with the symbol."""
     found = {}
     for files in objects().values():
         tables = {source: symbols(made) for made, source in files}
@@ -176,8 +177,9 @@ def upwards(edges: Mapping[Edge, str]) -> Iterator[str]:
             yield f"{user}: {how}: {APART} may use nothing of Sluice but {SHARED}"
 
 
-def circles(edges: Mapping[Edge, str]) -> Iterator[list[str]]:
-    """Sets of files that need each other; a source and its header are one. By Tarjan's algorithm."""
+def cycles(edges: Mapping[Edge, str]) -> Iterator[list[str]]:
+    """Cycles: sets of files that use each other, by Tarjan's algorithm. A source and its header count
+    as one file."""
     needs: dict[str, set[str]] = defaultdict(set)
     for user, used in edges:
         one, other = (
@@ -223,13 +225,13 @@ def table(page: str) -> str:
     return "\n".join(rows) + "\n"
 
 
-def mistakes() -> Iterator[str]:
+def errors() -> Iterator[str]:
     called = calls()
     if not called:
         yield "no objects in build/meson to read symbols from: make build"
     yield from upwards(includes())
     yield from upwards(called)
-    for together in circles({**includes(), **called}):
+    for together in cycles({**includes(), **called}):
         yield "need each other: " + ", ".join(together)
     for page, path in PAGES.items():
         if table(page) not in path.read_text():
@@ -240,7 +242,7 @@ def main() -> int:
     if sys.argv[1:] == ["--table"]:
         print("\n".join(table(page) for page in PAGES), end="")
         return 0
-    found = list(mistakes())
+    found = list(errors())
     print("\n".join(found) or "layers of interpose/ and simgpu/: kept")
     return 1 if found else 0
 

@@ -1,6 +1,7 @@
-"""The package index as pip is set up to use it: where it is, what it resolves, the SHA-256 of every file of a version.
+"""The package index that pip is configured to use: its address, the versions that pip resolves, and
+the SHA-256 of each file of a version.
 
-No address is written here: pip's settings say which index it is, or else pip's own default does.
+No address is written here: it comes from pip's settings, or else is pip's own default.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Final
 from urllib.parse import unquote
 
 SETTINGS: Final = (":env:.index-url", "install.index-url", "site.index-url", "global.index-url")
-"""In the order in which pip obeys them."""
+"""Keys of the index's address in pip's settings, in pip's order of precedence."""
 OTHER_SYSTEMS: Final = (
     "macosx",
     "musllinux",
@@ -30,7 +31,7 @@ OTHER_SYSTEMS: Final = (
     "armv7l",
     "riscv64",
 )
-"""In the names of wheels for other systems than Linux with glibc on x86-64 and aarch64."""
+"""Parts of the names of wheels for other systems than Linux with glibc on x86-64 and aarch64."""
 DEFAULT: Final = "from pip._internal.models.index import PyPI; print(PyPI.simple_url)"
 
 
@@ -38,12 +39,12 @@ def name_of(requirement: str) -> str:
     """Name as the index spells it: lower case, one dash."""
     found = re.match(r"[A-Za-z0-9][A-Za-z0-9._-]*", requirement.strip())
     if not found:
-        raise ValueError(f"no requirement: {requirement!r}")
+        raise ValueError(f"not a requirement: {requirement!r}")
     return re.sub(r"[-_.]+", "-", found[0]).lower()
 
 
 def address(settings: str) -> str | None:
-    """The index that `pip config list` names, None = none."""
+    """Address of the index in the output of `pip config list`; None if it has none."""
     named = dict(line.split("=", 1) for line in settings.splitlines() if "=" in line)
     for key in SETTINGS:
         if key in named:
@@ -53,16 +54,17 @@ def address(settings: str) -> str | None:
 
 def index() -> str:
     pip = (sys.executable, "-m", "pip", "config", "list")
-    told = subprocess.run(pip, capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(pip, capture_output=True, text=True, check=True).stdout
     own = (sys.executable, "-c", DEFAULT)
     return (
-        address(told)
+        address(listed)
         or subprocess.run(own, capture_output=True, text=True, check=True).stdout.strip()
     )
 
 
 def resolved(*words: str) -> dict[str, str]:
-    """name -> version of everything that `pip install WORDS` would install. Raises SystemExit with pip's reason."""
+    """Versions of all packages that `pip install WORDS` would install, by name. Raises SystemExit with
+    pip's error."""
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch) / "report.json"
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run"]
@@ -78,7 +80,7 @@ def resolved(*words: str) -> dict[str, str]:
 
 
 def files_of(name: str) -> dict[str, str]:
-    """File name -> SHA-256, from the page of the package in the index (PEP 503)."""
+    """SHA-256 of a package's files by file name, from its page in the index (PEP 503)."""
     with urllib.request.urlopen(f"{index()}/{name_of(name)}/", timeout=120) as answer:
         page = answer.read().decode()
     links = re.findall(r'href="([^"#]+)#sha256=([0-9a-f]{64})"', page)
@@ -86,7 +88,7 @@ def files_of(name: str) -> dict[str, str]:
 
 
 def is_of(file: str, name: str, version: str) -> bool:
-    """A wheel or the source of that version."""
+    """True if the file is a wheel or the source archive of that version."""
     if file.endswith(".whl"):
         project, of = file.split("-")[:2]
         return name_of(project) == name and of == version
@@ -95,8 +97,7 @@ def is_of(file: str, name: str, version: str) -> bool:
 
 
 def hashes_of(name: str, version: str, without: Sequence[str] = ()) -> list[str]:
-    """Hashes of the version's files; `without`: those whose names have one of these in them are
-    left out."""
+    """Hashes of the version's files, except those whose names contain one of `without`."""
     found = {
         digest
         for file, digest in files_of(name).items()

@@ -1,7 +1,7 @@
 #!/bin/bash
-# Copies what meson built to the stable places under build/ that tests, the daemon and outside checks look in.
+# Copies what meson built to the fixed paths under build/ that tests, the daemon and outside checks use.
 # Each file is a new inode that takes its place by a rename: a library mapped by a running tenant is never rewritten in place,
-# no reader finds a file missing or half written, and two of these at a time do not disturb each other.
+# no reader finds a file missing or half written, and concurrent runs do not disturb each other.
 set -euo pipefail
 meson_dir=${1:?usage: stage.sh MESON_DIR DEST}
 dest=${2:?usage: stage.sh MESON_DIR DEST}

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Prints the path of promtool: the one on the path, or Debian's, taken out of its package into build/tools; the package
-# itself would bring a server that starts.
+# Prints the path of promtool: the one on the path, or Debian's, taken out of its package into build/tools, because
+# installing the package would start a server.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 command -v promtool && exit 0

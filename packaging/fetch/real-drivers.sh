@@ -7,16 +7,16 @@ cd "$(dirname "$0")/../.."
 root=$PWD/build/drivers
 keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 mirror=$(packaging/fetch/debian-mirror.sh bookworm)
-# branch, suite, what stands before cuda1 and ml1 in the names of its packages
+# branch, suite, the packages of its libcuda and of its NVML
 drivers=(
 	"470 bookworm libnvidia-tesla-470-cuda1 libnvidia-tesla-470-ml1"
 	"535 bookworm libcuda1 libnvidia-ml1"
 	"550 trixie libcuda1 libnvidia-ml1"
 	"555 experimental libcuda1 libnvidia-ml1"
 )
-[ "$(uname -m)" = x86_64 ] || { echo "real drivers: taken for x86-64 only" >&2; exit 1; }
-command -v apt-get >/dev/null || { echo "real drivers: no apt-get to get them with" >&2; exit 1; }
-[ -e $keyring ] || { echo "real drivers: no $keyring to check them with" >&2; exit 1; }
+[ "$(uname -m)" = x86_64 ] || { echo "real drivers: only x86-64 is supported" >&2; exit 1; }
+command -v apt-get >/dev/null || { echo "real drivers: apt-get is missing, it downloads them" >&2; exit 1; }
+[ -e $keyring ] || { echo "real drivers: $keyring is missing, it verifies them" >&2; exit 1; }
 for row in "${drivers[@]}"; do
 	read -r branch suite packages <<<"$row"
 	place=$root/$branch

@@ -1,8 +1,8 @@
-"""Writes docs/reference/metrics-queue.md and docs/reference/metrics-node.md: every metric with its kind, labels and help, from the
-catalogues that the services serve them by.
+"""Writes docs/reference/metrics-queue.md and docs/reference/metrics-node.md: every metric with its
+kind, labels and help, from the catalogues of the two services.
 
-`python packaging/generate/metrics.py PAGE`, with PAGE one of metrics-queue.md, metrics-node.md, in the virtual environment; written to
-standard output.
+`python packaging/generate/metrics.py PAGE`, with PAGE one of metrics-queue.md, metrics-node.md, in
+the virtual environment; written to standard output.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FAMILIES: Final = (
     ("sluice_gpu_", ("gpu", "index")),
     ("sluice_grant_", ("grant", "name")),
 )
-"""Labels that all metrics whose names begin so have."""
+"""Labels that all metrics with this prefix have."""
 _DEVICE_TEXT: Final = (
     "`device`: the labels `node`, `device_index`, `device_uuid` and `device_type`."
 )
@@ -42,7 +42,8 @@ _GENERATED: Final = (
 
 
 def exposed(metric: Metric) -> str:
-    """The name in a scrape: the exposition adds `_total` to a counter unless its name is another exporter's."""
+    """The name in a scrape: the exposition adds `_total` to a counter, unless the name is another
+    exporter's."""
     return metric.name + ("_total" if metric.kind is Kind.COUNTER and not metric.exact else "")
 
 
@@ -60,7 +61,7 @@ def entries(metrics: Iterable[Metric]) -> str:
 
 
 def meaning_of(metric: Metric) -> str:
-    """The help text, with the kind where the name does not have it."""
+    """The help text, with the kind if the name does not show it."""
     expected = Kind.COUNTER if exposed(metric).endswith("_total") else Kind.GAUGE
     return metric.help if metric.kind is expected else f"*{metric.kind}:* {metric.help}"
 
@@ -72,7 +73,7 @@ def _is_twin(one: Metric, other: Metric) -> bool:
 
 
 def labels_of(metric: Metric) -> str:
-    """The labels in parentheses, without those that the page's text gives to the whole family."""
+    """The labels in parentheses, without those that the page states once for the whole family."""
     labels = list(metric.labels)
     if set(labels) >= _DEVICE:
         labels = ["device", *(label for label in labels if label not in _DEVICE)]

@@ -36,14 +36,14 @@ _PATH: Final = "absolute path"
 
 @dataclass(frozen=True)
 class Key:
-    """One setting as a person reads of it."""
+    """One setting, as the reference shows it."""
 
     name: str
     default: Any
     allowed: str
     text: str
     live: bool = False
-    """A running service takes a change over."""
+    """True if a running service applies a change."""
 
     @property
     def plain_default(self) -> str:
@@ -63,9 +63,9 @@ class Key:
 
 
 def sections(known: Mapping[str, type[Any]]) -> Iterator[tuple[str, str, list[Key]]]:
-    """Name, its first sentence and its keys."""
+    """Name, description and keys of each section."""
     for section, kind in known.items():
-        texts = said_of(kind)
+        texts = field_texts(kind)
         about = " ".join((kind.__doc__ or "").split()).partition(": ")[2]
         yield (
             section,
@@ -83,8 +83,8 @@ def sections(known: Mapping[str, type[Any]]) -> Iterator[tuple[str, str, list[Ke
         )
 
 
-def said_of(kind: type) -> dict[str, str]:
-    """The text below each field, as the source has it."""
+def field_texts(kind: type) -> dict[str, str]:
+    """The docstring below each field of a class, from its source."""
     (node,) = ast.parse(inspect.getsource(kind)).body
     assert isinstance(node, ast.ClassDef)
     texts: dict[str, str] = {}
@@ -143,7 +143,7 @@ _QUEUE_HEAD: Final = """\
 # The queue controller: `/etc/sluice/queue.toml`
 
 `sluice-queue serve --config FILE`; a flag wins over the file, `--set SECTION.KEY=VALUE` sets any key. After a change:
-`systemctl restart sluice-queue`; jobs and their places in line stay.
+`systemctl restart sluice-queue`; jobs and their positions in the queue are kept.
 
 ```toml
 [server]
@@ -206,7 +206,8 @@ def _comment(text: str) -> list[str]:
 
 
 def _page(name: str, about: str, synopsis: str, rows: Mapping[str, str], rest: str) -> str:
-    """roff in the man(7) macros; the date is that of the source, so that builds can be compared."""
+    """A manual page in the man(7) macros. The date is that of the source, so that builds are
+    reproducible."""
     epoch = int(os.environ.get("SOURCE_DATE_EPOCH") or time.time())
     date = time.strftime("%Y-%m-%d", time.gmtime(epoch))
     lines = [
@@ -300,7 +301,7 @@ Address and port of the controller.
 PEM files for TLS.
 .TP
 .B SLUICE_QUEUE_SERVER_NAME
-The name the controller's certificate has, where that is not the address.
+The name in the controller's certificate, if it is not the address.
 .SH EXIT STATUS
 0 done, 1 the answer is no, 2 wrong usage or input, 69 the service does not answer, 74 the answer
 could not be written.

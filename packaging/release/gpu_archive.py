@@ -29,7 +29,7 @@ FILES = ("VERSION", "LICENSE")
 BUILT = ("libsluice_region.so", "shim", "preload", "proto", "sim")
 PROGRAMS = ("tenant", "hookbench", "gpu_job", "gpu_slices", "gpu_costs", "gpu_ways")
 MOST_BYTES = 40 << 20
-"""Machines with a card are lent by tools that carry little."""
+"""Limit of the archive: the tools that lend machines with a GPU accept only small uploads."""
 COMPILED = (".so", ".pyd")
 
 
@@ -52,7 +52,7 @@ def main() -> int:
 
 
 def anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """As root's, so that unpacking as any user gives the same."""
+    """Set root as the owner, so that unpacking gives the same for every user."""
     member.uid = member.gid = 0
     member.uname = member.gname = "root"
     return member
@@ -97,7 +97,8 @@ def strip(file: Path) -> None:
 
 
 def copy_modules(vendor: Path) -> None:
-    """Distributions without compiled code under pure/, which fit any Python; the others under this one's tag."""
+    """Copy the needed distributions: those without compiled code to pure/, which works with any
+    Python, the others to a folder with this Python's tag."""
     for name in needed():
         distribution = importlib.metadata.distribution(name)
         files = [file for file in distribution.files or [] if ".." not in file.parts]
@@ -111,7 +112,7 @@ def copy_modules(vendor: Path) -> None:
 
 
 def needed() -> list[str]:
-    """The node's dependencies and theirs, from what is installed."""
+    """Names of the node's direct and indirect dependencies, from the installed distributions."""
     project = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
     found: dict[str, None] = {}
     ahead = list(project["dependencies"])

@@ -17,7 +17,7 @@ export SOURCE_DATE_EPOCH
 python3 packaging/release/sbom.py "$dest/deb" >"$dest/deb/sluice.cdx.json"
 packaging/release/rpm.sh "$dest/rpm"
 python3 packaging/release/sbom.py "$dest/rpm" >"$dest/rpm/sluice.cdx.json"
-if [ "$(id -u)" = 0 ]; then # for chroot and owners of files
+if [ "$(id -u)" = 0 ]; then # chroot, and files of other owners, need root
 	packaging/release/image.sh "$dest"
 else
 	echo "packages: no container image: that needs root" >&2

@@ -132,7 +132,7 @@ static bool idle_on(const struct target *t, struct sim_gpu *gpu)
 
 static bool idle(const struct target *t)
 {
-	if (__atomic_load_n(&t->client->inside, __ATOMIC_SEQ_CST) != 0) /* G1, see gate.c */
+	if (__atomic_load_n(&t->client->inside, __ATOMIC_SEQ_CST) != 0) /* G1, see current.c */
 		return false;
 	for (unsigned g = 0; g < t->state->gpu_count; g++)
 		if (!idle_on(t, &t->state->gpu[g]))
@@ -175,7 +175,7 @@ SIM_API CUresult cuCheckpointProcessLock(int pid, CUcheckpointLockArgs *args)
 
 /* --- the account of the target's memory --------------------------------------------------------------------------- */
 
-static void put_out(const struct target *t, unsigned g)
+static void spill(const struct target *t, unsigned g)
 {
 	struct sim_client *client = t->client;
 
@@ -188,7 +188,7 @@ static void put_out(const struct target *t, unsigned g)
 }
 
 /* false: the card has no room for it, or its cgroup's limit does not allow so much. */
-static bool take_back(const struct target *t, unsigned g)
+static bool unspill(const struct target *t, unsigned g)
 {
 	struct sim_client *client = t->client;
 	struct sim_gpu *gpu = &t->state->gpu[g];
@@ -208,13 +208,13 @@ static bool take_back(const struct target *t, unsigned g)
 	return fits;
 }
 
-static CUresult take_all_back(const struct target *t)
+static CUresult unspill_all(const struct target *t)
 {
 	for (unsigned g = 0; g < t->state->gpu_count; g++) {
-		if (take_back(t, g))
+		if (unspill(t, g))
 			continue;
 		while (g-- > 0)
-			put_out(t, g);
+			spill(t, g);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	return CUDA_SUCCESS;
@@ -257,7 +257,7 @@ SIM_API CUresult cuCheckpointProcessCheckpoint(int pid, CUcheckpointCheckpointAr
 		return failed(&t, CUDA_ERROR_NOT_SUPPORTED);
 	copy_for(bytes);
 	for (unsigned g = 0; g < t.state->gpu_count; g++)
-		put_out(&t, g);
+		spill(&t, g);
 	set_state(&t, CU_PROCESS_STATE_CHECKPOINTED);
 	return CUDA_SUCCESS;
 }
@@ -276,7 +276,7 @@ SIM_API CUresult cuCheckpointProcessRestore(int pid, CUcheckpointRestoreArgs *ar
 		return CUDA_ERROR_ILLEGAL_STATE;
 	for (unsigned g = 0; g < t.state->gpu_count; g++)
 		bytes += t.client->spilled_bytes[g];
-	CUresult r = take_all_back(&t);
+	CUresult r = unspill_all(&t);
 
 	if (r != CUDA_SUCCESS)
 		return failed(&t, r);
@@ -296,7 +296,7 @@ SIM_API CUresult cuCheckpointProcessUnlock(int pid, CUcheckpointUnlockArgs *args
 	SIM_PASS(begin(pid, &t));
 	if (state_of(&t) != CU_PROCESS_STATE_LOCKED)
 		return CUDA_ERROR_ILLEGAL_STATE;
-	CUresult r = take_all_back(&t); /* moves no memory, unless an earlier caller was killed midway */
+	CUresult r = unspill_all(&t); /* moves no memory, unless an earlier caller was killed midway */
 
 	if (r != CUDA_SUCCESS)
 		return failed(&t, r);
@@ -328,6 +328,6 @@ SIM_API CUresult cuCheckpointProcessGetRestoreThreadId(int pid, int *tid)
 	if (!tid)
 		return CUDA_ERROR_INVALID_VALUE;
 	SIM_PASS(begin(pid, &t));
-	*tid = pid; /* the driver has no thread in the process, so the first one stands for it */
+	*tid = pid; /* the simulated driver has no thread in the process, so its first one is named */
 	return CUDA_SUCCESS;
 }

@@ -67,7 +67,7 @@ struct sim_gpu {
 struct sim_wall {
 	uint64_t cgroup; /* 0: free */
 	uint32_t gpu;
-	uint32_t flat; /* an entry of the driver's own book: no hierarchy */
+	uint32_t flat; /* 1: in the driver's own table, which has no hierarchy */
 	uint64_t soft_bytes, hard_bytes;
 };
 
@@ -83,7 +83,7 @@ struct sim_state {
 	struct sim_wall wall[SIM_WALLS]; /* under its GPU's mutex */
 };
 
-/* Open the lock file whose bytes show which clients are alive; called before all else here. */
+/* Open the lock file whose bytes show which clients are alive; called before all other functions here. */
 bool sim_clients_open(void);
 /* Take a client record for this process; -1 = none free. Idempotent; a forked child gets its own. */
 int sim_client_attach(struct sim_state *state);

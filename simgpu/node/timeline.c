@@ -81,7 +81,7 @@ static void run_instant(struct sim_schedule *s, const struct sim_world *world, u
 	}
 }
 
-/* A context's commands are read while it has the device, so an event has its time after the change of contexts; after a
+/* A context's commands are read while it has the device, so an event gets its time after the context switch; after a
  * copy, the copy engine reads them. */
 static void run_stamps(struct sim_schedule *s, const struct sim_world *world)
 {
@@ -161,7 +161,7 @@ static void progress(struct sim_schedule *s, const struct sim_world *world, int 
 	}
 }
 
-/* Does a context that goes now leave a kernel in the middle? */
+/* True if a switch from this context now would interrupt a kernel. */
 static bool in_the_middle(const struct sim_schedule *s, const struct sim_world *world, uint32_t c)
 {
 	const struct sim_op *op = front(s, world, c);

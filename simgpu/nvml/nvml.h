@@ -41,7 +41,7 @@ typedef struct sim_gpu *nvmlGpuInstance_t,
 nvmlReturn_t nvml_enter(void);
 /* The same for calls about a device: INVALID_ARGUMENT, GPU_IS_LOST. */
 nvmlReturn_t nvml_enter_device(nvmlDevice_t device);
-/* True if the process has requested the GPUs; without that there are none. */
+/* True if the process has attached to the node's GPUs; without that there are none. */
 bool nvml_attached(void);
 const struct sim_model *nvml_model(nvmlDevice_t device);
 /* Copies `value` if it fits into `bytes`, including its terminator. */

@@ -1,6 +1,7 @@
-"""The values of HAMi's handshake, an annotation by which a plugin and a scheduler find each other.
+"""The values of HAMi's handshake, an annotation of a Node by which a device plugin and the
+scheduler learn that the other is alive.
 
-`Reported TIME` is the plugin's, `Requesting_TIME` and `Deleted_TIME` are the scheduler's.
+The plugin writes `Reported TIME`, the scheduler `Requesting_TIME` and `Deleted_TIME`.
 """
 
 from __future__ import annotations

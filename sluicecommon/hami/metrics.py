@@ -1,7 +1,7 @@
 """The metrics of HAMi's monitor and of its scheduler: names, labels and units, for its dashboards.
-A "ratio" is 0 to 100 where HAMi's is.
+A "ratio" goes from 0 to 100 where HAMi's does.
 
-The node has those of NVIDIA's cards, with the names before HAMi 2.9 beside them; the queue has
+The node serves those of NVIDIA's cards, also with the names before HAMi 2.9; the queue serves
 quotas of namespaces and the devices of other vendors.
 """
 
@@ -12,7 +12,7 @@ from typing import Final
 
 from sluicecommon.metric import Kind, Metric
 
-# -- the node's -----------------------------------------------------------------------------------
+# -- of the node ----------------------------------------------------------------------------------
 
 _HOST: Final = ("node", "device_index", "device_uuid", "device_type")
 _VGPU: Final = ("namespace", "pod", "container", "vdevice_index", "device_uuid")
@@ -117,7 +117,7 @@ NODE_MIG: Final = _gauge(
 )
 NODE: Final = tuple(value for value in list(globals().values()) if isinstance(value, Family))
 
-# -- the scheduler's ------------------------------------------------------------------------------
+# -- of the scheduler -----------------------------------------------------------------------------
 
 _DEVICE: Final = ("node", "device_uuid", "device_index", "device_type")
 BUILD_INFO: Final = Metric(

@@ -1,5 +1,5 @@
-"""Documents of a page that viewers follow: each change has a revision, and a viewer that has one
-revision receives the changes since, field by field.
+"""Documents that a page's viewers watch: each change has a revision, and a viewer at one revision
+receives the changes since, field by field.
 
 Pure: no clock, no I/O. Bounded: documents beyond the limit of their kind are dropped and counted,
 and only the last deletions are kept, so a viewer that was away for longer starts over.

@@ -1,8 +1,8 @@
 """Listening, limits and TLS of the HTTP servers for /metrics, the probes and the page.
 
-aiohttp answers the requests; it is loaded when the first client connects. What aiohttp's own sites
-do not limit is limited here, around each connection: the number of connections in all and per
-address from before the TLS handshake on, the time and the bytes of a connection.
+aiohttp answers the requests; it is loaded when the first client connects. Limits that aiohttp's own
+sites do not have are enforced here: connections in all and per address, counted from before the TLS
+handshake, and the time and the bytes of each connection.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 _END_OF_HEAD: Final = b"\r\n\r\n"
 SHUTDOWN_S: Final = 5.0
-"""Longest wait for a client that does not answer the end of TLS."""
+"""Longest wait for a client that does not answer the TLS close_notify."""
 BACKLOG: Final = 256
 """Connections that the kernel completes before they are accepted."""
 ACCEPTS_A_PASS: Final = 16
@@ -183,11 +183,11 @@ class _Connection(asyncio.Protocol):
         self._early = bytearray()
         """Bytes of one read that came with the end of the handshake, before `_open` went on."""
         self._tail = b""
-        """The last bytes received, while the end of the head is awaited."""
+        """The last bytes received, until the end of the request's head is found."""
         self._received = 0
         self._timeout: asyncio.TimerHandle | None = None
         self._first: asyncio.TimerHandle | None = None
-        """Ends the connection unless the head of a request arrives."""
+        """Timer that ends the connection if the head of no request arrives."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)

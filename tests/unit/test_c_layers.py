@@ -52,7 +52,7 @@ def test_a_file_may_use_what_lies_below_it(user: str, used: str, wrong: bool) ->
 
 
 def test_files_that_need_each_other_are_named_a_source_and_its_header_being_one() -> None:
-    found = CHECK["circles"](
+    found = CHECK["cycles"](
         edges(("a/x.c", "a/y.h"), ("a/y.c", "a/z.h"), ("a/z.h", "a/x.h"), ("b/v.c", "b/v.h"))
     )
     assert list(found) == [["interpose/a/x", "interpose/a/y", "interpose/a/z"]]
@@ -60,4 +60,4 @@ def test_files_that_need_each_other_are_named_a_source_and_its_header_being_one(
 
 def test_the_includes_of_the_interposer_lead_downwards() -> None:
     assert list(CHECK["upwards"](CHECK["includes"]())) == []
-    assert list(CHECK["circles"](CHECK["includes"]())) == []
+    assert list(CHECK["cycles"](CHECK["includes"]())) == []

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The cost of a change of contexts from times that contain it: pure, see switches.c. */
+/* Estimates the cost of a context switch from measured times that contain one: pure, see switches.c. */
 #ifndef SLUICE_SWITCH_H
 #define SLUICE_SWITCH_H
 
@@ -8,17 +8,17 @@
 
 #define SWITCH_SAMPLES 16
 #define SWITCH_RANK 4                   /* the fourth lowest of them counts */
-#define SWITCH_LEAST_NS UINT32_C(20000) /* shorter: the GPU did not change, the neighbour had nothing to do */
+#define SWITCH_LEAST_NS UINT32_C(20000) /* a shorter time has no switch in it: the neighbour was idle */
 #define SWITCH_MOST_NS UINT32_C(2000000)
 
-/* The last times, oldest first overwritten. A neighbour's last launch makes a time too long, often in half of the
- * windows; an idle neighbour may leave a part of a change, rarely. So a low one counts, but not the lowest. */
+/* Ring buffer of the last times. A neighbour's last launch makes a time too long, often in half of the windows; an idle
+ * neighbour may leave only a part of a switch, rarely. So a low time counts, but not the lowest. */
 struct switch_samples {
 	uint32_t count; /* ever */
 	uint32_t ns[SWITCH_SAMPLES];
 };
 
-/* Take one more time; returns the cost, 0 = not known yet. */
+/* Add a time; returns the estimated cost, 0 = not known yet. */
 static inline uint32_t switch_cost_after(struct switch_samples *s, uint64_t sample_ns)
 {
 	uint32_t sorted[SWITCH_SAMPLES];

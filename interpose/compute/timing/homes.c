@@ -74,7 +74,7 @@ static bool is_at_home(const struct throttle_pipe *pipe, const struct throttle_r
 	return home && home != context_of(pipe) && guest_context_tag(home) == tag;
 }
 
-/* A context other than the pipe's has gone, and the events that records have in it. */
+/* A context other than the pipe's was destroyed, and with it the events of records in it. */
 void homes_gone(struct throttle_pipe *pipe, uint32_t tag)
 {
 	for (unsigned i = 0; i < RECORDS; i++) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The context that a record's events have to be of. It is the pipe's own but for the streams of green and execution
- * contexts, which a thread may use while the primary context is current.
+ * The home of a record: the context in which its events have to be created. It is the pipe's own, except for streams of
+ * green and execution contexts, which a thread may use while the primary context is current.
  */
 #ifndef SLUICE_HOMES_H
 #define SLUICE_HOMES_H
@@ -14,13 +14,13 @@
 struct throttle_pipe;
 struct throttle_record;
 
-/* Give a claimed record events of that context; false: the driver has none. */
+/* Give a claimed record events of that context; false: the driver could not create them. */
 bool homes_settle_in(struct throttle_pipe *pipe, struct throttle_record *record, CUcontext home);
-/* The context of a stream's events as far as is known, without a call of the driver. */
+/* The context of a stream's events as known so far, without a call of the driver. */
 CUcontext homes_find(const struct throttle_pipe *pipe, CUstream stream);
-/* The driver's answer, remembered for that stream; NULL: it does not say. */
+/* The same from the driver, remembered for that stream; NULL: the driver reports none. */
 CUcontext homes_ask(struct throttle_pipe *pipe, CUstream stream);
-/* A context other than the pipe's has gone, and the events that records have in it. */
+/* A context other than the pipe's was destroyed, and with it the events of records in it. */
 void homes_gone(struct throttle_pipe *pipe, uint32_t tag);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The other processes of the grant, as their lines of usage.shm show them. */
+/* The other processes of the grant, from their slots in usage.shm. */
 #ifndef SLUICE_SIBLINGS_H
 #define SLUICE_SIBLINGS_H
 
@@ -19,10 +19,10 @@ struct siblings_work {
 };
 struct siblings_work siblings_work(int device);
 
-/* Lead of this process over the waiting sibling that has had least, 0 = no sibling waits; see fair.h. */
+/* Lead of this process over the waiting sibling that has used least, 0 = no sibling waits; see fair.h. */
 uint64_t siblings_ahead_ns(int device, uint64_t now_ns);
 
-/* The process attaches again after a fork: the books are its parent's. */
+/* Called in a child after fork: the recorded values are its parent's. */
 void siblings_forget_parent(void);
 
 #endif

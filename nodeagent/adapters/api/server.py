@@ -81,7 +81,7 @@ class LocalApi:
         self._mig = mig
         self._open_page = open_page
         self._grpc: Any = None
-        self._door: ApiListener | None = None
+        self._listener: ApiListener | None = None
         self._findings: tuple[float, list[Finding]] | None = None
 
     async def start(self) -> None:
@@ -103,12 +103,12 @@ class LocalApi:
         # gRPC's own log lines are about its clients.
         logging.getLogger("grpc").addFilter(RateLimitFilter())
         logging.getLogger("grpc._cython.cygrpc").addFilter(RateLimitFilter())
-        self._door = ApiListener(self._public, self._private)
-        self._door.start()
+        self._listener = ApiListener(self._public, self._private)
+        self._listener.start()
 
     async def close(self) -> None:
-        if self._door is not None:
-            self._door.close()
+        if self._listener is not None:
+            self._listener.close()
         if self._grpc is not None:
             await self._grpc.stop(0)
 
@@ -196,8 +196,8 @@ class LocalApi:
     @contextlib.asynccontextmanager
     async def _admitted(self, name: str, context: Any) -> AsyncIterator[Peer]:
         """The caller, within its limits. Raises Refused."""
-        assert self._door is not None
-        guests = self._door.guests
+        assert self._listener is not None
+        guests = self._listener.guests
         _, guest = self._known(context)
         delay_s = guests.begin(guest, name, time.monotonic())
         try:
@@ -208,7 +208,7 @@ class LocalApi:
             guests.end(guest, name, time.monotonic())
 
     def _known(self, context: Any) -> tuple[Peer, Guest]:
-        found = self._door.known(context.peer()) if self._door is not None else None
+        found = self._listener.known(context.peer()) if self._listener is not None else None
         if found is None:
             raise Refused(RefusalKind.DENIED, "the caller cannot be identified")
         return found

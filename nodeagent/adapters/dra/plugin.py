@@ -1,10 +1,10 @@
 """The DRA driver's server for the kubelet: one socket for registration and one for its calls.
 
 The kubelet watches its plugins_registry and calls every socket that appears there, so nothing has
-to be sent to it. Both sockets have new names in each life of the daemon, so that a daemon which
+to be sent to it. Both sockets get new names at each start of the daemon, so that a daemon which
 starts while another ends is a second plugin to the kubelet, which uses the newest that answers. The
-service is served before its registration socket, and stopped after it. Sockets of a killed daemon
-are removed once they accept no connection.
+service is served before its registration socket, and stopped after it. Sockets that a killed daemon
+left are removed, because they refuse connections.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class LibbpfMissing(Exception):
 
 
 def load_libbpf() -> ctypes.CDLL:
-    """libbpf. Raises LibbpfMissing."""
+    """Load libbpf. Raises LibbpfMissing."""
     for name in _SONAMES:
         try:
             library = ctypes.CDLL(name, use_errno=True)
@@ -49,7 +49,7 @@ def load_libbpf() -> ctypes.CDLL:
 
 
 class Kernel:
-    """The system calls. Raises LibbpfMissing; every method raises OSError."""
+    """The system calls. Raises LibbpfMissing when it is created; methods raise OSError."""
 
     def __init__(self) -> None:
         self.libbpf = load_libbpf()
@@ -137,7 +137,7 @@ class Kernel:
 
 
 class Ring:
-    """The consumer of one ring map. Raises OSError."""
+    """The consumer of one BPF ring buffer. Raises OSError."""
 
     def __init__(self, kernel: Kernel, map_fd: int, call: Callable[[bytes], None]) -> None:
         self._libbpf = kernel.libbpf
@@ -150,7 +150,7 @@ class Ring:
         self._ring = self._libbpf.ring_buffer__new(map_fd, self._callback, None, None)
         if not self._ring:
             error = ctypes.get_errno()
-            raise OSError(error, f"the ring of records: {os.strerror(error)}")
+            raise OSError(error, f"cannot open the BPF ring buffer: {os.strerror(error)}")
         self._close = weakref.finalize(
             self, self._libbpf.ring_buffer__free, ctypes.c_void_p(self._ring)
         )

@@ -1,11 +1,11 @@
 """Reads the dynamic symbols and probes of 64-bit little-endian ELF files, and removes names from a
 copy.
 
-A parser from a package would be larger than this, and removing a name (a symbol without a value,
-which loaders skip) is what no package does. Layout: System V ABI, chapters 4 and 5.
+A parser from a package would be larger than this, and none can remove a name (make it a symbol
+without a value, which loaders skip). Layout: System V ABI, chapters 4 and 5.
 
-Files belong to tenants, who may truncate them meanwhile: nothing is mapped, which would be a
-SIGBUS; only the tables are read, and none larger than those of real libraries.
+The files belong to tenants, who may truncate them during a read, so they are not memory-mapped: an
+access would raise SIGBUS. Only the tables are read, and none larger than those of real libraries.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ LARGEST_SYMBOLS: Final = 16 << 20
 LARGEST_TABLE: Final = 64 << 20
 """Maximum bytes of names or notes; PyTorch's largest library has 20 MiB of names."""
 LONGEST_NAME: Final = 4096
-"""Maximum length of a name; a longer one is none of those that matter here."""
+"""Maximum length of a name; no name that is searched for is longer."""
 
 Read = Callable[[int, int], bytes]
 """Reads at an offset a number of bytes; returns fewer at the end of the file."""
 
 
 class NotElf(ValueError):
-    """The file is not a library of this kind, or damaged."""
+    """The file is not a library of this kind, or is damaged."""
 
 
 def loadable(path: Path) -> bool:
-    """True if a program of this machine's architecture could load the file. Systems with games have
-    the 32-bit driver beside the other one. Also True if the file cannot be read, because the loader
+    """True if a program of this machine's architecture could load the file. Desktop systems
+    often have a 32-bit driver as well. Also True if the file cannot be read, because the loader
     then reports the reason."""
     try:
         with path.open("rb") as file:
@@ -67,7 +67,7 @@ def exports(path: Path) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One place of a USDT probe."""
+    """One location of a USDT probe."""
 
     provider: str
     name: str

@@ -2,7 +2,7 @@
 
 Imported only on a node that has access to an API server, because it loads the HTTP client.
 Everything is read by watches of this node's objects, so that no request is made when a container
-starts, and an API server that is down takes nothing from the cache.
+starts, and the cache stays in use while the API server is down.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ log = logging.getLogger(__name__)
 SYNC_S: Final = 3.0
 """Seconds that a starting container waits for a pod that the watch has not reported yet."""
 DEEPEST: Final = 5
-"""Maximum owners above a pod; Kubernetes' own have two, operators add one or two."""
+"""Maximum length of the chain of owners above a pod; Kubernetes' own controllers make two,
+operators add one or two."""
 OWNER_S: Final = 30.0
 """Seconds that an owner is cached; a new label on a Job takes effect after them."""
 MAX_OWNERS: Final = 4096
@@ -69,14 +70,14 @@ class NodeFacts:
     capacity: Mapping[str, str]
     counted: tuple[str, ...]
     allocatable: Mapping[str, str] = field(default_factory=dict, compare=False)
-    """Amounts that the scheduler may give away, by the last status that was written."""
+    """Amounts that the scheduler may allocate, from the last status that was written."""
 
 
 async def uncount(
     access: Access, node: str, annotation: str
 ) -> tuple[dict[str, list[str]], list[str]]:
-    """Remove extended resources from this node, or from all nodes (empty). Returns the removed
-    names by node, and the errors."""
+    """Remove extended resources from the Node `node`, or from all Nodes if it is empty. Returns the
+    removed names by node, and the errors."""
     done: dict[str, list[str]] = {}
     client = ApiClient(Credentials(access), "sluice", deadline_s=DEADLINE_S)
     wanted = (("fieldSelector", f"metadata.name={node}"),) if node else ()
@@ -158,7 +159,7 @@ class Cluster:
         await self.client.close()
 
     async def _log_problems(self) -> None:
-        """Log the watches' problem, once until it changes."""
+        """Log the problem of the watches, once for each change of it."""
         while True:
             await asyncio.sleep(1.0)
             trouble = self.pods.trouble or self.nodes.trouble
@@ -357,12 +358,12 @@ class Cluster:
         return ""
 
     def offers(self, resources: Collection[str]) -> bool:
-        """Return True if the Node has any of these resources to give, as far as the watch knows."""
+        """Return True if any of these resources is allocatable, as last seen by the watch."""
         known = self.facts.allocatable if self.facts is not None else {}
         return any(known.get(name, "0") != "0" for name in resources)
 
     async def withdraw_last(self, resources: Collection[str]) -> str:
-        """Do so after the watches have ended."""
+        """Withdraw the resources after the watches have ended, and close the client."""
         try:
             return await self.withdraw(resources)
         finally:

@@ -28,7 +28,7 @@ PODS: Final = "v1alpha1.Pods"
 _CDI_NAME: Final = re.compile(r"sluice\.dev/grant=([0-9a-f]{32})")
 _DRIVER_NAME: Final = re.compile(r"sluice\.dev/driver=([0-9a-f]{32})(?![0-9A-Za-z_.:-])")
 _BINDING: Final = re.compile(r"/([0-9a-f]{32})(?:/|$)")
-"""Nonce in the path of a mount; strategy envvar mounts a directory named by it."""
+"""Nonce in the path of a mount; the strategy envvar mounts a directory of that name."""
 
 
 class KubeletWire(Descriptors):
@@ -175,7 +175,7 @@ def _amounts(quantities: Mapping[str, Any]) -> dict[str, str]:
 
 
 def driver_of(answer: ContainerAnswer) -> str:
-    """The driver's generation in an answer, beside the nonce; empty if there is none."""
+    """Generation of the driver that an answer names besides the nonce; empty if it names none."""
     for text in (*answer.cdi_devices, *answer.annotations.values()):
         found = _DRIVER_NAME.search(text)
         if found is not None:

@@ -1,7 +1,7 @@
 """/metrics over HTTP or HTTPS, from cached figures: a scrape calls neither NVML nor a tenant.
 
 It is served in the daemon's event loop. /healthz and /readyz are served here as well, without
-authentication, which the kubelet's probes do not have.
+authentication, because the kubelet's probes send no credentials.
 """
 
 from __future__ import annotations

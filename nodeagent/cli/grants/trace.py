@@ -97,8 +97,8 @@ def since(before: TraceView, device: TracedDevice) -> TracedDevice:
         device.copies - old.copies,
         device.cost_ns - old.cost_ns,
         device.waited_ns - old.waited_ns,
-        _less(device.wait_histogram, old.wait_histogram),
-        _less(device.gap_histogram, old.gap_histogram),
+        _difference(device.wait_histogram, old.wait_histogram),
+        _difference(device.gap_histogram, old.gap_histogram),
         device.ended,
     )
 
@@ -121,7 +121,7 @@ def format_ns(ns: float) -> str:
     return f"{ns:.0f} ns"
 
 
-def _less(now: Sequence[int], before: Sequence[int]) -> tuple[int, ...]:
+def _difference(now: Sequence[int], before: Sequence[int]) -> tuple[int, ...]:
     return tuple(a - b for a, b in zip(now, before, strict=True))
 
 

@@ -61,7 +61,7 @@ class Put:
     version: str
     document: Document
     digest: str
-    """Digest of the body, see `plan`."""
+    """Digest of the generation and the body, see `plan`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +89,8 @@ def bodies(devices: Sequence[Document], counters: Sequence[Document] = ()) -> tu
 
 
 def slice_name(node: str, number: int) -> str:
-    """Name of a slice; a long node name is shortened, because it may be as long as an object name
-    may get."""
+    """Name of a slice. A long node name is shortened, because it may already be as long as an
+    object name may be."""
     if len(node) > 200:
         node = f"{node[:180].rstrip('-.')}-{hashlib.sha256(node.encode()).hexdigest()[:16]}"
     return f"{node}-{DRIVER}-{number}"
@@ -109,7 +109,7 @@ def plan(
     daemon wrote last and the resourceVersion that it got.
     """
     names = [slice_name(node, number) for number in range(len(wanted))]
-    if _is_right(node, names, wanted, seen, sent):
+    if _is_current(node, names, wanted, seen, sent):
         return []
     generation = max((one.generation for one in seen.values()), default=0) + 1
     writes: list[Write] = []
@@ -123,7 +123,7 @@ def plan(
     return writes
 
 
-def _is_right(
+def _is_current(
     node: str,
     names: Sequence[str],
     wanted: Sequence[Body],
@@ -220,7 +220,7 @@ def _since(device: Document, before: Seen | None) -> Document:
 
 
 def read_slice(document: Document) -> Seen:
-    """Raises KeyError, TypeError or AttributeError for an object of another form."""
+    """Read a ResourceSlice. Raises KeyError, TypeError or AttributeError if it has another form."""
     head, spec = document["metadata"], document["spec"]
     pool = spec["pool"]
     return Seen(

@@ -118,7 +118,8 @@ SERIES_DROPPED: Final = _counter(
 )
 DETECTIONS: Final = NODE.counter(
     "sluice_detections",
-    "Suspicions of use around the interposer, since the daemon started (docs/node/telemetry.md).",
+    "Suspected use that bypasses the interposer, since the daemon started"
+    " (docs/node/telemetry.md).",
     lambda view: view.detections,
     "rule",
 )

@@ -21,7 +21,7 @@ class SliceStore(Protocol):
 
     @property
     def node_uid(self) -> str:
-        """Empty: not known yet."""
+        """UID of this node's Node object; empty until it is known."""
 
     @property
     def synced(self) -> bool:

@@ -66,8 +66,8 @@ class WallStep(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WallRow:
-    """Row of one (grant, card): written before the driver is called, dropped when nothing of the
-    limit is left."""
+    """Ledger row of one grant on one card: written before the driver is called, dropped when
+    nothing of the limit is left."""
 
     grant: GrantId
     gpu: GpuUuid
@@ -107,10 +107,10 @@ class NoCgroup(Exception):
 
 
 class WallPlaces(Protocol):
-    """Cgroups of the unified hierarchy."""
+    """Cgroups of the unified hierarchy (cgroup v2)."""
 
     def missing(self) -> str:
-        """The reason why there are none here; empty if there are."""
+        """The reason why this host has no such cgroups; empty if it has."""
 
     def of_container(self, pid: int) -> Place:
         """Cgroup of a process's container. Raises NoCgroup."""

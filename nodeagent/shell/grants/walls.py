@@ -63,7 +63,7 @@ class WalledGrants(Protocol):
 
 
 class WallManager:
-    """An Endpoint of the daemon."""
+    """Sets, adapts and removes the walls of all grants. Implements Endpoint."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class WallManager:
         cards: Callable[[], Sequence[GpuUuid]],
         fatal: Callable[[BaseException], None],
     ) -> None:
-        """`cards`: those that are offered now, as a whole or by their instances."""
+        """`cards` returns the cards that are offered now, whole or as MIG instances."""
         self._settings = settings
         self._grants = grants
         self._driver = driver
@@ -89,20 +89,20 @@ class WallManager:
         self._rows: dict[tuple[GrantId, GpuUuid], WallRow] = {}
         self._missing: dict[GpuUuid, str] = {}
         """Reason why a card has no limits, for the cards that were checked."""
-        self._asked: frozenset[GpuUuid] = frozenset()
+        self._checked: frozenset[GpuUuid] = frozenset()
         self._unreadable = ""
         self._reported: set[GrantId] = set()
         self._taken_over = False
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     # --- an Endpoint --------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Takes over what an earlier daemon built, and ends what it could not end."""
+        """Take over the walls of an earlier daemon, and remove those that it could not remove."""
         self._rows = {(row.grant, row.gpu): row for row in self._ledger.wall_rows()}
-        self._grants.on_ended.append(lambda grant: self._soon(self._fell(grant)))
-        self._grants.on_changed.append(lambda grant: self._soon(self._moved(grant)))
-        self._grants.on_registered.append(lambda: self._soon(self._latecomers()))
+        self._grants.on_ended.append(lambda grant: self._soon(self._grant_ended(grant)))
+        self._grants.on_changed.append(lambda grant: self._soon(self._grant_changed(grant)))
+        self._grants.on_registered.append(lambda: self._soon(self._enclose_running()))
         self._taken_over = not (self._on or self._rows)
         if not self._taken_over:
             self._soon(self._take_over())  # A driver that hangs must not delay the start.
@@ -122,12 +122,12 @@ class WallManager:
     async def enclose_container(self, grant: GrantId, pid: int) -> None:
         """Set the limit of the container whose first process is `pid`, while it is created. Raises
         Refused."""
-        await self._in_turn(self._enclose(grant, lambda held: self._container_of(held, pid)))
+        await self._serialized(self._enclose(grant, lambda held: self._container_of(held, pid)))
 
     async def enclose_program(self, grant: GrantId, process: Process) -> None:
         """Set the limit of the program that `sluice run` is about to execute. Raises Refused."""
         if self._settings.run_cgroups:
-            await self._in_turn(
+            await self._serialized(
                 self._enclose(grant, lambda held: (self._places.make(grant, process.pid), True))
             )
 
@@ -149,15 +149,15 @@ class WallManager:
             await self._learn(cards)
             without = [f"{gpu}: {self._missing[gpu]}" for gpu in cards if gpu in self._missing]
             if without:
-                self._none(grant, "; ".join(without))
+                self._without_limit(grant, "; ".join(without))
                 return
             if cards:
                 cgroup, ours = where(held)
                 await self._build(held, cgroup, ours)
         except (WallsUnavailable, NoCgroup) as error:
-            self._none(grant, str(error))
+            self._without_limit(grant, str(error))
 
-    def _none(self, grant: GrantId, why: str) -> None:
+    def _without_limit(self, grant: GrantId, why: str) -> None:
         """Record that only the interposer limits the grant. Raises Refused if the settings require
         a wall."""
         if self._settings.enabled == "on":
@@ -166,7 +166,7 @@ class WallManager:
                 f"the driver's wall cannot be built around this grant: {why}"
                 ' (wall.enabled = "on"; with auto it would start without)',
             )
-        if any(gpu not in self._missing for gpu in self._asked) and grant not in self._reported:
+        if any(gpu not in self._missing for gpu in self._checked) and grant not in self._reported:
             self._reported.add(grant)
             self._journal.record(
                 EventKind.WALL, "warning", f"grant {grant}: no wall of the driver's: {why}"
@@ -178,13 +178,14 @@ class WallManager:
         for row in wanted:
             before = self._rows.get((row.grant, row.gpu))
             if before is not None and before.cgroup != cgroup:
-                await self._lower(before)  # a container started again is in another one
+                await self._lower(before)  # A restarted container is in another cgroup.
             self._remember(after(before, row))
         await self._driver.set([_order(row) for row in wanted])
         self._reported.discard(held.record.grant)
 
-    async def _latecomers(self) -> None:
-        """Set limits of containers whose start went unseen, found by their registered processes."""
+    async def _enclose_running(self) -> None:
+        """Set the limits of running containers that have none, found by their registered processes:
+        their start was not seen."""
         if not self._on:
             return
         for grant, held in list(self._grants.live().items()):
@@ -195,12 +196,12 @@ class WallManager:
                 pid = tenants[0].handle.process.pid
                 try:
                     await self._enclose(grant, lambda held, pid=pid: self._container_of(held, pid))  # type: ignore[misc]  # bound now
-                except Refused as refused:  # it runs already
+                except Refused as refused:  # The container runs, so its start cannot be refused.
                     log.error("%s", refused)
 
-    # --- changing, and taking away ------------------------------------------------------------
+    # --- changing, and removing ---------------------------------------------------------------
 
-    async def _moved(self, grant: GrantId) -> None:
+    async def _grant_changed(self, grant: GrantId) -> None:
         held = self._grants.grant(grant)
         rows = self._of(grant)
         if held is None or not rows or held.record.state is not GrantState.ACTIVE:
@@ -214,13 +215,13 @@ class WallManager:
                 self._remember(after(before.get((row.grant, row.gpu)), row))
             await self._driver.set([_order(row) for row in changed])
 
-    async def _fell(self, grant: GrantId) -> None:
+    async def _grant_ended(self, grant: GrantId) -> None:
         self._reported.discard(grant)
         for row in self._of(grant):
             await self._lower(row)
 
     async def _lower(self, row: WallRow) -> None:
-        """Everything of it goes, as far as it goes now; the row stays until it is all."""
+        """Remove the limit, and the cgroup if we created it. The row stays until both are gone."""
         if row.step is WallStep.SETTLING:
             await self._settle(row)
         elif self._places.exists(row.cgroup):
@@ -235,9 +236,11 @@ class WallManager:
                 await self._driver.set([WallOrder(row.gpu, row.cgroup)])
             self._forget(row)
         else:
-            await self._went_without_us(row)
+            await self._subtract_from_parent(row)
 
-    async def _went_without_us(self, row: WallRow) -> None:
+    async def _subtract_from_parent(self, row: WallRow) -> None:
+        """Subtract the soft limit from the parent cgroup, because the container runtime removed the
+        cgroup before its limit."""
         around = self._places.around(row.cgroup)
         if not around or not row.most_bytes:
             self._forget(row)
@@ -255,8 +258,8 @@ class WallManager:
 
     async def _settle(self, row: WallRow) -> None:
         (reading,) = await self._driver.read(row.gpu, [row.around])
-        if reading is None:  # that is gone, too
-            await self._went_without_us(row)
+        if reading is None:  # The parent cgroup was removed, too.
+            await self._subtract_from_parent(row)
             return
         lower = still_to_lower(row, reading)
         if lower is None:
@@ -273,22 +276,22 @@ class WallManager:
         self._forget(row)
 
     async def _take_over(self) -> None:
-        """Raises WallsUnavailable, and is then tried again."""
+        """Take over the rows of an earlier daemon. Raises WallsUnavailable; the sweep retries."""
         await self._learn(self._cards())
         for row in list(self._rows.values()):
             held = self._grants.grant(row.grant)
             live = held is not None and held.record.state is GrantState.ACTIVE
             if live and row.step is WallStep.STANDING and self._places.exists(row.cgroup):
-                await self._driver.set([_order(row)])  # perhaps written and not set
-                await self._moved(row.grant)
+                await self._driver.set([_order(row)])  # It may be stored and not set.
+                await self._grant_changed(row.grant)
             else:
                 await self._lower(row)
         self._taken_over = True
         await self._sweep()
-        await self._latecomers()
+        await self._enclose_running()
 
     async def _sweep(self) -> None:
-        """Removes what could not be removed before, and cgroups of ours without a row."""
+        """Remove walls whose removal failed before, and cgroups of ours without a row."""
         if not self._taken_over:
             await self._guarded(self._take_over())
             return
@@ -303,12 +306,12 @@ class WallManager:
         while True:
             await asyncio.sleep(SWEEP_S)
             if self._rows or not self._taken_over:
-                await self._in_turn(self._guarded(self._sweep()))
+                await self._serialized(self._guarded(self._sweep()))
 
-    # --- what stands --------------------------------------------------------------------------
+    # --- the state --------------------------------------------------------------------------
 
     def standing(self, grant: GrantId) -> Mapping[GpuUuid, Bytes]:
-        """The hard limits around a grant, by card."""
+        """The hard limits in force around a grant, by card."""
         return {row.gpu: row.hard_bytes for row in self._of(grant) if row.step is WallStep.STANDING}
 
     def finding(self, instances: int) -> Finding:
@@ -317,7 +320,7 @@ class WallManager:
         parts = ["the interposer's, around every grant"]
         level, remedy = "ok", ""
         grants = len({row.grant for row in self._rows.values() if row.step is WallStep.STANDING})
-        with_walls = sorted(self._asked - self._missing.keys())
+        with_walls = sorted(self._checked - self._missing.keys())
         if not self._on:
             parts.append("the driver's: off (wall.enabled)")
         elif absent := self._places.missing():
@@ -329,13 +332,13 @@ class WallManager:
         elif with_walls:
             only = "" if self._settings.run_cgroups else ", of containers (wall.run_cgroups)"
             parts.append(
-                f"the driver's, on {len(with_walls)} of {len(self._asked)} GPUs, around {grants}"
-                f" grants{only}: it also stops programs that bring a driver of their own; managed"
-                " memory it does not count"
+                f"the driver's, on {len(with_walls)} of {len(self._checked)} GPUs, around {grants}"
+                f" grants{only}: it also stops programs that bring a driver of their own; it does"
+                " not count managed memory"
             )
         else:
-            whys = "; ".join(sorted(set(self._missing.values()))) or "no GPU is known"
-            parts.append(f"the driver's: none: {whys}")
+            reasons = "; ".join(sorted(set(self._missing.values()))) or "no GPU is known"
+            parts.append(f"the driver's: none: {reasons}")
         parts.append(f"MIG: {instances} instances" if instances else "MIG: no instance")
         if level != "ok" or (self._settings.enabled == "on" and not with_walls):
             level = "missing" if self._settings.enabled == "on" else "warning"
@@ -346,7 +349,7 @@ class WallManager:
 
     async def _learn(self, gpus: Sequence[GpuUuid]) -> None:
         """Check once for each card whether it supports limits. Raises WallsUnavailable."""
-        fresh = [gpu for gpu in gpus if gpu not in self._asked and not is_instance(gpu)]
+        fresh = [gpu for gpu in gpus if gpu not in self._checked and not is_instance(gpu)]
         if not fresh:
             return
         try:
@@ -354,18 +357,18 @@ class WallManager:
         except WallsUnavailable as error:
             self._unreadable = str(error)
             raise
-        self._asked |= frozenset(fresh)
+        self._checked |= frozenset(fresh)
         self._unreadable = ""
 
     def forget_drivers(self) -> None:
         """Check the cards again, since the driver was replaced."""
-        self._missing, self._asked = {}, frozenset()
+        self._missing, self._checked = {}, frozenset()
 
     def _of(self, grant: GrantId) -> list[WallRow]:
         return [row for row in self._rows.values() if row.grant == grant]
 
     def _remember(self, row: WallRow) -> None:
-        """Durable first. Raises LedgerLost."""
+        """Store the row in the ledger before it is used. Raises LedgerLost, WallsUnavailable."""
         try:
             self._ledger.store_wall(row)
         except LedgerFull as error:
@@ -376,8 +379,8 @@ class WallManager:
         self._ledger.drop_wall(row)
         self._rows.pop((row.grant, row.gpu), None)
 
-    async def _in_turn(self, act: Coroutine[Any, Any, None]) -> None:
-        async with self._turn:
+    async def _serialized(self, act: Coroutine[Any, Any, None]) -> None:
+        async with self._lock:
             await act
 
     async def _guarded(self, act: Coroutine[Any, Any, None]) -> None:
@@ -388,7 +391,7 @@ class WallManager:
             log.warning("walls: %s", error)
 
     def _soon(self, act: Coroutine[Any, Any, None]) -> None:
-        self._background.spawn(self._in_turn(self._guarded(act)), "change of the driver's walls")
+        self._background.spawn(self._serialized(self._guarded(act)), "change of the driver's walls")
 
 
 def _order(row: WallRow) -> WallOrder:

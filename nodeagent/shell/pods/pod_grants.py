@@ -1,4 +1,4 @@
-"""Grants of containers with their CDI files, alike for the device plugin and for DRA claims.
+"""Grants of containers with their CDI files, for both the device plugin and DRA claims.
 
 Each of the two managers has a book of its own that decides; this carries out the instructions that
 both books have in common.
@@ -65,7 +65,7 @@ class PodGrants:
         def write() -> float:
             return self.cdi.write(nonce, self._mounts_of(record, directory, container), driver)
 
-        # One thread for both steps: on a busy machine each change of threads waits for its turn.
+        # One thread for both steps: on a busy machine each thread switch waits for the CPU.
         return await asyncio.to_thread(write)
 
     async def remove_cdi(self, nonce: str) -> None:

@@ -28,7 +28,7 @@ from nodeagent.shell.grants.reading import Grants
 from nodeagent.units import NS_PER_S, Nanoseconds
 from sluicecommon.metric import Metric
 
-LOOK_S: Final = 1.0
+POLL_S: Final = 1.0
 TRACE_INTERVALS_S: Final = (0.1, 60.0)
 MAX_TRACES: Final = 16
 _LOADED: Final = {"prebuilt": "prebuilt, loaded by libbpf", "bcc": "loaded by bcc"}
@@ -62,7 +62,7 @@ class KernelWatchManager:
 
     async def start(self) -> None:
         await self.watch.start()
-        self._task = asyncio.create_task(self._look_loop())
+        self._task = asyncio.create_task(self._poll_loop())
 
     async def close(self) -> None:
         task, self._task = self._task, None
@@ -72,22 +72,22 @@ class KernelWatchManager:
                 await task
         await self.watch.close()
 
-    async def _look_loop(self) -> None:
+    async def _poll_loop(self) -> None:
         while True:
             self.watch.watch_processes(self._grants.tenant_pids() | self._seen_by_nvml())
-            paths, host = await asyncio.to_thread(self._look_at_drivers)
+            paths, host = await asyncio.to_thread(self._identify_drivers)
             self._drivers.remember(host)
             libraries = paths | self._drivers_of_grants(), host
-            # Also when a driver of the same name is another file now.
+            # The identities differ also if a driver was replaced by a file of the same name.
             if libraries != self._libraries:
                 self._libraries = libraries
                 self.watch.known_libraries(libraries[0], self._drivers.seen())
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
 
     def _seen_by_nvml(self) -> set[int]:
         return {process.pid for gpu in self._gpus.readings.values() for process in gpu.processes}
 
-    def _look_at_drivers(self) -> tuple[frozenset[str], frozenset[LibraryIdentity]]:
+    def _identify_drivers(self) -> tuple[frozenset[str], frozenset[LibraryIdentity]]:
         paths = self._known()
         return paths, self._drivers.identities(paths)
 
@@ -97,7 +97,7 @@ class KernelWatchManager:
         held = self._grants.live().values()
         return frozenset(one.record.driver_path for one in held if one.record.driver_path)
 
-    # --- its events ---
+    # --- events of the watch ---
 
     def _count(self, event: KernelEvent) -> None:
         name = type(event).__name__
@@ -109,7 +109,7 @@ class KernelWatchManager:
             self._events["audited_interposer"] += sum(one.shim for one in event.processes)
 
     def counters(self) -> Samples:
-        """Figures for the metrics; empty where eBPF is switched off."""
+        """Values of the metrics; empty if eBPF is switched off."""
         status = self.watch.status()
         if status.state is WatchState.OFF:
             return {}
@@ -175,8 +175,9 @@ class KernelWatchManager:
     async def trace(
         self, peer: Peer, pid: int, interval_s: float
     ) -> AsyncGenerator[TraceView, None]:
-        """Counts of one process, again and again. Raises Refused. Root alone: probes are in every
-        process that shares the library, so a neighbour would pay for another's curiosity."""
+        """Yield the launch counts of one process every `interval_s`. Raises Refused. Only operators
+        may trace: probes are active in every process that maps the same library, so a trace also
+        slows other tenants."""
         if peer.uid not in self._operators:
             raise Refused(
                 RefusalKind.DENIED,
@@ -202,7 +203,7 @@ class KernelWatchManager:
             raise Refused(RefusalKind.NOT_FOUND, str(error)) from error
         except (KernelWatchUnavailable, OSError) as error:
             raise Refused(
-                RefusalKind.UNAVAILABLE, f"no tracing now: {error}; see `sluice doctor`"
+                RefusalKind.UNAVAILABLE, f"tracing is not available: {error}; see `sluice doctor`"
             ) from error
         finally:
             self._traces -= 1

@@ -1,4 +1,4 @@
-"""`sluice-queue import`: moves a queue; prints the plan, and then carries it out.
+"""`sluice-queue import`: imports a queue; prints the plan, and then carries it out.
 
     sluice-queue import --kubeconfig FILE              take over a cluster in which Kueue ran
     sluice-queue import -f LIST --kubeconfig FILE      an export, into a cluster
@@ -98,8 +98,8 @@ async def _into_cluster(
     if not options.filename:
         steps = await cluster.definition_steps(Webhook(namespace=options.webhooks_namespace))
         steps += plan_in_place(there)
-        if why := await cluster.who_decides():
-            _say(options, steps)
+        if why := await cluster.why_kueue_must_stop():
+            _print_plan(options, steps)
             raise Failed(EXIT_NO, why)
     else:
         of_service = any("sluice" in one for one in given)
@@ -107,7 +107,7 @@ async def _into_cluster(
         owners = await cluster.owners(one for one in named if one.get("kind") == "Workload")
         plan = plan_from_service if of_service else plan_cluster
         steps = plan(given, {name_of(one): one for one in there}, partial(find_in, owners))
-    if not _may_go_on(options, steps):
+    if not _is_permitted(options, steps):
         return EXIT_NO
     for step in steps if not options.dry_run else ():
         if step.action in ACTS:
@@ -128,7 +128,7 @@ def _into_service(
         for one in client.list(kind):
             there[name_of(one)] = one
     steps = plan_service(given, there)
-    if not _may_go_on(options, steps):
+    if not _is_permitted(options, steps):
         return EXIT_NO
     documents = [one.document for one in steps if one.action in ACTS]
     for start in range(0, len(documents), OBJECTS_A_CALL):
@@ -139,9 +139,9 @@ def _into_service(
 # -- printing the plan ----------------------------------------------------------------------------
 
 
-def _may_go_on(options: argparse.Namespace, steps: Sequence[Step]) -> bool:
+def _is_permitted(options: argparse.Namespace, steps: Sequence[Step]) -> bool:
     """Print every step; True if they may be carried out."""
-    _say(options, steps)
+    _print_plan(options, steps)
     refused = _refused(steps)
     if refused and not options.leave_out:
         complain(
@@ -155,7 +155,7 @@ def _refused(steps: Sequence[Step]) -> int:
     return sum(one.action is Action.REFUSE for one in steps)
 
 
-def _say(options: argparse.Namespace, steps: Sequence[Step]) -> None:
+def _print_plan(options: argparse.Namespace, steps: Sequence[Step]) -> None:
     if options.output:
         print_object(
             [{"action": str(one.action), **one.name._asdict(), "why": one.why} for one in steps],

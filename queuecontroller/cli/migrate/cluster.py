@@ -102,7 +102,7 @@ class Cluster:
 
     # -- where Kueue ran --------------------------------------------------------------------------
 
-    async def who_decides(self) -> str:
+    async def why_kueue_must_stop(self) -> str:
         """The reason why Kueue must be stopped first; empty if it does not run."""
         where = await kueue_runs(self._client)
         return KUEUE_ENDS.format(where=where) if where is not None else ""

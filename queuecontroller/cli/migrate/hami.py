@@ -57,6 +57,7 @@ class Found:
 
 
 def look(nodes: Iterable[Document], pods: Iterable[Document]) -> Found:
+    """Read the GPUs and allocations of a running HAMi from its nodes and pods."""
     gpus: dict[str, Gpu] = {}
     refused: list[str] = []
     notes: list[str] = []
@@ -77,7 +78,7 @@ def look(nodes: Iterable[Document], pods: Iterable[Document]) -> Found:
             grants += allocated(pod)
         except ValueError as error:
             refused.append(f"Pod/{key_of(pod)}: {error}")
-    refused += _too_much(gpus, grants)
+    refused += _overcommitted(gpus, grants)
     for gpu in gpus.values():
         if gpu.mode == "mps":
             notes.append(
@@ -132,7 +133,9 @@ def allocated(pod: Document) -> list[Grant]:
     return made
 
 
-def _too_much(gpus: Mapping[str, Gpu], grants: Sequence[Grant]) -> list[str]:
+def _overcommitted(gpus: Mapping[str, Gpu], grants: Sequence[Grant]) -> list[str]:
+    """Errors for grants on unknown or unhealthy GPUs, and for GPUs with more grants than memory or
+    time."""
     found = []
     memory: dict[str, int] = {}
     time: dict[str, int] = {}

@@ -55,7 +55,7 @@ class Player:
     moves: int = 0
     """Number of restarts on other GPUs so that another workload fits."""
     moved_ns: int = 0
-    """Work that the moved workloads had done, and do again."""
+    """Run time that the moved workloads had spent, and spend again, ns."""
     finished: int = 0
     lost: int = 0
     """Number of times that a running workload lost its node or GPU."""
@@ -104,7 +104,7 @@ class Player:
         made.share_admission(found.admission_fair_sharing, 0)
         made.settle()
         for news in self.node_news:
-            self._at(news.at_ns, partial(self._hear, news))
+            self._at(news.at_ns, partial(self._apply_news, news))
         for workload in found.workloads:
             self._at(0, partial(self._arrive, workload))
         for one in self.arrivals:
@@ -127,7 +127,7 @@ class Player:
     def run(self) -> None:
         while self._events and self._events[0][0] <= LONGEST_NS:
             now_ns = self._events[0][0]
-            self._pass(now_ns)
+            self._advance_clock(now_ns)
             while self._events and self._events[0][0] == now_ns:
                 heapq.heappop(self._events)[2](now_ns)
             self._decide(now_ns)
@@ -136,13 +136,13 @@ class Player:
                 self.timeline.look(self.room.stock, now_ns, running, self._waiting())
             wake_ns = self.scheduler.next_wake_ns()
             if wake_ns is not None and (not self._events or now_ns < wake_ns < self._events[0][0]):
-                self._at(wake_ns, _nothing)
+                self._at(wake_ns, _wake_scheduler)
 
     def _at(self, time_ns: int, action: Callable[[int], None]) -> None:
         self._order += 1
         heapq.heappush(self._events, (time_ns, self._order, action))
 
-    def _pass(self, now_ns: int) -> None:
+    def _advance_clock(self, now_ns: int) -> None:
         passed = now_ns - self.now_ns
         self.timeline.pass_time(passed)
         for queue, amounts in self.used().items() if passed else ():
@@ -154,7 +154,7 @@ class Player:
     def _waiting(self) -> int:
         return sum(key not in self.admitted and key not in self._gone for key in self._arrived_ns)
 
-    def _hear(self, news: NodeNews, now_ns: int) -> None:
+    def _apply_news(self, news: NodeNews, now_ns: int) -> None:
         """Apply a change of a node; workloads that lost a GPU are requeued."""
         assert self.room is not None
         stock = self.room.stock
@@ -172,11 +172,11 @@ class Player:
                 or any(share.uuid not in stock.nodes[one.node].gpus for share in one.shares)
             ]
             if lost:
-                self._back_in_line(key, f"lost its GPUs on {', '.join(sorted(set(lost)))}", now_ns)
+                self._requeue(key, f"lost its GPUs on {', '.join(sorted(set(lost)))}", now_ns)
                 self.lost += 1
 
     def _follow_quotas(self) -> None:
-        """Sets every `nominalQuota: auto` to what the nodes have now."""
+        """Set every `nominalQuota: auto` to the capacity of the present nodes."""
         if self.room is None:
             return
         nodes = [one.capacity for _, one in sorted(self.room.stock.nodes.items())]
@@ -189,7 +189,7 @@ class Player:
             groups = tuple(followed(one, nodes, labels) for one in cohort.resource_groups)
             cache.put_cohort(replace(cohort, resource_groups=groups))
 
-    def _back_in_line(self, key: WorkloadKey, reason: str, now_ns: int) -> None:
+    def _requeue(self, key: WorkloadKey, reason: str, now_ns: int) -> None:
         self._attempt[key] += 1
         self.admitted.pop(key, None)
         self._started_ns.pop(key, None)
@@ -231,14 +231,14 @@ class Player:
                 self._note_move(gone.target.key, now_ns)
             else:
                 self.preemptions += 1
-            self._back_in_line(gone.target.key, f"preempted by {gone.preemptor.key}", now_ns)
+            self._requeue(gone.target.key, f"preempted by {gone.preemptor.key}", now_ns)
 
     def _note_move(self, key: WorkloadKey, now_ns: int) -> None:
         assert self.room is not None
         self.moves += 1
         self.moved_ns += now_ns - self._started_ns[key]
         self.room.note_move(key, now_ns)
-        self._at(now_ns + self._cooldown_ns, _nothing)
+        self._at(now_ns + self._cooldown_ns, _wake_scheduler)
 
     def _end(self, key: WorkloadKey, attempt: int, now_ns: int) -> None:
         if self._attempt[key] == attempt:
@@ -263,7 +263,7 @@ class Player:
                     amounts[resource] = amounts.get(resource, 0) + amount
         return found
 
-    def _why_not(self, key: WorkloadKey) -> str:
+    def _pending_reason(self, key: WorkloadKey) -> str:
         found, queue = self.scheduler.why_unqueued(key), self.scheduler.queue_of(key)
         if found is None and queue:
             found = self.scheduler.cache.why_inactive(queue)
@@ -274,7 +274,7 @@ class Player:
             queue.name: _nominal(queue.resource_groups) for queue in self.documents.cluster_queues
         }
         waiting = {
-            str(key): self._why_not(key)
+            str(key): self._pending_reason(key)
             for key in sorted(self._arrived_ns)
             if key not in self.admitted and (key not in self._waited or key in self.reasons)
         }
@@ -365,8 +365,8 @@ def _share(share: Share) -> str:
     return f"{share.uuid}: {share.memory_bytes >> 20} MiB, {time}"
 
 
-def _nothing(now_ns: int) -> None:
-    """Action of an event at which only a scheduling cycle is due."""
+def _wake_scheduler(now_ns: int) -> None:
+    """Do nothing: after each event the scheduler runs a cycle anyway."""
 
 
 def _nominal(groups: Sequence[Any]) -> dict[str, int]:

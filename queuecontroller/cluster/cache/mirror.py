@@ -151,7 +151,7 @@ class Mirror:
         self._restore_usage()
         self.book.workloads.resume(now_ns)
         for key in list(self.book.workloads.records):
-            self._go_on(key, now_ns)
+            self._advance(key, now_ns)
 
     def _restore_usage(self) -> None:
         """Restore the recorded usage of LocalQueues from their status, where an earlier leader has
@@ -208,13 +208,13 @@ class Mirror:
 
     def workload(self, key: str, document: Document | None, now_ns: int) -> None:
         if self._put(key, document, now_ns):
-            self._go_on(WorkloadKey(key), now_ns)
+            self._advance(WorkloadKey(key), now_ns)
 
-    def _go_on(self, key: WorkloadKey, now_ns: int) -> None:
-        """Evict or admit a Workload that was taken over, if what is stored says so.
+    def _advance(self, key: WorkloadKey, now_ns: int) -> None:
+        """Evict or admit a Workload that was taken over, if its stored status requires it.
 
-        A check may have been answered while a decision was written, or before an earlier leader
-        ended, and nothing else would tell.
+        An AdmissionCheck may have been answered while a decision was written, or before an earlier
+        leader ended, and no other event would report that.
         """
         workloads = self.book.workloads
         workloads.look([key], now_ns)
@@ -327,7 +327,7 @@ class Mirror:
             claims = seen.claims
         elif claims is None:
             workload = self._read_spec(document, path, catalogue.transformations, defaults)
-        else:  # Its claims count, not its spec alone.
+        else:  # Its usage depends on its claims, too.
             known = None if given else self.claims.known()
             workload = read_workload(document, path, catalogue.transformations, known, defaults)
             workload = self._with_devices(document, workload) if given else workload
@@ -414,8 +414,8 @@ class Mirror:
             back = replace(read.requeue_state, requeue_at_ns=not_before_ns)
             read = replace(read, requeue_state=back)
         self._take_over(key, read, now_ns)
-        if not not_before_ns:  # Else the same would be refused again at once.
-            self._go_on(key, now_ns)
+        if not not_before_ns:  # Otherwise the same write would be refused again at once.
+            self._advance(key, now_ns)
 
     def _revise(
         self, record: WorkloadRecord, before: Workload, read: Workload, now_ns: int
@@ -457,7 +457,7 @@ def note_defect(error: ManifestError, what: str) -> None:
 
 
 def _in_order(defaults: PodDefaults) -> tuple[Any, ...]:
-    """Return the defaults as values of which equal ones are equal bytes."""
+    """Return the defaults as values that are serialized to equal bytes if they are equal."""
     if defaults == NO_DEFAULTS:
         return ()
     overheads = {name: sorted(one.items()) for name, one in defaults.overheads.items()}

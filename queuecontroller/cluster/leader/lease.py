@@ -88,13 +88,13 @@ class Elector:
             "leaseTransitions": terms,
         }
 
-    def written(self, write: Write, asked_s: float, now_s: float) -> None:
-        """Record that a write was stored; `asked_s` is when it was sent. A late renewal has no
+    def written(self, write: Write, sent_s: float, now_s: float) -> None:
+        """Record that a write was stored; `sent_s` is when it was sent. A late renewal has no
         effect."""
         if write.is_renewal and not self.leads(now_s):
             return
         self.term = int(write.spec["leaseTransitions"])
-        self._held_until_s = asked_s + self.lease_s * MARGIN
+        self._held_until_s = sent_s + self.lease_s * MARGIN
 
     def lost(self) -> None:
         self._held_until_s = None

@@ -92,10 +92,10 @@ class PodGangs:
         """Complete groups whose pods were requeued for it."""
         self._asking = ""
         """UID of the pod that a request is about."""
-        self._doors: dict[GroupKey, asyncio.Event] = {}
-        """Set when the bindings of a group need not wait any more."""
+        self._wakeups: dict[GroupKey, asyncio.Event] = {}
+        """Events on which the bindings of a group wait; set when they have to check again."""
         self._storing: set[str] = set()
-        """UIDs of pods of which the node is being stored."""
+        """UIDs of pods whose nominated node is being written."""
         self._writing = asyncio.Semaphore(AT_ONCE)
         self._background = BackgroundTasks()
         self._timer: asyncio.TimerHandle | None = None
@@ -107,7 +107,7 @@ class PodGangs:
         for timer in (self._timer, *self._rests.values()):
             if timer is not None:
                 timer.cancel()
-        for key in list(self._doors):
+        for key in list(self._wakeups):
             self._wake(key)
         self._background.cancel()
 
@@ -183,18 +183,18 @@ class PodGangs:
                 return "this replica does not lead any more: try again"
             if self.gangs.is_given_back(uid):
                 return f"{key.label}: its places were given back: try again"
-            door = self._doors.setdefault(key, asyncio.Event())
+            wakeup = self._wakeups.setdefault(key, asyncio.Event())
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(until_s - monotonic()):
-                    await door.wait()
+                    await wakeup.wait()
             if monotonic() >= until_s:
                 return f"{self.gangs.why_not_bound(uid) or why}: try again"
         self._wake(key)
         return ""
 
     def _wake(self, key: GroupKey) -> None:
-        if (door := self._doors.pop(key, None)) is not None:
-            door.set()
+        if (wakeup := self._wakeups.pop(key, None)) is not None:
+            wakeup.set()
 
     # -- reservations -----------------------------------------------------------------------------
 

@@ -73,7 +73,7 @@ def cluster_rules() -> list[Rule]:
         # Capacity that providers report is distributed over quotas.
         _rule(GROUP, [CAPACITY_PROVIDERS.plural, ORCHESTRATORS.plural], "list", "watch"),
         _rule(GROUP, [f"{ORCHESTRATORS.plural}/status"], "patch"),
-        # MultiKueue connects to the workers that these name.
+        # MultiKueue connects to the worker clusters that these objects name.
         _rule(GROUP, [MULTIKUEUE_CLUSTERS.plural, MULTIKUEUE_CONFIGS.plural], "list", "watch"),
         _rule(GROUP, [f"{MULTIKUEUE_CLUSTERS.plural}/status"], "patch"),
         _rule(GROUP, ["workloads/finalizers"], "update"),
@@ -81,7 +81,7 @@ def cluster_rules() -> list[Rule]:
         _rule("autoscaling.x-k8s.io", ["provisioningrequests/finalizers"], "update"),
         _rule("", ["podtemplates"], "get", "create", "patch", "delete"),
         _rule(RUNTIMES[0].group, [one.plural for one in RUNTIMES], "list", "watch"),
-        # Pod templates that no webhook has completed are; no other writer would do it.
+        # The controller completes pod templates that were created while no webhook answered.
         _rule(SETS.group, [SETS.plural], "get", "list", "watch", "patch"),
         _rule(STATEFUL_SETS.group, serving, "list", "watch", "patch"),
         # A pod's Deployment is the owner of its ReplicaSet. A former ReplicaSet whose pods hold no
@@ -103,11 +103,11 @@ def cluster_rules() -> list[Rule]:
         _rule("", [NODES.plural], "patch"),
         # Pods with HAMi's resource names get claims from these templates.
         _rule(RESOURCE_CLAIM_TEMPLATES.group, [RESOURCE_CLAIM_TEMPLATES.plural], "create"),
-        # Claims of pods are counted by these.
+        # The devices that pods' claims request are counted from these.
         _rule(COUNTED[0].group, [one.plural for one in COUNTED], "list", "watch"),
         # Devices of allocated claims are not free.
         _rule(RESOURCE_CLAIMS.group, [RESOURCE_CLAIMS.plural], "list", "watch"),
-        # The overhead of their pods counts.
+        # A RuntimeClass adds an overhead to the requests of its pods.
         _rule(RUNTIME_CLASSES.group, [RUNTIME_CLASSES.plural], "list", "watch"),
         # A node authenticates by a token of its service account.
         _rule("authentication.k8s.io", ["tokenreviews"], "create"),
@@ -190,7 +190,7 @@ def _group_resources() -> dict[str, list[str]]:
 
 
 def beside_rules() -> list[Rule]:
-    """Return the rules of mode beside."""
+    """Return the rules of mode beside, in which Kueue keeps deciding about quota."""
     return [
         _rule(GROUP, [one.plural for one in (CHECKS, FLAVORS, WORKLOADS)], "list", "watch"),
         _rule(GROUP, ["admissionchecks/status", "workloads/status"], "patch"),
@@ -204,7 +204,7 @@ def beside_rules() -> list[Rule]:
 
 def worker_rules() -> list[Rule]:
     """Return the rules of a MultiKueue manager's account in a worker cluster: it creates and
-    deletes copies, and reads their status. Their pods it neither sees nor changes."""
+    deletes copies, and reads their status. It neither reads nor changes their pods."""
     made = [_rule(GROUP, ["workloads"], "get", "list", "watch", "create", "patch", "delete")]
     for group in sorted({one.group for one in DISPATCHED}):
         plurals = sorted(one.plural for one in DISPATCHED if one.group == group)
@@ -251,9 +251,9 @@ def lease_rules(beside: bool = False) -> list[Rule]:
 
 
 def placeholder_rules() -> list[Rule]:
-    """Return the rules in the controller's own namespace for placeholders of new nodes. Who may
-    create pods there may use the service accounts of the namespace, so they are for that setting
-    alone; the chart's policies restrict them to placeholders."""
+    """Return the rules in the controller's own namespace for placeholders of new nodes. An
+    account that may create pods there can use the namespace's service accounts, so the rules are
+    granted with that setting only; the chart's policies restrict them to placeholders."""
     return [_rule("", [PODS.plural], "create")]
 
 

@@ -40,8 +40,8 @@ _KUBERNETES_OWN: Final = ("apiVersion", "kind", "metadata")
 
 def read_kind(build: Callable[[Reader], T], kind: str, value: object, path: str) -> T:
     """Run one builder over a whole object and raise everything that it and the table found. Where
-    both found a problem of one field, the table's message counts: it knows which of a type's values
-    the field has."""
+    both found a problem of one field, the table's message is used: the table knows which values of
+    a type the field allows."""
     reader = Reader(value, path)
     result = build(reader)
     by_table: dict[str, list[Problem]] = {}
@@ -57,7 +57,8 @@ def read_kind(build: Callable[[Reader], T], kind: str, value: object, path: str)
 
 
 def check_kind(kind: str, value: object, path: str = "") -> None:
-    """An object that decides nothing here is checked all the same."""
+    """Check an object that no builder reads, since the scheduler does not use it. Raises
+    ManifestError."""
     read_kind(lambda reader: reader.child("metadata").required("name"), kind, value, path)
 
 
@@ -167,13 +168,13 @@ class _Checking:
                 if isinstance(list_.item, Text) and (wrong := self.wrong_text(text, list_.item)):
                     reader.problem(f"{key}[{i}]", wrong, "write one that is")
             if list_.unique:
-                _no_two(reader, key, list(texts))
+                _check_unique(reader, key, list(texts))
             return
         entries = reader.children(key)
         for one in entries:
             self.fields(one, list_.item)
         if list_.keys:
-            _no_two(reader, key, [_key(one, list_.keys, list_.item) for one in entries])
+            _check_unique(reader, key, [_key(one, list_.keys, list_.item) for one in entries])
 
     def map(self, reader: Reader, key: str, map_: MapOf) -> None:
         found = reader.child(key)
@@ -200,7 +201,7 @@ def _key(entry: Reader, keys: tuple[str, ...], item: Fields) -> str:
     return " ".join(map(str, found)) if all(found) else ""
 
 
-def _no_two(reader: Reader, key: str, names: list[str]) -> None:
+def _check_unique(reader: Reader, key: str, names: list[str]) -> None:
     seen: dict[str, int] = {}
     for i, name in enumerate(names):
         first = seen.setdefault(name, i)

@@ -85,8 +85,8 @@ def free_spans(spans: Sequence[Span], taken: Sequence[Span]) -> list[Span]:
 
 
 def most(spans: Sequence[Span], taken: Sequence[Span]) -> int:
-    """Number of instances of one profile that still fit: from the front, the earliest end first,
-    which is the most for spans of one size."""
+    """Maximum number of instances of one profile that still fit. Always taking the place that ends
+    first is optimal for intervals."""
     count, end = 0, -1
     for span in sorted(free_spans(spans, taken), key=lambda one: (one.start + one.size, one.start)):
         if span.start >= end:
@@ -97,8 +97,8 @@ def most(spans: Sequence[Span], taken: Sequence[Span]) -> int:
 def best_first(
     spans: Sequence[Span], taken: Sequence[Span], profiles: Iterable[Sequence[Span]]
 ) -> list[Span]:
-    """The free places, those first that leave most places to all profiles, so that large ones stay
-    possible; among equal ones the last."""
+    """The free places, first those that leave most places to all profiles, so that large profiles
+    stay possible; equal ones from the last to the first."""
     every = list(profiles)
 
     def left(span: Span) -> int:
@@ -136,7 +136,7 @@ def arrange(cards: Sequence[Card], wanted: Sequence[str]) -> list[tuple[int, Spa
             for span in best_first(spans, taken[at], card.profiles.values()):
                 yield at, span
 
-    def settle(position: int) -> bool:
+    def place_from(position: int) -> bool:
         nonlocal steps
         if position == len(order):
             return True
@@ -146,9 +146,9 @@ def arrange(cards: Sequence[Card], wanted: Sequence[str]) -> list[tuple[int, Spa
                 return False
             taken[at].append(span)
             found[order[position]] = (at, span)
-            if settle(position + 1):
+            if place_from(position + 1):
                 return True
             taken[at].pop()
         return False
 
-    return [found[at] for at in range(len(wanted))] if settle(0) else None
+    return [found[at] for at in range(len(wanted))] if place_from(0) else None

@@ -1,6 +1,6 @@
 """Messages of proto/sluice/v1/queue.proto, built at run time from the descriptor file.
 
-No generated code: protoc's Python output is tied to the protobuf release that made it, a
+There is no generated code, because protoc's Python output is tied to one protobuf release. A
 FileDescriptorSet is not, so Debian 12's protobuf and the current one read the same file.
 """
 
@@ -29,7 +29,7 @@ class Wire:
         raw = descriptors.read_bytes()
         try:
             files = descriptor_pb2.FileDescriptorSet.FromString(raw)
-        except Exception as error:  # protobuf's DecodeError is not a stable name
+        except Exception as error:  # The name of protobuf's DecodeError differs between versions.
             raise ValueError(f"{descriptors}: {error}") from error
         self._files = files
         self._pool = descriptor_pool.DescriptorPool()
@@ -46,7 +46,7 @@ class Wire:
             descriptor = self._pool.FindMessageTypeByName(f"{PACKAGE}.{name}")
             if hasattr(message_factory, "GetMessageClass"):
                 made = message_factory.GetMessageClass(descriptor)
-            else:  # before protobuf 4.22
+            else:  # Protobuf before 4.22 has this call only.
                 factory: Any = message_factory.MessageFactory(self._pool)
                 made = factory.GetPrototype(descriptor)
             self._classes[name] = made

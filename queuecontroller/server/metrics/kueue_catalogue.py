@@ -311,7 +311,7 @@ PENDING_SHAPES: Final = _made(
     _G,
     "pending_scheduling_hashes",
     (*_CQ, "status", ROLE),
-    "Kinds of pending workloads: those that are alike for the scheduler are one.",
+    "Distinct pending workloads: those that are equal for the scheduler count as one.",
 )
 RECOVERY_WAIT: Final = _made(
     _H,

@@ -41,7 +41,7 @@ report to show the reason."""
 
 
 class LeavingWork(NamedTuple):
-    """Key of work that a node still stops after it was given up; equal to no other key."""
+    """Key of work that a node still stops after its assignment was deleted; it equals no other."""
 
     node: str
     pod: PodKey
@@ -78,21 +78,22 @@ class NodesRoom(StockRoom):
         """Nodes to process again although their report is unchanged."""
         self._now_ns = 0
         """Time of the last call of `follow`."""
-        self._looked = -1
+        self._seen_version = -1
+        """Version of the nodes' reports that were processed last."""
         self._expires_ns = 0
         """End of the earliest lease of a ready node, unless it reports before."""
         self._gauge = Gauge()
         self.listener: Callable[[], None] | None = None
-        """Called whenever changes on the nodes have been taken in; see `Book.listen_to_room`."""
+        """Called whenever changes on the nodes have been applied; see `Book.listen_to_room`."""
 
     # -- following the nodes ----------------------------------------------------------------------
 
     def follow(self, now_ns: int) -> None:
-        """Take in the nodes' changes since the last call."""
+        """Apply the nodes' changes since the last call."""
         self.forget_look()
         self._now_ns = now_ns
-        if self._nodes.version != self._looked or now_ns >= self._expires_ns:
-            self._looked = self._nodes.version
+        if self._nodes.version != self._seen_version or now_ns >= self._expires_ns:
+            self._seen_version = self._nodes.version
             self._follow_reports(now_ns)
         moved, self._nodes.moved = self._nodes.moved, {}
         for key in moved:
@@ -135,14 +136,14 @@ class NodesRoom(StockRoom):
             del self._cordons[name]
         if name in self._capacities:
             self._stale.add(name)
-            self._looked = -1
+            self._seen_version = -1
         return True
 
     def cordon_of(self, name: str) -> Cordon:
         return self._cordons.get(name, NO_CORDON)
 
     def offered(self, node: Node) -> NodeCapacity:
-        """A node's report with its cordons: what takes new work."""
+        """A node's report with its cordons applied: the capacity for new work."""
         return cordoned(node.capacity, self.cordon_of(node.name))
 
     def _follow_pod(self, key: PodKey, one: Assignment | None) -> None:
@@ -195,9 +196,9 @@ class NodesRoom(StockRoom):
         self._avoid.setdefault(key, {})[node] = now_ns + AVOID_NS
 
     def note_move(self, record: WorkloadRecord) -> None:
-        """Record that a workload was stopped so that another one fits, or that the database says
-        so."""
-        self._moves.note(record.key, _mover(record), record.moved_ns)
+        """Record that a workload was stopped so that another one fits, also when it is read from
+        the database."""
+        self._moves.note(record.key, _owner_of(record), record.moved_ns)
 
     def _is_moving(self, key: WorkloadKey) -> bool:
         """True for a moved workload that has not got its quota back."""
@@ -206,7 +207,7 @@ class NodesRoom(StockRoom):
             return False
         return record.workload.admission is None or record.workload.is_true(EVICTED)
 
-    def forgive(self, now_ns: int) -> bool:
+    def expire_avoidance(self, now_ns: int) -> bool:
         """End expired avoidance of nodes, and cool-downs of moves. True if any ended."""
         settled = self._moves.expire(now_ns, self._is_moving)
         over = [
@@ -279,7 +280,7 @@ class NodesRoom(StockRoom):
         memory = sum(share.memory_bytes for share in assignment.gpus)
         admitted = record.workload.condition(ADMITTED)
         ran_ns = self._now_ns - admitted.changed_ns if admitted is not None else 0
-        return Movable(owner, pod, cost_mib(memory, ran_ns), _mover(record))
+        return Movable(owner, pod, cost_mib(memory, ran_ns), _owner_of(record))
 
     def may_move(self, key: WorkloadKey) -> bool:
         """True if its owner, or else its ClusterQueue, permits to restart it elsewhere now. Work
@@ -291,7 +292,7 @@ class NodesRoom(StockRoom):
         permission = record.consolidation or self._catalogue.consolidation(
             record.workload.admission.cluster_queue
         )
-        return permission is Consolidation.RESTART and self._moves.permit(key, _mover(record))
+        return permission is Consolidation.RESTART and self._moves.permit(key, _owner_of(record))
 
     def resting(self, priority: int) -> Collection[WorkloadKey]:
         return [key for key, mine in self._resting.items() if mine < priority]
@@ -331,7 +332,7 @@ class NodesRoom(StockRoom):
     # -- for the rest of the service --------------------------------------------------------------
 
     def place(self, record: WorkloadRecord, now_ns: int) -> list[Chosen] | str:
-        """Places for the pods of a workload with quota; the reason if they have to wait."""
+        """Place the pods of a workload with quota; returns the places, or why the pods wait."""
         self.follow(now_ns)
         admission = record.workload.admission
         assert admission is not None
@@ -341,7 +342,7 @@ class NodesRoom(StockRoom):
         given = [GivenPods(one.name, one.count, one.flavors) for one in admission.pod_sets]
         verdict = self.claim(record.workload, given)
         for key in sorted(verdict.frees):
-            self.oust(key, record.key, now_ns)
+            self.stop_paused(key, record.key, now_ns)
         return verdict.refusal or self.kept(record.key) or []
 
     def given_on(self, name: str) -> Iterator[Sequence[GpuShare | Share]]:
@@ -354,20 +355,22 @@ class NodesRoom(StockRoom):
         `placement.fragmentation`."""
         return self._gauge.measure(self.stock)
 
-    def oust(self, key: WorkloadKey, preemptor: WorkloadKey, now_ns: int) -> None:
+    def stop_paused(self, key: WorkloadKey, preemptor: WorkloadKey, now_ns: int) -> None:
         """Stop paused work whose GPU memory a workload of higher priority needs."""
-        reason = f"its memory is needed by {preemptor}, of a higher priority"
+        reason = f"its GPU memory is needed by {preemptor}, which has a higher priority"
         for one in list(self._nodes.of_workload(key).values()):
             if rests(one):
                 self._nodes.tell(one, Desired.STOP, reason, now_ns)
 
 
-def _mover(record: WorkloadRecord) -> str:
+def _owner_of(record: WorkloadRecord) -> str:
     """The owner of a workload, for the limit of one move at a time."""
     return record.user or f"namespace {record.workload.namespace}"
 
 
 class Cordon(NamedTuple):
+    """The parts of a node that get no new work."""
+
     whole: bool = False
     """True if the whole node is cordoned."""
     gpus: frozenset[str] = frozenset()

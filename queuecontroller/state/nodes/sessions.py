@@ -71,6 +71,8 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
+    """First message of a node's session."""
+
     node: str
     boot_id: str = ""
     version: str = ""
@@ -377,7 +379,7 @@ class Nodes:
         return self.seals.row(Fence(journal.cluster_id, one.node, journal.term, one.revision), body)
 
     def adoptable(self, node: str, held: Held) -> Row | None:
-        """The row, if this controller sent it to this node and the database lost it."""
+        """The sealed row, if this controller sent it to this node and the database lost it."""
         row = self.seals.open_row(held.record)
         if row is None or row.fence.node != node:
             return None
@@ -407,7 +409,8 @@ class Nodes:
     def report(
         self, name: str, epoch: int, sequence: int, capacity: NodeCapacity, now_ns: int
     ) -> tuple[Node, bool]:
-        """Renews the lease; True when more or less can be placed. Raises StaleEpoch."""
+        """Process a report, which renews the lease. Returns True if the node's capacity has changed
+        or the node has become ready. Raises StaleEpoch."""
         node = self.session(name, epoch)
         if sequence <= node.sequence:  # A late or repeated report is outdated.
             return node, False

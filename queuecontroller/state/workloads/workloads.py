@@ -291,7 +291,7 @@ class Workloads:
         key = pending.info.key
         if self._room is not None:
             for paused in pending.frees:
-                self._room.oust(paused, key, now_ns)
+                self._room.stop_paused(paused, key, now_ns)
         waiting = Waiting(str(pending.reason), pending.message, pending.preempting)
         if self.waiting.get(key) != waiting:
             self.waiting[key] = waiting
@@ -657,7 +657,7 @@ class Workloads:
 
     def tick(self, now_ns: int) -> None:
         self.look(self._timed, now_ns)
-        if self._room is not None and self._room.forgive(now_ns):
+        if self._room is not None and self._room.expire_avoidance(now_ns):
             self.place_waiting(now_ns)
 
     def change(self, key: WorkloadKey, workload: Workload, now_ns: int) -> WorkloadRecord:

@@ -101,7 +101,7 @@ void sim_current_forget(const struct CUctx_st *context)
 			stack[i] = NULL;
 }
 
-/* The gate of a process that can be checkpointed: see call.h. */
+/* Calls of a process that is being checkpointed wait at this gate; see call.h. */
 
 void sim_gate_wait(const struct sim_client *client)
 {

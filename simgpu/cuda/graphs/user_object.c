@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * User objects: reference-counted resources with a destructor. Graphs may hold references, and so do their copies. The
- * destructor runs in the thread that drops the last reference, where a driver uses a thread of its own.
+ * destructor runs in the thread that drops the last reference; a real driver uses a separate thread.
  */
 #include "simgpu/cuda/graphs/graphs.h"
 

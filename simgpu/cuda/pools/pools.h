@@ -63,7 +63,7 @@ struct CUmemPoolHandle_st {
 
 #define SIM_CHUNK_BYTES (UINT64_C(32) << 20)
 
-/* A pool with default attributes, on the list of pools or not. */
+/* Set up a pool with default attributes; sim_pool_list() adds it to the list of pools. */
 void sim_pool_begin(struct CUmemPoolHandle_st *pool, int device);
 void sim_pool_list(struct CUmemPoolHandle_st *pool);
 bool sim_pool_alive(const struct CUmemPoolHandle_st *pool);
@@ -75,7 +75,7 @@ void sim_pool_use(int device, struct CUmemPoolHandle_st *pool);
 
 /* Allocates a block for the context; 0 = out of memory. */
 uint64_t sim_pool_take(struct CUmemPoolHandle_st *pool, uint64_t bytes, struct CUctx_st *context);
-/* Frees a block, which is in use at most until the queued work of `context` (NULL: its owner) is done. false: not a
+/* Frees a block, which may be used until the queued work of `context` (NULL: its owner) is done. false: not a
  * block. */
 bool sim_pool_give(uint64_t address, struct CUctx_st *context);
 /* The block at an address in a chunk, and the pool of a chunk. */

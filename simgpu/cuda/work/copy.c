@@ -95,7 +95,7 @@ static struct sim_copy fill(CUdeviceptr to, size_t pitch, uint32_t element, uint
 	return r;
 }
 
-/* One copy of a batch. Between pointers lengths are bytes; where an array takes part they are in its elements. */
+/* Unit of the lengths in one copy of a batch: bytes between pointers, else elements of the array that takes part. */
 static size_t element_of(const CUmemcpy3DOperand *o, size_t element, CUresult *ret_error)
 {
 	struct sim_array_view v;
@@ -201,7 +201,7 @@ BOTH(cuMemsetD32_v2, cuMemsetD32Async, fill(to, 0, 4, value, n, 1), CUdeviceptr 
 BOTH(cuMemsetD2D8_v2, cuMemsetD2D8Async, fill(to, pitch, 1, value, w, h), CUdeviceptr to, size_t pitch, unsigned char value, size_t w, size_t h)
 BOTH(cuMemsetD2D16_v2, cuMemsetD2D16Async, fill(to, pitch, 2, value, w, h), CUdeviceptr to, size_t pitch, unsigned short value, size_t w, size_t h)
 BOTH(cuMemsetD2D32_v2, cuMemsetD2D32Async, fill(to, pitch, 4, value, w, h), CUdeviceptr to, size_t pitch, unsigned value, size_t w, size_t h)
-/* The first generation's: no allocation has an address of 32 bits, so they can only return errors. */
+/* The first API version, with 32-bit addresses: no allocation has one, so these can only return errors. */
 SYNC(cuMemcpyHtoD, linear(at_device(to), at_host(from), n), CUdeviceptr_v1 to, const void *from, unsigned n)
 SYNC(cuMemcpyDtoH, linear(at_host(to), at_device(from), n), void *to, CUdeviceptr_v1 from, unsigned n)
 /* clang-format on */

@@ -44,7 +44,7 @@ SIM_API CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void *data
 	}
 	if (sim_held(s))
 		return sim_hold(s, sim_ready_idle, call_held, &call, sizeof(call), NULL);
-	/* The calling thread has no other work, so it waits and calls the function itself. */
+	/* There is no thread of the driver, so the calling thread waits for the stream and calls the function. */
 	CUresult r = sim_wait(s->context, s->last);
 
 	if (r == CUDA_SUCCESS)

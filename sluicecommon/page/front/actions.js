@@ -1,4 +1,4 @@
-// Actions: offered if the service permits the viewer, confirmed in a dialog, and their result shown.
+// Actions: offered if the service permits them to the viewer, confirmed in a dialog, and their result shown.
 
 import { h } from "./dom.js";
 import { act, ask } from "./store.js";

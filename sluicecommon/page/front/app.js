@@ -45,19 +45,19 @@ class App {
     this.message = "";
     this.drawn = 0;
     this.theme = localStorage.getItem("theme") || "";
-    this.narrowed = window.matchMedia("(max-width: 760px)");
-    this.narrowed.addEventListener("change", () => this.redraw());
-    window.addEventListener("hashchange", () => this.turn());
+    this.narrowQuery = window.matchMedia("(max-width: 760px)");
+    this.narrowQuery.addEventListener("change", () => this.redraw());
+    window.addEventListener("hashchange", () => this.route());
     document.addEventListener("visibilitychange", () => this.redraw());
     setInterval(() => this.redraw(), 5000); // Ages change with time.
-    this.dress();
+    this.applyTheme();
   }
 
   get narrow() {
-    return this.narrowed.matches;
+    return this.narrowQuery.matches;
   }
 
-  dress() {
+  applyTheme() {
     if (this.theme) document.documentElement.setAttribute("data-theme", this.theme);
     else document.documentElement.removeAttribute("data-theme");
   }
@@ -77,7 +77,7 @@ class App {
       history.replaceState(null, "", "#/"); // A used ticket must not stay in the browser's history.
       await this.enter(ticket[1]);
     } else await borrow();
-    await this.look();
+    await this.loadSession();
   }
 
   async enter(secret) {
@@ -91,23 +91,23 @@ class App {
     }
   }
 
-  async look() {
+  async loadSession() {
     try {
       this.session = await (await call("session")).json();
     } catch {
       this.message = "the service does not answer";
-      setTimeout(() => this.look(), 2000);
+      setTimeout(() => this.loadSession(), 2000);
       return this.redraw();
     }
     if (this.session.error) {
       this.message = this.session.error;
       this.session = null;
-      setTimeout(() => this.look(), 2000);
+      setTimeout(() => this.loadSession(), 2000);
       return this.redraw();
     }
     if (this.session.viewer !== null) this.store.open();
     else keep("");
-    this.turn();
+    this.route();
     return undefined;
   }
 
@@ -118,7 +118,7 @@ class App {
     location.reload();
   }
 
-  turn() {
+  route() {
     const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
     this.path = path.split("/").map(decodeURIComponent);
     this.query = new URLSearchParams(query || "");
@@ -178,7 +178,7 @@ class App {
         h("strong", { class: "name" }, "Sluice"),
         h("nav", { "aria-label": "Pages" }, pages.map(([path, name]) => h("a", { key: path, href: `#/${path}`, "aria-current": path === first ? "page" : undefined }, name))),
         h("span", { class: `live ${this.store.state}`, role: "status" }, this.store.state === "live" ? (this.store.synced ? `live${this.store.why ? `: ${this.store.why}` : ""}` : "loading") : this.store.why || this.store.state),
-        h("button", { type: "button", on: { click: () => this.turnTheme() } }, `Theme: ${this.theme || "system"}`),
+        h("button", { type: "button", on: { click: () => this.nextTheme() } }, `Theme: ${this.theme || "system"}`),
         h("span", { class: "small viewer", title: this.session.viewer }, this.session.viewer.replace(/^system:serviceaccount:([^:]+):/, "$1/")),
         h("button", { type: "button", on: { click: () => this.leave() } }, "Log out"),
       ),
@@ -187,10 +187,10 @@ class App {
     ];
   }
 
-  turnTheme() {
+  nextTheme() {
     this.theme = { "": "dark", dark: "light", light: "" }[this.theme];
     localStorage.setItem("theme", this.theme);
-    this.dress();
+    this.applyTheme();
     this.redraw();
   }
 

@@ -4,7 +4,7 @@ import { h } from "./dom.js";
 
 const NO_FLAVOR = /^couldn't assign flavors to pod set [^:]+: /;
 
-// The reason why a workload is pending, without the words that all of them begin with: for lists.
+// The reason why a workload is pending, for lists: without the words with which most reasons begin.
 export function brief(workload) {
   return (workload.message || workload.reason || "").replace(NO_FLAVOR, "");
 }
@@ -58,7 +58,7 @@ export function facts(rows) {
   return h("dl", { class: "facts" }, rows.filter((row) => row[1] !== undefined && row[1] !== null && row[1] !== "").map(([name, value]) => h("div", { key: name }, h("dt", null, name), h("dd", null, value))));
 }
 
-// `kind`: a class of the whole; `aligned` gives tables below each other the same columns.
+// `kind` is a CSS class of the container; `aligned` gives tables below each other the same columns.
 export function table(caption, heads, rows, empty = "none", kind = "") {
   if (!rows.length) return h("p", { class: "empty" }, empty);
   return h(

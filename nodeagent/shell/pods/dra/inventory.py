@@ -1,4 +1,4 @@
-"""Inventory for claims: the facts of each GPU of this node, less what others hold of it."""
+"""Inventory for DRA claims: the facts of each GPU of this node, and its load by other holders."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ from nodeagent.units import GpuUuid
 
 @dataclass(frozen=True, slots=True)
 class Excluded:
+    """GPUs that the settings exclude."""
+
     uuids: frozenset[str] = frozenset()
     indexes: frozenset[int] = frozenset()
 
@@ -52,11 +54,11 @@ class Inventory:
         pcie_root: Callable[[str], str | None],
         cuts: Cuts | None = None,
     ) -> None:
-        """`pcie_root`: of an address on the bus. `cuts`: instances are made as claims ask for them;
-        None: those that are there are all."""
+        """`pcie_root` returns the PCIe root of a bus address. `cuts` creates MIG instances when
+        claims request them; without it only existing instances are published."""
         self._cuts = cuts
         self.countless = False
-        """The API server does not keep counters: without them no place can be published."""
+        """True if the API server drops shared counters, without which no place can be published."""
         self.rules = rules
         self.excluded = excluded
         self._keeper = keeper
@@ -75,7 +77,7 @@ class Inventory:
         return Made(devices, counted)
 
     def facts(self) -> tuple[DeviceFacts, ...]:
-        """Facts of cards, and of the MIG instances of cards that were cut by hand."""
+        """Facts of cards, and of MIG instances that an administrator created."""
         others = self._others()
         capacities = {one.uuid: one for one in self._gpus.capacities()}
         found = []
@@ -126,7 +128,7 @@ class Inventory:
             numa_node=unit.numa_node,
         )
 
-    # --- places for instances that are made on demand -----------------------------------------
+    # --- places of MIG instances that are created on demand -----------------------------------
 
     def _cut_cards(self) -> list[MigState]:
         if self._cuts is None or self.countless:
@@ -160,7 +162,8 @@ class Inventory:
         ]
 
     def _beside_claims(self, state: MigState) -> list[MigPlace]:
-        """Made by hand, which are devices of their own, or held by others than claims."""
+        """Places of instances that an administrator created, which are published as separate
+        devices, and of instances that a holder other than a claim uses."""
         assert self._cuts is not None
         ours, held = self._cuts.ours(state.gpu), self._others()
         return [
@@ -170,7 +173,7 @@ class Inventory:
         ]
 
     def _others(self) -> Mapping[GpuUuid, Load]:
-        """Held by programs of the host and by queued work."""
+        """Load by grants that belong to no claim: host programs, queued work, the device plugin."""
         return load_of(
             [
                 one.record

@@ -10,8 +10,8 @@ wider level, and at last several of the widest. Unconstrained: any.
 smallest that takes it.
 
 A leader and its workers (a group of pod sets) count together: the leader is one pod, in one of the
-domains of its workers. Where the pods are no whole number of slices, the last slice is smaller: it
-is counted beside the whole slices like the leader, and its domain is the last one that is given.
+domains of its workers. Where the pods are not a whole number of slices, the last slice is smaller:
+it is counted beside the whole slices like the leader, and its domain is the last one that is given.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def choose(
     start = _start(levels, root, ask)
     if start is None:
         return Unfit(_too_few(topology, levels, root, ask))
-    way = _Way(ask.rest, levels.index(ask.layers[0].level) + 1 if ask.rest else 0)
+    way = _Descent(ask.rest, levels.index(ask.layers[0].level) + 1 if ask.rest else 0)
     for domain, count, needs in start:
         way.down(domain, count, needs)
     found = sorted((values, count) for values, count in way.counts.items() if count)
@@ -194,7 +194,8 @@ def _counted(
 def _sum(
     domain: Domain, level: int, sizes: Mapping[int, int], rest: int, kinds: tuple[int, ...]
 ) -> None:
-    """Count what fits into a domain; `kinds`: what it may take besides."""
+    """Count the pods that fit into a domain. `kinds` are the combinations of leader and smaller
+    slice that it may take besides."""
     room = domain.room
     if domain.below:
         below = list(domain.below.values())
@@ -410,8 +411,8 @@ def _evenly(domains: Sequence[Domain], ask: Ask) -> _Taken | None:
 
 
 @dataclass(slots=True)
-class _Way:
-    """The way from the widest domains to the lowest ones."""
+class _Descent:
+    """Distribution of the pods from the widest domains down to the lowest ones."""
 
     rest: int
     """Number of pods in the smaller slice; 0: there is none."""

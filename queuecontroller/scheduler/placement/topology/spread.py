@@ -1,5 +1,5 @@
-"""Which domains a workload may use by its spreading rules: how many pod sets of its service each
-domain has already."""
+"""Selects the domains that a workload's spreading rules allow, by the number of pod sets of its
+service that each domain has already."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ class Services:
                 del self._placed[namespace]
 
     def selector(self, workload: Workload, rules: Spreading) -> LabelSelector | None:
-        """Workloads that count; None: the workload is of no job, and so alone."""
+        """Selector of the workloads of the same service; None: the workload has no job, so it is
+        alone in its service."""
         if rules.selector is not None:
             return rules.selector
         uid = self.labels_of(workload.key).get(JOB_UID)
