@@ -34,6 +34,11 @@ class ApiRefused(Exception):
         return self.status == 409
 
     @property
+    def outdated(self) -> bool:
+        """True if the write was based on an old version: it may succeed on the next one."""
+        return self.status == 409 and self.reason == "Conflict"
+
+    @property
     def denied(self) -> bool:
         """True if the call is not permitted, so that retrying is useless."""
         return self.status in (401, 403)

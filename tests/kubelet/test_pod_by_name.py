@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from nodeagent.adapters.kubelet.records import PODS_SOCKET, KubeletFiles
 from nodeagent.ports.kubelet import KubeletAway
 from tests.kit.fakes.kubelet import Container, Pod
@@ -56,9 +58,5 @@ async def test_nothing_is_listed_once_the_node_is_withdrawn(place: Place) -> Non
 @with_place(gpus=1, slots=10)
 async def test_a_pod_that_the_kubelet_does_not_know_is_no_answer(place: Place) -> None:
     records = KubeletFiles(place.kubelet.root, {RESOURCE}, place.wire)
-    try:
+    with pytest.raises(KubeletAway, match="pod none in namespace default not found"):
         await records.listings_of("default", "none")
-    except KubeletAway as error:
-        assert "pod none in namespace default not found" in str(error)
-    else:
-        raise AssertionError("found")

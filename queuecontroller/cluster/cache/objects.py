@@ -108,10 +108,14 @@ def is_answered_by(check: Document | None, controller: str) -> bool:
 
 
 def covers(there: Any, mine: Any) -> bool:
-    """Return True if `there` has all of `mine`; the API server adds defaults."""
+    """Return True if `there` has all of `mine`. The API server adds defaults, and what a typed
+    client has written lacks empty and zero values."""
+    if there is None and not mine:
+        return True
     if isinstance(mine, Mapping):
-        return isinstance(there, Mapping) and all(
-            name in there and covers(there[name], value) for name, value in mine.items()
+        found = {} if there is None else there
+        return isinstance(found, Mapping) and all(
+            covers(found.get(name), value) for name, value in mine.items()
         )
     if isinstance(mine, list):
         return isinstance(there, list) and len(there) == len(mine) and all(map(covers, there, mine))

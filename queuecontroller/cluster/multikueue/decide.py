@@ -228,7 +228,7 @@ def _find(
         want = {**others, found: Want.JOB}
         if one.job is None:
             return Decision(want, _told(check, facts))
-        text = f'The workload got reservation on "{found}"'
+        text = f'The workload was admitted on "{found}"'
         return Decision(want, Answer(State.READY, text), cluster=found, status_of=found)
     nominated, again_s = _nominated(facts, workload, settings)
     want = {name: want for name, want in _nothing(facts).items() if name not in nominated}

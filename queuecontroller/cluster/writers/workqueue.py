@@ -3,6 +3,9 @@
 A key that is added while it is processed is processed once more; a key that failed is processed
 again after an exponential back-off. So no key is processed twice at once, and none is lost.
 
+A write that was based on an old version of its object is no sign of trouble: its key is processed
+again as soon as the watch brings the new version and adds it, else after a short pause.
+
 A key whose processing raises an unexpected error backs off like one that the API server refused:
 the object would still be there after a restart, so ending the process would stop all objects for
 good.
@@ -22,6 +25,8 @@ from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
 K = TypeVar("K")
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 30.0
+OUTDATED_PAUSE_S: Final = 1.0
+"""Longest pause after writes that were based on an old version, if the watch brings no new one."""
 log = logging.getLogger(__name__)
 
 
@@ -41,6 +46,9 @@ class WorkQueue(Generic[K]):
         """Keys added while they were processed, and the seconds until they are processed again."""
         self._later: dict[K, asyncio.TimerHandle] = {}
         self._failures: dict[K, int] = {}
+        """Failed attempts in a row, apart from outdated writes."""
+        self._outdated: dict[K, int] = {}
+        """Outdated writes in a row."""
         self._news = asyncio.Event()
         self.done_total = 0
         self.failed_total = 0
@@ -49,7 +57,8 @@ class WorkQueue(Generic[K]):
         return len(self._queued) + len(self._doing) + len(self._later)
 
     def add(self, key: K, urgent: bool = True) -> None:
-        """Queue a key; after a failure not before its back-off is over."""
+        """Queue a key; after a failure not before its back-off is over, unless all that failed was
+        a write to an old version."""
         if key in self._doing:
             self._again[key] = 0.0
             return
@@ -72,7 +81,7 @@ class WorkQueue(Generic[K]):
 
     def _is_due(self, key: K) -> None:
         self._later.pop(key, None)
-        self.add(key, urgent=key in self._failures)
+        self.add(key, urgent=key in self._failures or key in self._outdated)
 
     async def run(self) -> None:
         """Process keys until cancelled."""
@@ -102,12 +111,17 @@ class WorkQueue(Generic[K]):
                 await self._do(key)
                 self.done_total += 1
                 self._failures.pop(key, None)
+                self._outdated.pop(key, None)
             except (ApiAway, ApiRefused) as error:
                 failed = True
                 self.failed_total += 1
-                count = self._failures.get(key, 0)
-                self._failures[key] = count + 1
-                (log.info if count < 3 else log.warning)("%s %s: %s", self._name, key, error)
+                outdated = isinstance(error, ApiRefused) and error.outdated
+                counts = self._outdated if outdated else self._failures
+                count = counts.get(key, 0)
+                counts[key] = count + 1
+                (log.info if count < 3 else log.warning)(
+                    "%s %s: %s", self._name, _named(key), error
+                )
             except Exception:
                 failed = True
                 self.failed_total += 1
@@ -116,7 +130,7 @@ class WorkQueue(Generic[K]):
                 log.exception(
                     "%s %s: internal error, please report it; other objects are not affected",
                     self._name,
-                    key,
+                    _named(key),
                 )
             finally:
                 self._doing.discard(key)
@@ -129,5 +143,15 @@ class WorkQueue(Generic[K]):
                 self.add(key)
 
     def _pause_s(self, key: K) -> float:
-        grown: float = FIRST_PAUSE_S * 2 ** min(self._failures[key] - 1, 10)
-        return min(LONGEST_PAUSE_S, grown)
+        longest_s = LONGEST_PAUSE_S if key in self._failures else OUTDATED_PAUSE_S
+        count = self._failures.get(key) or self._outdated[key]
+        grown: float = FIRST_PAUSE_S * 2 ** min(count - 1, 10)
+        return min(longest_s, grown)
+
+
+def _named(key: object) -> str:
+    """Return a key for the log; of a tuple the kind that it begins with and the name at its end."""
+    if not isinstance(key, tuple):
+        return str(key)
+    kind = key[0]
+    return f"{getattr(kind, 'kind', None) or getattr(kind, 'value', kind)} {key[-1]}"

@@ -180,7 +180,7 @@ def test_the_first_worker_that_admits_gets_the_job_and_its_end_comes_back(fleet:
     until("it is at w2", lambda: fleet.cluster("first") == "w2", 60)
     until("w1's copy is gone", lambda: fleet.copies("w1") == [], 60)
     assert fleet.check("first")["state"] == "Ready"
-    assert fleet.check("first")["message"] == 'The workload got reservation on "w2"'
+    assert fleet.check("first")["message"] == 'The workload was admitted on "w2"'
     there = fleet.workers["w2"].api.get(f"{JOBS}/first")
     labels = there["metadata"]["labels"]
     assert labels["kueue.x-k8s.io/prebuilt-workload-name"] == waits["metadata"]["name"]

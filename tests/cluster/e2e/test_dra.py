@@ -156,7 +156,7 @@ def test_a_container_that_names_one_request_has_the_whole_claim(dra: ClaimLab) -
 
 
 @pytest.mark.parametrize(
-    "cores, configured, why",
+    ("cores", "configured", "why"),
     [("20", ["first", "second"], "different cores"), ("30", ["first"], "different configurations")],
 )
 def test_requests_of_one_claim_that_differ_are_refused_by_name(

@@ -1,11 +1,11 @@
-"""A MultiKueue fleet of real API servers: a manager and two workers, each with a queue controller of its own."""
+"""A MultiKueue fleet of real API servers: a manager and two workers, each with a queue controller of its own, or with Kueue's."""
 
 from __future__ import annotations
 
 import base64
 import json
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 
 from queuecontroller.cluster.setup import rbac
 from tests.cluster.control_plane import ControlPlane
+from tests.cluster.kueue.manager import NAMESPACE, define_kueue, kueue_runs
 from tests.cluster.queueing import (
     DEADLINE_S,
     JOBS,
@@ -41,8 +42,6 @@ STRATEGY = {"admissionChecksStrategy": {"admissionChecks": [{"name": "elsewhere"
 class Fleet:
     manager: ControlPlane
     workers: dict[str, ControlPlane]
-    replica: Replica
-    """The manager's controller."""
 
     def limit(self, worker: str, cpu: int) -> None:
         """Set a worker's quota."""
@@ -83,8 +82,8 @@ def kubeconfig(cluster: dict[str, Any], user: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def secret(name: str, content: dict[str, Any]) -> dict[str, Any]:
-    head = {"name": name, "namespace": "sluice"}
+def secret(name: str, content: dict[str, Any], namespace: str = "sluice") -> dict[str, Any]:
+    head = {"name": name, "namespace": namespace}
     text = {"kubeconfig": json.dumps(content)}
     return {"apiVersion": "v1", "kind": "Secret", "metadata": head, "stringData": text}
 
@@ -139,27 +138,43 @@ def running_fleet(
     prepare: Callable[[ControlPlane, str], None],
     others: Sequence[str] = (),
     durable: bool = False,
+    kueues: Collection[str] = (),
+    controllers: bool = False,
 ) -> Iterator[Fleet]:
     """`configuration`: the manager's, in Kueue's words. `prepare` makes the queues of a cluster, named `manager`, `w1` or `w2`,
-    before anything decides there. `others`: more Secrets that the manager may read. `durable`: etcd waits for the disk."""
+    before anything decides there. `others`: more Secrets that the manager may read. `durable`: etcd waits for the disk.
+    `kueues`: clusters in which Kueue decides. `controllers`: Jobs make pods, which nobody runs, and owners' objects are deleted
+    with them."""
     with ExitStack() as stack:
         planes = {
-            name: stack.enter_context(ControlPlane(directory / name, durable=durable))
+            name: stack.enter_context(
+                ControlPlane(directory / name, controllers=controllers, durable=durable)
+            )
             for name in (MANAGER, *WORKERS)
         }
         for name, plane in planes.items():
-            define(plane)
+            if name in kueues:
+                define_kueue(plane)
+                head = {"name": "sluice"}
+                apply(plane, {"apiVersion": "v1", "kind": "Namespace", "metadata": head})
+            else:
+                define(plane)
             apply(plane, of_kueue("ResourceFlavor", "plain", {}))
             prepare(plane, name)
             (directory / f"queue-{name}").mkdir()
         for name in WORKERS:
-            replica = stack.enter_context(started(planes[name], directory / f"queue-{name}"))
-            until(f"{name} decides", replica.leads, DEADLINE_S)
+            place = directory / f"queue-{name}"
+            if name in kueues:
+                stack.enter_context(kueue_runs(planes[name], place))
+            else:
+                replica = stack.enter_context(started(planes[name], place))
+                until(f"{name} decides", replica.leads, DEADLINE_S)
         manager = planes[MANAGER]
+        namespace = NAMESPACE if MANAGER in kueues else "sluice"
         parameters = {"apiGroup": "kueue.x-k8s.io", "kind": "MultiKueueConfig", "name": "fleet"}
         apply(
             manager,
-            *(secret(name, access(planes[name])) for name in WORKERS),
+            *(secret(name, access(planes[name]), namespace) for name in WORKERS),
             *(member(name) for name in WORKERS),
             of_kueue("MultiKueueConfig", "fleet", {"clusters": [*WORKERS]}),
             of_kueue(
@@ -168,15 +183,19 @@ def running_fleet(
                 {"controllerName": CONTROLLER, "parameters": parameters},
             ),
         )
-        given = directory / "kueue.yaml"
-        given.write_text(configuration)
-        setting = f"kubernetes.kueue_configuration={given}"
-        replica = stack.enter_context(serving(manager, directory / "queue-manager", setting))
-        apply(manager, *readable(*WORKERS, *others))
-        until("the manager decides", replica.leads, DEADLINE_S)
+        place = directory / f"queue-{MANAGER}"
+        if MANAGER in kueues:
+            stack.enter_context(kueue_runs(manager, place))
+        else:
+            given = directory / "kueue.yaml"
+            given.write_text(configuration)
+            setting = f"kubernetes.kueue_configuration={given}"
+            replica = stack.enter_context(serving(manager, place, setting))
+            apply(manager, *readable(*WORKERS, *others))
+            until("the manager decides", replica.leads, DEADLINE_S)
         until(
             "both workers are connected",
             lambda: is_true(manager.api.get(CHECK), "Active"),
             DEADLINE_S,
         )
-        yield Fleet(manager, {name: planes[name] for name in WORKERS}, replica)
+        yield Fleet(manager, {name: planes[name] for name in WORKERS})

@@ -9,12 +9,14 @@ from typing import Any, cast
 
 import pytest
 
+from queuecontroller.cluster.reconcilers.units import unit_of
 from queuecontroller.cluster.status.events import KubernetesEvent
+from queuecontroller.cluster.writers import workqueue
 from queuecontroller.cluster.writers.event_recorder import EventRecorder
 from queuecontroller.cluster.writers.workqueue import WorkQueue
 from queuecontroller.state.figures import DEFECTS
 from sluicecommon.kubernetes.client import ApiClient
-from sluicecommon.kubernetes.errors import ApiAway
+from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
 from sluicecommon.kubernetes.resources import PODS
 
 
@@ -107,6 +109,88 @@ def test_asking_cuts_a_rest_short_and_not_the_pause_after_a_failure() -> None:
         await asyncio.gather(task, return_exceptions=True)
 
     asyncio.run(main())
+
+
+def test_a_write_to_an_old_version_is_done_again_when_the_new_one_is_seen() -> None:
+    """Its back-off grew to 30 s, so that one of 100 Jobs took a minute to be dispatched while the machine was busy."""
+    done: list[int] = []
+
+    async def do(key: str) -> None:
+        done.append(work_queue.failed_total)
+        if len(done) <= 12:
+            raise ApiRefused(409, "Conflict", "the object has been modified")
+
+    work_queue: WorkQueue[str] = WorkQueue("t", do, 1)
+
+    async def main() -> None:
+        task = asyncio.create_task(work_queue.run())
+        work_queue.add("a")
+        async with asyncio.timeout(30):
+            for seen in range(1, 13):
+                while work_queue.failed_total < seen:
+                    await asyncio.sleep(0)
+                await asyncio.sleep(0)
+                began_s = asyncio.get_running_loop().time()
+                work_queue.add("a")  # the watch brings the version of the other writer
+                while len(done) <= seen:
+                    await asyncio.sleep(0)
+                assert asyncio.get_running_loop().time() - began_s < 10
+            assert work_queue.done_total == 1
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("key", "named"),
+    [("n/w", "t n/w"), ((PODS, "n/p"), "t Pod n/p"), (unit_of(PODS, "n/p"), "t pod n/p")],
+)
+def test_a_failure_names_the_object(key: Any, named: str, caplog: pytest.LogCaptureFixture) -> None:
+    done: list[Any] = []
+
+    async def do(key: Any) -> None:
+        done.append(key)
+        if len(done) == 1:
+            raise ApiAway("no answer")
+
+    work_queue: WorkQueue[Any] = WorkQueue("t", do, 1)
+    caplog.set_level("INFO")
+    work_queue.add(key)
+    run(work_queue, lambda: len(done) == 2)
+    assert f"{named}: no answer" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("error", "longest_s"),
+    [
+        (ApiRefused(409, "Conflict", "changed"), workqueue.OUTDATED_PAUSE_S),
+        (ApiRefused(409, "AlreadyExists", "exists"), workqueue.LONGEST_PAUSE_S),
+        (ApiAway("no answer"), workqueue.LONGEST_PAUSE_S),
+    ],
+)
+def test_the_pause_grows_to_its_bound(
+    error: Exception, longest_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    done: list[str] = []
+
+    async def do(key: str) -> None:
+        if len(pauses) < 12:
+            raise error
+        done.append(key)
+
+    work_queue: WorkQueue[str] = WorkQueue("t", do, 1)
+
+    def at_once(key: str, seconds: float) -> None:
+        pauses.append(seconds)
+        asyncio.get_running_loop().call_soon(work_queue._is_due, key)
+
+    monkeypatch.setattr(work_queue, "add_after", at_once)
+    work_queue.add("a")
+    run(work_queue, lambda: bool(done))
+    assert pauses[0] == workqueue.FIRST_PAUSE_S
+    assert pauses[-1] == longest_s
 
 
 def test_what_is_asked_for_later_while_it_is_done_is_done_once_more() -> None:

@@ -56,6 +56,18 @@ def test_each_kind_is_sent_suspended_and_without_managed_by(kind: Any) -> None:
     assert made["kind"] == kind.kind
 
 
+def test_a_copy_without_empty_values_has_the_same_pods() -> None:
+    """Kueue's controller drops them when it writes the copy: its jobs were deleted and sent again for ever."""
+    mine, there = workload(), copy()
+    (pods,) = mine["spec"]["podSets"]
+    template = {"metadata": {"labels": {}}, "spec": {"hostNetwork": False, "volumes": []}}
+    pods["template"] = template
+    there["spec"]["podSets"] = [{**pods, "template": {"spec": {"dnsPolicy": "ClusterFirst"}}}]
+    assert copies.is_in_step(mine, there)
+    template["metadata"] = {"labels": {"a": "b"}}
+    assert not copies.is_in_step(mine, there)
+
+
 def test_priority_follows() -> None:
     mine = workload()
     mine["spec"] |= {"priority": 7}

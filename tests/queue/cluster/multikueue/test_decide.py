@@ -74,7 +74,7 @@ def test_the_worker_that_admitted_first_gets_the_job_and_the_others_nothing() ->
     assert found.answer is None, "its job is not there yet"
     workers["b"] = Worker(copy=copy(ADMITTED), job=job_there())
     found = decided(workload(), workers)
-    assert found.answer == Answer(State.READY, 'The workload got reservation on "b"')
+    assert found.answer == Answer(State.READY, 'The workload was admitted on "b"')
     assert found.cluster == found.status_of == "b"
 
 
