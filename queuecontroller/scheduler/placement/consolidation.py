@@ -147,11 +147,12 @@ def plan_moves(
     movable: Callable[[Hashable], Movable | None],
     max_cost: int | None = None,
     one_per_group: bool = False,
+    trials: int = MAX_TRIALS,
 ) -> Plan | None:
     """The cheapest plan after which the request fits; None if there is none within the limits.
     `movable` returns None for an owner that may not be moved or has several pods. The stock is as
     before afterwards."""
-    return _Search(stock, placing, movable, max_cost, one_per_group).find()
+    return _Search(stock, placing, movable, max_cost, one_per_group, trials).find()
 
 
 def room_moves(stock: Stock, plan: Plan | None) -> tuple[RoomMove, ...]:
@@ -227,10 +228,11 @@ class _Search:
     movable: Callable[[Hashable], Movable | None]
     max_cost: int | None
     one_per_group: bool
+    trials: int
     _movers: dict[Hashable, Movable] = field(default_factory=dict)
 
     def find(self) -> Plan | None:
-        for owners in islice(self._sets(), MAX_TRIALS):
+        for owners in islice(self._sets(), self.trials):
             plan = self._plan(owners)
             if plan is not None:
                 return plan

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from queuecontroller.scheduler.model.objects import Workload, WorkloadKey
 from queuecontroller.scheduler.placement.choose import Chosen, NoPlace, PodToPlace, place
@@ -26,6 +26,11 @@ from queuecontroller.scheduler.placement.topology.devices import Devices, Places
 from queuecontroller.scheduler.placement.topology.wishes import GivenPods
 from queuecontroller.scheduler.preemption.room import RoomMove
 
+MAX_TRIALS: Final = 100
+MIN_TRIALS: Final = 10
+LOOKS: Final = 10_000
+"""Nodes that are looked at for one plan, over all trials: a trial looks at all of them, which takes
+7 ms for a thousand."""
 Used = Counter[tuple[Hashable, str]]
 """Amounts that the requests placed before take, by place and resource."""
 Find = Callable[[Trial, Workload, list[GivenPods], Collection[WorkloadKey], Used], Places | None]
@@ -85,7 +90,7 @@ def moves_for(
         if may_move is not None and not (moving.may_move(key) and may_move(key)):
             return None
         found = moving.running(key)
-        if found is None:
+        if found is None or not _has_room(moving.stock, found.movable):
             return None
         movers[owner] = found
         return found.movable
@@ -93,12 +98,20 @@ def moves_for(
     def trial(owners: Collection[Hashable]) -> _Trial:
         return _Trial(moving, devices, find, (workload, given), movers, owners)
 
-    if may_move is not None and _fits_without(moving.stock, moving.leaving(), trial):
+    leaving = moving.leaving() if may_move is not None else ()
+    if leaving and _fits_without(moving.stock, leaving, trial):
         return ()  # It only has to wait: the pods of an earlier move may be among them.
     worth = memory_mib(moving.stock, wanted) if may_move is not None else None
     placing = _Placing(moving.stock, wanted, nodes, trial)
-    plan = plan_moves(moving.stock, placing, movable, worth, may_move is not None)
+    trials = min(MAX_TRIALS, max(MIN_TRIALS, LOOKS // len(nodes)))
+    plan = plan_moves(moving.stock, placing, movable, worth, may_move is not None, trials)
     return room_moves(moving.stock, plan)
+
+
+def _has_room(stock: Stock, mover: Movable) -> bool:
+    """True if some GPU has room for a mover while all others stay. Without, it could only go where
+    another mover has been, which is rare, and most work of a full cluster is left out by this."""
+    return not isinstance(place(stock, [mover.pod]), NoPlace)
 
 
 def _fits_without(
@@ -168,9 +181,8 @@ class _Trial:
         return self._place(*self._request, self._gone)
 
     def place_mover(self, mover: Movable) -> Chosen | None:
-        # Where no GPU has room for it, which is most often so, the nodes need not be looked at.
-        if isinstance(place(self._moving.stock, [mover.pod]), NoPlace):
-            return None
+        if not _has_room(self._moving.stock, mover):
+            return None  # The nodes need not be looked at.
         workload = self._movers[mover.owner].workload
         if workload.admission is None:
             return None

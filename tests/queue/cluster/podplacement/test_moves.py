@@ -167,6 +167,7 @@ class Lab:
             "metadata": {"annotations": more.get("template") or {}},
             "spec": {**pod("x", **asked)["spec"], "schedulerName": "sluice-scheduler"},
         }
+        template["spec"] |= more.get("spec") or {}
         template["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "1"}
         pod_sets = [{"name": "main", "count": more.get("count", 1), "template": template}]
         spec: dict[str, Any] = {"queueName": "q", "podSets": pod_sets}
@@ -312,6 +313,9 @@ def test_a_small_job_is_restarted_elsewhere_and_both_run() -> None:
     assert evicted.reason == "Consolidation"
     assert "due to consolidation, since it also fits on other GPUs" in evicted.message
     assert lab.where(whole) == ""
+    why = lab.book.workloads.why_not(whole)
+    assert why is not None
+    assert why.reason == "WaitingForPreemptedWorkloads", "no node is requested for it meanwhile"
     lab.stopped(little)
     assert (lab.where(whole), lab.where(little)) == ("b", "a")
     assert not lab.is_moved(little)
@@ -410,6 +414,20 @@ def test_a_mover_needs_cpus_on_the_other_node_too() -> None:
     little = spread(lab)
     lab.submit("whole", WHOLE)
     assert not lab.is_moved(little), "the CPU of node a is taken"
+
+
+def test_a_mover_stays_on_the_nodes_of_its_selector() -> None:
+    lab = Lab()
+    little = spread(lab, spec={"nodeSelector": {HOST: "b"}})
+    lab.submit("whole", WHOLE)
+    assert not lab.is_moved(little)
+
+
+def test_nothing_is_moved_for_a_job_that_may_not_use_the_node() -> None:
+    lab = Lab()
+    little = spread(lab)
+    lab.submit("whole", WHOLE, spec={"nodeSelector": {HOST: "a"}})
+    assert not lab.is_moved(little)
 
 
 def test_one_workload_of_a_namespace_moves_at_a_time() -> None:
