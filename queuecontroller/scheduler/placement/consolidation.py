@@ -116,6 +116,10 @@ class Placing(Protocol):
     """The request, and how it and the movers are placed."""
 
     @property
+    def owner(self) -> Hashable:
+        """Owner of what is reserved for it already, which counts as free for itself."""
+
+    @property
     def gpus(self) -> int:
         """Number of GPUs that all pods of the request take together."""
 
@@ -135,9 +139,10 @@ def consolidate(
     topology: Topology | None = None,
     max_cost: int | None = None,
     one_per_group: bool = False,
+    owner: Hashable = None,
 ) -> Plan | None:
-    """`plan_moves` for pods that are placed by their GPUs alone."""
-    placing = _ByGpus(stock, pods, topology or Topology())
+    """`plan_moves` for pods that are placed by their GPUs alone. `owner`: see `Placing`."""
+    placing = _ByGpus(stock, pods, topology or Topology(), owner)
     return plan_moves(stock, placing, movable, max_cost, one_per_group)
 
 
@@ -178,6 +183,7 @@ class _ByGpus:
     stock: Stock
     pods: Sequence[PodToPlace]
     topology: Topology
+    owner: Hashable
 
     @property
     def gpus(self) -> int:
@@ -196,7 +202,7 @@ class _ByGpus:
 class _GpuTrial:
     def __init__(self, placing: _ByGpus, owners: Collection[Hashable]) -> None:
         self._placing = placing
-        self._bring_back = placing.stock.without(owners)
+        self._bring_back = placing.stock.without({placing.owner, *owners})
         self._holds = placing.stock.trial()
 
     def _place(
@@ -241,14 +247,11 @@ class _Search:
     def _sets(self) -> Iterator[frozenset[Hashable]]:
         """Sets of pods whose end may make room for the request, the cheapest first."""
         queue: list[tuple[int, int, int, tuple[int, ...]]] = []
-        lines: list[tuple[list[NodeEstimate], list[Movable]]] = []
-        rooms = sorted(self.placing.rooms(), key=lambda room: -room.free_bytes)
-        for room in rooms[:MAX_NODES]:
-            kinds = self.placing.kinds_on(room)
-            there = self._movables_on(room, kinds)
-            if there and kinds:
-                estimates = [NodeEstimate(room, pod) for pod in kinds]
-                lines += [(estimates, few) for few in self._together(there)]
+        bring_back = self.stock.without({self.placing.owner})
+        try:
+            lines = self._lines()
+        finally:
+            bring_back()
         for number, (_, there) in enumerate(lines):
             heappush(queue, (there[0].cost, 1, number, (0,)))
         steps = 0
@@ -270,6 +273,19 @@ class _Search:
                 continue
             if any(self._may_help(estimate, leaving) for estimate in estimates):
                 yield frozenset(one.owner for one in leaving)
+
+    def _lines(self) -> list[tuple[list[NodeEstimate], list[Movable]]]:
+        """Movable pods that are combined with each other, the cheapest first, and estimates of
+        their node."""
+        lines: list[tuple[list[NodeEstimate], list[Movable]]] = []
+        rooms = sorted(self.placing.rooms(), key=lambda room: -room.free_bytes)
+        for room in rooms[:MAX_NODES]:
+            kinds = self.placing.kinds_on(room)
+            there = self._movables_on(room, kinds)
+            if there and kinds:
+                estimates = [NodeEstimate(room, pod) for pod in kinds]
+                lines += [(estimates, few) for few in self._together(there)]
+        return lines
 
     def _together(self, there: Sequence[Movable]) -> list[list[Movable]]:
         """Pods of which a solution may consist: for a request of one GPU those on one GPU, else all

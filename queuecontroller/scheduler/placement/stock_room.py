@@ -137,7 +137,13 @@ class StockRoom:
             movable = partial(self._permitted, may_move)
             worth = memory_mib(self.stock, ((one.request, 1) for one in request.pods))
         plan = consolidate(
-            self.stock, request.pods, movable, request.topology, worth, may_move is not None
+            self.stock,
+            request.pods,
+            movable,
+            request.topology,
+            worth,
+            may_move is not None,
+            info.key,
         )
         return room_moves(self.stock, plan)
 

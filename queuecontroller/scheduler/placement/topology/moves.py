@@ -102,7 +102,7 @@ def moves_for(
     if leaving and _fits_without(moving.stock, leaving, trial):
         return ()  # It only has to wait: the pods of an earlier move may be among them.
     worth = memory_mib(moving.stock, wanted) if may_move is not None else None
-    placing = _Placing(moving.stock, wanted, nodes, trial)
+    placing = _Placing(workload.key, moving.stock, wanted, nodes, trial)
     trials = min(MAX_TRIALS, max(MIN_TRIALS, LOOKS // len(nodes)))
     plan = plan_moves(moving.stock, placing, movable, worth, may_move is not None, trials)
     return room_moves(moving.stock, plan)
@@ -130,6 +130,7 @@ def _fits_without(
 
 @dataclass(frozen=True, slots=True)
 class _Placing:
+    owner: Hashable
     stock: Stock
     wanted: Sequence[tuple[GpuRequest, int]]
     nodes: Collection[str]

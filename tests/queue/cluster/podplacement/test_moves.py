@@ -236,6 +236,17 @@ def test_a_new_leader_goes_on_with_a_move_and_moves_nothing_else_for_it() -> Non
     assert limits.permits_move(record, None)
 
 
+def test_a_move_that_is_not_stored_is_undone_and_made_again() -> None:
+    lab = Lab()
+    little = spread(lab)
+    lab.submit("whole", WHOLE)
+    assert lab.is_moved(little)
+    lab.mirror.take_over_again(little, NOW)  # as the writer does where it was refused
+    assert not lab.is_moved(little)
+    lab.settle()
+    assert lab.is_moved(little), "it does not rest from it"
+
+
 def test_a_workload_that_was_preempted_long_ago_does_not_hold_up_its_namespace() -> None:
     lab = Lab()
     before = {"type": "Preempted", "status": "False", "reason": "QuotaReserved", "message": "m"}
