@@ -44,6 +44,7 @@ from queuecontroller.cluster.leader.holder import LEASE
 from queuecontroller.cluster.multikueue.dispatcher import MultiKueue
 from queuecontroller.cluster.plan import Followed, Leadership, Plan
 from queuecontroller.cluster.podplacement.extender_service import ExtenderService
+from queuecontroller.cluster.podplacement.move_plans import MovePlans
 from queuecontroller.cluster.podplacement.pod_gangs import GroupSources
 from queuecontroller.cluster.podplacement.queued_pods import sharing_of
 from queuecontroller.cluster.podwebhooks.node_annotations import NodeFacts
@@ -133,7 +134,9 @@ class Session:
         self._node_context = followed.nodes
         self._failing = FailingNodes()
         queued_shares = (
-            sharing_of(cache, plan.extender, plan.sharing) if plan.extender is not None else None
+            sharing_of(cache, plan.extender, plan.sharing, followed.budgets)
+            if plan.extender is not None
+            else None
         )
         claimed = None
         if plan.checks_devices:
@@ -211,6 +214,10 @@ class Session:
                     lambda pod, event: self.recorder.record(pod, PODS, event),
                 ),
             )
+        self.move_plans: MovePlans | None = None
+        """Moves that would make room for pending Workloads; None: the plan has no extender."""
+        if self.extender is not None:
+            self.move_plans = MovePlans(self.shell, may_write, self._knows_holders)
         self.node_requests: NodeRequests | None = None
         """Requests for new nodes; None: the plan has none."""
         self.scale_down_hints: ScaleDownHints | None = None
@@ -343,6 +350,8 @@ class Session:
             group.create_task(self.multikueue.run())
             if self.extender is not None:
                 group.create_task(self.extender.run())
+            if self.move_plans is not None:
+                group.create_task(self.move_plans.run())
             if self.node_requests is not None:
                 group.create_task(self.node_requests.run())
             if self.scale_down_hints is not None:

@@ -19,6 +19,7 @@ from queuecontroller.gpushares.claims.room import ClaimedDevices
 from queuecontroller.gpushares.extender.answers import Defaults
 from queuecontroller.gpushares.extender.queued_room import Asks, SharesOfQueued
 from queuecontroller.scheduler.lifecycle import PodsReadySettings
+from queuecontroller.scheduler.model.assignment import NO_ROOM
 from queuecontroller.scheduler.model.objects import StopPolicy, WorkloadKey
 from queuecontroller.scheduler.model.reasons import ADMITTED, EVICTED, FINISHED
 from queuecontroller.scheduler.model.settings import EngineSettings, TopologySettings
@@ -33,6 +34,7 @@ from queuecontroller.state.applying import Applying, Reading, SubmittedWorkloads
 from queuecontroller.state.journal import Journal
 from queuecontroller.state.node_service import NodeService
 from queuecontroller.state.nodes.nodes_room import NodesRoom
+from queuecontroller.state.nodes.pod_moves import PodMoves, Restarts
 from queuecontroller.state.nodes.sessions import SECOND_NS, Nodes
 from queuecontroller.state.objects.authority import checks_said, only_checks
 from queuecontroller.state.objects.catalogue import (
@@ -94,6 +96,8 @@ class Sharing:
     defaults: Defaults
     asks: Callable[[WorkloadKey], Asks]
     """GPU-share requests of a workload's pods by pod set."""
+    restarts: Restarts | None = None
+    """Which running workloads may be moved to other GPUs; None: none may be."""
 
 
 class Book:
@@ -144,6 +148,10 @@ class Book:
             if ground is not None
             else None
         )
+        if self.topology is not None and sharing is not None and sharing.restarts is not None:
+            self.topology.moving = PodMoves(
+                self.nodes_room, self._record, sharing.asks, sharing.restarts
+            )
         self.engine = Scheduler(settings.engine, self.room or self.topology)
         self.workloads = Workloads(
             self.journal,
@@ -155,11 +163,15 @@ class Book:
             settings.grace_s,
             settings.preempted_rests_ns,
             self.nodes_room.follow if places or sharing is not None else None,
+            self.nodes_room.note_move,
         )
         self.desk = NodeService(self.nodes, self.workloads, self.journal, settings.requeue_lost)
         self.applying = Applying(self.catalogue, self.workloads, settings.most_per_user)
         self.new_nodes: Mapping[WorkloadKey, str] = {}
         """New nodes that were requested for pending workloads, in words."""
+        self.moves: Mapping[WorkloadKey, str] = {}
+        """Moves of running workloads that would make room for pending ones, in words; only where
+        Kubernetes runs the pods."""
         self._new_uid = new_uid
         self._tokens: dict[str, WorkloadKey] = {}
 
@@ -216,6 +228,11 @@ class Book:
         for queue, record in history.take_changed().items() if history is not None else ():
             self.journal.put_usage(queue, record)
         return self.journal.take(label)
+
+    def with_moves(self, key: WorkloadKey, reason: str, message: str) -> str:
+        """The message of a pending workload, with the moves that would make room for it."""
+        moves = self.moves.get(key) if reason in NO_ROOM else None
+        return f"{message}; it would start if {moves}" if moves else message
 
     def pods_received(self) -> None:
         """Note that all pods that hold GPU shares are known by now."""
@@ -489,6 +506,8 @@ class Book:
         """Apply everything that depends on time; called about once a second."""
         self._follow(now_ns)
         self.workloads.tick(now_ns)
+        if self.room is None:
+            self.nodes_room.expire_avoidance(now_ns)
         self.desk.tick(now_ns)
         self._prune(now_ns)
 

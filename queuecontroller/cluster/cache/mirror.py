@@ -45,6 +45,7 @@ from queuecontroller.scheduler.quota.usage_history import UsageRecord
 from queuecontroller.state.book import Book
 from queuecontroller.state.figures import DEFECTS
 from queuecontroller.state.records import ObjectId, WorkloadRecord
+from queuecontroller.state.workloads.conditions import moved_ns
 from sluicecommon.kubernetes.names import wrong_names
 from sluicecommon.kubernetes.resources import RUNTIME_CLASSES, Resource
 from sluicecommon.reader import ManifestError, Problem, Reader, read_or_refused
@@ -390,7 +391,7 @@ class Mirror:
         )
 
     def _take_over(self, key: WorkloadKey, read: Workload, now_ns: int) -> None:
-        record = WorkloadRecord(workload=read)
+        record = WorkloadRecord(workload=read, moved_ns=moved_ns(read))
         if (known := self.book.workloads.records.get(key)) is not None:
             record = replace(record, attempt=known.attempt)
             self.book.workloads.forget(key, now_ns)

@@ -23,6 +23,8 @@ from queuecontroller.cluster.cache.objects import (
     controller_of,
     labels_of,
 )
+from queuecontroller.cluster.podplacement.gpu_pods import Budgets
+from queuecontroller.cluster.podplacement.restarts import JobRestarts
 from queuecontroller.cluster.podwebhooks.share_pods import SharePods
 from queuecontroller.frameworks.names import (
     ELASTIC,
@@ -116,10 +118,13 @@ class QueuedAsks:
         return ask if ask.containers or ask.wrong else None
 
 
-def sharing_of(cache: ObjectCache, defaults: Defaults, pods: SharePods | None) -> Sharing:
+def sharing_of(
+    cache: ObjectCache, defaults: Defaults, pods: SharePods | None, budgets: Budgets
+) -> Sharing:
     """Return how queued pods share GPUs; `pods` has the rules by which pods are mutated."""
     rules = (lambda: pods.rules) if pods is not None else Rules
-    return Sharing(defaults, QueuedAsks(cache, rules, defaults).of)
+    asks = QueuedAsks(cache, rules, defaults).of
+    return Sharing(defaults, asks, JobRestarts(cache, budgets))
 
 
 class QueuedPods:

@@ -184,8 +184,8 @@ def answer(
             continue
         if found > last:
             break
-        if views is not None:
-            waiting = _with_status(waiting, views, now_ns)
+        if book is not None and views is not None:
+            waiting = _with_status(waiting, book, views, now_ns)
         items.append(_item(waiting, position, in_local))
     return {
         "apiVersion": f"{GROUP}/{request.version}",
@@ -224,11 +224,11 @@ def _by_book(book: Book, queue: str, cache: ObjectCache) -> Iterator[Waiting]:
             yield Waiting(document, info.priority)
 
 
-def _with_status(waiting: Waiting, views: Views, now_ns: int) -> Waiting:
-    status = views.status(WorkloadKey(key_of(waiting.document)), now_ns)
-    return Waiting(
-        waiting.document, waiting.priority, status.reason, status.message, status.estimate_s
-    )
+def _with_status(waiting: Waiting, book: Book, views: Views, now_ns: int) -> Waiting:
+    key = WorkloadKey(key_of(waiting.document))
+    status = views.status(key, now_ns)
+    message = book.with_moves(key, status.reason, status.message)
+    return Waiting(waiting.document, waiting.priority, status.reason, message, status.estimate_s)
 
 
 def _by_objects(cache: ObjectCache, queue: str) -> list[Waiting]:

@@ -241,7 +241,10 @@ class WorkloadWriter:
         waiting = book.workloads.waiting.get(key)
         if waiting is None and self._is_alike_due(key):
             waiting = book.workloads.why_not(key)
-        return pending(waiting.reason, waiting.message, now_ns) if waiting is not None else None
+        if waiting is None:
+            return None
+        message = book.with_moves(key, waiting.reason, waiting.message)
+        return pending(waiting.reason, message, now_ns)
 
     async def _send(
         self,

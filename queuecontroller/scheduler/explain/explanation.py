@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -110,7 +110,7 @@ def _explain(
         way = wording.backing_off((back_ns - now_ns) / SECOND_NS, workload.requeue_state.count)
     elif reason in NO_ROOM:
         way = wording.no_room(message)
-        moves = _moves(scheduler, info, found)
+        moves = planned_moves(scheduler, info, found.counts)
         if moves:
             return Explanation((wording.moved(moves), way), waiting_helps=True)
     elif ahead:
@@ -122,12 +122,14 @@ def _explain(
     return Explanation((way,), waiting_helps=True)
 
 
-def _moves(scheduler: Scheduler, info: WorkloadInfo, found: Needs) -> tuple[RoomMove, ...]:
+def planned_moves(
+    scheduler: Scheduler, info: WorkloadInfo, counts: Sequence[int] | None = None
+) -> tuple[RoomMove, ...]:
     """Moves of running workloads that would make room for a workload that there is quota for."""
     if scheduler.room is None:
         return ()
     scratch = Scratch(scheduler.cache.queues[info.cluster_queue], scheduler.settings)
-    assignment = scratch.assign(info, found.counts)
+    assignment = scratch.assign(info, counts)
     return scheduler.room.moves(info, assignment) if assignment.mode is Mode.FIT else ()
 
 

@@ -13,7 +13,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, NewType
 
-from queuecontroller.scheduler.model.reasons import ON_HOLD, QUOTA_RESERVED, PendingReason
+from queuecontroller.scheduler.model.reasons import (
+    ON_HOLD,
+    PREEMPTED,
+    QUOTA_RESERVED,
+    PendingReason,
+    PreemptionReason,
+)
 from queuecontroller.scheduler.model.selectors import (
     LabelSelector,
     NodeSelectorTerm,
@@ -351,6 +357,14 @@ class Workload:
         """True if its owner wants no pods for now, so that it needs no quota."""
         reserved = self.condition(QUOTA_RESERVED)
         return reserved is not None and not reserved.status and reserved.reason == ON_HOLD
+
+    @property
+    def is_moving(self) -> bool:
+        """True if it was stopped so that another workload fits, and has no quota again yet."""
+        preempted = self.condition(PREEMPTED)
+        if preempted is None or not preempted.status:
+            return False
+        return preempted.reason == PreemptionReason.CONSOLIDATION
 
     @property
     def unqueued_reason(self) -> str:

@@ -15,7 +15,12 @@ from queuecontroller.scheduler.model.assignment import Assignment
 from queuecontroller.scheduler.model.objects import Workload, WorkloadKey
 from queuecontroller.scheduler.model.workload_info import WorkloadInfo
 from queuecontroller.scheduler.placement.choose import Chosen, NoPlace, PodToPlace, Topology, place
-from queuecontroller.scheduler.placement.consolidation import Movable, consolidate
+from queuecontroller.scheduler.placement.consolidation import (
+    Movable,
+    consolidate,
+    memory_mib,
+    room_moves,
+)
 from queuecontroller.scheduler.placement.preemption.fill_back import FillBack
 from queuecontroller.scheduler.placement.preemption.holders import HoldersByNode
 from queuecontroller.scheduler.placement.preemption.search import Search
@@ -129,20 +134,18 @@ class StockRoom:
             return ()
         movable, worth = self._facts.movable, None
         if may_move is not None:
-            movable, worth = partial(self._permitted, may_move), self._memory_mib(request.pods)
+            movable = partial(self._permitted, may_move)
+            worth = memory_mib(self.stock, ((one.request, 1) for one in request.pods))
         plan = consolidate(
-            self.stock, request.pods, movable, request.topology, worth, may_move is not None
+            self.stock,
+            request.pods,
+            movable,
+            request.topology,
+            worth,
+            may_move is not None,
+            info.key,
         )
-        if plan is None:
-            return ()
-        return tuple(
-            RoomMove(
-                WorkloadKey(str(one.owner)),
-                self._named(one.node, one.shares),
-                self._named(one.to.node, one.to.shares),
-            )
-            for one in plan.moves
-        )
+        return room_moves(self.stock, plan)
 
     def _permitted(
         self, may_move: Callable[[WorkloadKey], bool], owner: Hashable
@@ -151,23 +154,6 @@ class StockRoom:
         key = WorkloadKey(str(owner))
         permitted = isinstance(owner, str) and self._facts.may_move(key) and may_move(key)
         return self._facts.movable(owner) if permitted else None
-
-    def _memory_mib(self, pods: Iterable[PodToPlace]) -> int:
-        """GPU memory of a request in MiB, where a GPU's whole memory is requested that of the
-        largest: moves for it must not cost more."""
-        gpus = (
-            one.gpu.memory_bytes for room in self.stock.nodes.values() for one in room.gpus.values()
-        )
-        whole = max(gpus, default=0)
-        requests = [one.request for one in pods]
-        memory = (whole if one.memory_bytes is None else one.memory_bytes for one in requests)
-        return sum(each * one.count for each, one in zip(memory, requests, strict=True)) >> 20
-
-    def _named(self, node: str, shares: Iterable[Share]) -> str:
-        """Name of a place for users."""
-        gpus = self.stock.nodes[node].gpus
-        indexes = sorted(gpus[share.uuid].gpu.index for share in shares if share.uuid in gpus)
-        return f"GPU {', '.join(map(str, indexes))} of {node}"
 
     def openings(
         self,

@@ -138,20 +138,19 @@ class _Question:
 
     def moves(self, victims: Collection[WorkloadKey]) -> list[Target]:
         """Workloads to restart on other GPUs, after which there is room; empty if there are none
-        that may be restarted for this one. Those of `victims` that still run are awaited first."""
-        leaving = [one for one in self._targets(victims) if one.info.evicted]
+        that may be restarted for this one. Those of `victims` that still run are awaited first, and
+        all that leave for a consolidation: a new leader does not know for which workload."""
+        evicted = self._cache.holders.evicted()
+        leaving = _as_targets(
+            one for one in evicted if one.key in victims or one.workload.is_moving
+        )
         if leaving and not self.look(leaving).refusal:
             return leaving
         self._budget.take(_MOVE_STEPS)
         moves = self._room.moves(self._info, self._assignment, self._may_move)
-        found = self._targets([one.workload for one in moves])
+        holders = (self._cache.holders.at(one.workload) for one in moves)
+        found = _as_targets(ranked[1] for ranked in holders if ranked is not None)
         return [] if not found or self.look(found).refusal else found
-
-    def _targets(self, keys: Iterable[WorkloadKey]) -> list[Target]:
-        """Those of the workloads that hold quota."""
-        holders = [self._cache.holders.at(key) for key in keys]
-        infos = [ranked[1] for ranked in holders if ranked is not None]
-        return [Target(info, PreemptionReason.CONSOLIDATION) for info in infos]
 
     def _may_move(self, key: WorkloadKey) -> bool:
         """False for a workload of a higher priority, one of a class that is never preempted, and
@@ -217,6 +216,10 @@ class _Question:
                     high, verdict = middle, found
             return run[:high], verdict
         return nothing
+
+
+def _as_targets(infos: Iterable[WorkloadInfo]) -> list[Target]:
+    return [Target(info, PreemptionReason.CONSOLIDATION) for info in infos]
 
 
 def gone_with(info: WorkloadInfo) -> frozenset[WorkloadKey]:

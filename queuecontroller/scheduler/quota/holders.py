@@ -79,6 +79,10 @@ class Holders:
     def at(self, key: Hashable) -> Ranked | None:
         return self._all.get(key)
 
+    def evicted(self) -> list[WorkloadInfo]:
+        """Holders that are evicted and have not stopped yet. All are looked at."""
+        return [info for (stays, *_), info in self._all.values() if not stays]
+
     def lowest(self, queue: QuotaNode, frs: Iterable[Fr]) -> int | None:
         """The lowest priority of the holders of any of these in the queue; None without any."""
         lists = self._lists.get(queue, {})

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from queuecontroller.scheduler.model.objects import WorkloadKey
+from queuecontroller.state.records import WorkloadRecord
 
 
 class MoveLimits:
@@ -22,6 +23,11 @@ class MoveLimits:
         self._rests_until[key] = moved_ns + self._cooldown_ns
         self._moving[key] = owner
 
+    def forget(self, key: WorkloadKey) -> None:
+        """Forget a workload that was not moved, or whose move could not be written."""
+        self._rests_until.pop(key, None)
+        self._moving.pop(key, None)
+
     def permit(self, key: WorkloadKey, owner: str) -> bool:
         """True if the workload may be moved now."""
         return key not in self._rests_until and owner not in self._moving.values()
@@ -36,3 +42,8 @@ class MoveLimits:
         for key in arrived:
             del self._moving[key]
         return bool(rested or arrived)
+
+
+def owner_of(record: WorkloadRecord) -> str:
+    """The owner of a workload, for the limit of one move at a time."""
+    return record.user or f"namespace {record.workload.namespace}"

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from queuecontroller.gpushares.extender.ledger import PodLedger, Running
 from queuecontroller.scheduler.model.objects import Workload, WorkloadKey
-from queuecontroller.scheduler.model.reasons import ADMITTED, EVICTED, FINISHED
+from queuecontroller.scheduler.model.reasons import ADMITTED, FINISHED
 from queuecontroller.scheduler.placement.capacity import GpuCapacity, NodeCapacity, PodGpus
 from queuecontroller.scheduler.placement.choose import Chosen
 from queuecontroller.scheduler.placement.consolidation import Movable, cost_mib
@@ -18,7 +18,7 @@ from queuecontroller.scheduler.placement.mig import Span
 from queuecontroller.scheduler.placement.request import AskError
 from queuecontroller.scheduler.placement.stock import Share, Stock
 from queuecontroller.scheduler.placement.stock_room import GivenPods, RoomRequest, StockRoom
-from queuecontroller.state.nodes.moves import MoveLimits
+from queuecontroller.state.nodes.moves import MoveLimits, owner_of
 from queuecontroller.state.nodes.sessions import Node, Nodes, computes, is_away, rests
 from queuecontroller.state.objects.asks import pod_of, topology_of
 from queuecontroller.state.objects.catalogue import Catalogue
@@ -76,7 +76,7 @@ class NodesRoom(StockRoom):
         self._cordons: dict[str, Cordon] = {}
         self._stale: set[str] = set()
         """Nodes to process again although their report is unchanged."""
-        self._now_ns = 0
+        self.now_ns = 0
         """Time of the last call of `follow`."""
         self._seen_version = -1
         """Version of the nodes' reports that were processed last."""
@@ -91,7 +91,7 @@ class NodesRoom(StockRoom):
     def follow(self, now_ns: int) -> None:
         """Apply the nodes' changes since the last call."""
         self.forget_look()
-        self._now_ns = now_ns
+        self.now_ns = now_ns
         if self._nodes.version != self._seen_version or now_ns >= self._expires_ns:
             self._seen_version = self._nodes.version
             self._follow_reports(now_ns)
@@ -196,16 +196,19 @@ class NodesRoom(StockRoom):
         self._avoid.setdefault(key, {})[node] = now_ns + AVOID_NS
 
     def note_move(self, record: WorkloadRecord) -> None:
-        """Record that a workload was stopped so that another one fits, also when it is read from
-        the database."""
-        self._moves.note(record.key, _owner_of(record), record.moved_ns)
+        """Record when a workload was last stopped so that another one fits, also when it is read
+        from the database or the API server; 0: it never was."""
+        if record.moved_ns:
+            self._moves.note(record.key, owner_of(record), record.moved_ns)
+        else:
+            self._moves.forget(record.key)
 
     def _is_moving(self, key: WorkloadKey) -> bool:
         """True for a moved workload that has not got its quota back."""
         record = self._find_record(key)
         if record is None or record.workload.is_true(FINISHED):
             return False
-        return record.workload.admission is None or record.workload.is_true(EVICTED)
+        return record.workload.active and record.workload.is_moving
 
     def expire_avoidance(self, now_ns: int) -> bool:
         """End expired avoidance of nodes, and cool-downs of moves. True if any ended."""
@@ -279,8 +282,8 @@ class NodesRoom(StockRoom):
             return None
         memory = sum(share.memory_bytes for share in assignment.gpus)
         admitted = record.workload.condition(ADMITTED)
-        ran_ns = self._now_ns - admitted.changed_ns if admitted is not None else 0
-        return Movable(owner, pod, cost_mib(memory, ran_ns), _owner_of(record))
+        ran_ns = self.now_ns - admitted.changed_ns if admitted is not None else 0
+        return Movable(owner, pod, cost_mib(memory, ran_ns), owner_of(record))
 
     def may_move(self, key: WorkloadKey) -> bool:
         """True if its owner, or else its ClusterQueue, permits to restart it elsewhere now. Work
@@ -289,10 +292,18 @@ class NodesRoom(StockRoom):
         record = self._find_record(key)
         if record is None or record.workload.admission is None or record.node or self.pauses(key):
             return False
-        permission = record.consolidation or self._catalogue.consolidation(
-            record.workload.admission.cluster_queue
+        return self.permits_move(record, record.consolidation)
+
+    def permits_move(self, record: WorkloadRecord, own: Consolidation | None) -> bool:
+        """True if a workload with quota may be moved by its own permission, or else by that of its
+        ClusterQueue, and rests from no earlier move."""
+        if record.workload.admission is None:
+            return False
+        queue = record.workload.admission.cluster_queue
+        permission = own or self._catalogue.consolidation(queue)
+        return permission is Consolidation.RESTART and self._moves.permit(
+            record.key, owner_of(record)
         )
-        return permission is Consolidation.RESTART and self._moves.permit(key, _owner_of(record))
 
     def resting(self, priority: int) -> Collection[WorkloadKey]:
         return [key for key, mine in self._resting.items() if mine < priority]
@@ -361,11 +372,6 @@ class NodesRoom(StockRoom):
         for one in list(self._nodes.of_workload(key).values()):
             if rests(one):
                 self._nodes.tell(one, Desired.STOP, reason, now_ns)
-
-
-def _owner_of(record: WorkloadRecord) -> str:
-    """The owner of a workload, for the limit of one move at a time."""
-    return record.user or f"namespace {record.workload.namespace}"
 
 
 class Cordon(NamedTuple):

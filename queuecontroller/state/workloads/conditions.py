@@ -121,6 +121,15 @@ def finished(workload: Workload, reason: str, message: str, now_ns: int) -> Work
     return with_condition(workload, FINISHED, True, reason, message, now_ns)
 
 
+def moved_ns(workload: Workload) -> int:
+    """Time of its last move for another workload, as far as its conditions tell it; 0: none. Once
+    it has quota again, they tell only that it was preempted: that counts as a move, too."""
+    preempted = workload.condition(PREEMPTED)
+    if preempted is None or (preempted.status and not workload.is_moving):
+        return 0
+    return preempted.changed_ns
+
+
 def phase(workload: Workload, paused: bool = False) -> str:
     """The workload's phase in one word."""
     if workload.is_true(FINISHED):

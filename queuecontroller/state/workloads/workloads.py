@@ -109,15 +109,18 @@ class Workloads:
         grace_s: float,
         preempted_rests_ns: int = 0,
         follow: Callable[[int], None] | None = None,
+        note_move: Callable[[WorkloadRecord], None] = lambda _: None,
     ) -> None:
         """Without a room, quota alone decides, and Kubernetes places pods. `follow` takes in the
-        nodes' current state; it is called before each cycle."""
+        nodes' current state; it is called before each cycle. `note_move` is called with each
+        workload that is restored or moved, see `NodesRoom.note_move`."""
         self._journal = journal
         self._catalogue = catalogue
         self.engine = engine
         self._nodes = nodes
         self._room = room
         self._follow = follow
+        self._note_move = note_move
         self._pods_ready = pods_ready
         self.grace_s = grace_s
         self._preempted_rests_ns = preempted_rests_ns
@@ -158,8 +161,7 @@ class Workloads:
         self.records[record.key] = record
         self._track(record)
         self.engine.submit(record.workload, now_ns)
-        if record.moved_ns and self._room is not None:
-            self._room.note_move(record)
+        self._note_move(record)
         workload = record.workload
         over = (ADMITTED, EVICTED, FINISHED)
         if workload.admission is not None and not any(workload.is_true(kind) for kind in over):
@@ -440,8 +442,7 @@ class Workloads:
         rest = None
         if decision.reason is PreemptionReason.CONSOLIDATION:  # It has room elsewhere, at once.
             record = self._save(record, now_ns, moved_ns=now_ns)
-            if self._room is not None:
-                self._room.note_move(record)
+            self._note_move(record)
         elif self._preempted_rests_ns:
             again_ns = now_ns + self._preempted_rests_ns
             rest = replace(record.workload.requeue_state, requeue_at_ns=again_ns)

@@ -51,6 +51,7 @@ from queuecontroller.scheduler.placement.topology.ground import (
     place_of,
 )
 from queuecontroller.scheduler.placement.topology.leaves import Leaves, leaves_of
+from queuecontroller.scheduler.placement.topology.moves import Moving, Used, moves_for
 from queuecontroller.scheduler.placement.topology.spread import Services, assignments, leave_out
 from queuecontroller.scheduler.placement.topology.wishes import (
     GivenPods,
@@ -61,7 +62,13 @@ from queuecontroller.scheduler.placement.topology.wishes import (
     whole_values,
 )
 from queuecontroller.scheduler.preemption.candidates import Candidates, Turn
-from queuecontroller.scheduler.preemption.room import FillBack, Opening, SearchBudget, Verdict
+from queuecontroller.scheduler.preemption.room import (
+    FillBack,
+    Opening,
+    RoomMove,
+    SearchBudget,
+    Verdict,
+)
 
 _NO_TOPOLOGY = (HOSTNAME,)
 """Levels of a pod set that is bound to nodes only by its devices."""
@@ -98,6 +105,8 @@ class TopologyRoom:
         self._topologies = topologies
         self._services = Services(labels_of)
         self._settings = settings if settings is not None else TopologySettings()
+        self.moving: Moving | None = None
+        """Running pods that may be moved to other GPUs; None: none may be."""
 
     @property
     def generation(self) -> int:
@@ -170,9 +179,41 @@ class TopologyRoom:
         info: WorkloadInfo,
         assignment: Assignment,
         may_move: Callable[[WorkloadKey], bool] | None = None,
-    ) -> tuple[()]:
-        """Nothing: pods that request whole devices are not moved."""
-        return ()
+    ) -> tuple[RoomMove, ...]:
+        if self.moving is None:
+            return ()
+        workload, given = info.workload, _given(assignment)
+        nodes = self._nodes_for(workload, given)
+        return moves_for(
+            self.moving, self.devices, self._places_in, workload, given, nodes, may_move
+        )
+
+    def _places_in(
+        self,
+        trial: Trial,
+        workload: Workload,
+        given: list[GivenPods],
+        without: Collection[WorkloadKey],
+        used: Used,
+    ) -> Places | None:
+        found = self._find_in(trial, workload, given, without, used)
+        return found.places if isinstance(found, Found) else None
+
+    def _nodes_for(self, workload: Workload, given: list[GivenPods]) -> set[str]:
+        """Nodes that fit a pod with parts of devices, without their devices and other workloads."""
+        trial = self.devices.trial(workload, ())
+        try:
+            found: set[str] = set()
+            for placing in self._placings(workload, given, trial.wants):
+                name = placing.flavor.topology_name or ""
+                levels = self._topologies().get(name) if name else _NO_TOPOLOGY
+                if levels and any(trial.wants(one.name) for one in placing.pod_sets):
+                    leaves = leaves_of(self.ground, name, levels, placing, (), {})
+                    for nodes in leaves.nodes.values():
+                        found.update(node for node, pods in nodes.items() if pods)
+            return found
+        finally:
+            trial.undo()
 
     def openings(
         self,
@@ -244,8 +285,10 @@ class TopologyRoom:
         workload: Workload,
         given: list[GivenPods],
         without: Collection[WorkloadKey],
+        used: Used | None = None,
     ) -> Found | Unfit:
-        mine: Counter[tuple[Hashable, str]] = Counter()
+        """`used`: what was placed before it takes; its own usage is added."""
+        mine: Used = Counter() if used is None else used
         parts: list[Part] = []
         made: dict[str, TopologyAssignment] = {}
         for placing in self._placings(workload, given, trial.wants):

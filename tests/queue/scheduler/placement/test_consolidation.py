@@ -10,7 +10,13 @@ from dataclasses import dataclass
 
 from queuecontroller.scheduler.placement.capacity import GpuCapacity, NodeCapacity
 from queuecontroller.scheduler.placement.choose import Chosen, NoPlace, PodToPlace, place
-from queuecontroller.scheduler.placement.consolidation import MAX_MOVES, Movable, Plan, consolidate
+from queuecontroller.scheduler.placement.consolidation import (
+    MAX_MOVES,
+    Movable,
+    Plan,
+    consolidate,
+    memory_mib,
+)
 from queuecontroller.scheduler.placement.request import GpuRequest
 from queuecontroller.scheduler.placement.stock import Share, Stock
 from queuecontroller.server.page.questions import explained
@@ -93,6 +99,17 @@ def test_nothing_moves_that_may_not_and_nothing_for_more_than_the_bound() -> Non
     assert [one.owner for one in plan.moves] == ["w0"]
     assert room.plan(request(80, 1_000_000, exclusive=True), max_cost=30) is None
     assert room.plan(request(80, 1_000_000, exclusive=True), max_cost=31) is not None
+
+
+def test_the_bound_for_a_part_of_the_memory_is_that_part_of_the_largest_gpu() -> None:
+    stock = room_of(1, 2, []).stock
+    quarter, whole, given = (
+        GpuRequest(1, memory_ppm=250_000),
+        GpuRequest(2),
+        request(10, 100_000),
+    )
+    wanted = [(quarter, 1), (whole, 3), (given, 2)]
+    assert memory_mib(stock, wanted) == (20 + 3 * 2 * 80 + 2 * 10) << 10
 
 
 def test_a_full_cluster_has_no_plan() -> None:
