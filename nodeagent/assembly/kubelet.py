@@ -371,6 +371,7 @@ def make_kubelet(
         cluster.on_pod.append(resizer.changed)
         words = ForeignWords(cluster.record_pod_event, lambda: running[0].resource_count)
         cluster.on_pod.append(words.changed)
+        cluster.on_node.append(functools.partial(follow_cordon, cluster, gpus))
         on_config.append(functools.partial(running.__setitem__, 0))
     plugins = root / "device-plugins"
     servers = PluginServers(
@@ -410,6 +411,12 @@ def make_kubelet(
         tuple(on_config),
         dra,
     )
+
+
+def follow_cordon(cluster: Cluster, gpus: Gpus) -> None:
+    """Take over the GPUs that the Node's annotation cordons, also while the API server is away."""
+    if cluster.facts is not None:
+        gpus.cordon(cluster.facts.cordoned)
 
 
 def kept(dra: DraSide | None) -> Kept:
