@@ -6,6 +6,8 @@ from __future__ import annotations
 from typing import Final
 
 PREFIX: Final = "resize.sluice.dev/"
+REQUEST_PREFIX: Final = "request.sluice.dev/"
+"""Annotation of a new pod: the guaranteed part of a container's memory, in the same words."""
 LONGEST: Final = 256
 """Characters of one annotation."""
 MEMORY, PERCENT, CORES = "gpumem", "gpumem-percentage", "gpucores"

@@ -65,6 +65,7 @@ from nodeagent.shell.pods.deviceplugin.manager import (
 )
 from nodeagent.shell.pods.deviceplugin.on_demand import OnDemand
 from nodeagent.shell.pods.deviceplugin.served_resource import ServedResource
+from nodeagent.shell.pods.foreign_words import ForeignWords
 from nodeagent.shell.pods.limits import NodeDefaults, PlacedLimits, PodLimits, QueueLimits
 from nodeagent.shell.pods.node_sums import NodeSums
 from nodeagent.shell.pods.pod_grants import PodGrants
@@ -368,6 +369,9 @@ def make_kubelet(
 
         resizer = Resizer(keeper, cluster.pods_here, is_queued, rules, cluster.record_pod_event)
         cluster.on_pod.append(resizer.changed)
+        words = ForeignWords(cluster.record_pod_event, lambda: running[0].resource_count)
+        cluster.on_pod.append(words.changed)
+        cluster.on_node.append(functools.partial(follow_cordon, cluster, gpus))
         on_config.append(functools.partial(running.__setitem__, 0))
     plugins = root / "device-plugins"
     servers = PluginServers(
@@ -407,6 +411,12 @@ def make_kubelet(
         tuple(on_config),
         dra,
     )
+
+
+def follow_cordon(cluster: Cluster, gpus: Gpus) -> None:
+    """Take over the GPUs that the Node's annotation cordons, also while the API server is away."""
+    if cluster.facts is not None:
+        gpus.cordon(cluster.facts.cordoned)
 
 
 def kept(dra: DraSide | None) -> Kept:

@@ -176,6 +176,10 @@ class SharesSettings:
     """Replace requests for nvidia.com/gpu, gpumem and gpucores with ResourceClaims of class
     gpu.sluice.dev, for agents with door = "dra" (Kubernetes 1.36). Templates are created in the
     pods' namespaces."""
+    visible_devices: str = _choice("allow", "allow", "void", "refuse")
+    """NVIDIA_VISIBLE_DEVICES in containers that request no GPU, also of pods with the label
+    hami.io/webhook: ignore. void: it becomes void, whatever the image and the pod set. refuse: as
+    void, and a pod that sets it to show GPUs is refused."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from queuecontroller.gpushares.admission import Rules
+from queuecontroller.gpushares.admission import Rules, VisibleDevices
 from queuecontroller.gpushares.vendors.config import DeviceConfig, read_device_config
 from queuecontroller.server.config import ConfigError, ExtenderSettings, SharesSettings
 from sluicecommon import yaml_text
@@ -44,6 +44,7 @@ def rules_of(given: SharesSettings, extender: ExtenderSettings = UNSAID) -> Rule
         frozenset({*given.served_schedulers, given.scheduler} - {""}),
         frozenset(given.writers),
         given.as_claims,
+        VisibleDevices(given.visible_devices),
     )
 
 

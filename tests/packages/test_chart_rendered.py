@@ -376,6 +376,29 @@ def test_pods_that_name_resources_get_claims_where_nodes_give_gpus_by_claims() -
 
 
 @needs_helm
+def test_pods_that_show_themselves_gpus_are_refused_in_every_mode_and_changed_in_one() -> None:
+    def policy(*values: str) -> tuple[str, bool]:
+        objects = rendered(*SECRETS, *values)
+        text = of(objects, "ConfigMap", "queue")["data"]["queue.toml"]
+        given = queue_config.parse(tomllib.loads(text)).shares.visible_devices
+        names = [
+            one["metadata"]["name"]
+            for one in objects
+            if one["kind"] == "ValidatingAdmissionPolicyBinding"
+        ]
+        return given, "sluice-visible-devices" in names
+
+    refuse = "shares.visibleDevices=refuse"
+    assert policy("queue.mode=kubernetes") == ("allow", False)
+    assert policy("queue.mode=kubernetes", "shares.visibleDevices=void") == ("void", False)
+    assert policy("queue.mode=kubernetes", refuse) == ("refuse", True)
+    for mode in ("standalone", "beside"):
+        assert policy(f"queue.mode={mode}", refuse) == ("allow", True)
+        with pytest.raises(AssertionError, match=r"void is for queue\.mode=kubernetes"):
+            policy(f"queue.mode={mode}", "shares.visibleDevices=void")
+
+
+@needs_helm
 def test_no_sums_over_cards_where_the_extender_places_every_pod() -> None:
     """The kubelet fails a pod for good (OutOfnvidia.com/gpucores) whose requests exceed them."""
 

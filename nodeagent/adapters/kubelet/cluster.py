@@ -28,6 +28,7 @@ from nodeagent.ports.kubelet import (
 from nodeagent.ports.views import Finding
 from nodeagent.units import PodUid
 from sluicecommon.background import BackgroundTasks
+from sluicecommon.hami.names import CORDON
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.credentials import Access, Credentials
 from sluicecommon.kubernetes.decoding import BadAnswer, Decoder
@@ -64,6 +65,10 @@ _KNOWN: Final = {
 }
 
 
+LONGEST_CORDON: Final = 64 << 10
+"""Characters of the annotation that are read."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
     uid: str
@@ -71,6 +76,8 @@ class NodeFacts:
     counted: tuple[str, ...]
     allocatable: Mapping[str, str] = field(default_factory=dict, compare=False)
     """Amounts that the scheduler may allocate, from the last status that was written."""
+    cordoned: frozenset[str] = frozenset()
+    """GPUs that get no new pods, by HAMi's annotation."""
 
 
 async def uncount(
@@ -313,12 +320,15 @@ class Cluster:
     def _read_node(self, document: Mapping[str, Any]) -> NodeFacts:
         head = document["metadata"]
         status = document.get("status") or {}
-        named = (head.get("annotations") or {}).get(self._annotation, "")
+        annotations = head.get("annotations") or {}
+        named = annotations.get(self._annotation, "")
+        cordoned = str(annotations.get(CORDON, ""))[:LONGEST_CORDON].split(",")
         return NodeFacts(
             head["uid"],
             {str(key): str(value) for key, value in (status.get("capacity") or {}).items()},
             tuple(filter(None, named.split(","))),
             {str(key): str(value) for key, value in (status.get("allocatable") or {}).items()},
+            frozenset(one.strip() for one in cordoned if one.strip()),
         )
 
     def _node_changed(self, change: Change[NodeFacts]) -> None:

@@ -62,6 +62,8 @@ class DeviceFacts:
     health: Health = Health.HEALTHY
     withheld: bool = False
     """True while the GPU is being repartitioned, so nothing of it may be allocated."""
+    cordoned: bool = False
+    """True if it gets no new pods, by the Node's annotation."""
     others: Load = field(default_factory=Load)
     """Load from grants that do not belong to claims."""
     mig_profile: str = ""
@@ -202,6 +204,8 @@ def _taints(facts: DeviceFacts, rules: DeviceRules) -> list[Document]:
         return [{"key": TAINT, "value": facts.health.value, "effect": "NoSchedule"}]
     if facts.withheld:
         return [{"key": TAINT, "value": "withheld", "effect": "NoSchedule"}]
+    if facts.cordoned:
+        return [{"key": TAINT, "value": "cordoned", "effect": "NoSchedule"}]
     return []
 
 

@@ -26,7 +26,7 @@ class PodFacts:
     namespace: str
     name: str
     containers: tuple[tuple[str, Pairs], ...]
-    """Resources by container, init containers included."""
+    """Resources by container, init containers first."""
     labels: Pairs = ()
     annotations: Pairs = ()
     owner: OwnerRef | None = None
@@ -35,6 +35,8 @@ class PodFacts:
     """True if it will never run again."""
     is_admitted: bool = False
     """True once the kubelet has reported it: it has its devices, or was rejected."""
+    init_containers: int = 0
+    """How many of `containers` are init containers."""
 
     def requests(self, container: str) -> ContainerRequests | None:
         """Requests of one container; None if the pod has no such container."""
@@ -65,6 +67,7 @@ def read_pod(document: Mapping[str, Any]) -> PodFacts:
         str(spec.get("subdomain") or ""),
         (document.get("status") or {}).get("phase") in OVER,
         bool((document.get("status") or {}).get("startTime")),
+        len(spec.get("initContainers") or ()),
     )
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from nodeagent.core.grants.quantities import format_bytes, format_share, memory_on
 from nodeagent.core.kubelet.pod_limits import parse_quantity
@@ -21,10 +20,7 @@ from nodeagent.ports.kubelet import PermanentError
 from nodeagent.ports.ledger import GrantRecord
 from nodeagent.units import MIB, Bytes, Ppm, SharePolicy
 from sluicecommon.hami.names import ResourceNames
-from sluicecommon.resizing import CORES, MEMORY, PERCENT, PREFIX, words
-
-REQUEST: Final = "request.sluice.dev/"
-"""Annotation of a new pod: the guaranteed part of its memory, in the same words."""
+from sluicecommon.resizing import CORES, MEMORY, PERCENT, PREFIX, REQUEST_PREFIX, words
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +45,13 @@ def guaranteed(
 ) -> MemoryAsk | None:
     """The guaranteed part of a container's memory; None if all is guaranteed. Raises
     PermanentError."""
-    text = annotations.get(f"{REQUEST}{container}")
+    text = annotations.get(f"{REQUEST_PREFIX}{container}")
     if text is None:
         return None
-    request = parse_resize(container, text, names, REQUEST)
+    request = parse_resize(container, text, names, REQUEST_PREFIX)
     if request.memory is None or request.share_ppm is not None:
         raise PermanentError(
-            f"annotation {REQUEST}{container}: {MEMORY} or {PERCENT}, and nothing else"
+            f"annotation {REQUEST_PREFIX}{container}: {MEMORY} or {PERCENT}, and nothing else"
         )
     return request.memory
 

@@ -87,6 +87,8 @@ class Gpus:
         self._withheld: set[GpuUuid] = set()
         """Cards whose geometry is being changed, and instances to be destroyed: nothing is placed
         on them."""
+        self._cordoned: frozenset[str] = frozenset()
+        """Cards and instances that get no new pods, by the Node's annotation."""
         self.on_demand: frozenset[GpuUuid] = frozenset()
         """Instances that were created on request: only requests that name them are placed on
         them."""
@@ -200,6 +202,18 @@ class Gpus:
         """A card, or an instance of one."""
         return not self._withheld.isdisjoint({uuid, self._card_of.get(uuid, uuid)})
 
+    def cordon(self, uuids: frozenset[str]) -> None:
+        """Cards and instances that get no new pods; what runs on them stays."""
+        if uuids == self._cordoned:
+            return
+        self._cordoned = uuids
+        for call in self.on_read:
+            call()
+
+    def is_cordoned(self, uuid: GpuUuid) -> bool:
+        """A card, or an instance of one."""
+        return not self._cordoned.isdisjoint({uuid, self._card_of.get(uuid, uuid)})
+
     def _news(self, kind: EventKind, level: str, text: str) -> None:
         if not self.on_news:
             log.warning("%s", text)
@@ -237,7 +251,7 @@ class Gpus:
                 slots=self._slots,
                 mig_profile=gpu.mig_profile,
                 healthy=self.patient(gpu.uuid).offered and not self.withheld(gpu.uuid),
-                degraded=self.health(gpu.uuid) is Health.DEGRADED,
+                degraded=self.health(gpu.uuid) is Health.DEGRADED or self.is_cordoned(gpu.uuid),
                 on_demand=gpu.uuid in self.on_demand,
             )
             for gpu in self.units()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from nodeagent.core.gpus.health import Health
 from nodeagent.core.gpus.links import linked
@@ -13,6 +14,10 @@ from nodeagent.settings.daemon import QueueSettings
 from nodeagent.shell.gpus.readings import Gpus
 from nodeagent.shell.grants.reading import Grants
 from nodeagent.units import NS_PER_S, WHOLE_PPM, Bytes, GpuUuid, GrantId, SharePolicy
+
+CORDONED: Final = "cordoned"
+"""The queue gives such a GPU no new work, as its own controller calls it in mode kubernetes."""
+WORKS: Final = (Health.HEALTHY.value, Health.SUSPECT.value)
 
 
 def pods_of(records: Iterable[GrantRecord]) -> tuple[PodGpus, ...]:
@@ -90,11 +95,7 @@ class CapacityReader:
                     type=gpu.name,
                     memory_bytes=gpu.memory_bytes,
                     slots=gpu.slots,
-                    health=_for_queue(
-                        Health.RECOVERING
-                        if self._gpus.withheld(gpu.uuid)
-                        else self._gpus.health(gpu.uuid)
-                    ),
+                    health=self._health(gpu.uuid),
                     numa_node=reading.numa_node,
                     pci_bus_id=reading.pci_bus_id,
                     sm_count=reading.sm_count,
@@ -121,6 +122,14 @@ class CapacityReader:
             settings.unschedulable,
             pods_of(records),
         )
+
+    def _health(self, uuid: GpuUuid) -> str:
+        """Health as the queue knows it; a cordoned GPU that works has a state of its own there."""
+        health = self._gpus.health(uuid)
+        if self._gpus.withheld(uuid):
+            health = Health.RECOVERING
+        told = _for_queue(health)
+        return CORDONED if told in WORKS and self._gpus.is_cordoned(uuid) else told
 
     def _foreign_bytes(self) -> dict[GpuUuid, int]:
         """Memory of processes that are in no grant at all, by NVML."""

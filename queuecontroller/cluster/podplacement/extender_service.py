@@ -369,6 +369,8 @@ class ExtenderService:
             uid, own = str(pod["metadata"].get("uid")), self._preemption
             if own is not None and own.is_displacing_for(uid):
                 return wire.write_preemption({})  # Its victims are being evicted already.
+            if own is not None and own.is_delayed(pod, proposed):
+                return wire.write_preemption({})
             found = self.extender.preempt(pod, proposed, self._budgets.all())
             if own is not None and found:
                 own.by_scheduler(uid)

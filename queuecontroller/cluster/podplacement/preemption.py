@@ -71,6 +71,8 @@ class _Refused:
     """All nodes that kube-scheduler found feasible."""
     due_s: float
     last_s: float
+    delayed: bool = False
+    """True if it waited for KAI's preemption delay: kube-scheduler tries the pod again then."""
 
 
 @dataclass(slots=True)
@@ -140,9 +142,9 @@ class PodPreemption:
 
     # -- requests ---------------------------------------------------------------------------------
 
-    def refused(self, pod: Document, nodes: Collection[str]) -> None:
+    def refused(self, pod: Document, nodes: Collection[str], by_scheduler: bool = False) -> None:
         """Record a pod that lacks only GPU shares on all feasible nodes, or on one of them
-        first."""
+        first; or one for which kube-scheduler proposes victims of its own on these nodes."""
         uid, now_s = str(pod["metadata"].get("uid") or ""), monotonic()
         plan = self._plans.get(uid)
         if not uid or not nodes or (plan is not None and not plan.taken_over):
@@ -150,20 +152,38 @@ class PodPreemption:
         if now_s < self._rests.get(uid, 0.0):
             return
         known = self._refused.get(uid)
+        ask = self._extender.read(pod) if known is None or known.delayed else known.ask
+        due_s = now_s + max(SETTLES_S, self._delay_s(ask))
         if known is not None:
             known.nodes.update(dict.fromkeys(nodes))
             known.last_s = now_s
+            if known.delayed:
+                known.ask, known.due_s = ask, due_s
             return
-        ask = self._extender.read(pod)
         if not ask.may_displace or self._extender.is_queued(pod):
             return
         least = self._ledger.least_priority
-        if least is None or least >= ask.priority:
+        if not by_scheduler and (least is None or least >= ask.priority):
             return
         while len(self._refused) >= MAX_WAITING:
             del self._refused[next(iter(self._refused))]
-        self._refused[uid] = _Refused(ask, dict.fromkeys(nodes), now_s + SETTLES_S, now_s)
+        delayed = due_s > now_s + SETTLES_S
+        self._refused[uid] = _Refused(ask, dict.fromkeys(nodes), due_s, now_s, delayed)
         self._news.set()
+
+    def is_delayed(self, pod: Document, nodes: Collection[str]) -> bool:
+        """True while no pod may be preempted for this one, by its annotation. It is tried again
+        after that."""
+        if self._delay_s(self._extender.read(pod)) <= 0:
+            return False
+        self.refused(pod, nodes, by_scheduler=True)
+        return True
+
+    def _delay_s(self, ask: PodAsk) -> float:
+        """Seconds for which no pod may be preempted for this one."""
+        if not ask.displaces_after_s:
+            return 0.0
+        return ask.displaces_after_s - self._now_ns() / SECOND_NS
 
     def is_displacing_for(self, uid: str) -> bool:
         return uid in self._plans
@@ -242,7 +262,7 @@ class PodPreemption:
         self._going = {uid: None for uid in self._going if there(uid) is not None}
         self._rests = {uid: until for uid, until in self._rests.items() if until > now_s}
         for uid, one in list(self._refused.items()):
-            if now_s > one.last_s + STALE_S:
+            if now_s > max(one.last_s, one.due_s) + STALE_S:
                 del self._refused[uid]
 
     # -- choosing victims -------------------------------------------------------------------------
@@ -257,10 +277,13 @@ class PodPreemption:
             uid = min(due, key=lambda one: -self._refused[one].ask.priority)
             one = self._refused.pop(uid)
             plan = await self._decide(uid, one)
-            if plan is None:
-                self._rest(uid, RESTS_S)
-            else:
+            if plan is not None:
                 await self._advance(uid, plan)
+            elif one.delayed:  # kube-scheduler may find victims now.
+                if (document := self._waits(uid)) is not None:
+                    self._requeue(document)
+            else:
+                self._rest(uid, RESTS_S)
 
     async def _decide(self, uid: str, one: _Refused) -> _Plan | None:
         document = self._waits(uid)

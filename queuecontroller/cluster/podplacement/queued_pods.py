@@ -101,6 +101,7 @@ class QueuedAsks:
         head["namespace"] = document["metadata"].get("namespace")
         if isinstance(given.get("annotations"), Mapping):  # A pod exists already.
             head["annotations"] = {k: v for k, v in annotations_of(template).items() if k != TICKET}
+        head["labels"] = {**(given.get("labels") or {}), POD_SET: "main"}
         pod = {"metadata": head, "spec": template.get("spec") or {}}
         try:
             verdict = admit(rules, pod, "", "")

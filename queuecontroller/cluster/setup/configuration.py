@@ -23,7 +23,6 @@ from queuecontroller.kueueapi.manifests.configuration import (
     ADMISSION_FAIR_SHARING_GATE,
     read_configuration,
 )
-from queuecontroller.kueueapi.manifests.durations import parse_duration_ns
 from queuecontroller.kueueapi.manifests.kueue import read_selector
 from queuecontroller.kueueapi.manifests.rules import label_problems
 from queuecontroller.scheduler.lifecycle import PodsReadySettings
@@ -34,6 +33,7 @@ from queuecontroller.scheduler.model.settings import (
     TopologySettings,
 )
 from queuecontroller.state.book import BookSettings
+from sluicecommon.kubernetes.durations import parse_duration_ns
 from sluicecommon.reader import ManifestError, Reader, read, shown
 
 GROUP: Final = "config.kueue.x-k8s.io"

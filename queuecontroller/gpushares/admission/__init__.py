@@ -9,6 +9,7 @@ from queuecontroller.gpushares.admission.pod_review import Answer, Question, ans
 from queuecontroller.gpushares.admission.pod_verdict import Rules, Verdict, admit, refused_change
 from queuecontroller.gpushares.admission.quota import PodUse, Quotas
 from queuecontroller.gpushares.admission.usage import amounts, counted, is_over, use_of
+from queuecontroller.gpushares.admission.visible_devices import VisibleDevices
 
 __all__ = [
     "Answer",
@@ -17,6 +18,7 @@ __all__ = [
     "Quotas",
     "Rules",
     "Verdict",
+    "VisibleDevices",
     "admit",
     "amounts",
     "answer",

@@ -8,82 +8,92 @@ requests none: `gpucores: 0`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 from typing import Any, Final
 
-from queuecontroller.gpushares.admission.names import (
-    FRACTION,
-    FRACTION_CONTAINER,
-    FRACTION_DEVICES,
-    FRACTION_MEMORY,
-    VOLCANO_ANNOTATIONS,
-    VOLCANO_RESOURCES,
-)
+from queuecontroller.gpushares.admission.names import VOLCANO_ANNOTATIONS, VOLCANO_RESOURCES
 from queuecontroller.gpushares.vendors.asks import AskError, table
 from queuecontroller.gpushares.vendors.config import Nvidia
+from sluicecommon.kai.fractions import (
+    FRACTION_MEMORY,
+    FractionError,
+    check_sharing_mode,
+    read_fraction,
+)
+from sluicecommon.kai.waiting import WaitingError, preemption_delay
+from sluicecommon.kubernetes.names import QUEUE_LABEL
 from sluicecommon.reader import shown
 
-MAX_DEVICES: Final = 64
 Container = dict[str, Any]
+WHOLE: Final = 100
+POD_SET: Final = "kueue.x-k8s.io/podset"
+"""Label of the pods of a queue's Workload."""
 
 
-def fractions(annotations: Mapping[str, str], containers: list[Container], names: Nvidia) -> bool:
-    """Translate KAI's and Run:ai's annotations into limits of the container they name, in place.
-    True if there were any. Raises AskError."""
-    part, memory = annotations.get(FRACTION), annotations.get(FRACTION_MEMORY)
-    if part is None and memory is None:
-        for key in (FRACTION_DEVICES, FRACTION_CONTAINER):
-            if key in annotations:
-                raise AskError(f"{key}: means nothing without {FRACTION} or {FRACTION_MEMORY}")
+def fractions(
+    annotations: dict[str, str],
+    containers: list[Container],
+    names: Nvidia,
+    init_containers: list[Container] | None = None,
+    claims: bool = False,
+) -> bool:
+    """Translate KAI's and Run:ai's annotations into limits of the container they name, in place,
+    and into the annotation for its guaranteed part. `claims`: the limits become claims. True if
+    there were any. Raises AskError."""
+    every = [*containers, *(init_containers or ())]
+    try:
+        check_sharing_mode(annotations)
+        found = read_fraction(annotations, [str(one.get("name")) for one in every])
+    except FractionError as error:
+        raise AskError(str(error)) from None
+    if found is None:
         return False
-    if part is not None and memory is not None:
-        raise AskError(f"{FRACTION}: is given together with {FRACTION_MEMORY}: leave one out")
-    container = _meant(annotations, containers)
-    devices = _whole(FRACTION_DEVICES, annotations.get(FRACTION_DEVICES, "1"), MAX_DEVICES)
+    if claims and found.percent not in (None, WHOLE):
+        raise AskError(
+            f"{found.key}: a claim has no part of a card that is not chosen yet: write"
+            f" {FRACTION_MEMORY}"
+        )
+    if claims and found.guaranteed is not None:
+        raise AskError(f"{found.key}: a claim guarantees all of its memory: write one amount")
+    container = next(one for one in every if str(one.get("name")) == found.container)
     for resource in names.resources:
         if resource in limits_of(container):
-            key = FRACTION if part is not None else FRACTION_MEMORY
             raise AskError(
-                f"{key}: container {container.get('name')} requests {resource} as well: leave one"
-                " out"
+                f"{found.key}: container {container.get('name')} requests {resource} as well: leave"
+                " one out"
             )
-    limits = {names.count: devices, names.cores: 0}
-    if part is not None:
-        limits[names.memory_percent] = _percent(part)
+    limits = {names.count: found.gpus, names.cores: 0}
+    if found.percent is not None:
+        limits[names.memory_percent] = found.percent
     else:
-        mib = _whole(FRACTION_MEMORY, memory or "", 1 << 30)
-        limits[names.memory] = -(-mib // names.memory_factor)
+        limits[names.memory] = -(-(found.mib or 0) // names.memory_factor)
     set_limits(container, limits)
+    own = found.request_annotation(names.memory_factor)
+    if own is not None and annotations.setdefault(*own) != own[1]:
+        raise AskError(
+            f"{own[0]}: {shown(annotations[own[0]])} is another amount than {found.key} has: leave"
+            " one out"
+        )
     return True
 
 
-def _meant(annotations: Mapping[str, str], containers: list[Container]) -> Container:
-    wanted = annotations.get(FRACTION_CONTAINER)
-    if wanted is None:
-        return containers[0]
-    for one in containers:
-        if one.get("name") == wanted:
-            return one
-    known = ", ".join(str(one.get("name")) for one in containers)
-    raise AskError(f"{FRACTION_CONTAINER}: must be one of {known}, got {shown(wanted)}")
-
-
-def _percent(text: str) -> int:
-    """The nearest whole percentage, so that three thirds make one card."""
+def check_waiting(
+    annotations: Mapping[str, str], labels: Mapping[str, Any], claims: bool = False
+) -> None:
+    """Check KAI's preemption delay. The extender keeps it; the queue does not, nor does
+    kube-scheduler for claims. Raises AskError."""
     try:
-        part = Decimal(text.strip()) if len(text) <= 32 else Decimal("NaN")
-    except InvalidOperation:
-        part = Decimal("NaN")
-    if not part.is_finite() or not 0 < part <= 1:
-        raise AskError(f"{FRACTION}: expected a number above 0 and at most 1, got {shown(text)}")
-    return max(1, int((part * 100).to_integral_value(ROUND_HALF_UP)))
-
-
-def _whole(key: str, text: str, most: int) -> int:
-    plain = text.strip()
-    if plain.isascii() and plain.isdigit() and len(plain) <= 12 and 1 <= int(plain) <= most:
-        return int(plain)
-    raise AskError(f"{key}: expected a whole number from 1 to {most}, got {shown(text)}")
+        found = preemption_delay(annotations, labels)
+    except WaitingError as error:
+        raise AskError(str(error)) from None
+    if found is not None and claims:
+        raise AskError(
+            f"{found.key}: kube-scheduler preempts for claims without a delay: leave it out"
+        )
+    if found is not None and {QUEUE_LABEL, POD_SET} & labels.keys():
+        raise AskError(
+            f"{found.key}: a pod of a queue ({QUEUE_LABEL}) preempts by the rules of its"
+            " ClusterQueue (spec.preemption): leave one of the two out"
+        )
 
 
 def volcano(annotations: dict[str, str], containers: list[Container], names: Nvidia) -> bool:

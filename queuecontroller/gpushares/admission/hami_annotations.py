@@ -28,6 +28,8 @@ from sluicecommon.hami.names import (
 )
 
 ON_NODES: Final = frozenset({REGISTER, SCORE, HANDSHAKE})
+WORKS: Final = TAKES_WORK | {"cordoned"}
+"""Health of cards that work: HAMi's register has cordoned ones as healthy, too."""
 OURS: Final = " sluice"
 """Suffix of our handshakes. When a node's agent is away, nodes with another plugin's handshake are
 left unchanged."""
@@ -55,7 +57,7 @@ def register(gpus: Iterable[GpuCapacity]) -> str:
                 one.type if one.type.startswith(NVIDIA) else f"{NVIDIA}-{one.type}",
                 one.numa_node or 0,
                 MIG if one.mig_enabled else HAMI_CORE,
-                one.health in TAKES_WORK,
+                one.health in WORKS,
             )
             for one in cards
         ],

@@ -28,6 +28,8 @@ from sluicecommon.hami.names import (
     USE_UUID,
     VGPU_MODE,
 )
+from sluicecommon.kai.fractions import FRACTIONS, PER_CONTAINER, SHARING_MODE
+from sluicecommon.kai.waiting import PREEMPTION_DELAY
 
 PLACEMENT: Final = "sluice.dev/placement"
 """Annotation of a pod: its node and GPUs, written when it is bound or released."""
@@ -35,13 +37,6 @@ ADMITTED_AS: Final = "sluice.dev/admitted-as"
 """Annotation of a pod: UID of the admission request that reserved its quota."""
 SHARE_LABEL: Final = "sluice.dev/share"
 """Label of ResourceClaimTemplates made for pods that request HAMi's resources."""
-
-# Annotations of KAI and Run:ai on pods.
-FRACTION: Final = "gpu-fraction"
-FRACTION_MEMORY: Final = "gpu-memory"
-FRACTION_DEVICES: Final = "gpu-fraction-num-devices"
-FRACTION_CONTAINER: Final = "gpu-fraction-container-name"
-FRACTIONS: Final = (FRACTION, FRACTION_MEMORY, FRACTION_DEVICES, FRACTION_CONTAINER)
 
 # Names of Volcano.
 VOLCANO_RESOURCES: Final[Mapping[str, str]] = {
@@ -116,7 +111,9 @@ class Names:
 def names_of(devices: DeviceConfig) -> Names:
     vendors = devices.vendors
     of_vendors = {key for one in vendors for key in one.selecting}
-    asked = {*_OURS_TO_CHOOSE, *FRACTIONS, *VOLCANO_ANNOTATIONS, *_KNOWN_ELSEWHERE, *of_vendors}
+    of_kai = {*FRACTIONS, SHARING_MODE, PREEMPTION_DELAY}
+    known = {*_OURS_TO_CHOOSE, *VOLCANO_ANNOTATIONS, *_KNOWN_ELSEWHERE}
+    asked = known | of_kai | of_vendors
     vendor_of: dict[str, tuple[Vendor, ...]] = {}
     for one in vendors:
         for resource in one.resources:
@@ -151,6 +148,8 @@ def unknown(given: Iterable[str], names: Names, most: int) -> list[tuple[str, st
         domain = key.rpartition("/")[0]
         known = names.asked.get(domain)
         if known is None or key in known or key in names.written or len(key) > LONGEST:
+            continue
+        if key.startswith(PER_CONTAINER):  # Known or refused, see `sluicecommon.kai`.
             continue
         looked_up += 1
         near = nearest(key, known)

@@ -10,6 +10,7 @@ from queuecontroller.gpushares.admission.json_patch import patch
 from queuecontroller.gpushares.admission.pod_verdict import (
     Rules,
     admit,
+    hidden_debugging,
     refused_change,
     refused_debugging,
 )
@@ -51,8 +52,10 @@ def _of_change(
         refused += debugging
     wanted = changed(old, asked.document)
     refused += problems(wanted)
+    hidden, seen = hidden_debugging(rules, old, asked.document)
+    refused += seen
     if refused or not wanted or is_over(asked.document):
-        return Answer(refused)
+        return Answer(refused, patch=NO_CHANGE if refused else patch(asked.document, hidden))
     use = use_of(rules.devices, asked.document, asked.namespace)
     uid = str(table(asked.document, "metadata").get("uid"))
     why = quotas.change(uid, use, now_ns, dry=asked.dry)

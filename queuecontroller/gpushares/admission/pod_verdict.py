@@ -11,28 +11,33 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from queuecontroller.gpushares.admission.as_claims import as_claims
-from queuecontroller.gpushares.admission.dialects import fractions, limits_of, set_limits, volcano
+from queuecontroller.gpushares.admission.dialects import (
+    check_waiting,
+    fractions,
+    limits_of,
+    set_limits,
+    volcano,
+)
 from queuecontroller.gpushares.admission.instances import as_instances, wants_instances
 from queuecontroller.gpushares.admission.names import (
     ADMITTED_AS,
-    FRACTION,
-    FRACTION_MEMORY,
-    FRACTIONS,
     MAX_LOOKED_UP,
     Names,
     names_of,
     nearest,
     unknown,
 )
+from queuecontroller.gpushares.admission.visible_devices import VisibleDevices, hide
 from queuecontroller.gpushares.vendors import AskError, Vendor
 from queuecontroller.gpushares.vendors.asks import Container, annotations_of, containers_of, table
 from queuecontroller.gpushares.vendors.config import DeviceConfig, Nvidia
 from queuecontroller.scheduler.placement.request import AnnotationError, annotated
 from sluicecommon.hami.names import IGNORE, OPT_OUT, SCHEDULER
+from sluicecommon.kai.fractions import FRACTIONS, asking, is_assigned
 from sluicecommon.kubernetes.quantity import gpu_mib_problem
 from sluicecommon.reader import Problem
 
@@ -60,6 +65,8 @@ class Rules:
     claims: bool = False
     """True if the cluster allocates its GPUs by claims: requests for parts of them become claims.
     """
+    visible_devices: VisibleDevices = VisibleDevices.ALLOW
+    """Policy for NVIDIA_VISIBLE_DEVICES in containers without a GPU."""
     profiles: frozenset[str] = frozenset()
     """Resource names of the MIG profiles that nodes advertise."""
 
@@ -113,21 +120,26 @@ def admit(rules: Rules, pod: Mapping[str, Any], user: str, ticket: str) -> Verdi
     identifies the pod's quota reservation."""
     given = annotations_of(pod)
     forged = [] if user in rules.writers else sorted(given.keys() & rules.names.written)
+    forged += [] if user in rules.writers else sorted(filter(is_assigned, given))
     if forged:
         return Verdict(pod, tuple(map(_forged, forged)))
     every = _containers(pod)
-    if (_labels(pod)).get(OPT_OUT) == IGNORE:  # Unchanged, but not beyond the namespace's quota.
-        return Verdict(pod, opted_out=bool(every) and _may_ask(rules, given, every))
     if not every:
         return Verdict(pod)  # The API server itself reports the malformed pod.
+    if (_labels(pod)).get(OPT_OUT) == IGNORE:  # Unchanged, but not beyond the namespace's quota.
+        return replace(_hidden(rules, pod, []), opted_out=_may_ask(rules, given, every))
     warnings = _unknown_names(rules, given, every)
     if not _may_ask(rules, given, every):
-        return Verdict(pod, warnings=tuple(warnings))
+        return _hidden(rules, pod, warnings)
     made = copy.deepcopy(dict(pod))
     spec, every = made["spec"], _containers(made)
     try:
         asks, whole = _changed(rules, made, spec, every, warnings)
         problems = tuple(_refusals(rules, spec, every, asks)) if asks or whole else ()
+        seen, told = hide(rules.visible_devices, rules.devices.nvidia, every)
+        problems += tuple(seen)
+        for one in told:
+            _warn(warnings, one)
         claimed = (
             asks
             and rules.claims
@@ -137,13 +149,41 @@ def admit(rules: Rules, pod: Mapping[str, Any], user: str, ticket: str) -> Verdi
     except (AskError, AnnotationError) as error:
         return Verdict(pod, (_of_error(error),), tuple(warnings), True)
     if problems or not asks:
-        return Verdict(made if whole and not problems else pod, problems, tuple(warnings), asks)
+        kept = whole or rules.visible_devices is not VisibleDevices.ALLOW
+        return Verdict(made if kept and not problems else pod, problems, tuple(warnings), asks)
     if not claimed:  # Any scheduler can place claims.
         _schedule(rules, spec, given, warnings)
     head = dict(made.get("metadata") or {})
     made["metadata"] = head
     head["annotations"] = {**(head.get("annotations") or {}), ADMITTED_AS: ticket}
     return Verdict(made, (), tuple(warnings), True)
+
+
+def _hidden(rules: Rules, pod: Mapping[str, Any], warnings: list[str]) -> Verdict:
+    """The verdict on a pod that is changed by the policy for its environment alone."""
+    if rules.visible_devices is VisibleDevices.ALLOW:
+        return Verdict(pod, warnings=tuple(warnings))
+    made = copy.deepcopy(dict(pod))
+    problems, told = hide(rules.visible_devices, rules.devices.nvidia, _containers(made))
+    for one in told:
+        _warn(warnings, one)
+    return Verdict(pod if problems else made, tuple(problems), tuple(warnings))
+
+
+def hidden_debugging(
+    rules: Rules, before: Mapping[str, Any], after: Mapping[str, Any]
+) -> tuple[Mapping[str, Any], tuple[Problem, ...]]:
+    """The policy for ephemeral containers that are added to a pod: the pod with them, and
+    problems."""
+    old, new = (table(one, "spec").get("ephemeralContainers") for one in (before, after))
+    if rules.visible_devices is VisibleDevices.ALLOW or not isinstance(new, list):
+        return after, ()
+    known = [one.get("name") for one in (old if isinstance(old, list) else ()) if _is_one(one)]
+    made = copy.deepcopy(dict(after))
+    every = [one for one in made["spec"]["ephemeralContainers"] if _is_one(one)]
+    added = [one for one in every if one.get("name") not in known]
+    problems, _ = hide(rules.visible_devices, rules.devices.nvidia, added)
+    return (after if problems else made), tuple(problems)
 
 
 def _containers(pod: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -171,7 +211,7 @@ def _is_formed(container: object) -> bool:
 
 def _may_ask(rules: Rules, given: Mapping[str, str], every: Iterable[Mapping[str, Any]]) -> bool:
     """False for most pods of a cluster, which are left unchanged."""
-    if any(key in given for key in FRACTIONS):
+    if any(key in given for key in FRACTIONS) or asking(given):
         return True
     hides = rules.devices.nvidia.overwrite_env or rules.names.hiding
     known = rules.names.resources
@@ -195,7 +235,7 @@ def _changed(
     names = rules.devices.nvidia
     head = made.setdefault("metadata", {})
     annotations = dict(annotations_of(made))
-    fractions(annotations, spec["containers"], names)
+    fractions(annotations, spec["containers"], names, spec.get("initContainers"), rules.claims)
     volcano(annotations, every, names)
     whole = wants_instances(annotations) and not rules.claims
     whole = whole and as_instances(every, names, rules.profiles, warnings)
@@ -206,6 +246,7 @@ def _changed(
         asks |= _others(rules.names, spec, container, read, annotations)
     if asks:
         annotated(annotations)
+        check_waiting(annotations, _labels(made), rules.claims)
     if annotations != annotations_of(made):
         head["annotations"] = annotations
     return asks, whole
@@ -342,8 +383,7 @@ def _schedule(
     if name in rules.replaced:
         spec["schedulerName"] = rules.scheduler
         return
-    theirs = [key for key in (FRACTION, FRACTION_MEMORY) if key in given]
-    if theirs or name in ("kai-scheduler", "volcano", "runai-scheduler"):
+    if asking(given) or name in ("kai-scheduler", "volcano", "runai-scheduler"):
         _warn(
             warnings,
             f"spec.schedulerName: {name} is kept; add it to shares.replaced_schedulers to have"

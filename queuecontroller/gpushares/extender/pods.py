@@ -10,12 +10,14 @@ from __future__ import annotations
 import json
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any, Final
 
 from queuecontroller.scheduler.model.objects import Admission
 from queuecontroller.scheduler.placement.request import WHOLE_PPM, AskError, GpuRequest, annotated
 from queuecontroller.scheduler.placement.stock import Share
 from sluicecommon.hami.names import NODE_POLICY, ResourceNames
+from sluicecommon.kai.waiting import WaitingError, preemption_delay
 from sluicecommon.kubernetes.quantity import QuantityError, parse_amount
 from sluicecommon.share_policy import ELASTIC, EXCLUSIVE, share_policy
 
@@ -58,6 +60,8 @@ class PodAsk:
     node_policy: str = ""
     """Policy from the annotation; empty: the cluster's default."""
     may_displace: bool = True
+    displaces_after_s: float = 0.0
+    """Unix time before which no pod is preempted for it: KAI's preemption delay."""
     wrong: str = ""
     """Validation error; empty if valid."""
 
@@ -194,6 +198,7 @@ def read_pod(
         may_displace=spec.get("preemptionPolicy") != "Never",
     )
     try:
+        made = replace(made, displaces_after_s=_displaces_after_s(head))
         given = {str(key): str(value) for key, value in annotations.items()}
         chosen = annotated(given)
         chosen.pop("node_policy", None)
@@ -211,6 +216,21 @@ def read_pod(
         return replace(made, containers=tuple(asks), node_policy=policy)
     except AskError as error:
         return replace(made, wrong=str(error))
+
+
+def _displaces_after_s(head: Mapping[str, Any]) -> float:
+    """Raises AskError."""
+    try:
+        delay = preemption_delay(head.get("annotations") or {}, head.get("labels") or {})
+    except WaitingError as error:
+        raise AskError(str(error)) from None
+    if delay is None:
+        return 0.0
+    try:
+        created = datetime.fromisoformat(str(head.get("creationTimestamp") or ""))
+    except ValueError:
+        return 0.0  # The pod does not exist yet.
+    return created.timestamp() + delay.seconds
 
 
 def _request(

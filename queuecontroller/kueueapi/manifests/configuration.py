@@ -7,13 +7,13 @@ from decimal import ROUND_CEILING, Decimal, InvalidOperation
 from typing import Final
 
 from queuecontroller.gpushares.claims.mappings import DeviceClasses, read_mappings
-from queuecontroller.kueueapi.manifests.durations import parse_duration_ns
 from queuecontroller.scheduler.model.settings import WEIGHT_UNIT, AdmissionFairSharing
 from queuecontroller.scheduler.model.transformations import (
     Strategy,
     Transformation,
     Transformations,
 )
+from sluicecommon.kubernetes.durations import parse_duration_ns
 from sluicecommon.kubernetes.quantity import PODS
 from sluicecommon.reader import Reader, read, shown
 

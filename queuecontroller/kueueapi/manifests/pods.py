@@ -18,6 +18,8 @@ from queuecontroller.scheduler.model.selectors import (
     Toleration,
 )
 from queuecontroller.scheduler.model.transformations import Transformations
+from sluicecommon.hami.names import GPU, GPU_MEMORY, GPU_MEMORY_PERCENT
+from sluicecommon.kai.fractions import FractionError, asking, read_fraction
 from sluicecommon.kubernetes.quantity import saturate
 from sluicecommon.reader import Reader
 
@@ -54,6 +56,40 @@ def read_node_affinity(spec: Reader) -> tuple[NodeSelectorTerm, ...] | None:
         NodeSelectorTerm(read_requirements(term, "matchExpressions"))
         for term in terms.children("nodeSelectorTerms")
     )
+
+
+def with_fractions(spec: Reader, annotations: Mapping[str, str]) -> Reader:
+    """The spec with KAI's annotations for parts of GPUs as limits: the webhook of mode kubernetes
+    changes the pods so when they are created, and the quota has to count it before. Wrong ones are
+    left out, because those pods are refused."""
+    if not asking(annotations):
+        return spec
+    given = {kind: spec.raw(kind) for kind in ("containers", "initContainers")}
+    every = [one for each in given.values() if isinstance(each, list) for one in each]
+    names = [str(one.get("name")) for one in every if isinstance(one, Mapping)]
+    try:
+        found = read_fraction(annotations, names)
+    except FractionError:
+        return spec
+    if found is None:
+        return spec
+    limits = {GPU: found.gpus, GPU_MEMORY: found.mib, GPU_MEMORY_PERCENT: found.percent}
+    more = {name: amount for name, amount in limits.items() if amount is not None}
+
+    def changed(one: object) -> object:
+        if not isinstance(one, Mapping) or str(one.get("name")) != found.container:
+            return one
+        resources = one.get("resources") or {}
+        known = resources.get("limits") or {} if isinstance(resources, Mapping) else {}
+        if not isinstance(known, Mapping) or GPU in known:  # The pod has been changed already.
+            return one
+        return {**one, "resources": {**resources, "limits": {**known, **more}}}
+
+    made = {name: spec.raw(name) for name in spec.names()}
+    for kind, each in given.items():
+        if isinstance(each, list):
+            made[kind] = [changed(one) for one in each]
+    return Reader(made, spec.path, spec.problems)
 
 
 AS_GIVEN: Final = Transformations()

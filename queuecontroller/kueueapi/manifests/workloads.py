@@ -21,6 +21,7 @@ from queuecontroller.kueueapi.manifests.pods import (
     pod_requests,
     read_node_affinity,
     read_tolerations,
+    with_fractions,
 )
 from queuecontroller.scheduler.model.objects import (
     Admission,
@@ -52,7 +53,7 @@ More: TypeAlias = Callable[[Reader], Mapping[str, int]]
 """Additional requests of a pod, by its spec."""
 DevicesOf: TypeAlias = Callable[[Reader], tuple[tuple[DeviceChoice, ...], ...]]
 """Requests of a pod for devices, by its spec."""
-GPU_ANNOTATIONS: Final = ("nvidia.com/", "hami.io/", "sluice.dev/")
+GPU_ANNOTATIONS: Final = ("nvidia.com/", "hami.io/", "sluice.dev/", "kai.scheduler/", "gpu-")
 """Prefixes of the annotations that placement reads."""
 
 
@@ -153,8 +154,8 @@ def pod_set_of(
     defaults: PodDefaults = NO_DEFAULTS,
 ) -> PodSet:
     """Pods of one template; `least` are enough to begin with."""
-    spec = template.child("spec")
     annotations = template.child("metadata").labels("annotations")
+    spec = with_fractions(template.child("spec"), annotations)
     return PodSet(
         name=name,
         count=count,

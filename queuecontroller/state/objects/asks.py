@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
+from queuecontroller.gpushares.admission.names import ADMITTED_AS
 from queuecontroller.scheduler.model.objects import PodSet, ResourceFlavor
 from queuecontroller.scheduler.placement.choose import PodToPlace, Topology
 from queuecontroller.scheduler.placement.mig import profile_of, resource_of
@@ -22,6 +23,7 @@ from queuecontroller.scheduler.placement.request import (
 )
 from queuecontroller.state.records import GpuAsk, SharePolicy
 from sluicecommon.hami.names import GPU, GPU_CORES, GPU_MEMORY, GPU_MEMORY_PERCENT
+from sluicecommon.kai.unread import unread_fraction, unread_words
 from sluicecommon.plain import read_plain, write_plain
 from sluicecommon.share_policy import share_policy
 
@@ -53,6 +55,7 @@ def ask_of(pod_set: PodSet) -> GpuAsk | None:
     """GPU request of a pod's containers, in HAMi's and NVIDIA's resource names; None without a GPU.
     Raises AskError."""
     annotated(pod_set.annotations)  # Errors are reported at submission.
+    _refuse_unread(pod_set)
     policy = _policy(pod_set.annotations)
     gpus = sum(one.get(GPU, 0) for one in pod_set.containers)
     mig = _instances(pod_set)
@@ -84,6 +87,17 @@ def ask_of(pod_set: PodSet) -> GpuAsk | None:
         share_ppm=min(100, cores or 100) * 10_000,
         policy=policy or SharePolicy.HARD,
     )
+
+
+def _refuse_unread(pod_set: PodSet) -> None:
+    """Refuse KAI's words, which only the webhook of mode kubernetes honours. Raises AskError."""
+    if ADMITTED_AS in pod_set.annotations:
+        return
+    if why := unread_fraction(pod_set.annotations):
+        raise AskError(why)
+    if any(GPU in one for one in pod_set.containers):
+        for text in unread_words(pod_set.annotations, {}, delays=False):
+            raise AskError(text)
 
 
 def _instances(pod_set: PodSet) -> tuple[str, ...]:

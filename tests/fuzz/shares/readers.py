@@ -174,6 +174,18 @@ FRACTION = {
     "metadata": {"name": "f", "annotations": {"gpu-fraction": "0.5"}},
     "spec": {"containers": [{"name": "c", "resources": {}}]},
 }
+ELASTIC = {
+    **FRACTION,
+    "metadata": {
+        "name": "e",
+        "annotations": {
+            "nvidia.com/container.c.gpu-memory.request": "4Gi",
+            "nvidia.com/container.c.gpu-memory.limit": "8Gi",
+            "kai.scheduler/gpu-compute-sharing-mode": "time-slicing",
+            "kai.scheduler/preemption-delay": "5m",
+        },
+    },
+}
 CONFIG = """
 nvidia: {resourceCountName: a.com/gpu, defaultCores: 10, gpuCorePolicy: force, memoryFactor: 2}
 hygon: {resourceCountName: hygon.com/dcunum, memoryFactor: 4}
@@ -230,7 +242,7 @@ def targets() -> list[Target]:
             "pod with shares",
             made_pod,
             (),
-            (json.dumps(POD).encode(), json.dumps(FRACTION).encode()),
+            tuple(json.dumps(one).encode() for one in (POD, FRACTION, ELASTIC)),
             "users, by way of an API server",
         ),
         Target(

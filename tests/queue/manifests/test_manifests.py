@@ -17,7 +17,6 @@ from queuecontroller.kueueapi.manifests import (
 )
 from queuecontroller.kueueapi.manifests.configuration import read_configuration
 from queuecontroller.kueueapi.manifests.documents import Documents, load
-from queuecontroller.kueueapi.manifests.durations import parse_duration_ns
 from queuecontroller.scheduler.model.objects import (
     AdmissionMode,
     FungibilityPolicy,
@@ -36,6 +35,7 @@ from queuecontroller.scheduler.model.transformations import (
     Transformations,
 )
 from queuecontroller.scheduler.scheduler import Scheduler
+from sluicecommon.kubernetes.durations import parse_duration_ns
 from tests.queue.builders import SECOND, used
 from tests.queue.frameworks.samples import SAMPLES
 from tests.queue.manifests.collected import FOLDER, SETS

@@ -57,6 +57,7 @@ from nodeagent.shell.pods.deviceplugin.undisturbed import UndisturbedRecords
 from nodeagent.shell.pods.pod_grants import PendingCalls, PodGrants
 from nodeagent.units import NS_PER_S, GpuUuid, GrantId, PodUid
 from sluicecommon.background import BackgroundTasks
+from sluicecommon.hami.names import CORDON
 from sluicecommon.logs import error_text
 
 log = logging.getLogger(__name__)
@@ -547,14 +548,20 @@ class DevicePluginManager:
         limits, of = do.limits, do.container
         name = f"{of.namespace}/{of.pod}/{of.container}" if of.pod else f"pod {of.pod_uid}"
         name = name[:LONGEST_NAME]
-        refusal = "decided for another GPU than the container was given (strategy envvar)"
+        refusal, kept = "decided for another GPU than the container was given (strategy envvar)", ""
         alike = self._offered_beside(of)
-        others = tuple(g.uuid for g in self._gpus.capacities() if g.uuid not in alike)
+        every = [gpu.uuid for gpu in self._gpus.capacities()]
+        cordoned = frozenset(filter(self._gpus.is_cordoned, every))
+        others = tuple(one for one in every if one not in alike or one in cordoned)
         wanted = replace(limits.ask, name=name, not_gpu_uuids=others)
         for ask in attempts(wanted, of.device_ids, self._cdi.fixes_gpus):
+            if not wanted.gpu_uuids and not cordoned.isdisjoint(ask.gpu_uuids):
+                named = ", ".join(sorted(cordoned & {*ask.gpu_uuids}))
+                refusal = kept = f"{named}: cordoned by the Node's annotation {CORDON}"
+                continue
             answer = self._keeper.ask_now(ask, None, grant=do.grant, container=of)
             if isinstance(answer, Refused):
-                refusal = str(answer)
+                refusal = f"{kept}; {answer}" if kept else str(answer)
                 continue
             self._count_hint(do.grant, of)
             if limits.workload:

@@ -116,6 +116,7 @@ class Inventory:
             slots=1,
             health=self._gpus.health(unit.uuid),
             withheld=self._gpus.withheld(unit.uuid),
+            cordoned=self._gpus.is_cordoned(unit.uuid),
             mig_profile=unit.mig_profile,
             card=unit.mig_card,
             driver_version=self._gpus.driver_version,

@@ -203,6 +203,7 @@ tolerations: {{- toYaml . | nindent 2 }}
 
 {{/* Fails where new nodes are requested without what that needs. */}}
 {{- define "sluice.checkNodeRequests" -}}
+{{- if and (eq .Values.shares.visibleDevices "void") (not (and .Values.queue.enabled (eq .Values.queue.mode "kubernetes"))) }}{{ fail "\nshares.visibleDevices: void is for queue.mode=kubernetes, where pods are changed at creation: set it to refuse" }}{{ end -}}
 {{- if and .Values.queue.enabled (ne .Values.queue.nodeRequests "none") -}}
 {{- if not (and (eq .Values.queue.mode "kubernetes") .Values.scheduler.enabled) }}{{ fail "\nqueue.nodeRequests: is for queue.mode=kubernetes with scheduler.enabled: set it to none" }}{{ end -}}
 {{- if not (or .Values.queue.nodeTemplates .Values.queue.nodeTemplatesMap) }}{{ fail "\nqueue.nodeTemplates: is missing: queue.nodeRequests needs it, or queue.nodeTemplatesMap" }}{{ end -}}

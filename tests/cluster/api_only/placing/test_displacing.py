@@ -191,6 +191,18 @@ def test_one_makes_way_and_is_told_why(lab: Lab) -> None:
         assert "sluice_queue_displaced_pods_total 1\n" in answer.read().decode()
 
 
+def test_kais_delay_is_waited_for(lab: Lab) -> None:
+    lab.fill()
+    delay = {"kai.scheduler/preemption-delay": "8s"}
+    began_s = time.monotonic()
+    lab.high("patient", annotations=delay, **WHOLE)
+    wait_refused(lab.plane, "patient")
+    until("a pod is displaced", lambda: lab.displaced, 60)
+    assert time.monotonic() - began_s > 6.5, "creationTimestamp has whole seconds"
+    wait_bound(lab.plane, "patient", 120)
+    assert len(lab.displaced) == 1
+
+
 def budget(lab: Lab, allowed: int = 0) -> None:
     """Create a PodDisruptionBudget with the status that the disruption controller keeps: eight
     there, eight wanted."""

@@ -140,6 +140,63 @@ def test_several_comers_displace_one_each_and_none_is_counted_twice() -> None:
     run(test)
 
 
+def delayed(world: ObjectCache, delay: str) -> dict[str, Any]:
+    """A pod of importance that waits so long since its creation, which is now."""
+    document = world.create("high", priority=10, **HALF)
+    document["metadata"]["creationTimestamp"] = "1970-01-01T00:00:00Z"
+    document["metadata"]["annotations"]["kai.scheduler/preemption-delay"] = delay
+    world.api.create(document)
+    world.watch("high")
+    return document
+
+
+def test_kais_delay_is_waited_for_and_then_one_goes() -> None:
+    async def test(world: ObjectCache) -> None:
+        await full(world, a0=5, a1=4, b0=3, b1=6)
+        document = delayed(world, "300ms")
+        assert await world.filter("high") == []
+        victims = {"a": {"Pods": [{"UID": "u-a0"}], "NumPDBViolations": 0}}
+        found = await world.add("preempt", Pod=document, NodeNameToMetaVictims=victims)
+        assert not found["NodeNameToMetaVictims"], "kube-scheduler's own victims stay, too"
+        await asyncio.sleep(0.1)
+        assert await world.filter("high") == []
+        assert world.api.gone == []
+        await world.until("one is told to go", lambda: world.api.gone)
+        assert world.api.gone == [("evicted", "b0")]
+
+    run(test)
+
+
+def test_what_kube_scheduler_would_clear_for_another_resource_it_is_asked_for_after_the_delay() -> (
+    None
+):
+    async def test(world: ObjectCache) -> None:
+        await world.run_pod("a0", "a", priority=5, **HALF)
+        document = delayed(world, "100ms")
+        victims = {"a": {"Pods": [{"UID": "u-a0"}], "NumPDBViolations": 0}}
+        found = await world.add("preempt", Pod=document, NodeNameToMetaVictims=victims)
+        assert not found["NodeNameToMetaVictims"]
+        await world.until("kube-scheduler is to ask again", lambda: world.api.patches)
+        assert world.api.gone == []
+
+    run(test)
+
+
+def test_without_the_delay_it_is_no_longer_waited_for() -> None:
+    async def test(world: ObjectCache) -> None:
+        await full(world, a0=5, a1=4, b0=3, b1=6)
+        document = delayed(world, "1h")
+        assert await world.filter("high") == []
+        await asyncio.sleep(0.05)
+        assert world.api.gone == []
+        del document["metadata"]["annotations"]["kai.scheduler/preemption-delay"]
+        world.api.create(document)
+        assert await world.filter("high") == []
+        await world.until("one is told to go", lambda: world.api.gone)
+
+    run(test)
+
+
 def guard(world: ObjectCache, *names: str, allowed: int = 0) -> None:
     """A budget of these pods, as its watch reports it."""
     for name in names:

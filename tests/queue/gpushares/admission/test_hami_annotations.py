@@ -32,6 +32,8 @@ def test_a_nodes_cards_are_registered_as_hami_does() -> None:
         {"id": "GPU-b", "index": 1, "count": 4, "devmem": 16384, "devcore": 100, "type": "NVIDIA-Tesla T4", "numa": 1, "mode": "hami-core"},
     ]  # fmt: skip
     assert [one.healthy for one in read_register(register(GPUS))] == [True, False]
+    cordoned = replace(GPUS[0], health="cordoned")
+    assert [one.healthy for one in read_register(register([cordoned]))] == [True], "as HAMi's own"
 
 
 def test_pairs_are_scored_by_their_links() -> None:

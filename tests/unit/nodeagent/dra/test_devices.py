@@ -125,6 +125,13 @@ def test_a_card_that_is_being_cut_takes_nobody() -> None:
     assert found["taints"][0]["effect"] == "NoSchedule"
 
 
+def test_a_cordoned_card_takes_no_new_claim_and_keeps_those_that_it_has() -> None:
+    found = device(replace(FACTS, cordoned=True), RULES)
+    assert found is not None
+    (taint,) = found["taints"]
+    assert (taint["value"], taint["effect"]) == ("cordoned", "NoSchedule")
+
+
 @pytest.mark.parametrize(
     ("text", "version"),
     [("580.65.06", "580.65.6"), ("13.0", "13.0.0"), ("535", "535.0.0"), ("N/A", None)],

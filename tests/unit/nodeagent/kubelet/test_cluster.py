@@ -254,6 +254,19 @@ def test_the_node_counts_what_its_gpus_have_whoever_writes_there() -> None:
     scene(play)
 
 
+def test_a_cordon_of_gpus_is_followed_and_taken_away() -> None:
+    async def play(api: ApiServer, it: Cluster) -> None:
+        seen: list[frozenset[str]] = []
+        it.on_node.append(lambda: seen.append(it.facts.cordoned if it.facts else frozenset()))
+        for text in ("GPU-a, GPU-b,", ""):
+            head = {"name": "n1", "annotations": {"hami.io/device-cordon": text}}
+            api.put(NODES, {"metadata": head, "status": {}})
+            wanted = {"GPU-a", "GPU-b"} if text else set()
+            await until(lambda wanted=wanted: seen and seen[-1] == wanted)  # type: ignore[misc]
+
+    scene(play)
+
+
 def test_before_the_plugin_goes_the_scheduler_is_told_that_nothing_is_free() -> None:
     async def play(api: ApiServer, it: Cluster) -> None:
         both = {"nvidia.com/gpu": "20", "cpu": "2"}
