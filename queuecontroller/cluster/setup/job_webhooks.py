@@ -16,7 +16,7 @@ from queuecontroller.cluster.cache.job_context import FRAMEWORKS, kind_of, setti
 from queuecontroller.cluster.cache.kinds import CLUSTER_QUEUES, FLAVORS, IN_USE
 from queuecontroller.cluster.cache.objects import ObjectCache, is_leaving
 from queuecontroller.frameworks import Holding, job_problems, on_create, queue_of, resizing
-from queuecontroller.frameworks.names import MANAGED, QUEUE_NAME
+from queuecontroller.frameworks.names import MANAGED, QUEUE_NAME, SUSPENDING_PARENT
 from queuecontroller.frameworks.patches import TOO_DEEP
 from queuecontroller.kueueapi import GROUP
 from sluicecommon.hami.names import IGNORE, OPT_OUT
@@ -28,9 +28,13 @@ SHARES_PATH: Final = "/shares"
 CONFIGURATION: Final = "sluice-jobs"
 POD_WEBHOOK: Final = "pods.kueue.sluice.dev"
 _NEW_WITH_QUEUE: Final = (
-    "request.operation == 'CREATE' && has(object.metadata.labels)"
-    f" && '{QUEUE_NAME}' in object.metadata.labels"
+    "request.operation == 'CREATE'"
+    f" && (has(object.metadata.labels) && '{QUEUE_NAME}' in object.metadata.labels"
+    " || has(object.metadata.annotations)"
+    f" && '{SUSPENDING_PARENT}' in object.metadata.annotations)"
 )
+"""New objects that name a queue, and pods of an object that does: those of a LeaderWorkerSet have no
+label of their own."""
 
 
 @dataclass(frozen=True, slots=True)

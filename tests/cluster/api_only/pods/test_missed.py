@@ -38,6 +38,7 @@ APPS = "/apis/apps/v1/namespaces/default"
 GATE = {"name": "kueue.x-k8s.io/admission"}
 QUEUE = "kueue.x-k8s.io/queue-name"
 WORKLOAD = "kueue.x-k8s.io/workload"
+PARENT = "kueue.x-k8s.io/pod-suspending-parent"
 
 
 def plane(place: Path, *settings: str) -> Iterator[tuple[ControlPlane, Replica]]:
@@ -158,6 +159,9 @@ def test_no_pod_of_any_kind_runs_uncounted_while_no_replica_answers(
             assert error == ""
             continue
         assert UNANSWERED in error, f"{document['kind']} {document['metadata']['name']}: {error}"
+    worker = pod("of-a-set", annotations={PARENT: "leaderworkerset"})
+    del worker["metadata"]["labels"][QUEUE]
+    assert UNANSWERED in create(plane, PODS, worker), "a pod of a LeaderWorkerSet has no label"
     assert create(plane, JOBS, job("free", "", suspend=False)) == "", "it names no queue"
 
     def scaled() -> bool:
