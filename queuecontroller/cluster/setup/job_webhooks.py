@@ -33,8 +33,8 @@ _NEW_WITH_QUEUE: Final = (
     " || has(object.metadata.annotations)"
     f" && '{SUSPENDING_PARENT}' in object.metadata.annotations)"
 )
-"""New objects that name a queue, and pods of an object that does: those of a LeaderWorkerSet have no
-label of their own."""
+"""New objects that name a queue, and pods of an object that does: those of a LeaderWorkerSet have
+no label of their own."""
 
 
 @dataclass(frozen=True, slots=True)
