@@ -93,7 +93,11 @@ def test_who_is_not_bound_after_all_keeps_room_for_a_moment_and_never_the_only_n
     run(test)
 
 
-def test_a_refusal_waits_for_no_more_than_a_moment_and_not_each_time() -> None:
+def test_a_refusal_waits_for_no_more_than_a_moment_and_not_each_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(extender_service, "RESTS_S", 3600)
+
     async def test(world: ObjectCache) -> None:
         world.create("whole", cores=100)
         assert await world.bind("whole", "a") == ""

@@ -16,6 +16,7 @@ from nodeagent.core.kubelet.offers import Offer
 from nodeagent.core.kubelet.pod_documents import MIRRORED, read_pod
 from nodeagent.core.kubelet.sums import ANNOTATION, patch, sums
 from nodeagent.ports.kubelet import KubeletAway, NoPodSource, OwnerRef, PodIdentity, PodSource
+from nodeagent.shell.pods import decommission
 from nodeagent.shell.pods.decommission import NodeDecommission
 from nodeagent.shell.pods.node_sums import NodeSums
 from nodeagent.shell.pods.pod_sources import PodSources
@@ -321,8 +322,11 @@ def test_the_plugin_serves_until_pods_that_are_bound_already_are_admitted() -> N
     scene(play)
 
 
-def test_a_status_of_the_kubelet_while_the_plugin_stops_lets_no_pod_in() -> None:
+def test_a_status_of_the_kubelet_while_the_plugin_stops_lets_no_pod_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The devices are still served, so each status of it has them again. A pod that is bound then would be rejected once they are not."""
+    monkeypatch.setattr(decommission, "DEADLINE_S", 60)
     full = {"capacity": {"nvidia.com/gpu": "20"}, "allocatable": {"nvidia.com/gpu": "20"}}
 
     async def play(api: ApiServer, it: Cluster) -> None:
