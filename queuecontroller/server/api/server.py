@@ -13,7 +13,11 @@ from typing import Any, Final
 
 import grpc
 
-from queuecontroller.server.callers.listeners import PROVE_WITHIN_S, Listeners
+from queuecontroller.server.callers.listeners import (
+    LOCAL_WITHIN_S,
+    PROVE_WITHIN_S,
+    Listeners,
+)
 from queuecontroller.server.config import Settings, TlsSettings
 
 log = logging.getLogger(__name__)
@@ -26,6 +30,9 @@ by themselves; a node follows all its pending workloads in one stream, and has a
 MAX_PENDING: Final = 1 << 20
 """Limit of that queue. gRPC's own is 1,000 and refuses calls of any caller beyond it; here
 connections and streams are limited instead."""
+WAITS_S: Final = int(LOCAL_WITHIN_S)
+"""Longest time that a call waits in that queue while this process is busy. gRPC's own is 30 s,
+after which it answers CANCELLED without a reason."""
 IDLE_MS: Final = 300_000
 """Idle time after which a connection without calls is closed; the client reconnects if needed."""
 
@@ -98,6 +105,7 @@ class GrpcServer:
                 ("grpc.max_concurrent_streams", STREAMS_A_CONNECTION),
                 ("grpc.server.max_pending_requests", MAX_PENDING),
                 ("grpc.server.max_pending_requests_hard_limit", MAX_PENDING),
+                ("grpc.server_max_unrequested_time_in_server", WAITS_S),
                 ("grpc.server_handshake_timeout_ms", int(PROVE_WITHIN_S * 1000)),
                 ("grpc.max_connection_idle_ms", IDLE_MS),
                 ("grpc.keepalive_time_ms", 20_000),

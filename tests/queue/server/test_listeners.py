@@ -4,16 +4,21 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
 
+from queuecontroller.server.api import server
 from queuecontroller.server.callers.listeners import (
     LOCAL_WITHIN_S,
     PROVE_WITHIN_S,
     Connection,
     Listeners,
 )
+from queuecontroller.server.config import Settings
 from queuecontroller.state.access import Caller
 from sluicecommon import grpc_relay
 
@@ -106,3 +111,37 @@ def test_a_local_call_may_wait_for_a_busy_process(sends: bool, tls: bool, late_s
         return next(s for s in range(1000) if one.is_late(began_s + s + 0.5)) + 0.5
 
     assert asyncio.run(lateness()) == late_s + 0.5
+
+
+@pytest.mark.parametrize(("waits_s", "cancelled"), [(1, True), (server.WAITS_S, False)])
+def test_a_call_waits_while_the_controller_is_busy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits_s: int, cancelled: bool
+) -> None:
+    """gRPC itself cancels a call that was not taken for 30 s: an `apply` beside 1,000 nodes that connect ended with CANCELLED."""
+    monkeypatch.setattr(server, "WAITS_S", waits_s)
+
+    async def answer(request: bytes, context: object) -> bytes:
+        return b"done"
+
+    def outcome(call: Any) -> str:
+        try:
+            return str(call.result(60).decode())
+        except grpc.RpcError as error:
+            return str(error.code().name)  # type: ignore[attr-defined]
+
+    async def play() -> set[str]:
+        method = grpc.unary_unary_rpc_method_handler(answer)
+        handler = grpc.method_handlers_generic_handler("busy", {"Call": method})
+        here = Listeners(64, tmp_path, _admin)
+        service = server.GrpcServer(Settings(), here, [handler])
+        await service.start()
+        try:
+            with grpc.insecure_channel(here.plain_target) as channel:
+                calls = [channel.unary_unary("/busy/Call").future(b"") for _ in range(8)]
+                time.sleep(4)  # no call is taken meanwhile
+                return set(await asyncio.to_thread(lambda: {outcome(one) for one in calls}))
+        finally:
+            await service.close()
+            await here.close()
+
+    assert ("CANCELLED" in asyncio.run(play())) is cancelled
