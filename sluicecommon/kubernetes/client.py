@@ -28,6 +28,10 @@ APPLY: Final = "application/apply-patch+yaml"
 _NAMES_SERVERS: Final = tuple(map(int, aiohttp.__version__.split(".")[:2])) >= (3, 9)
 _TROUBLE: Final = (aiohttp.ClientError, OSError, TimeoutError, asyncio.TimeoutError, NoAccess)
 
+_UNTIMED: Final = aiohttp.ClientTimeout(total=None)
+"""aiohttp's timer for a whole request takes back every cancellation that comes at the moment it
+ends, also that of the caller, who would wait for ever."""
+
 
 class ApiClient:
     """Client for one event loop; connects at the first call."""
@@ -200,9 +204,11 @@ class ApiClient:
         document: Mapping[str, Any] | None = None,
         kind: str = "application/json",
     ) -> bytes:
-        timeout = aiohttp.ClientTimeout(total=self._deadline_s)
-        async with self._request(method, path, parameters, timeout, document, kind) as answer:
-            try:
+        try:
+            async with (
+                asyncio.timeout(self._deadline_s),
+                self._request(method, path, parameters, _UNTIMED, document, kind) as answer,
+            ):
                 # An answer in chunks, or a compressed one, does not state its length.
                 pieces, size = [], answer.content_length or 0
                 if size <= self._largest_bytes:
@@ -215,8 +221,8 @@ class ApiClient:
                 if size > self._largest_bytes:
                     raise ApiAway(f"{self.server}{path}: an answer of {size} bytes or more")
                 return b"".join(pieces)
-            except _TROUBLE as error:
-                raise ApiAway(f"{self.server}: {error_text(error)}") from error
+        except _TROUBLE as error:
+            raise ApiAway(f"{self.server}: {error_text(error)}") from error
 
     @contextlib.asynccontextmanager
     async def _request(

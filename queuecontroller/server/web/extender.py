@@ -125,13 +125,15 @@ class ExtenderEndpoint:
         if handed_on or not leader:
             return self._refusal(verb, "this replica is not the leader, and no leader is known")
         try:
-            timeout = aiohttp.ClientTimeout(total=HANDED_ON_S)
-            async with self._connected().post(
-                f"{leader}{self.path(verb)}",
-                data=body,
-                headers={HANDED_ON: "1", "Content-Type": "application/json"},
-                timeout=timeout,
-            ) as answer:
+            async with (
+                asyncio.timeout(HANDED_ON_S),
+                self._connected().post(
+                    f"{leader}{self.path(verb)}",
+                    data=body,
+                    headers={HANDED_ON: "1", "Content-Type": "application/json"},
+                    timeout=aiohttp.ClientTimeout(total=None),
+                ) as answer,
+            ):
                 made = await answer.read()
                 if answer.status != 200:
                     why = made[:200].decode(errors="replace").strip()

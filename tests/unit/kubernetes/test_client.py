@@ -8,6 +8,7 @@ import shutil
 import ssl
 import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,29 @@ def scene(
             await api.close()
 
     asyncio.run(run())
+
+
+def test_a_cancellation_at_the_moment_of_the_timeout_is_not_lost() -> None:
+    """aiohttp's own timer takes the cancellation back, too: a controller that had lost its lease went on, and its session never ended."""
+
+    async def play(api: ApiServer, client: ApiClient) -> None:
+        loop = asyncio.get_running_loop()
+        silent = await asyncio.start_server(lambda reader, writer: asyncio.sleep(60), "127.0.0.1")
+        url = f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}"
+        slow = ApiClient(Credentials(Access(url, token=Secret(b"t"))), "test", deadline_s=0.5)
+        asking = asyncio.create_task(slow.get(NODES, "n1"))
+        await asyncio.sleep(0.2)
+        loop.call_at(loop.time() + 0.5, asking.cancel)
+        time.sleep(1.0)  # Both are due when the loop goes on, the timeout first.
+        done, _ = await asyncio.wait({asking}, timeout=10)
+        assert done
+        assert asking.cancelled()
+        with pytest.raises(ApiAway, match="no answer in time"):
+            await slow.get(NODES, "n1")
+        await slow.close()
+        silent.close()
+
+    scene(play)
 
 
 def test_objects_are_made_read_and_patched_under_their_version() -> None:
