@@ -28,7 +28,7 @@ APPLY: Final = "application/apply-patch+yaml"
 _NAMES_SERVERS: Final = tuple(map(int, aiohttp.__version__.split(".")[:2])) >= (3, 9)
 _TROUBLE: Final = (aiohttp.ClientError, OSError, TimeoutError, asyncio.TimeoutError, NoAccess)
 
-_UNTIMED: Final = aiohttp.ClientTimeout(total=None)
+UNTIMED: Final = aiohttp.ClientTimeout(total=None)
 """aiohttp's timer for a whole request takes back every cancellation that comes at the moment it
 ends, also that of the caller, who would wait for ever."""
 
@@ -207,7 +207,7 @@ class ApiClient:
         try:
             async with (
                 asyncio.timeout(self._deadline_s),
-                self._request(method, path, parameters, _UNTIMED, document, kind) as answer,
+                self._request(method, path, parameters, UNTIMED, document, kind) as answer,
             ):
                 # An answer in chunks, or a compressed one, does not state its length.
                 pieces, size = [], answer.content_length or 0

@@ -26,6 +26,7 @@ import aiohttp
 
 from queuecontroller.server.web.posts import SHA256, PostServer, Request, Response, Route
 from queuecontroller.state.access.lists import SCHEME, Names
+from sluicecommon.kubernetes.client import UNTIMED
 
 PREFIX: Final = "/scheduler"
 LARGEST_BYTES: Final = 64 << 20
@@ -33,6 +34,7 @@ LARGEST_BYTES: Final = 64 << 20
 ROLE: Final = f"{SCHEME}:scheduler:"
 """Beginning of the URI in a certificate that may call the extender."""
 _END: Final = "-----END CERTIFICATE-----"
+
 HANDED_ON_S: Final = 20.0
 HANDED_ON: Final = "Sluice-Handed-On"
 """Header of a forwarded request, which is not forwarded again."""
@@ -131,7 +133,7 @@ class ExtenderEndpoint:
                     f"{leader}{self.path(verb)}",
                     data=body,
                     headers={HANDED_ON: "1", "Content-Type": "application/json"},
-                    timeout=aiohttp.ClientTimeout(total=None),
+                    timeout=UNTIMED,
                 ) as answer,
             ):
                 made = await answer.read()
