@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from queuecontroller.scheduler.model.objects import Workload
+from sluicecommon.newest import Newest
 
 SECONDS: Final = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 600, 1800, 3600, 10800, 43200, 86400)
 """Bucket bounds for waiting times in seconds, up to a day."""
@@ -70,13 +71,14 @@ DEFECTS: Final = Counts()
 one is retried."""
 
 
-class Waits(dict[Labels, Histogram]):
+class Waits(Newest[Labels, Histogram]):
+    def __init__(self) -> None:
+        super().__init__(MAX_SERIES)
+
     def add(self, seconds: float, *labels: str) -> None:
         found = self.get(labels)
         if found is None:
             found = self[labels] = Histogram()
-            if len(self) > MAX_SERIES:
-                del self[next(iter(self))]
         found.observe(max(0.0, seconds))
 
 

@@ -56,6 +56,7 @@ from nodeagent.ports.queue import (
     WorkState,
 )
 from nodeagent.units import NS_PER_S, GrantId
+from sluicecommon.newest import Newest
 
 MAX_DONE: Final = 1000
 """Ended works that are remembered, so that a repeated decision starts nothing; the controller
@@ -89,7 +90,7 @@ class QueueBook:
     def __init__(self, fence: Fence, works: list[Work], done: list[Done]) -> None:
         self.fence = fence
         self.works: dict[WorkKey, Work] = {work.key: work for work in works}
-        self._done: dict[tuple[str, int], Done] = {(one.uid, one.attempt): one for one in done}
+        self._done = Newest(MAX_DONE, (((one.uid, one.attempt), one) for one in done))
         self.connected = False
         self.lease_until_ns = 0
         self.waiters: dict[str, None] = {}
@@ -543,8 +544,6 @@ class QueueBook:
         if work.state in OVER:
             done = Done(decision.uid, decision.attempt, work.state)
             self._done[done.uid, done.attempt] = done
-            while len(self._done) > MAX_DONE:
-                del self._done[next(iter(self._done))]
         return [DropWork(work.key, done)]
 
     # --- time ---------------------------------------------------------------------------------

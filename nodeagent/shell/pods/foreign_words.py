@@ -14,6 +14,7 @@ from nodeagent.core.kubelet.pod_documents import PodFacts
 from nodeagent.units import PodUid
 from sluicecommon.background import BackgroundTasks
 from sluicecommon.kai.unread import unread_fraction, unread_words
+from sluicecommon.newest import Seen
 
 REASON: Final = "SluiceAnnotationIgnored"
 ADMITTED_AS: Final = "sluice.dev/admitted-as"
@@ -28,19 +29,16 @@ class ForeignWords:
         self._record = record
         self._resource = resource
         self._background = BackgroundTasks()
-        self._told: dict[PodUid, None] = {}
-        """Pods that have the event, the earliest first."""
+        self._told = Seen[PodUid](MAX_TOLD)
+        """Pods that have the event."""
 
     def changed(self, pod: PodFacts) -> None:
         """Record the event once for each pod."""
         if pod.is_over or pod.uid in self._told:
             return
         texts = ignored(pod, self._resource())
-        if not texts:
+        if not texts or not self._told.is_first(pod.uid):
             return
-        while len(self._told) >= MAX_TOLD:
-            del self._told[next(iter(self._told))]
-        self._told[pod.uid] = None
         self._background.spawn(self._record(pod.uid, REASON, "; ".join(texts)), "event of a pod")
 
 

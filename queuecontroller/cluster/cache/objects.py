@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from queuecontroller.cluster.cache.policy import Policy
 from sluicecommon.kubernetes.resources import Resource
+from sluicecommon.newest import Newest
 
 Document = Mapping[str, Any]
 LONGEST_WORD: Final = 32
@@ -126,7 +127,7 @@ class ObjectCache:
     def __init__(self, policy: Policy | None = None) -> None:
         self.policy = policy or Policy()
         self._of: dict[Resource, dict[str, Document]] = {}
-        self._gone: dict[str, None] = {}
+        self._gone = Newest[str, None](MAX_GONE)
         """UIDs of deleted objects, the newest last: a late answer must not bring one back."""
         self.on_update: Callable[[Resource, str, Document], object] = lambda *_: None
         """Called by `update` with each version that is news: its kind, key and document."""
@@ -152,8 +153,6 @@ class ObjectCache:
     def drop(self, kind: Resource, key: str, uid: str) -> bool:
         """Remove a deleted object; returns False if another object has its name."""
         self._gone[uid] = None
-        if len(self._gone) > MAX_GONE:
-            del self._gone[next(iter(self._gone))]
         known = self._of.get(kind, {}).get(key)
         if known is None or known["metadata"].get("uid") != uid:
             return False

@@ -31,6 +31,7 @@ from queuecontroller.gpushares.extender.victims import Victims, by_node
 from queuecontroller.scheduler.model.reasons import PREEMPTED
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
+from sluicecommon.newest import Newest
 
 log = logging.getLogger(__name__)
 Document = Mapping[str, Any]
@@ -125,7 +126,7 @@ class PodPreemption:
         self._look = look
         self._refusals = refusals
         self._record = record
-        self._refused: dict[str, _Refused] = {}
+        self._refused = Newest[str, _Refused](MAX_WAITING)
         self._plans: dict[str, _Plan] = {}
         self._rests: dict[str, float] = {}
         """Time until which a pod is not tried again, in s."""
@@ -165,8 +166,6 @@ class PodPreemption:
         least = self._ledger.least_priority
         if not by_scheduler and (least is None or least >= ask.priority):
             return
-        while len(self._refused) >= MAX_WAITING:
-            del self._refused[next(iter(self._refused))]
         delayed = due_s > now_s + SETTLES_S
         self._refused[uid] = _Refused(ask, dict.fromkeys(nodes), due_s, now_s, delayed)
         self._news.set()

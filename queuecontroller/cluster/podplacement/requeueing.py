@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
 from sluicecommon.kubernetes.resources import PODS
+from sluicecommon.newest import Newest
 
 log = logging.getLogger(__name__)
 LATE_S: Final = 10.0
@@ -45,7 +46,7 @@ class Requeueing:
     def __init__(self, client: ApiClient, may_write: Callable[[], bool]) -> None:
         self._client = client
         self._may_write = may_write
-        self._refused: dict[str, _Pod] = {}
+        self._refused = Newest[str, _Pod](MOST)
         """Refused pods by UID; the newest last."""
         self._due: dict[str, tuple[_Pod, str]] = {}
         """Pods to patch, and the annotation's value."""
@@ -59,8 +60,6 @@ class Requeueing:
             return
         self.forget(uid)
         self._refused[uid] = _Pod(monotonic(), str(head.get("namespace") or "default"), name)
-        if len(self._refused) > MOST:
-            del self._refused[next(iter(self._refused))]
 
     def forget(self, uid: str) -> None:
         """Forget a pod that is bound or deleted."""

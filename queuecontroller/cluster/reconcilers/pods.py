@@ -89,6 +89,7 @@ from queuecontroller.scheduler.model.reasons import (
 )
 from sluicecommon.kubernetes.errors import ApiRefused
 from sluicecommon.kubernetes.resources import PODS, REPLICA_SETS, STATEFUL_SETS
+from sluicecommon.newest import Newest
 from sluicecommon.reader import ManifestError
 
 T = TypeVar("T")
@@ -116,7 +117,7 @@ class Pods:
         self._cache = workload_actions.cache
         self._unit_of: dict[str, Unit] = {}
         self._of_unit: dict[Unit, dict[str, None]] = {}
-        self._deployments: dict[str, str] = {}
+        self._deployments = Newest[str, str](MAX_DEPLOYMENTS)
         """UID of the Deployment by the UID of its ReplicaSet; "": it has none."""
 
     # -- units ------------------------------------------------------------------------------------
@@ -279,8 +280,6 @@ class Pods:
         if uid not in self._deployments:
             key = f"{pod['metadata']['namespace']}/{owner.get('name')}"
             self._deployments[uid] = await self._deployment_of(key, uid)
-            if len(self._deployments) > MAX_DEPLOYMENTS:
-                del self._deployments[next(iter(self._deployments))]
         if deployment := self._deployments[uid]:
             made["metadata"]["labels"][JOB_UID] = deployment
 

@@ -25,6 +25,7 @@ from queuecontroller.state.records import (
     PodKey,
     PodState,
 )
+from sluicecommon.newest import Newest
 
 REVISION_GAP: Final = 1_000_000
 """Revisions that a restored database skips past the largest that a node reports, as other nodes may
@@ -118,16 +119,15 @@ class Node:
     """Measured memory and GPU time ratio, by workload and attempt."""
     pod_usage: dict[str, tuple[int, float | None]] = field(default_factory=dict)
     """Measured memory and GPU time ratio of pods that the kubelet started, by UID."""
-    detections: dict[int, Detection] = field(default_factory=dict)
+    detections: Newest[int, Detection] = field(default_factory=lambda: Newest(MAX_DETECTIONS))
     """Detections by number, the newest last."""
 
     def record_detections(self, found: Iterable[Detection]) -> None:
         """Store detections; duplicates are ignored, since a new session repeats those of the last
         one."""
         for one in found:
-            self.detections.setdefault(one.number, one)
-        while len(self.detections) > MAX_DETECTIONS:
-            del self.detections[next(iter(self.detections))]
+            if one.number not in self.detections:
+                self.detections[one.number] = one
 
     @property
     def name(self) -> str:

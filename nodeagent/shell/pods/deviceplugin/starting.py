@@ -32,6 +32,7 @@ from nodeagent.shell.pods.limits import PodLimits, QueueLimits
 from nodeagent.units import NS_PER_S, PodUid
 from sluicecommon.background import BackgroundTasks
 from sluicecommon.hami.names import CHOOSING, HAMI_CORE, NUMA_BIND, VGPU_MODE
+from sluicecommon.newest import Seen
 
 log = logging.getLogger(__name__)
 
@@ -85,8 +86,8 @@ class Starting:
         self.on_unplaced: list[Callable[[PodIdentity, str], Coroutine[Any, Any, None]]] = []
         """Called with a pod that starts on GPUs which no scheduler of ours has chosen, and its
         annotations that have no effect therefore."""
-        self._unplaced: dict[PodUid, None] = {}
-        """Pods for which that was called, the earliest first."""
+        self._unplaced = Seen[PodUid](MAX_UNPLACED)
+        """Pods for which that was called."""
         self.figures = figures
         self._records = records
         self._pods = pods
@@ -179,11 +180,8 @@ class Starting:
     ) -> None:
         """Once for each pod: the kubelet tries a start again and again."""
         ignored = () if found.ask.gpu_uuids else unheeded(requests)
-        if not ignored or pod.uid in self._unplaced:
+        if not ignored or not self._unplaced.is_first(pod.uid):
             return
-        while len(self._unplaced) >= MAX_UNPLACED:
-            del self._unplaced[next(iter(self._unplaced))]
-        self._unplaced[pod.uid] = None
         for call in self.on_unplaced:
             self._background.spawn(call(pod, ", ".join(ignored)), "event of a pod")
 
