@@ -194,9 +194,11 @@ class WorkloadWriter:
         return oldest is not None and mine is not None and oldest <= mine
 
     def _settle(self, key: WorkloadKey) -> None:
-        """Finish a workload whose status is written: later reservations may be written now."""
+        """Finish a workload whose status is written: later reservations may be written now. Its own
+        may have been decided after that write began, and is still to be written."""
         document = self._mirror.cache.get(WORKLOADS, key)
-        self._behind.pop(key, None)
+        if document is None or _holds(document) or not self._holds(key):
+            self._behind.pop(key, None)
         if document is None or condition_of(document, QUOTA_RESERVED):
             self._alike.pop(key, None)
         if document is None or not self._frees(key, document):

@@ -15,7 +15,12 @@ from queuecontroller.cluster.cache.mirror import Mirror
 from queuecontroller.cluster.cache.objects import Document, ObjectCache
 from queuecontroller.cluster.writers.workload_writer import WorkloadWriter
 from queuecontroller.frameworks.patches import merged
-from queuecontroller.scheduler.model.objects import Admission, PodSetAssignment, WorkloadKey
+from queuecontroller.scheduler.model.objects import (
+    Admission,
+    PodSetAssignment,
+    RequeueState,
+    WorkloadKey,
+)
 from queuecontroller.state.book import Book, BookSettings
 from queuecontroller.state.records import Snapshot
 from queuecontroller.state.shell import Shell
@@ -68,6 +73,7 @@ class World:
         self.mirror = Mirror(self.book, self.cache)
         self.version = 10
         self.answered: asyncio.Event | None = None
+        self.new_answered: asyncio.Event | None = None
         self.refusal: ApiRefused | None = None
         self.sums: list[int] = []
         """GPUs of all stored Workloads after each write."""
@@ -97,6 +103,8 @@ class World:
                 newer = {"metadata": {"resourceVersion": str(self.version)}}
                 self.cache.take(WORKLOADS, merged(self.stored(OLD), newer))
                 raise self.refusal
+        if name == "new" and self.new_answered is not None:
+            await self.new_answered.wait()
         self.version += 1
         version = {"metadata": {"resourceVersion": str(self.version)}}
         found = merged(merged(self.stored(WorkloadKey(f"n/{name}")), patch), version)
@@ -163,6 +171,35 @@ def test_what_is_freed_is_stored_before_it_is_given(
     world.run(scenario)
     assert gpus(world.stored(NEW)) == 1
     assert world.sums
+    assert max(world.sums) <= 2
+
+
+@pytest.mark.parametrize("free", [World.finish, World.end_a_pod, World.scale_down])
+def test_a_write_that_began_before_the_reservation_does_not_let_it_pass(
+    free: Callable[[World], None],
+) -> None:
+    """Its answer ended the wait of the reservation, which came to the queue meanwhile: of four GPUs five were admitted."""
+    world = World()
+
+    async def scenario() -> None:
+        assert world.answered is not None
+        world.new_answered = asyncio.Event()
+        pending = world.book.workloads.records[NEW].workload
+        again = replace(pending, requeue_state=RequeueState(1, None))
+        world.book.workloads.change(NEW, again, 1)
+        world.writer.work_queue.add(NEW)
+        await turns()
+        free(world)
+        world.admit()
+        world.writer.touched([OLD, NEW])
+        world.new_answered.set()
+        await turns()
+        assert gpus(world.stored(NEW)) == 0, "what is freed for it is not stored yet"
+        world.answered.set()
+        await turns()
+
+    world.run(scenario)
+    assert gpus(world.stored(NEW)) == 1
     assert max(world.sums) <= 2
 
 
