@@ -145,8 +145,6 @@ def why_not(document: Document, known: Mapping[Name, Document]) -> list[str]:
             found.append(f"status.clusterName: it runs in the cluster {where}: let it finish there")
         if _VARIANT in (document["metadata"].get("labels") or {}):
             found.append(f"metadata.labels: {_VARIANT}: workload variants are not supported")
-        if spec.get("preemptionGates"):
-            found.append("spec.preemptionGates: are not supported: remove them")
         owner = owner_of(document)
         if owner and kind_of(owner) is None:
             what = f"{owner.get('kind')} of {owner.get('apiVersion')}"

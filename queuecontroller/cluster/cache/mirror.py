@@ -64,6 +64,7 @@ _OTHERS_TOO: Final = (
     "reclaimable_pods",
     "replaces",
     "gated_by",
+    "preemption_gates",
     "ready_timeouts_s",
 )
 """Fields of a Workload that other writers may change while it is pending or runs."""

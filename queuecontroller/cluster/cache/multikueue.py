@@ -17,6 +17,10 @@ ROUND_S: Final = 300.0
 """Seconds after which the incremental dispatcher nominates further workers."""
 ROUND: Final = 3
 """Number of workers that it nominates in a round."""
+PREEMPTION_GATE: Final = MULTIKUEUE
+"""Preemption gate of a copy that its manager opens."""
+ONE_AT_A_TIME_S: Final = 300.0
+"""Seconds after which a gate is opened in the next worker."""
 KUBECONFIG_KEY: Final = "kubeconfig"
 KUBECONFIGS: Final = Path("/etc/multikueue/kubeconfigs")
 """The only directory from which kubeconfig files are read."""
@@ -31,4 +35,6 @@ class MultiKueueSettings:
     """Seconds that a worker may be unreachable until its workloads are dispatched again."""
     dispatcher: str = ALL_AT_ONCE
     """ALL_AT_ONCE, INCREMENTAL, or the name of another controller that nominates workers."""
+    gates_preemption: bool = True
+    """True if copies may preempt in one worker at a time."""
     kubeconfigs: Path = KUBECONFIGS

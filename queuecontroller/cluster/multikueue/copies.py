@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from queuecontroller.cluster.cache.job_context import DISPATCHED, KINDS, kind_of
 from queuecontroller.cluster.cache.kinds import IN_USE, WORKLOADS
+from queuecontroller.cluster.cache.multikueue import PREEMPTION_GATE
 from queuecontroller.cluster.cache.objects import (
     Document,
     annotations_of,
@@ -37,6 +38,7 @@ _JOB_LABELS: Final = (
     *("batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name"),
 )
 """Labels that the API server gives the pods of a Job, with the UID of this cluster."""
+_OPEN: Final = "Open"
 _COUNTERS: Final = ("succeeded", "failed")
 """Numbers in a Job's status that the API server does not let decrease."""
 
@@ -61,8 +63,10 @@ def managed_by(framework: Framework, job: Document) -> str:
 # -- copies that are sent --------------------------------------------------------------------------
 
 
-def workload_copy(workload: Document, origin: str) -> dict[str, Any]:
-    """Make the Workload to be created in a worker; it has no owner until its job is there."""
+def workload_copy(workload: Document, origin: str, *, gated: bool) -> dict[str, Any]:
+    """Make the Workload to be created in a worker; it has no owner until its job is there.
+    `gated`: it preempts nobody there before its gate is opened."""
+    gates = {"preemptionGates": [{"name": PREEMPTION_GATE}]} if gated else {}
     head = workload["metadata"]
     labels = {name: one for name, one in labels_of(workload).items() if name != JOB_UID}
     annotations = {name: one for name, one in annotations_of(workload).items() if name != _CONFIG}
@@ -75,7 +79,7 @@ def workload_copy(workload: Document, origin: str) -> dict[str, Any]:
             "labels": {**labels, ORIGIN: origin},
             **({"annotations": annotations} if annotations else {}),
         },
-        "spec": _spec_of(workload),
+        "spec": {**_spec_of(workload), **gates},
     }
 
 
@@ -104,6 +108,21 @@ def priority_patch(workload: Document, copy: Document) -> dict[str, Any]:
         if mine.get(name) != there.get(name)
     }
     return {"spec": wanted} if wanted else {}
+
+
+def gate_opened_at(copy: Document) -> str:
+    """Return since when a copy may preempt, as far as its manager decides; "" if it may not."""
+    for one in copy["status"]["preemptionGates"]:
+        if (one["name"], one["position"]) == (PREEMPTION_GATE, _OPEN):
+            return str(one["lastTransitionTime"])
+    return ""
+
+
+def open_gate_patch(copy: Document, at: str) -> dict[str, Any]:
+    """Return the patch of the status that opens a copy's gate; others stay as they are."""
+    others = [one for one in copy["status"]["preemptionGates"] if one["name"] != PREEMPTION_GATE]
+    mine = {"name": PREEMPTION_GATE, "position": _OPEN, "lastTransitionTime": at}
+    return {"status": {"preemptionGates": [*others, mine]}}
 
 
 def job_copy(kind: Resource, job: Document, workload: str, origin: str) -> dict[str, Any]:
@@ -151,15 +170,22 @@ def read_copy(document: Mapping[str, Any]) -> dict[str, Any]:
     """
     found = _bounded(document)
     spec, status = found.get("spec"), found.get("status") or {}
-    conditions = status.get("conditions") or []
-    if not isinstance(spec, dict) or not isinstance(conditions, list):
-        raise ValueError("spec or conditions are malformed")
-    if len(conditions) > MAX_CONDITIONS:
-        raise ValueError(f"more than {MAX_CONDITIONS} conditions")
+    conditions, gates = (status.get(name) or [] for name in ("conditions", "preemptionGates"))
+    if not isinstance(spec, dict):
+        raise ValueError("spec is malformed")
+    for name, given in (("conditions", conditions), ("preemption gates", gates)):
+        if not isinstance(given, list) or len(given) > MAX_CONDITIONS:
+            raise ValueError(f"{name} are malformed, or more than {MAX_CONDITIONS}")
     return {
         "metadata": _head(found),
         "spec": {key: spec.get(key) for key in ("podSets", "queueName", *_PRIORITY)},
-        "status": {"conditions": [_condition(one) for one in conditions]},
+        "status": {
+            "conditions": [_condition(one) for one in conditions],
+            "preemptionGates": [
+                {key: _text(one[key]) for key in ("name", "position", "lastTransitionTime")}
+                for one in gates
+            ],
+        },
     }
 
 

@@ -19,6 +19,7 @@ from queuecontroller.cluster.cache.multikueue import (
     ALL_AT_ONCE,
     CONTROLLER,
     INCREMENTAL,
+    ONE_AT_A_TIME_S,
     ROUND,
     ROUND_S,
     MultiKueueSettings,
@@ -28,18 +29,27 @@ from queuecontroller.cluster.cache.objects import (
     condition_of,
     has_condition,
     is_leaving,
+    seconds_of,
 )
 from queuecontroller.cluster.multikueue.copies import (
+    gate_opened_at,
     is_in_step,
     job_owner,
     kind_of_job,
     managed_by,
 )
 from queuecontroller.frameworks import is_elastic
-from queuecontroller.scheduler.model.reasons import ADMITTED, EVICTED, FINISHED
+from queuecontroller.scheduler.model.reasons import (
+    ADMITTED,
+    BLOCKED_ON_PREEMPTION_GATES,
+    EVICTED,
+    FINISHED,
+)
 
 LOST: Final = "Reserving remote lost"
 OUT_OF_SYNC: Final = "Remote workload out of sync"
+CLOCKS_DIFFER_S: Final = 60.0
+"""A gate that was opened later than that from now was not opened by a manager."""
 GONE: Final = "Reserving remote no longer exists or is not admitted"
 
 
@@ -49,6 +59,8 @@ class Want(Enum):
     NOTHING = auto()
     COPY = auto()
     """A copy of the Workload."""
+    UNGATED_COPY = auto()
+    """A copy of the Workload that may preempt there: its preemption gate is to be opened."""
     JOB = auto()
     """A copy of the Workload and one of its job."""
 
@@ -101,6 +113,8 @@ class Facts:
     """True if all its other checks are Ready."""
     chosen: str = ""
     """The worker that was to get its job last; "" if none was."""
+    now_s: float = 0.0
+    """Seconds since the epoch."""
 
 
 def decide(facts: Facts, settings: MultiKueueSettings) -> Decision:
@@ -237,9 +251,36 @@ def _find(
         for name in nominated
         if name in facts.workers and facts.workers[name].lost_s is None
     }
+    if settings.gates_preemption:
+        opened, next_s = _to_open(facts)
+        if want.get(opened) is Want.COPY:
+            want[opened] = Want.UNGATED_COPY
+        again_s = min((one for one in (again_s, next_s) if one is not None), default=None)
     before = tuple((workload.get("status") or {}).get("nominatedClusterNames") or ())
     changed = None if sorted(before) == sorted(nominated) else nominated
     return Decision(want, _told(check, facts), nominated=changed, again_s=again_s)
+
+
+def _to_open(facts: Facts) -> tuple[str, float | None]:
+    """Return the worker whose copy may preempt from now on, "" if none, and the seconds until the
+    next one may: of the copies that wait for that, the one that has waited for the longest time.
+
+    Only one worker ends others' work for a Workload at a time. One that does not admit it
+    nevertheless is not waited for any longer than ONE_AT_A_TIME_S.
+    """
+    left_s = 0.0
+    for one in facts.workers.values():
+        opened_s = seconds_of(_opened_at(one))
+        if opened_s is not None and opened_s <= facts.now_s + CLOCKS_DIFFER_S:
+            left_s = max(left_s, opened_s + ONE_AT_A_TIME_S - facts.now_s)
+    waiting = [
+        (since, name)
+        for since, name in _each(facts, BLOCKED_ON_PREEMPTION_GATES)
+        if not _opened_at(facts.workers[name])
+    ]
+    if not waiting:
+        return "", None
+    return ("", left_s) if left_s > 0 else (min(waiting)[1], ONE_AT_A_TIME_S)
 
 
 def _nominated(
@@ -276,3 +317,7 @@ def _told(check: Mapping[str, Any], facts: Facts) -> Answer | None:
     if refusals:
         return Answer(State.PENDING, "; ".join(refusals))
     return None
+
+
+def _opened_at(worker: Worker) -> str:
+    return gate_opened_at(worker.copy) if worker.copy is not None else ""

@@ -101,6 +101,8 @@ class MultiKueue:
             name,
             client,
             self._settings.origin,
+            self._settings.gates_preemption,
+            self._shell.now_ns,
             lambda key: self._wanted(name, key),
             self._worker_changed,
             self._may_write,
@@ -227,7 +229,10 @@ class MultiKueue:
         since_s = monotonic() - self._nominated_at_s.get(key, monotonic())
         job = self._job_of(workload) if workload is not None else None
         chosen = self._chosen.get(key, "")
-        return Facts(workload, job, check, workers, configured, since_s, others_ready, chosen)
+        now_s = self._shell.now_ns() / 1e9
+        return Facts(
+            workload, job, check, workers, configured, since_s, others_ready, chosen, now_s
+        )
 
     def _decide(self, key: str) -> tuple[Facts, Decision]:
         facts = self._facts(key)

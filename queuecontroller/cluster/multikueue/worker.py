@@ -18,10 +18,12 @@ from queuecontroller.cluster.cache.job_context import DISPATCHED, JOBS
 from queuecontroller.cluster.cache.kinds import WORKLOADS
 from queuecontroller.cluster.cache.objects import Document, ObjectCache, is_leaving, key_of
 from queuecontroller.cluster.multikueue.copies import (
+    gate_opened_at,
     is_in_step,
     job_copy,
     key_of_job,
     kind_of_job,
+    open_gate_patch,
     priority_patch,
     read_copy,
     read_job,
@@ -29,6 +31,7 @@ from queuecontroller.cluster.multikueue.copies import (
     workload_copy,
 )
 from queuecontroller.cluster.multikueue.decide import Want
+from queuecontroller.cluster.status.workload_status import stamp
 from queuecontroller.cluster.writers.workqueue import WorkQueue
 from queuecontroller.frameworks.names import ORIGIN
 from queuecontroller.state.figures import DEFECTS
@@ -80,15 +83,18 @@ class WorkerLink:
         name: str,
         client: ApiClient,
         origin: str,
+        gated: bool,
+        now_ns: Callable[[], int],
         wanted: Callable[[str], tuple[Want | None, Document | None, Document | None]],
         changed: Callable[[str, str], None],
         may_write: Callable[[], bool],
         dispatched: Callable[[str, Document], None],
     ) -> None:
-        """`wanted` returns for a Workload's key what is wanted in this worker, the Workload and its
-        job; `changed` is called with this worker's name and a key when something is new about that
-        copy, or with an empty key when the connection was lost or made; `dispatched` is called with
-        the name and the Workload after a copy was created."""
+        """`gated`: a copy is created with a closed preemption gate. `now_ns` returns the time since
+        the epoch. `wanted` returns for a Workload's key what is wanted in this worker, the Workload
+        and its job; `changed` is called with this worker's name and a key when something is new
+        about that copy, or with an empty key when the connection was lost or made; `dispatched` is
+        called with the name and the Workload after a copy was created."""
         self.name = name
         self.cache = ObjectCache()
         self.refusals: dict[str, str] = {}
@@ -96,6 +102,8 @@ class WorkerLink:
         self.work_queue: WorkQueue[str] = WorkQueue(f"worker {name}:", self._sync, WIDTH)
         self._client = client
         self._origin = origin
+        self._gated = gated
+        self._now_ns = now_ns
         self._wanted = wanted
         self._changed = changed
         self._may_write = may_write
@@ -318,13 +326,18 @@ class WorkerLink:
             self.work_queue.add_after(key, AGAIN_S)
             return False
         if copy is None:
-            await self._create(WORKLOADS, workload_copy(workload, self._origin), read_copy)
+            made = workload_copy(workload, self._origin, gated=self._gated)
+            await self._create(WORKLOADS, made, read_copy)
             self._dispatched(self.name, workload)
             self._changed(self.name, key)
         elif is_leaving(copy) or not is_in_step(workload, copy):
             await self._remove(key, copy)
         elif patch := priority_patch(workload, copy):
             await self._patch(WORKLOADS, copy, patch, read_copy)
+        elif want is Want.UNGATED_COPY and not gate_opened_at(copy):
+            opened = open_gate_patch(copy, stamp(self._now_ns()))
+            await self._patch(WORKLOADS, copy, opened, read_copy, "status")
+            self._changed(self.name, key)
         if want is Want.JOB and job is not None and kind is not None and not self._jobs_of(key):
             if not self.serves(kind):
                 return True  # Its jobs are being listed; what they are queues this again.
@@ -377,6 +390,7 @@ class WorkerLink:
         document: Document,
         patch: Mapping[str, Any],
         read: Callable[[Mapping[str, Any]], dict[str, Any]],
+        subresource: str = "",
     ) -> None:
         head = document["metadata"]
         found = await self._client.merge_patch(
@@ -384,6 +398,7 @@ class WorkerLink:
             head["name"],
             patch,
             head["namespace"],
+            subresource,
             resource_version=head["resourceVersion"],
         )
         self._stored(kind, found, read)

@@ -89,7 +89,13 @@ def without_file(book: BookSettings, line: Line) -> Given:
     own = Feature.OWN_TIMEOUTS in features
     ready = replace(book.pods_ready, own=own)
     topology = _topology(book.topology, features)
-    return Given(Policy(features=features), replace(book, pods_ready=ready, topology=topology))
+    gated = Feature.ORCHESTRATED_PREEMPTION in features
+    engine = replace(book.engine, preemption_gates=gated)
+    return Given(
+        Policy(features=features),
+        replace(book, engine=engine, pods_ready=ready, topology=topology),
+        multikueue=MultiKueueSettings(gates_preemption=gated),
+    )
 
 
 def _topology(given: TopologySettings, features: frozenset[Feature]) -> TopologySettings:
@@ -162,7 +168,9 @@ def _given(reader: Reader, book: BookSettings, line: Line) -> Given:
     ready = replace(ready, own=Feature.OWN_TIMEOUTS in features)
     if Feature.UNSCHEDULED not in features:
         ready = replace(ready, unscheduled_timeout_s=None)
-    multikueue = MultiKueueSettings()
+    gated = Feature.ORCHESTRATED_PREEMPTION in features
+    engine = replace(engine, preemption_gates=gated)
+    multikueue = MultiKueueSettings(gates_preemption=gated)
     if reader.has("multiKueue"):
         multikueue = _multikueue(reader.child("multiKueue"), multikueue)
     for name in reader.names():

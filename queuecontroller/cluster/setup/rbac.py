@@ -204,8 +204,12 @@ def beside_rules() -> list[Rule]:
 
 def worker_rules() -> list[Rule]:
     """Return the rules of a MultiKueue manager's account in a worker cluster: it creates and
-    deletes copies, and reads their status. It neither reads nor changes their pods."""
-    made = [_rule(GROUP, ["workloads"], "get", "list", "watch", "create", "patch", "delete")]
+    deletes copies, reads their status and opens their preemption gates in it. It neither reads nor
+    changes their pods. A Kueue as the manager updates the status instead of patching it."""
+    made = [
+        _rule(GROUP, ["workloads"], "get", "list", "watch", "create", "patch", "delete"),
+        _rule(GROUP, ["workloads/status"], "patch", "update"),
+    ]
     for group in sorted({one.group for one in DISPATCHED}):
         plurals = sorted(one.plural for one in DISPATCHED if one.group == group)
         made.append(_rule(group, plurals, "get", "list", "watch", "create", "delete"))

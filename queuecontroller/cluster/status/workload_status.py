@@ -6,6 +6,7 @@ A merge patch replaces whole lists, so the patch keeps the entries of other writ
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -20,14 +21,17 @@ from queuecontroller.scheduler.model.objects import (
 )
 from queuecontroller.scheduler.model.reasons import (
     ADMITTED,
+    BLOCKED_ON_PREEMPTION_GATES,
     EVICTED,
     FINISHED,
     NO_RESERVATION,
     PODS_READY,
     PREEMPTED,
+    PREEMPTION_GATED,
     QUOTA_RESERVED,
     REQUEUED,
     WAITING_FOR_PODS,
+    PendingReason,
 )
 from queuecontroller.scheduler.placement.topology.slices import slices_of
 from sluicecommon.kubernetes.quantity import format_amount
@@ -35,6 +39,7 @@ from sluicecommon.kubernetes.quantity import format_amount
 OURS: Final = (
     *(QUOTA_RESERVED, ADMITTED, PODS_READY, FINISHED, EVICTED, PREEMPTED, REQUEUED),
     WAITING_FOR_PODS,
+    BLOCKED_ON_PREEMPTION_GATES,
 )
 """Conditions that no other writer changes, except Finished of an external framework's job."""
 LONGEST: Final = 1024
@@ -78,6 +83,8 @@ def patch_of(
         found["accumulatedPastExecutionTimeSeconds"] = workload.past_execution_s or None
     if conditions is not None and workload.is_true(EVICTED) and not seen.is_true(EVICTED):
         found["schedulingStats"] = _stats(status, workload)
+        if gates := status.get("preemptionGates"):
+            found["preemptionGates"] = [_closed_gate(str(one["name"]), now_ns) for one in gates]
     if dict(workload.reclaimable_pods) != dict(seen.reclaimable_pods):
         found["reclaimablePods"] = [
             {"name": name, "count": count} for name, count in workload.reclaimable_pods.items()
@@ -94,6 +101,10 @@ def _conditions(
     wanted = {one.type: one for one in workload.conditions if one.type in OURS}
     if waits is not None:
         wanted[QUOTA_RESERVED] = waits
+        if _is_blocked(workload, waits):
+            wanted[BLOCKED_ON_PREEMPTION_GATES] = replace(
+                waits, type=BLOCKED_ON_PREEMPTION_GATES, status=True, reason=PREEMPTION_GATED
+            )
     reserved = wanted.get(QUOTA_RESERVED)
     admitted = wanted.get(ADMITTED)
     if admitted is not None and not admitted.status and reserved and not reserved.status:
@@ -108,6 +119,16 @@ def _conditions(
             made[kind] = shown
             changed = True
     return list(made.values()) if changed else None
+
+
+def _is_blocked(workload: Workload, waits: Condition) -> bool:
+    """True if it waits for a preemption gate. Admission that is gated has the same reason."""
+    gated = waits.reason == PendingReason.ADMISSION_GATED and not workload.is_gated
+    return gated and bool(workload.preemption_gates)
+
+
+def _closed_gate(name: str, now_ns: int) -> dict[str, Any]:
+    return {"name": name, "position": "Closed", "lastTransitionTime": stamp(now_ns)}
 
 
 def _condition(

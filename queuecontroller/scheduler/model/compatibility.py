@@ -34,6 +34,7 @@ class Feature(StrEnum):
     SPREADING = "TASTopologySpreading"
     DYNAMIC_QUOTA = "DynamicQuotaOrchestration"
     FREE_DEVICES = "KueueDRADeviceFeasibility"
+    ORCHESTRATED_PREEMPTION = "MultiKueueOrchestratedPreemption"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +114,11 @@ DIFFERENCES: Final = (
         "Quota is reserved only where nodes have [free devices](#free-devices) for the claims of a"
         " Workload's pods",
         frozenset(),
+    ),
+    Difference(
+        Feature.ORCHESTRATED_PREEMPTION,
+        "A Workload with a closed preemption gate preempts nobody, and a MultiKueue manager opens"
+        " that of one worker's copy at a time; without it gates have no effect",
     ),
 )
 

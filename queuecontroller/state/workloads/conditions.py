@@ -8,6 +8,7 @@ from typing import Any
 from queuecontroller.scheduler.model.objects import Condition, Workload
 from queuecontroller.scheduler.model.reasons import (
     ADMITTED,
+    BLOCKED_ON_PREEMPTION_GATES,
     EVICTED,
     FINISHED,
     ON_HOLD,
@@ -46,7 +47,7 @@ def reserved(workload: Workload, queue: str, now_ns: int, **changes: Any) -> Wor
     workload = with_condition(
         workload, QUOTA_RESERVED, True, QUOTA_RESERVED, text, now_ns, **changes
     )
-    for kind in (EVICTED, PREEMPTED, REQUEUED):
+    for kind in (EVICTED, PREEMPTED, REQUEUED, BLOCKED_ON_PREEMPTION_GATES):
         if workload.is_true(kind):
             workload = with_condition(workload, kind, False, QUOTA_RESERVED, text, now_ns)
     return workload
@@ -81,6 +82,10 @@ def evicting(
         workload = replace(workload, conditions=(*rest, evicted))
     if preempted_for is not None:
         workload = with_condition(workload, PREEMPTED, True, preempted_for, message, now_ns)
+    if workload.is_true(BLOCKED_ON_PREEMPTION_GATES):
+        workload = with_condition(
+            workload, BLOCKED_ON_PREEMPTION_GATES, False, reason, message, now_ns
+        )
     return workload
 
 

@@ -66,8 +66,9 @@ def define_kueue(plane: ControlPlane) -> None:
 
 
 class Kueue:
-    def __init__(self, plane: ControlPlane, place: Path) -> None:
+    def __init__(self, plane: ControlPlane, place: Path, **features: bool) -> None:
         self.plane = plane
+        self._features = features
         self.log = place / "kueue.log"
         self._place = place
         self._process: subprocess.Popen[bytes] | None = None
@@ -95,7 +96,7 @@ class Kueue:
             },
             "integrations": {"frameworks": ["batch/job"]},
             # It wants to be in a pod, and a directory at the root of the machine.
-            "featureGates": {"VisibilityOnDemand": False},
+            "featureGates": {"VisibilityOnDemand": False, **self._features},
         }
         file = self._place / "kueue.yaml"
         file.write_text(json.dumps(configuration))
@@ -149,8 +150,9 @@ class Kueue:
 
 
 @contextmanager
-def kueue_runs(plane: ControlPlane, place: Path) -> Iterator[Kueue]:
-    made = Kueue(plane, place)
+def kueue_runs(plane: ControlPlane, place: Path, **features: bool) -> Iterator[Kueue]:
+    """`features`: feature gates of Kueue's Configuration."""
+    made = Kueue(plane, place, **features)
     made.start()
     try:
         until("Kueue leads", made.decides, 300)

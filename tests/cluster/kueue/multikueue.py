@@ -34,6 +34,8 @@ CONTROLLER = "kueue.x-k8s.io/multikueue"
 CHECK = f"{KUEUE}/admissionchecks/elsewhere"
 MANAGER = "manager"
 WORKERS = ("w1", "w2")
+FEATURES = {"MultiKueueOrchestratedPreemption": True}
+"""Kueue's features that are on in 0.20 and off in 0.19."""
 STRATEGY = {"admissionChecksStrategy": {"admissionChecks": [{"name": "elsewhere"}]}}
 """Part of a manager's ClusterQueue that sends its jobs to the workers."""
 
@@ -165,7 +167,7 @@ def running_fleet(
         for name in WORKERS:
             place = directory / f"queue-{name}"
             if name in kueues:
-                stack.enter_context(kueue_runs(planes[name], place))
+                stack.enter_context(kueue_runs(planes[name], place, **FEATURES))
             else:
                 replica = stack.enter_context(started(planes[name], place))
                 until(f"{name} decides", replica.leads, DEADLINE_S)
@@ -185,7 +187,7 @@ def running_fleet(
         )
         place = directory / f"queue-{MANAGER}"
         if MANAGER in kueues:
-            stack.enter_context(kueue_runs(manager, place))
+            stack.enter_context(kueue_runs(manager, place, **FEATURES))
         else:
             given = directory / "kueue.yaml"
             given.write_text(configuration)

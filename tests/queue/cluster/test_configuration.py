@@ -14,7 +14,7 @@ from queuecontroller.frameworks import External, framework_named
 from queuecontroller.kueueapi.manifests.configuration import read_configuration
 from queuecontroller.scheduler.lifecycle import PodsReadySettings
 from queuecontroller.scheduler.model.compatibility import Feature, Line, as_markdown
-from queuecontroller.scheduler.model.settings import FairPreemptionStrategy
+from queuecontroller.scheduler.model.settings import EngineSettings, FairPreemptionStrategy
 from queuecontroller.state.book import BookSettings
 from sluicecommon.reader import ManifestError
 
@@ -30,7 +30,8 @@ def given(**sections: Any) -> Any:
 
 def test_an_empty_one_changes_nothing() -> None:
     found = given()
-    assert found.book == BookSettings(pods_ready=PodsReadySettings(own=True))
+    engine = EngineSettings(preemption_gates=True)
+    assert found.book == BookSettings(engine, pods_ready=PodsReadySettings(own=True))
     assert (found.document, found.remarks) == (None, ())
     assert found.policy.frameworks is None
     assert not found.policy.without_queue
@@ -275,6 +276,18 @@ def test_fair_sharing_of_admission_is_switched_off_together_with_its_anchor() ->
 def test_a_feature_that_is_not_there_is_named() -> None:
     found = given(featureGates={"ConcurrentAdmission": True, "FairSharingRefill": False})
     assert found.remarks == ("Configuration: featureGates.ConcurrentAdmission is not supported",)
+
+
+def test_preemption_gates_count_unless_their_feature_is_off() -> None:
+    gate = "MultiKueueOrchestratedPreemption"
+    for found, counts in (
+        (given(), True),
+        (given(featureGates={gate: False}), False),
+        (given_by(configuration(), BookSettings(), Line.V0_19), False),
+        (without_file(BookSettings(), Line.V0_20), True),
+    ):
+        assert found.book.engine.preemption_gates is counts
+        assert found.multikueue.gates_preemption is counts
 
 
 def test_the_longest_timeout_of_a_job_is_read() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from queuecontroller.cluster.status.workload_status import patch_of, pending
-from queuecontroller.kueueapi.manifests.workloads import read_workload
+from queuecontroller.kueueapi.manifests.workloads import GATED_BY, read_workload
 from queuecontroller.scheduler.model.objects import (
     Admission,
     AdmissionCheckStatus,
@@ -20,6 +20,7 @@ from queuecontroller.scheduler.model.objects import (
 )
 from queuecontroller.state.workloads import conditions
 
+BLOCKED = "BlockedOnPreemptionGates"
 NOW_NS = 1_700_000_000_123_456_789
 TEMPLATE = {"spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "1500m"}}}]}}
 DOCUMENT: dict[str, Any] = {
@@ -74,6 +75,43 @@ def test_what_was_given_is_taken_back() -> None:
     assert (told["Admitted"]["status"], told["Admitted"]["reason"]) == ("False", "NoReservation")
     assert told["QuotaReserved"]["status"] == "False"
     assert patch_of(after, read_workload(after), back, None, NOW_NS) == {}
+
+
+def test_who_would_preempt_and_may_not_says_so_until_it_has_quota_or_is_evicted() -> None:
+    document = {**DOCUMENT, "spec": {**DOCUMENT["spec"], "preemptionGates": [{"name": "g"}]}}
+    workload = read_workload(document)
+    waits = pending("AdmissionGated", "Workload requires preemption, but it's gated", NOW_NS)
+    blocked = written(workload, document, waits)
+    told = {one["type"]: one for one in blocked["status"]["conditions"]}
+    assert told["QuotaReserved"]["reason"] == "AdmissionGated"
+    assert (told[BLOCKED]["status"], told[BLOCKED]["reason"]) == ("True", "PreemptionGated")
+    assert told[BLOCKED]["message"] == waits.message
+    after = read_workload(blocked)
+    assert patch_of(blocked, after, after, waits, NOW_NS) == {}
+    no_room = pending("WaitingForQuota", "no quota", NOW_NS)
+    assert read_workload(written(after, blocked, no_room)).is_true(BLOCKED)
+    reserved = conditions.reserved(replace(after, admission=GIVEN), "cq", NOW_NS)
+    assert not read_workload(written(reserved, blocked)).is_true(BLOCKED)
+
+
+def test_admission_that_is_gated_is_not_taken_for_a_preemption_gate() -> None:
+    head = {**DOCUMENT["metadata"], "annotations": {GATED_BY: "a.io/x"}}
+    spec = {**DOCUMENT["spec"], "preemptionGates": [{"name": "g"}]}
+    document = {**DOCUMENT, "metadata": head, "spec": spec}
+    waits = pending("AdmissionGated", "Admission is gated by: a.io/x", NOW_NS)
+    found = written(read_workload(document), document, waits)
+    assert [one["type"] for one in found["status"]["conditions"]] == ["QuotaReserved"]
+
+
+def test_an_eviction_closes_every_preemption_gate() -> None:
+    since = "2026-11-28T10:00:00Z"
+    gates = [{"name": one, "position": "Open", "lastTransitionTime": since} for one in "ab"]
+    document = written(admitted())
+    document["status"]["preemptionGates"] = gates
+    away = conditions.evicting(admitted(), "Preempted", "for another", "InClusterQueue", NOW_NS)
+    after = written(away, document)["status"]["preemptionGates"]
+    assert [(one["name"], one["position"]) for one in after] == [("a", "Closed"), ("b", "Closed")]
+    assert {one["lastTransitionTime"] for one in after} == {"2023-11-14T22:13:20Z"}
 
 
 def test_why_it_waits_keeps_the_time_since_when_it_does() -> None:

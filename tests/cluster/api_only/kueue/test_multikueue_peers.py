@@ -45,6 +45,7 @@ multiKueue: {gcInterval: 2s, origin: fleet}
 """
 PODS = "/api/v1/namespaces/default/pods"
 SEEN_S = 90
+PREEMPTING = {"withinClusterQueue": "LowerPriority"}
 
 
 @pytest.fixture(scope="module", params=sorted(KUEUES))
@@ -74,6 +75,9 @@ def nothing_left(fleet: Fleet) -> Iterator[None]:
 def prepare(plane: ControlPlane, name: str) -> None:
     sent: dict[str, Any] = STRATEGY if name == MANAGER else {}
     apply(plane, quota("team", 10 if name == MANAGER else 0, **sent), door("team", "team"))
+    head = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "WorkloadPriorityClass"}
+    for priority, value in (("low", -1), ("high", 100)):
+        apply(plane, {**head, "metadata": {"name": priority}, "value": value})
 
 
 def is_empty(fleet: Fleet, worker: str) -> bool:
@@ -137,6 +141,35 @@ def test_an_eviction_in_a_worker_dispatches_the_job_again(fleet: Fleet) -> None:
     until("it is at w2", lambda: fleet.cluster("moved") == "w2", 2 * SEEN_S)
     until("w1 has nothing", partial(is_empty, fleet, "w1"), SEEN_S)
     run_at(fleet, "w2", "moved")
+
+
+def test_only_one_worker_preempts_for_a_job(fleet: Fleet) -> None:
+    """Both are full of work of a lower priority: each says that it would preempt, and one may."""
+    for name, plane in fleet.workers.items():
+        apply(plane, quota("team", 1, preemption=PREEMPTING), labelled(job("low", "team"), "low"))
+        until(f"{name} runs its own", lambda plane=plane: not suspended(plane, "low"), SEEN_S)  # type: ignore[misc]
+    apply(fleet.manager, labelled(dispatched("urgent"), "high"))
+    until("it is at one of them", lambda: fleet.cluster("urgent") in WORKERS, SEEN_S)
+    winner = fleet.cluster("urgent")
+    run_at(fleet, winner, "urgent")
+    (other,) = set(WORKERS) - {winner}
+    ended = {name: suspended(plane, "low") for name, plane in fleet.workers.items()}
+    assert ended == {winner: True, other: False}
+    assert evictions(fleet.workers[other], "low") == []
+    assert evictions(fleet.workers[winner], "low") == ["Preempted"]
+    for plane in fleet.workers.values():
+        plane.api.delete(f"{JOBS}/low")
+
+
+def labelled(document: dict[str, Any], priority: str) -> dict[str, Any]:
+    document["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] = priority
+    return document
+
+
+def evictions(plane: ControlPlane, name: str) -> list[str]:
+    status = (workload_of(plane, name) or {})["status"]
+    found = (status.get("schedulingStats") or {}).get("evictions") or ()
+    return [one["reason"] for one in found]
 
 
 def test_a_job_that_the_manager_stops_leaves_the_worker(fleet: Fleet) -> None:

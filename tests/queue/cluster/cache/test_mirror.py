@@ -73,6 +73,18 @@ def test_a_gate_that_was_removed_is_followed() -> None:
     assert not made.book.workloads.records[KEY].workload.is_gated
 
 
+def test_a_preemption_gate_that_opens_or_closes_is_followed() -> None:
+    made = mirror()
+    gated = document("1", 1)
+    gated["spec"]["preemptionGates"] = [{"name": "a.io/g"}]
+    heard(made, gated)
+    assert made.book.workloads.records[KEY].workload.preemption_gates == ("a.io/g",)
+    for position, closed in (("Open", ()), ("Closed", ("a.io/g",))):
+        one = {"name": "a.io/g", "position": position, "lastTransitionTime": AT}
+        heard(made, {**gated, "status": {**gated["status"], "preemptionGates": [one]}})
+        assert made.book.workloads.records[KEY].workload.preemption_gates == closed
+
+
 LIMITS = {
     "apiVersion": "v1",
     "kind": "LimitRange",

@@ -67,7 +67,7 @@ def copy(*conditions: dict[str, str], **head: Any) -> dict[str, Any]:
             **head,
         },
         "spec": {"podSets": SETS, "queueName": "q"},
-        "status": {"conditions": list(conditions)},
+        "status": {"conditions": list(conditions), "preemptionGates": []},
     }
 
 

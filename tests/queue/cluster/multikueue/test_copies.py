@@ -10,12 +10,12 @@ from queuecontroller.cluster.cache.job_context import DISPATCHED, JOBS, KINDS
 from queuecontroller.cluster.multikueue import copies
 from queuecontroller.frameworks import PodSetInfo, start_patch
 from queuecontroller.frameworks.patches import ABSENT, at, merged
-from tests.queue.cluster.multikueue.documents import condition, copy, job, job_there, workload
+from tests.queue.cluster.multikueue.documents import AT, condition, copy, job, job_there, workload
 from tests.queue.frameworks.samples import SAMPLES, sample
 
 
 def test_a_copy_has_the_origin_and_nothing_of_this_cluster() -> None:
-    made = copies.workload_copy(workload(), "fleet")
+    made = copies.workload_copy(workload(), "fleet", gated=False)
     assert made["metadata"] == {
         "name": "w",
         "namespace": "n",
@@ -24,6 +24,27 @@ def test_a_copy_has_the_origin_and_nothing_of_this_cluster() -> None:
     assert set(made["spec"]) == {"podSets", "queueName"}
     assert "status" not in made
     assert copies.is_in_step(workload(), made)
+
+
+def test_a_copy_that_may_not_preempt_has_its_manager_s_gate_and_stays_in_step() -> None:
+    made = copies.workload_copy(workload(), "fleet", gated=True)
+    assert made["spec"]["preemptionGates"] == [{"name": "kueue.x-k8s.io/multikueue"}]
+    assert copies.is_in_step(workload(), made)
+
+
+def test_opening_a_gate_leaves_the_others_as_they_are() -> None:
+    found = copy()
+    other = {"name": "a.io/gate", "position": "Open", "lastTransitionTime": AT}
+    found["status"]["preemptionGates"] = [other]
+    assert copies.gate_opened_at(found) == ""
+    found["status"] |= copies.open_gate_patch(found, "2026-11-28T10:00:09Z")["status"]
+    assert copies.gate_opened_at(found) == "2026-11-28T10:00:09Z"
+    found["status"] |= copies.open_gate_patch(found, "2026-11-28T10:00:10Z")["status"]
+    assert [one["name"] for one in found["status"]["preemptionGates"]] == [
+        "a.io/gate",
+        "kueue.x-k8s.io/multikueue",
+    ]
+    assert found["status"]["preemptionGates"][0] == other
 
 
 def test_a_job_that_was_started_here_is_sent_as_it_was_before() -> None:
@@ -111,6 +132,8 @@ HEAD = {"name": "w", "namespace": "n", "uid": "u", "resourceVersion": "1"}
         pytest.param({"metadata": HEAD, "spec": {}, "status": {"conditions": ["x"]}}, id="a text as condition"),
         pytest.param({"metadata": HEAD, "spec": {}, "status": {"conditions": [{"type": 1}]}}, id="a number as type"),
         pytest.param({"metadata": HEAD, "spec": {}, "status": {"conditions": [{}] * 100}}, id="too many conditions"),
+        pytest.param({"metadata": HEAD, "spec": {}, "status": {"preemptionGates": [{"name": "g"}]}}, id="a gate without position"),
+        pytest.param({"metadata": HEAD, "spec": {}, "status": {"preemptionGates": [{}] * 100}}, id="too many gates"),
         pytest.param({"metadata": {**HEAD, "uid": 3}, "spec": {}}, id="a number as UID"),
         pytest.param({"metadata": {"name": "w"}, "spec": {}}, id="no namespace"),
         pytest.param({"metadata": {**HEAD, "labels": ["a"]}, "spec": {}}, id="labels as a list"),

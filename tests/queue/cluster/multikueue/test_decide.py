@@ -15,7 +15,8 @@ from queuecontroller.cluster.cache.multikueue import (
     ROUND_S,
     MultiKueueSettings,
 )
-from queuecontroller.cluster.cache.objects import Document
+from queuecontroller.cluster.cache.objects import Document, seconds_of
+from queuecontroller.cluster.multikueue.copies import open_gate_patch
 from queuecontroller.cluster.multikueue.decide import (
     GONE,
     LOST,
@@ -26,7 +27,7 @@ from queuecontroller.cluster.multikueue.decide import (
     Worker,
     decide,
 )
-from tests.queue.cluster.multikueue.documents import condition, copy, job, job_there, workload
+from tests.queue.cluster.multikueue.documents import AT, condition, copy, job, job_there, workload
 
 SETTINGS = MultiKueueSettings()
 ADMITTED = condition("Admitted")
@@ -46,8 +47,19 @@ def decided(
     others_ready: bool = True,
     since_round_s: float = 0.0,
     chosen: str = "",
+    now: str = AT,
 ) -> Decision:
-    facts = Facts(mine, job, check, workers, list(workers), since_round_s, others_ready, chosen)
+    facts = Facts(
+        mine,
+        job,
+        check,
+        workers,
+        list(workers),
+        since_round_s,
+        others_ready,
+        chosen,
+        seconds_of(now) or 0.0,
+    )
     return decide(facts, settings)
 
 
@@ -264,7 +276,67 @@ def test_another_dispatcher_nominates_alone() -> None:
     assert (found.want, found.nominated) == ({"b": Want.COPY}, None)
 
 
-CONDITIONS = st.sets(st.sampled_from(["Admitted", "Evicted", "Finished"]))
+def waits(at: str = AT, opened: str = "") -> Worker:
+    """A worker whose copy would preempt."""
+    found = copy(condition("BlockedOnPreemptionGates", at))
+    if opened:
+        found |= {"status": {**found["status"], **open_gate_patch(found, opened)["status"]}}
+    return Worker(copy=found)
+
+
+@pytest.mark.parametrize(
+    ("workers", "now", "opened", "again_s"),
+    [
+        pytest.param({"a": Worker(copy=copy()), "b": Worker()}, AT, "", None, id="nobody has to"),
+        pytest.param(
+            {"a": waits("2026-11-28T10:00:01Z"), "b": waits()}, AT, "b", 300.0, id="the first"
+        ),
+        pytest.param(
+            {"a": waits(), "b": waits(opened=AT)},
+            "2026-11-28T10:01:00Z",
+            "",
+            240.0,
+            id="one of them may already",
+        ),
+        pytest.param(
+            {"a": waits(), "b": waits(opened=AT)},
+            "2026-11-28T10:05:00Z",
+            "a",
+            300.0,
+            id="that one has not come to it in five minutes",
+        ),
+        pytest.param(
+            {"a": waits(), "b": waits(opened="2029-01-01T00:00:00Z")},
+            AT,
+            "a",
+            300.0,
+            id="a worker changed the time to one years from now",
+        ),
+        pytest.param({"a": waits(opened=AT)}, AT, "", None, id="the only one may"),
+        pytest.param(
+            {"a": Worker(lost_s=1.0, copy=waits().copy), "b": waits(LATER["lastTransitionTime"])},
+            AT,
+            "b",
+            300.0,
+            id="the first is not reachable",
+        ),
+    ],
+)
+def test_one_worker_at_a_time_may_preempt(
+    workers: dict[str, Worker], now: str, opened: str, again_s: float | None
+) -> None:
+    found = decided(workload(), workers, now=now)
+    assert [name for name, want in found.want.items() if want is Want.UNGATED_COPY] == [
+        name for name in [opened] if name
+    ]
+    assert found.again_s == again_s
+    alone = decided(workload(), workers, MultiKueueSettings(gates_preemption=False), now=now)
+    assert Want.UNGATED_COPY not in alone.want.values()
+
+
+CONDITIONS = st.sets(
+    st.sampled_from(["Admitted", "BlockedOnPreemptionGates", "Evicted", "Finished"])
+)
 COPIES = st.none() | CONDITIONS.map(lambda names: copy(*(condition(one) for one in sorted(names))))
 WORKERS = st.builds(
     Worker,

@@ -12,7 +12,7 @@ import pytest
 from queuecontroller.cluster.cache.job_context import JOBS
 from queuecontroller.cluster.cache.kinds import WORKLOADS
 from queuecontroller.cluster.cache.objects import Document
-from queuecontroller.cluster.multikueue.copies import read_copy
+from queuecontroller.cluster.multikueue.copies import gate_opened_at, read_copy
 from queuecontroller.cluster.multikueue.decide import Want
 from queuecontroller.cluster.multikueue.worker import (
     LARGEST_EVENT_BYTES,
@@ -26,6 +26,7 @@ from sluicecommon.kubernetes.reflector import Changed, Removed
 from sluicecommon.kubernetes.resources import Resource
 from tests.queue.cluster.multikueue.documents import copy, job, job_there, workload
 
+NOW_NS = 1_800_000_000 * 10**9
 Wanted = tuple[Want | None, Document | None, Document | None]
 
 
@@ -56,6 +57,7 @@ class Server:
         self._note("patch", kind, name)
         found = copy()
         found["spec"] |= patch.get("spec", {})
+        found["status"] |= patch.get("status", {})
         return self._stored(found)
 
     async def delete(self, kind: Resource, name: str, *_: Any) -> dict[str, Any]:
@@ -77,6 +79,8 @@ class Bench:
             "a",
             cast(ApiClient, self.server),
             "fleet",
+            True,
+            lambda: NOW_NS,
             self._wanted,
             lambda name, key: self.changes.append(key),
             lambda: self.may_write,
@@ -165,6 +169,18 @@ def test_a_changed_priority_is_sent() -> None:
     assert bench.sync() == []
 
 
+def test_the_gate_of_a_copy_is_opened_once() -> None:
+    bench = Bench(Want.UNGATED_COPY)
+    bench.has(WORKLOADS, copy())
+    bench.changes.clear()
+    assert bench.sync() == [("patch", "Workload", "w")]
+    there = bench.link.copy("n/w")
+    assert there is not None
+    assert gate_opened_at(there) == "2027-01-15T08:00:00Z"
+    assert bench.changes == ["n/w"], "the others wait from now on"
+    assert bench.sync() == []
+
+
 @pytest.mark.parametrize(
     ("lost_at_s", "may_write", "want"),
     [(1.0, True, Want.COPY), (None, False, Want.COPY), (None, True, None)],
@@ -238,6 +254,8 @@ def test_a_worker_that_hangs_holds_up_no_other() -> None:
             "a",
             cast(ApiClient, server),
             "fleet",
+            True,
+            lambda: NOW_NS,
             lambda key: (Want.COPY, workload(), job()),
             lambda name, key: None,
             lambda: True,
@@ -270,6 +288,8 @@ def test_a_worker_that_hangs_is_never_reachable_and_its_connection_can_be_ended(
             "a",
             cast(ApiClient, silent),
             "fleet",
+            True,
+            lambda: NOW_NS,
             lambda key: (None, None, None),
             lambda name, key: None,
             lambda: True,
