@@ -46,6 +46,7 @@ COOLDOWN_S = 600
 HOST = "kubernetes.io/hostname"
 ASKED = ("cpu", "nvidia.com/gpu", "nvidia.com/gpumem", "nvidia.com/gpucores")
 NOTHING: Mapping[str, str] = MappingProxyType({})
+NOTHING_ASKED: Mapping[str, int] = MappingProxyType({})
 RESTART = {"sluice.dev/consolidation": "restart"}
 NEVER = {"sluice.dev/consolidation": "never"}
 EVENLY: dict[str, Any] = {"gpumem": 50_000, "gpucores": 20}
@@ -91,11 +92,19 @@ class Lab:
         racks: Mapping[str, str] = NOTHING,
         objects: Iterable[tuple[Any, dict[str, Any]]] = (),
         pods: Iterable[dict[str, Any]] = (),
+        quotas: Mapping[str, int] = NOTHING_ASKED,
+        now_ns: int = NOW,
     ) -> None:
-        self.given = (nodes, queue, enabled, never, cpus, racks)
+        """`quotas` of the ClusterQueue by resource; any other has more than is ever used."""
+        self.nodes = [*nodes]
+        self.given = (queue, enabled, never, cpus, racks)
+        self.quotas = quotas
+        self.now_ns = now_ns
         self.racks = racks
         self.cache = ObjectCache()
-        resources = [{"name": one, "nominalQuota": "1000000"} for one in ASKED]
+        resources = [
+            {"name": one, "nominalQuota": str(quotas.get(one, 1_000_000))} for one in ASKED
+        ]
         groups = [
             {"coveredResources": [*ASKED], "flavors": [{"name": "f", "resources": resources}]}
         ]
@@ -126,18 +135,24 @@ class Lab:
         self.book.run_elsewhere(self.elsewhere)
         self.shell = Shell(self.book, NullStore(0, "lease"), Clock())
         self.shell.start()
-        for name in nodes:
-            labels = {HOST: name, "rack": racks.get(name, "")}
-            ground.put_node(NodeFacts(name, labels, {"cpu": cpus, "pods": 250}))
-            self.book.desk.connect(Hello(name, capacity=node(name, 1)), NOW)
+        self.ground = ground
+        for name in self.nodes:
+            self.join(name)
         ground.inputs_received()
         self.book.pods_received()
-        self.book.nodes_room.follow(NOW)
+        self.book.nodes_room.follow(now_ns)
         self.pods: dict[WorkloadKey, dict[str, Any]] = {}
         for one in pods:
             self.run(one)
         self.mirror = Mirror(self.book, self.cache)
-        self.mirror.begin(NOW)
+        self.mirror.begin(now_ns)
+
+    def join(self, name: str) -> None:
+        """A node comes, and its agent reports one GPU."""
+        labels = {HOST: name, "rack": self.racks.get(name, "")}
+        cpus = self.given[3]
+        self.ground.put_node(NodeFacts(name, labels, {"cpu": cpus, "pods": 250}))
+        self.book.desk.connect(Hello(name, capacity=node(name, 1)), self.now_ns)
 
     def put(self, kind: Any, document: dict[str, Any]) -> None:
         self.cache.take(kind, document)
@@ -245,11 +260,12 @@ class Lab:
     def store(self, document: dict[str, Any]) -> None:
         self.put(WORKLOADS, document)
         head = document["metadata"]
-        self.mirror.workload(f"{head['namespace']}/{head['name']}", document, NOW)
+        self.mirror.workload(f"{head['namespace']}/{head['name']}", document, self.now_ns)
 
     # -- time -------------------------------------------------------------------------------------
 
-    def settle(self, now_ns: int = NOW) -> None:
+    def settle(self, now_ns: int | None = None) -> None:
+        self.now_ns = now_ns = self.now_ns if now_ns is None else now_ns
         self.book.tick(now_ns)
         while True:
             result = self.book.workloads.cycle(now_ns)
@@ -267,7 +283,7 @@ class Lab:
         if (document := self.pods.get(key)) is not None:
             document["metadata"]["deletionTimestamp"] = AT
             self.book.nodes_room.pods.take(document)
-        self.book.workloads.complete_eviction(key, NOW)
+        self.book.workloads.complete_eviction(key, self.now_ns)
         self.settle()
 
     def guard(self, allowed: int, **labels: str) -> None:
@@ -278,17 +294,31 @@ class Lab:
         }
         self.budgets.changed(Changed(Item("t/guard", "1", read_budget(document))))
 
-    def new_leader(self) -> Lab:
-        """One that begins with what is stored of this one's decisions."""
-        stored = []
+    def new_leader(self, decided: bool = True) -> Lab:
+        """One that begins with what this one has decided; without `decided`, with what is stored."""
+        stored: list[tuple[Any, dict[str, Any]]] = []
         for document in self.cache.all_of(WORKLOADS):
+            if not decided:
+                stored.append((WORKLOADS, dict(document)))
+                continue
             head = document["metadata"]
             record = self.book.workloads.records[WorkloadKey(f"{head['namespace']}/{head['name']}")]
-            patch = patch_of(document, self.mirror.as_read(document), record.workload, None, NOW)
+            patch = patch_of(
+                document, self.mirror.as_read(document), record.workload, None, self.now_ns
+            )
             after = {**document, "status": {**(document.get("status") or {}), **patch}}
             stored.append((WORKLOADS, after))
         jobs = [(JOBS, dict(one)) for one in self.cache.all_of(JOBS)]
-        return Lab(*self.given, objects=[*jobs, *stored], pods=[*self.pods.values()])
+        found = Lab(
+            self.nodes,
+            *self.given,
+            objects=[*jobs, *stored],
+            pods=[*self.pods.values()],
+            quotas=self.quotas,
+            now_ns=self.now_ns,
+        )
+        found.elsewhere.running &= self.elsewhere.running
+        return found
 
     # -- answers ----------------------------------------------------------------------------------
 
@@ -304,6 +334,6 @@ class Lab:
     def told(self, key: WorkloadKey) -> str:
         """Message of a pending workload after the leader has looked at rest."""
         self.book.moves = {}
-        MovePlans(self.shell, lambda: True, lambda: True).look(self.book, NOW)
+        MovePlans(self.shell, lambda: True, lambda: True).look(self.book, self.now_ns)
         why = self.book.workloads.why_not(key)
         return self.book.with_moves(key, why.reason, why.message) if why is not None else ""
