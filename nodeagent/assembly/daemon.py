@@ -227,7 +227,7 @@ def build(
         counters,
         walls.standing,
     )
-    views = Views(settings.grants, keeper, turns, gpus, clock, asked, watch, figures)
+    views = Views(keeper, turns, gpus, clock, asked, watch, figures)
     service = Service(
         settings.grants,
         keeper,
@@ -297,7 +297,6 @@ def build(
         logging.getLogger().setLevel(now.daemon.log_level.upper())
         keeper.configure(rules_of(now, ground.boot))
         service.configure(now.grants)
-        views.configure(now.grants)
         gpus.policy = running.health
         if queue is not None:
             queue.capacity.settings = now.queue
@@ -316,6 +315,7 @@ def make_gpus(loaded: Loaded, journal: Journal) -> Gpus:
         grants.memory_reserve_mib,
         kubelet.memory_scaling if kubelet.enabled else 1.0,
         loaded.health,
+        kubelet.slots_of_cards if kubelet.enabled else {},
     )
 
     def record_health(change: HealthChange) -> None:

@@ -447,6 +447,7 @@ def desk_settings(config: KubeletConfig, strategy: str) -> DevicePluginSettings:
             config.mig_strategy if config.mode == "mig" else "none",
             frozenset(config.exclude_uuids),
             frozenset(config.exclude_indexes),
+            config.slots_of_cards,
         ),
         strategy,
         config.reconcile_s,

@@ -8,6 +8,7 @@ node behaves unlike its neighbours.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
@@ -33,11 +34,18 @@ RESOURCE_KEYS: Final = (
     "resource_cores",
     "resource_priority",
 )
+_NEUTRAL: Final[Mapping[str, object]] = {"slots_per_gpu": 0, "card_slots": ()}
+"""Values that say nothing, of keys for which it is not 1."""
 _QUALIFIED: Final = re.compile(
     r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
     r"/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 )
 _GPU_UUID: Final = re.compile(r"(GPU|MIG)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+_CARD_SLOTS: Final = re.compile(
+    r"([0-9]{1,3}|GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})"
+    r"=([1-9]|[1-9][0-9]|1[0-9]{2}|2[0-4][0-9]|25[0-6])"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +95,9 @@ class KubeletConfig:
     lacks its pod."""
     slots_per_gpu: int = number(0, 0, 256)
     """Device ids per GPU: how many containers may share it. 0: grants.slots_per_gpu."""
+    card_slots: tuple[str, ...] = ()
+    """Device ids of single GPUs where they differ, as UUID=NUMBER or INDEX=NUMBER, such as 0=1 for
+    one container at a time on GPU 0. MIG instances always have one."""
     limits: tuple[str, ...] = choices(
         ("queue", "pod", "defaults"),
         "queue",
@@ -148,6 +159,12 @@ class KubeletConfig:
     """GPUs that are not offered, by NVML index, which a reboot can change: prefer the UUID."""
     numa_topology: bool = flag(True, live=True)
     """Report each GPU's NUMA node to the kubelet, for topologyManagerPolicy."""
+
+    @property
+    def slots_of_cards(self) -> Mapping[str, int]:
+        """`card_slots` by UUID or NVML index."""
+        pairs = (one.partition("=") for one in self.card_slots)
+        return {gpu: int(number) for gpu, _, number in pairs}
 
     @property
     def makes_instances(self) -> bool:
@@ -233,7 +250,7 @@ def effective(
         config = replace(config, slots_per_gpu=slots_per_gpu)
         sources["slots_per_gpu"] = "grants.slots_per_gpu"
     if config.mode == "exclusive":
-        config = replace(config, slots_per_gpu=1, memory_scaling=1.0)
+        config = replace(config, slots_per_gpu=1, memory_scaling=1.0, card_slots=())
         sources["slots_per_gpu"] = sources["memory_scaling"] = "mode = exclusive"
     return Effective(config, sources, tuple(found), tuple(problems))
 
@@ -279,6 +296,14 @@ def _problems(config: KubeletConfig, sources: Mapping[str, str]) -> list[str]:
         if why is not None:
             problems.append(f"{shown(key)}: {why}")
         seen.setdefault(name, key)
+    for gpu, count in Counter(one.partition("=")[0] for one in config.card_slots).items():
+        if count > 1:
+            problems.append(f"{shown('card_slots')}: {gpu} is there {count} times")
+    for one in config.card_slots:
+        if not _CARD_SLOTS.fullmatch(one):
+            problems.append(
+                f"{shown('card_slots')}: {one!r} is not UUID=NUMBER or INDEX=NUMBER, 1 to 256"
+            )
     for uuid in config.exclude_uuids:
         if not _GPU_UUID.fullmatch(uuid):
             problems.append(
@@ -310,9 +335,8 @@ def _warnings(config: KubeletConfig, sources: Mapping[str, str]) -> list[str]:
             " the host's memory"
         )
     if config.mode == "exclusive":
-        for key in ("slots_per_gpu", "memory_scaling"):
-            neutral: float = 0 if key == "slots_per_gpu" else 1.0
-            if getattr(config, key) not in (neutral, 1):
+        for key in ("slots_per_gpu", "card_slots", "memory_scaling"):
+            if getattr(config, key) not in (_NEUTRAL.get(key, 1), 1):
                 found.append(
                     f"kubelet.{key} (by {sources[key]}): has no effect with mode exclusive, which"
                     " gives whole GPUs"

@@ -84,7 +84,7 @@ class Daemon:
     def __init__(self, place: Place) -> None:
         self.place = place
         place.daemons += 1
-        self.gpus = Gpus(place.slots, 0)
+        self.gpus = Gpus(place.slots, 0, card_slots=place.card_slots)
         self.gpus.take(
             NodeReading(tuple(place.readings), "999.1", "12.999"), place.clock.monotonic_ns()
         )
@@ -104,7 +104,13 @@ class Daemon:
         records = KubeletFiles(place.kubelet.root, resources, place.wire)
         self.manager = DevicePluginManager(
             DevicePluginSettings(
-                OfferRules(RESOURCE, place.slots, place.mig_strategy, place.hidden),
+                OfferRules(
+                    RESOURCE,
+                    place.slots,
+                    place.mig_strategy,
+                    place.hidden,
+                    card_slots=place.card_slots,
+                ),
                 "pack",
                 3600.0,
                 60.0,
@@ -202,6 +208,8 @@ class Place:
         ]
         self.daemons = 0
         self.hidden: frozenset[str] = frozenset()
+        self.card_slots: dict[str, int] = {}
+        """Slots by UUID or index, where they are not `slots`."""
         self.mig_strategy = "none"
         self.daemon: Daemon | None = None
         (directory / "cgroup").mkdir(exist_ok=True)

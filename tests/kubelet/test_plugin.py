@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -257,6 +258,30 @@ async def test_a_gpu_is_taken_off_and_put_back_while_pods_run(place: Place) -> N
     assert set(daemon.keeper.live()) == grants, "what runs goes on"
     daemon.manager.configure(DevicePluginSettings(OfferRules("acme.io/other", 3), "spread"))
     await place.kubelet.until(lambda: len(place.kubelet.endpoints[RESOURCE].devices) == 20)
+
+
+@with_place(gpus=3, slots=10)
+async def test_a_card_with_slots_of_its_own_is_shared_by_as_many(place: Place) -> None:
+    daemon = place.daemon
+    assert daemon is not None
+    await daemon.close()
+    place.card_slots = {"0": 1, place.readings[1].uuid: 2}
+    daemon = await place.start_daemon()
+    for number in range(4):
+        pod = Pod(f"p{number}", (Container("main", limits=limits(gpumem=1024, gpucores=5)),))
+        await place.run(pod)
+
+    def each() -> dict[int, int]:
+        counted = Counter(str(one).partition("::")[0] for one in place.kubelet.endpoints[RESOURCE].devices)  # fmt: skip
+        return {gpu.index: counted[gpu.uuid] for gpu in place.readings}
+
+    assert each() == {0: 1, 1: 2, 2: 10}
+    used = Counter(held.record.devices[0].gpu for held in daemon.keeper.live().values())
+    assert used[place.readings[0].uuid] <= 1
+    assert used[place.readings[1].uuid] <= 2
+    assert {gpu.index: gpu.slots for gpu in daemon.gpus.capacities()} == each()
+    daemon.manager.configure(DevicePluginSettings(OfferRules(RESOURCE, 10), "pack"))
+    assert each() == {0: 1, 1: 2, 2: 10}, "they are of the registration"
 
 
 @with_place(slots=3)

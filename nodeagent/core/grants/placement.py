@@ -49,6 +49,11 @@ class GpuCapacity:
         return min(self.memory_bytes, self.physical_bytes)
 
 
+def card_slots(given: Mapping[str, int], uuid: str, index: int, otherwise: int) -> int:
+    """Slots of a card: those given for its UUID, else for its NVML index, else `otherwise`."""
+    return given.get(uuid, given.get(str(index), otherwise))
+
+
 @dataclass(frozen=True, slots=True)
 class Load:
     """Promises on one GPU."""

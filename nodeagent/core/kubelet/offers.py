@@ -8,11 +8,11 @@ beside whole cards, which are shared. The names are those of NVIDIA's device plu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from nodeagent.core.grants.placement import GpuCapacity
+from nodeagent.core.grants.placement import GpuCapacity, card_slots
 from nodeagent.units import GpuUuid
 
 
@@ -20,12 +20,15 @@ from nodeagent.units import GpuUuid
 class OfferRules:
     resource: str
     slots_per_gpu: int
+    """Slots of a card without an entry in `card_slots`."""
     mig_strategy: str = "none"
     """none, single or mixed; none unless the node's mode is mig."""
     exclude_uuids: frozenset[str] = frozenset()
     """UUIDs of GPUs and MIG instances that are not offered."""
     exclude_indexes: frozenset[int] = frozenset()
     """NVML indexes of cards that are not offered."""
+    card_slots: Mapping[str, int] = field(default_factory=dict)
+    """Slots by UUID or NVML index."""
 
 
 class Offer(NamedTuple):
@@ -86,4 +89,6 @@ def mig_resource(resource: str, profile: str) -> str:
 
 
 def slots_of(unit: GpuCapacity, rules: OfferRules) -> int:
-    return 1 if unit.mig_profile else rules.slots_per_gpu
+    if unit.mig_profile:
+        return 1
+    return card_slots(rules.card_slots, unit.uuid, unit.index, rules.slots_per_gpu)

@@ -22,7 +22,6 @@ from nodeagent.ports.views import (
     QueueView,
     Samples,
 )
-from nodeagent.settings.daemon import GrantSettings
 from nodeagent.shell.gpus.readings import Gpus
 from nodeagent.shell.grants.reading import Grants, Open
 from nodeagent.shell.turns import Turns
@@ -68,7 +67,6 @@ class Figures:
 class Views:
     def __init__(
         self,
-        settings: GrantSettings,
         grants: Grants,
         turns: Turns,
         gpus: Gpus,
@@ -77,7 +75,6 @@ class Views:
         watch: Watch,
         figures: Figures,
     ) -> None:
-        self._slots = settings.slots_per_gpu
         self._grants = grants
         self._turns = turns
         self._gpus = gpus
@@ -90,10 +87,6 @@ class Views:
         """Name of each loop and when it last completed, Unix seconds."""
         self._host: HostFigures | None = None
         self._host_at_ns = 0
-
-    def configure(self, settings: GrantSettings) -> None:
-        """While the daemon runs."""
-        self._slots = settings.slots_per_gpu
 
     def sample(self) -> None:
         """Bring the rates up to date; called about once per window."""
@@ -160,7 +153,6 @@ class Views:
 
     def _gpu_views(self) -> list[GpuView]:
         loads = self._grants.loads()
-        slots = self._slots
         views = []
         for gpu in self._gpus.units():
             load = loads.get(gpu.uuid, Load())
@@ -171,7 +163,7 @@ class Views:
                     memory_granted_bytes=load.memory_bytes,
                     share_granted_ratio=load.share_ppm / WHOLE_PPM,
                     grants=load.grants,
-                    slots=slots,
+                    slots=self._gpus.slots_of(gpu),
                     health=self._gpus.health(gpu.uuid).value,
                     health_reason=self._gpus.patient(gpu.uuid).reason,
                     health_changes_total=self._gpus.health_changes[gpu.uuid],

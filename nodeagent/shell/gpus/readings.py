@@ -6,6 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Final
 
 from nodeagent.core.gpus.health import (
@@ -19,7 +20,7 @@ from nodeagent.core.gpus.health import (
 from nodeagent.core.gpus.health_policy import HealthPolicy
 from nodeagent.core.gpus.mig import units
 from nodeagent.core.grants import events as ev
-from nodeagent.core.grants.placement import GpuCapacity
+from nodeagent.core.grants.placement import GpuCapacity, card_slots
 from nodeagent.ports.gpus import CardProblem, GpuReading, NodeReading
 from nodeagent.ports.views import EventKind, Finding
 from nodeagent.units import MIB, Bytes, GpuUuid
@@ -27,6 +28,7 @@ from nodeagent.units import MIB, Bytes, GpuUuid
 log = logging.getLogger(__name__)
 
 
+NO_CARD_SLOTS: Final[Mapping[str, int]] = MappingProxyType({})
 _LEVELS: Final[Mapping[Health, str]] = {
     Health.DEGRADED: "warning",
     Health.UNHEALTHY: "critical",
@@ -50,10 +52,13 @@ class Gpus:
         memory_reserve_mib: int,
         memory_scaling: float = 1.0,
         policy: HealthPolicy | None = None,
+        card_slots: Mapping[str, int] = NO_CARD_SLOTS,
     ) -> None:
         """`memory_scaling`: bytes promised for each byte of a card's; over 1 is overcommit.
-        `policy`: what counts as sick; None: the built-in one."""
+        `policy`: what counts as sick; None: the built-in one. `card_slots`: by UUID or NVML index,
+        where it is not `slots_per_gpu`."""
         self._slots = slots_per_gpu
+        self._card_slots = card_slots
         self._scaling = memory_scaling
         self._reserve_bytes = memory_reserve_mib * MIB
         self.readings: dict[GpuUuid, GpuReading] = {}
@@ -240,6 +245,12 @@ class Gpus:
         """Units that grants are placed on: cards, and the MIG instances of cards in MIG mode."""
         return units(self.sorted())
 
+    def slots_of(self, unit: GpuReading) -> int:
+        """Most grants on a card or MIG instance at a time."""
+        if unit.mig_profile:
+            return self._slots
+        return card_slots(self._card_slots, unit.uuid, unit.index, self._slots)
+
     def capacities(self) -> tuple[GpuCapacity, ...]:
         return tuple(
             GpuCapacity(
@@ -248,7 +259,7 @@ class Gpus:
                 name=gpu.name,
                 memory_bytes=self._grantable(gpu.memory_total_bytes),
                 physical_bytes=gpu.memory_total_bytes,
-                slots=self._slots,
+                slots=self.slots_of(gpu),
                 mig_profile=gpu.mig_profile,
                 healthy=self.patient(gpu.uuid).offered and not self.withheld(gpu.uuid),
                 degraded=self.health(gpu.uuid) is Health.DEGRADED or self.is_cordoned(gpu.uuid),

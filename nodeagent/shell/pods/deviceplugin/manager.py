@@ -273,6 +273,7 @@ class DevicePluginManager:
             resource=here.resource,
             slots_per_gpu=here.slots_per_gpu,
             mig_strategy=here.mig_strategy,
+            card_slots=here.card_slots,
         )
         self._settings = replace(settings, offers=kept)
         self._gpus_read()

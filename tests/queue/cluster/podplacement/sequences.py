@@ -244,11 +244,10 @@ class Sequence:
             raise Broken(f"{key} was moved at {times[-1]} s and at {at_s} s")
         times.append(at_s)
         owner = key.partition("/")[0]
-        for other in self._open():
-            if other == key or other.partition("/")[0] != owner:
-                continue
-            moving = condition_of(self._stored(other), PREEMPTED)
-            if moving.get("reason") == "Consolidation" and moving.get("status") == "True":
+        # One that has quota again may be moved on to by the next, though that is stored later.
+        for other, record in self.lab.book.workloads.records.items():
+            moving = record.workload.is_moving and not record.workload.is_true(FINISHED)
+            if other != key and other.partition("/")[0] == owner and moving:
                 raise Broken(f"{key} is moved while {other} is")
 
     def _stored(self, key: WorkloadKey) -> Document:

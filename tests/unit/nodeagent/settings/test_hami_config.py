@@ -267,6 +267,27 @@ def test_mode_mig_needs_a_strategy(tmp_path: Path) -> None:
         ).refused
 
 
+def test_single_cards_have_slots_of_their_own(tmp_path: Path) -> None:
+    served = "[kubelet]\nenabled = true\n"
+    found = read(tmp_path, toml=f'{served}card_slots = ["0=1", "{UUID}=256"]\n')
+    assert found.kubelet.config.slots_of_cards == {"0": 1, UUID: 256}
+    wrong = '["0=0", "1=257", "GPU-1=2", "2", "0=1=1", "3=4", "3=5"]'
+    refused = read(tmp_path, toml=f"{served}card_slots = {wrong}\n")
+    assert refused.refused
+    key = "kubelet.card_slots (by [kubelet])"
+    assert list(refused.kubelet.problems) == [
+        f"{key}: 0 is there 2 times",
+        f"{key}: 3 is there 2 times",
+        *(
+            f"{key}: {one!r} is not UUID=NUMBER or INDEX=NUMBER, 1 to 256"
+            for one in ("0=0", "1=257", "GPU-1=2", "2", "0=1=1")
+        ),
+    ]
+    whole = read(tmp_path, toml=f'{served}mode = "exclusive"\ncard_slots = ["0=2"]\n').kubelet
+    assert whole.config.slots_of_cards == {}
+    assert [one.split(" ")[0] for one in whole.warnings] == ["kubelet.card_slots"]
+
+
 def test_exclusive_is_one_slot_and_says_what_it_overrides(tmp_path: Path) -> None:
     found = read(
         tmp_path,
