@@ -1,5 +1,4 @@
-"""The kubelet's part of the composition root: from the section [kubelet] to the running desk and
-the device plugin's server."""
+"""The kubelet's part of the composition root: from [kubelet] to the running device plugin."""
 
 from __future__ import annotations
 

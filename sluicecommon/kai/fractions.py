@@ -15,10 +15,10 @@ from typing import Final
 
 from sluicecommon.hami.names import GPU, GPU_MEMORY, GPU_MEMORY_PERCENT
 from sluicecommon.kubernetes.quantity import MAX_GPU_UNITS, QuantityError, exact_value
+from sluicecommon.pod_annotations import MEMORY as MIB_WORD
+from sluicecommon.pod_annotations import PERCENT as PERCENT_WORD
+from sluicecommon.pod_annotations import REQUEST_PREFIX
 from sluicecommon.reader import shown
-from sluicecommon.resizing import MEMORY as MIB_WORD
-from sluicecommon.resizing import PERCENT as PERCENT_WORD
-from sluicecommon.resizing import REQUEST_PREFIX
 
 FRACTION: Final = "gpu-fraction"
 FRACTION_MEMORY: Final = "gpu-memory"

@@ -1,4 +1,4 @@
-"""The device plugin against a kubelet over real sockets."""
+"""The device plugin against a kubelet over real sockets. Long, for all tests share one kubelet's place."""
 
 from __future__ import annotations
 

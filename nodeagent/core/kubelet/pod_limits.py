@@ -20,7 +20,7 @@ from nodeagent.ports.kubelet import ContainerLimits, PermanentError
 from nodeagent.units import MIB, WHOLE_PPM, Bytes, Ppm, SharePolicy
 from sluicecommon.hami.names import ResourceNames
 from sluicecommon.kubernetes.quantity import QuantityError, exact_value, gpu_mib_problem
-from sluicecommon.share_policy import share_policy
+from sluicecommon.pod_annotations import share_policy
 
 FIRST_PRIORITY: Final = 1
 """Priority of a grant whose pod requests HAMi's priority 0, if the node permits it; all others have

@@ -20,7 +20,14 @@ from nodeagent.ports.kubelet import PermanentError
 from nodeagent.ports.ledger import GrantRecord
 from nodeagent.units import MIB, Bytes, Ppm, SharePolicy
 from sluicecommon.hami.names import ResourceNames
-from sluicecommon.resizing import CORES, MEMORY, PERCENT, PREFIX, REQUEST_PREFIX, words
+from sluicecommon.pod_annotations import (
+    CORES,
+    MEMORY,
+    PERCENT,
+    REQUEST_PREFIX,
+    RESIZE_PREFIX,
+    words,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +41,9 @@ class ResizeRequest:
 def resize_texts(annotations: Mapping[str, str]) -> dict[str, str]:
     """The annotation's text by container, not parsed yet."""
     return {
-        name.removeprefix(PREFIX): text
+        name.removeprefix(RESIZE_PREFIX): text
         for name, text in annotations.items()
-        if name.startswith(PREFIX)
+        if name.startswith(RESIZE_PREFIX)
     }
 
 
@@ -57,7 +64,7 @@ def guaranteed(
 
 
 def parse_resize(
-    container: str, text: str, names: ResourceNames, prefix: str = PREFIX
+    container: str, text: str, names: ResourceNames, prefix: str = RESIZE_PREFIX
 ) -> ResizeRequest:
     """Parse one annotation. Raises PermanentError."""
     where = f"annotation {prefix}{container}"

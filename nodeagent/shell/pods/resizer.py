@@ -23,7 +23,7 @@ from nodeagent.ports.ledger import GrantRecord, GrantState
 from nodeagent.units import GrantId, PodUid
 from sluicecommon.background import BackgroundTasks
 from sluicecommon.hami.names import ResourceNames
-from sluicecommon.share_policy import ANNOTATION
+from sluicecommon.pod_annotations import SHARE_POLICY
 
 log = logging.getLogger(__name__)
 
@@ -153,5 +153,5 @@ def _made(pod: PodFacts, record: GrantRecord, container: str, rules: ResizeRules
         len(record.devices),
         rules.names,
         rules.defaults,
-        {ANNOTATION: record.policy.value},
+        {SHARE_POLICY: record.policy.value},
     ).ask

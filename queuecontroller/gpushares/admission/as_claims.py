@@ -19,7 +19,7 @@ from queuecontroller.gpushares.admission.names import SHARE_LABEL
 from queuecontroller.gpushares.vendors.asks import AskError, Container
 from queuecontroller.gpushares.vendors.config import Nvidia
 from sluicecommon.hami.names import CHOOSING
-from sluicecommon.share_policy import ANNOTATION
+from sluicecommon.pod_annotations import SHARE_POLICY
 
 CLASS: Final = "gpu.sluice.dev"
 DRIVER: Final = "sluice.dev"
@@ -29,7 +29,7 @@ MAX_CORES: Final = 100
 _NAME: Final = re.compile(
     r"sluice-share-([1-9]\d?)-(whole|[1-9]\d{0,8}mi)-(0|[1-9]\d{0,2})", re.ASCII
 )
-_SELECTED_BY: Final = (*CHOOSING, ANNOTATION)
+_SELECTED_BY: Final = (*CHOOSING, SHARE_POLICY)
 """Annotations that select cards or a policy. A claim expresses them in its own selectors and
 configuration instead."""
 

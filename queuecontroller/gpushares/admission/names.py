@@ -11,7 +11,6 @@ from typing import Final
 
 from queuecontroller.gpushares.vendors import Vendor
 from queuecontroller.gpushares.vendors.config import DeviceConfig
-from queuecontroller.scheduler.placement.request import SHARE_POLICY
 from sluicecommon.hami.names import (
     ALLOCATED,
     BIND_PHASE,
@@ -30,6 +29,7 @@ from sluicecommon.hami.names import (
 )
 from sluicecommon.kai.fractions import FRACTIONS, PER_CONTAINER, SHARING_MODE
 from sluicecommon.kai.waiting import PREEMPTION_DELAY
+from sluicecommon.pod_annotations import SHARE_POLICY
 
 PLACEMENT: Final = "sluice.dev/placement"
 """Annotation of a pod: its node and GPUs, written when it is bound or released."""

@@ -11,8 +11,8 @@ from typing import Any, Final
 from queuecontroller.gpushares.vendors.asks import Container, annotations_of, containers_of
 from queuecontroller.gpushares.vendors.config import Nvidia
 from sluicecommon.kubernetes.quantity import QuantityError, gpu_mib_problem, parse_amount
+from sluicecommon.pod_annotations import CORES, MEMORY, PERCENT, RESIZE_PREFIX, words
 from sluicecommon.reader import Problem
-from sluicecommon.resizing import CORES, MEMORY, PERCENT, PREFIX, words
 
 MOST: Final = {MEMORY: 1 << 40, PERCENT: 100, CORES: 99}
 
@@ -21,7 +21,9 @@ def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, st
     """Resize annotations that are new or have another value than before."""
     old, new = annotations_of(before), annotations_of(after)
     return {
-        key: text for key, text in new.items() if key.startswith(PREFIX) and old.get(key) != text
+        key: text
+        for key, text in new.items()
+        if key.startswith(RESIZE_PREFIX) and old.get(key) != text
     }
 
 
@@ -57,7 +59,9 @@ def resized(pod: Mapping[str, Any], names: Nvidia) -> tuple[Container, ...]:
     """A pod's containers with the larger of the amounts they were created with and those they were
     resized to. An invalid annotation counts nothing: no agent applies it."""
     annotations = annotations_of(pod)
-    return tuple(_one(one, annotations.get(PREFIX + one.name), names) for one in containers_of(pod))
+    return tuple(
+        _one(one, annotations.get(RESIZE_PREFIX + one.name), names) for one in containers_of(pod)
+    )
 
 
 def _one(container: Container, text: str | None, names: Nvidia) -> Container:

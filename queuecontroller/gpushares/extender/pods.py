@@ -19,7 +19,7 @@ from queuecontroller.scheduler.placement.stock import Share
 from sluicecommon.hami.names import NODE_POLICY, ResourceNames
 from sluicecommon.kai.waiting import WaitingError, preemption_delay
 from sluicecommon.kubernetes.quantity import QuantityError, parse_amount
-from sluicecommon.share_policy import ELASTIC, EXCLUSIVE, share_policy
+from sluicecommon.pod_annotations import ELASTIC, EXCLUSIVE, share_policy
 
 PLACEMENT: Final = "sluice.dev/placement"
 """Annotation of a pod: its node and GPUs, written by the leader with the binding. `workload` names

@@ -26,11 +26,9 @@ from sluicecommon.hami.names import (
     WEIGHTS,
 )
 from sluicecommon.hami.weights import weights
-from sluicecommon.share_policy import ANNOTATION, share_policy
+from sluicecommon.pod_annotations import share_policy
 
 WHOLE_PPM: Final = 1_000_000
-
-SHARE_POLICY: Final = ANNOTATION
 
 
 class Policy(StrEnum):

@@ -14,7 +14,6 @@ from queuecontroller.scheduler.model.objects import PodSet, ResourceFlavor
 from queuecontroller.scheduler.placement.choose import PodToPlace, Topology
 from queuecontroller.scheduler.placement.mig import profile_of, resource_of
 from queuecontroller.scheduler.placement.request import (
-    SHARE_POLICY,
     WHOLE_PPM,
     AnnotationError,
     AskError,
@@ -25,7 +24,7 @@ from queuecontroller.state.records import GpuAsk, SharePolicy
 from sluicecommon.hami.names import GPU, GPU_CORES, GPU_MEMORY, GPU_MEMORY_PERCENT
 from sluicecommon.kai.unread import unread_fraction, unread_words
 from sluicecommon.plain import read_plain, write_plain
-from sluicecommon.share_policy import share_policy
+from sluicecommon.pod_annotations import SHARE_POLICY, share_policy
 
 MIB: Final = 1 << 20
 

@@ -22,7 +22,7 @@ from queuecontroller.scheduler.model.objects import PodSet
 from queuecontroller.scheduler.placement.request import AskError
 from queuecontroller.state.objects.asks import ask_of, request_of
 from sluicecommon.hami.names import CHOOSING, ResourceNames
-from sluicecommon.share_policy import ANNOTATION as SHARE_POLICY
+from sluicecommon.pod_annotations import SHARE_POLICY
 from tests.kit.places import REPO
 
 VALUES = {

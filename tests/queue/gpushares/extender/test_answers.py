@@ -10,7 +10,7 @@ import pytest
 from queuecontroller.gpushares.extender.answers import STOPPED
 from queuecontroller.gpushares.extender.pods import HAMI, PodPlace, read_place, read_pod
 from queuecontroller.gpushares.extender.verdicts import FITS, Verdicts, place_on, why_not
-from queuecontroller.scheduler.placement.request import SHARE_POLICY
+from sluicecommon.pod_annotations import SHARE_POLICY
 from tests.queue.gpushares.extender.rooms import (
     MIB,
     bind,

@@ -22,7 +22,7 @@ from nodeagent.ports.kubelet import (
 from nodeagent.shell.pods.limits import PlacedLimits
 from nodeagent.units import MIB, Bytes, PodUid, SharePolicy
 from sluicecommon.hami.names import ResourceNames
-from sluicecommon.share_policy import ANNOTATION
+from sluicecommon.pod_annotations import SHARE_POLICY
 
 POD = PodIdentity(PodUid("u1"), "team-a", "p")
 ASKED = (("nvidia.com/gpucores", "30"), ("nvidia.com/gpumem", "8000"))
@@ -52,7 +52,7 @@ def test_it_is_given_the_named_gpus_and_what_the_pod_asked_for_of_them() -> None
 
 
 def test_the_policy_that_a_placed_pod_names_is_its_grants() -> None:
-    annotations = ((PLACEMENT, json.dumps(placed("GPU-a"))), (ANNOTATION, "elastic"))
+    annotations = ((PLACEMENT, json.dumps(placed("GPU-a"))), (SHARE_POLICY, "elastic"))
     found = limits(None, requests=ContainerRequests(POD, ASKED, (), annotations))
     assert found is not None
     assert (found.source, found.ask.gpu_uuids) == ("placement", ("GPU-a",))

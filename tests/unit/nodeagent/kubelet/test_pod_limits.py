@@ -21,7 +21,7 @@ from nodeagent.shell.pods.limits import NodeDefaults, PodLimits
 from nodeagent.shell.pods.pod_sources import PodSources
 from nodeagent.units import MIB, WHOLE_PPM, Bytes, Ppm, SharePolicy
 from sluicecommon.hami.names import ResourceNames
-from sluicecommon.share_policy import ANNOTATION
+from sluicecommon.pod_annotations import SHARE_POLICY
 
 NAMES = ResourceNames()
 
@@ -178,11 +178,11 @@ def test_the_policy_that_a_pod_names_is_its_grants(
     cores: str | None, policy: str, share_ppm: int, found: SharePolicy
 ) -> None:
     resources = {"nvidia.com/gpucores": cores} if cores else {}
-    annotations = {ANNOTATION: policy}
+    annotations = {SHARE_POLICY: policy}
     made = limits_from_requests(resources, 1, NAMES, DefaultLimits(), annotations)
     assert (made.ask.share_ppm, made.ask.policy) == (share_ppm, found)
 
 
 def test_an_unknown_policy_is_refused() -> None:
     with pytest.raises(PermanentError, match="must be one of hard, elastic, exclusive, got 'soft'"):
-        limits_from_requests({}, 1, NAMES, DefaultLimits(), {ANNOTATION: "soft"})
+        limits_from_requests({}, 1, NAMES, DefaultLimits(), {SHARE_POLICY: "soft"})

@@ -1,17 +1,34 @@
-"""Parses the pod annotation `resize.sluice.dev/CONTAINER: "gpumem=8192 gpucores=40"`, which the
-node applies and the queue counts."""
+"""Parses Sluice's own annotations of pods, which the node honours and the queue counts:
+`sluice.dev/share-policy` and `resize.sluice.dev/CONTAINER: "gpumem=8192 gpucores=40"`."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
-PREFIX: Final = "resize.sluice.dev/"
+SHARE_POLICY: Final = "sluice.dev/share-policy"
+HARD: Final = "hard"
+"""The share is guaranteed, and a cap."""
+ELASTIC: Final = "elastic"
+"""The share is a weight: all of the GPU's time while others are idle."""
+EXCLUSIVE: Final = "exclusive"
+"""The GPUs hold nothing else."""
+POLICIES: Final = (HARD, ELASTIC, EXCLUSIVE)
+RESIZE_PREFIX: Final = "resize.sluice.dev/"
 REQUEST_PREFIX: Final = "request.sluice.dev/"
 """Annotation of a new pod: the guaranteed part of a container's memory, in the same words."""
 LONGEST: Final = 256
 """Characters of one annotation."""
 MEMORY, PERCENT, CORES = "gpumem", "gpumem-percentage", "gpucores"
 KNOWN: Final = (MEMORY, PERCENT, CORES)
+
+
+def share_policy(annotations: Mapping[str, str]) -> str:
+    """The policy that a pod names; empty if its requests decide it. Raises ValueError."""
+    text = str(annotations.get(SHARE_POLICY) or "").strip()
+    if text and text not in POLICIES:
+        raise ValueError(f"{SHARE_POLICY}: must be one of {', '.join(POLICIES)}, got {text[:40]!r}")
+    return text
 
 
 def words(text: str) -> dict[str, str]:
