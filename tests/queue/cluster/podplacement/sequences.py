@@ -13,7 +13,6 @@ seed, and `--first SEED --count 1` repeats it. The normal test suite plays the f
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
 from collections import Counter
@@ -28,6 +27,7 @@ from queuecontroller.gpushares.extender.pods import PLACEMENT
 from queuecontroller.scheduler.model.objects import WorkloadKey
 from queuecontroller.scheduler.model.reasons import EVICTED, FINISHED, PREEMPTED
 from queuecontroller.scheduler.placement.stock import Share
+from tests.kit.queue.sequences import Broken, main
 from tests.queue.cluster.podplacement.moving import COOLDOWN_S, NEVER, RESTART, Lab, S
 from tests.queue.gpushares.extender.rooms import GIB, pod
 
@@ -45,10 +45,6 @@ TEAMS: Final = "tu"
 STEPS: Final = 80
 
 
-class Broken(AssertionError):
-    """Raised for a law that does not hold."""
-
-
 class Sequence:
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -61,6 +57,9 @@ class Sequence:
         """Times of the moves of each workload, in seconds."""
         self.kills = 0
         self._number = 0
+
+    def moves_made(self) -> int:
+        return sum(map(len, self.moves.values()))
 
     def play(self) -> None:
         doings: list[tuple[float, Callable[[], None]]] = [
@@ -334,36 +333,5 @@ class Sequence:
                 raise Broken(f"{node} is left with {left}")
 
 
-def play(seed: int) -> Sequence:
-    made = Sequence(seed)
-    try:
-        made.play()
-    except AssertionError as error:
-        raise Broken(f"seed {seed}: {error}") from error
-    return made
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=1000)
-    parser.add_argument("--first", type=int, default=0)
-    options = parser.parse_args()
-    moves = kills = 0
-    broken: list[str] = []
-    for seed in range(options.first, options.first + options.count):
-        try:
-            made = play(seed)
-        except AssertionError as error:
-            broken.append(str(error))
-            print(broken[-1], file=sys.stderr, flush=True)
-            continue
-        moves += sum(map(len, made.moves.values()))
-        kills += made.kills
-    print(
-        f"{options.count} sequences: {kills} kills of leaders, {moves} moves, {len(broken)} broken"
-    )
-    return 1 if broken else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(__doc__, Sequence))

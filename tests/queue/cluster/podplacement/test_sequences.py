@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from queuecontroller.scheduler.model.flavor_resources import Usage
-from queuecontroller.scheduler.quota.tree import QuotaNode
 from queuecontroller.state.nodes.moves import MoveLimits
-from tests.queue.cluster.podplacement.sequences import Broken, play
+from tests.kit.queue.sequences import Broken, forget_quota_once, play
+from tests.queue.cluster.podplacement.sequences import Sequence
 
 PLAYED = 8
 MOST = 64
@@ -16,13 +15,13 @@ MOST = 64
 
 def play_all() -> None:
     for seed in range(MOST):
-        play(seed)
+        play(Sequence, seed)
 
 
 def test_gpus_quota_and_cooldowns_are_kept_whoever_leads() -> None:
-    made = [play(seed) for seed in range(PLAYED)]
+    made = [play(Sequence, seed) for seed in range(PLAYED)]
     assert sum(one.kills for one in made) > PLAYED
-    assert sum(len(times) for one in made for times in one.moves.values()) > 0
+    assert sum(one.moves_made() for one in made) > 0
 
 
 def test_a_cool_down_that_is_not_kept_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,13 +32,6 @@ def test_a_cool_down_that_is_not_kept_is_found(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_quota_that_is_not_returned_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    remove = QuotaNode.remove_usage
-    skipped = iter([False] * 20 + [True])
-
-    def forgetful(node: QuotaNode, usage: Usage) -> None:
-        if not next(skipped, False):
-            remove(node, usage)
-
-    monkeypatch.setattr(QuotaNode, "remove_usage", forgetful)
+    forget_quota_once(monkeypatch)
     with pytest.raises(Broken, match="the stored Workloads hold"):
         play_all()

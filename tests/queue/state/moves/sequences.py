@@ -15,7 +15,6 @@ one player and its laws.
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
 from collections import Counter
@@ -31,6 +30,7 @@ from queuecontroller.state.nodes.sessions import computes, is_away
 from queuecontroller.state.objects.submission import Submission
 from queuecontroller.state.records import Desired, GpuAsk, OnPreemption, PodState, SharePolicy
 from tests.kit.queue import queues
+from tests.kit.queue.sequences import Broken, main
 from tests.queue.state.moves.fleet import MEMORY, Fleet, Node
 from tests.queue.state.world import GIB, SECOND, World, gpu
 
@@ -74,10 +74,6 @@ def _group(name: str, team: str, pods: int, gib: int, cores: int) -> dict[str, A
         "metadata": {"name": name, "namespace": f"team-{team}"},
         "spec": {"queueName": "q", "podSets": [pod_set]},
     }
-
-
-class Broken(AssertionError):
-    """Raised for a law that does not hold."""
 
 
 class CheckedWorld(World):
@@ -222,6 +218,9 @@ class Sequence:
             self.fleet.nodes.append(Node(self.fleet, name, cards))
         for node in self.fleet.nodes:
             node.connect()
+
+    def moves_made(self) -> int:
+        return sum(map(len, self.world.moves.values()))
 
     def play(self, steps: int = STEPS) -> None:
         doings: list[tuple[float, Callable[[], None]]] = [
@@ -472,34 +471,5 @@ class Sequence:
         return [f"{key}: {one.phase} {one}" for key, one in status.items()]
 
 
-def play(seed: int) -> Sequence:
-    made = Sequence(seed)
-    try:
-        made.play()
-    except AssertionError as error:
-        raise Broken(f"seed {seed}: {error}") from error
-    return made
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=1000)
-    parser.add_argument("--first", type=int, default=0)
-    options = parser.parse_args()
-    moves = kills = 0
-    broken: list[str] = []
-    for seed in range(options.first, options.first + options.count):
-        try:
-            made = play(seed)
-        except AssertionError as error:
-            broken.append(str(error))
-            print(broken[-1], file=sys.stderr, flush=True)
-            continue
-        moves += sum(map(len, made.world.moves.values()))
-        kills += made.kills
-    print(f"{options.count} sequences: {kills} kills, {moves} moves, {len(broken)} broken")
-    return 1 if broken else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(__doc__, Sequence))
