@@ -15,6 +15,7 @@ from queuecontroller.gpushares.claims.counting import Known, Matching
 from queuecontroller.gpushares.claims.extended import extended_classes
 from queuecontroller.gpushares.claims.mappings import DeviceClasses
 from queuecontroller.gpushares.claims.published import Published, published, taint_rules
+from queuecontroller.kueueapi.manifests.workloads import read_workload
 from queuecontroller.scheduler.model.compatibility import Feature
 from sluicecommon.kubernetes.resources import (
     DEVICE_CLASSES,
@@ -22,7 +23,7 @@ from sluicecommon.kubernetes.resources import (
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_SLICES,
 )
-from sluicecommon.reader import Reader
+from sluicecommon.reader import ManifestError, Reader, read_or_refused
 
 KINDS: Final = (RESOURCE_CLAIM_TEMPLATES, DEVICE_CLASSES, RESOURCE_SLICES)
 COUNTED: Final = (*KINDS, DEVICE_TAINT_RULES)
@@ -107,6 +108,15 @@ class KnownClaims:
 def has_claims(workload: Document) -> bool:
     """Return True if a pod set of the Workload has resource claims."""
     return any(_claims(one) for one in (workload.get("spec") or {}).get("podSets") or ())
+
+
+def is_unresolved(workload: Document) -> bool:
+    """Return True if nothing but the devices of its pods keeps a Workload from being read."""
+    try:
+        read_or_refused(lambda: read_workload(workload))
+    except ManifestError:
+        return False
+    return True
 
 
 def _claims(pod_set: Any) -> bool:

@@ -70,8 +70,11 @@ def claims_of(spec: Reader, namespace: str, known: Known) -> dict[str, int]:
         return {}
     for one in given:
         name = one.text("resourceClaimTemplateName")
+        if one.has("resourceClaimName"):
+            what = "a ResourceClaim that others made has no quota"
+            one.problem("resourceClaimName", what, "name a ResourceClaimTemplate instead")
         if not name:
-            continue  # A ResourceClaim named directly outlives the pod and is not counted.
+            continue
         where = f"ResourceClaimTemplate {shown(name)}"
         template = known.template(namespace, name)
         if template is None:

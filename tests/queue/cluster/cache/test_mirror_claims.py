@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from queuecontroller.cluster.cache.claims import is_unresolved
 from queuecontroller.cluster.cache.kinds import WORKLOADS
 from queuecontroller.cluster.cache.mirror import Mirror
 from queuecontroller.cluster.cache.objects import ObjectCache
@@ -198,3 +199,12 @@ def test_with_its_gate_off_an_extended_resource_counts_by_its_own_name() -> None
     heard(mirror, world, extended(2))
     mirror.count_claims_again(3)
     assert requests(mirror) == {"cpu": 1000, GPU: 2}
+
+
+def test_claims_that_cannot_be_counted_are_told_from_a_workload_that_cannot_be_read() -> None:
+    made = document(1)
+    assert is_unresolved(made)
+    made["spec"]["podSets"][0]["template"]["spec"]["containers"][0]["resources"]["requests"] = {
+        "cpu": "x"
+    }
+    assert not is_unresolved(made)
