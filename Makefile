@@ -46,7 +46,7 @@ test: ## everything that fits in CI: lint, unit, property, ABI, interposer, inte
 	-@$(VALIDATE)
 	@$(BESIDE) -- $(BIN)/python -m pytest -n $(LANES) $(PYTEST_ARGS)
 
-test-peers: build ## against the real code of others: the CDI library, the kubelet's device manager; needs Go
+test-peers: build ## against the real code of others: the CDI library, the kubelet's device and DRA managers; needs Go
 	SLUICE_PEERS_REQUIRED=1 $(BIN)/python -m pytest tests/peers -m peers -s $(PYTEST_ARGS)
 
 test-clients: build ## programs of other people, unmodified, bare and in a grant; writes build/clients.json

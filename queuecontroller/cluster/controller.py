@@ -84,6 +84,7 @@ from sluicecommon.kubernetes.reflector import (
 )
 from sluicecommon.kubernetes.resources import (
     DEPLOYMENTS,
+    DEVICE_CLASSES,
     DEVICE_TAINT_RULES,
     NODES,
     PODS,
@@ -444,8 +445,11 @@ class Controller:
         dynamic = Feature.DYNAMIC_QUOTA in policy.features
         more = (CAPACITY_PROVIDERS, ORCHESTRATORS) if dynamic else ()
         groups = GROUP_KINDS if self._plan.extender is not None else ()
-        rules = (DEVICE_TAINT_RULES,) if self._plan.counts_claims else ()
-        return [*wanted, *(RUNTIMES if trains else ()), REQUESTS, *more, *groups, *rules]
+        # A mapping needs all of CLAIM_KINDS; without one a class may name an extended resource.
+        extended = Feature.EXTENDED_RESOURCES in policy.features
+        devices = (DEVICE_CLASSES,) if extended else ()
+        devices = (DEVICE_TAINT_RULES,) if self._plan.counts_claims else devices
+        return [*wanted, *(RUNTIMES if trains else ()), REQUESTS, *more, *groups, *devices]
 
     def _is_followed(self, kind: Resource) -> bool:
         follower = self._followers.get((kind, ()))

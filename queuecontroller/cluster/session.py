@@ -77,6 +77,7 @@ from queuecontroller.state.records import Change, Event, ObjectId, Snapshot
 from queuecontroller.state.shell import EXIT_OK, Shell
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.resources import (
+    DEVICE_CLASSES,
     NODES,
     PODS,
     RUNTIME_CLASSES,
@@ -456,6 +457,7 @@ class Session:
             table[kind] = (reconcilers.runtime_changed,)
         for kind in COUNTED:
             table[kind] = (self._claim_changed,)
+        table[DEVICE_CLASSES] = (self._class_changed, *table[DEVICE_CLASSES])
         if self.extender is not None:
             for kind in GROUP_KINDS:
                 table[kind] = (partial(self.extender.group_changed, kind),)
@@ -501,6 +503,9 @@ class Session:
         self.shell.step(
             "defaults", lambda book, now_ns: self.mirror.count_pods_again(namespace, now_ns)
         )
+
+    def _class_changed(self, key: str, document: Document | None) -> None:
+        self.mirror.claims.class_changed()
 
     def _claim_changed(self, key: str, document: Document | None) -> None:
         self._claims_changed.set()

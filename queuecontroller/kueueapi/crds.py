@@ -192,6 +192,8 @@ def _fields(fields: Fields, version: Version) -> Schema:
     }
     if required := sorted(name for name, one in here.items() if one.required):
         made["required"] = required
+    if fields.atomic:
+        made["x-kubernetes-map-type"] = "atomic"
     return _with_rules(made, fields.rules)
 
 
@@ -252,6 +254,7 @@ def schema_of(type_: Type, version: Version) -> Schema:
                 "type": "object",
                 "additionalProperties": schema_of(type_.item, version),
                 "maxProperties": type_.most,
+                **({"x-kubernetes-map-type": "atomic"} if type_.atomic else {}),
             }
         case _:
             assert_never(type_)

@@ -95,6 +95,8 @@ class Rule:
 class Fields:
     of: Mapping[str, Field]
     rules: tuple[Rule, ...] = ()
+    atomic: bool = False
+    """True if server-side apply replaces them as a whole, as in Kueue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,8 @@ class ListOf:
 class MapOf:
     item: Type
     most: int
+    atomic: bool = False
+    """True if server-side apply replaces the map as a whole, as in Kueue."""
 
 
 Type: TypeAlias = Text | Whole | Flag | Amount | Time | PodTemplate | Fields | ListOf | MapOf

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from queuecontroller.kueueapi.fields import (
@@ -29,7 +30,7 @@ MAX_CONDITIONS: Final = 16
 EFFECTS: Final = ("NoExecute", "NoSchedule", "PreferNoSchedule")
 
 STRING_MAP: Final = MapOf(Text(), 64)
-LABEL_MAP: Final = MapOf(Text(longest=63), 8)
+LABEL_MAP: Final = MapOf(Text(longest=63), 8, atomic=True)
 
 _REQUIREMENT: Final = fields(
     key=Field("Key of the label.", Text(LABEL_KEY, 317), required=True),
@@ -40,10 +41,11 @@ _REQUIREMENT: Final = fields(
     ),
     values=Field("Values to compare with; none for Exists and DoesNotExist.", ListOf(Text(), 1000)),
 )
-LABEL_SELECTOR: Final = fields(
+_SELECTOR: Final = fields(
     matchLabels=Field("Labels that must have exactly these values.", MapOf(Text(), 1000)),
     matchExpressions=Field("Conditions on labels; all must hold.", ListOf(_REQUIREMENT, 1000)),
 )
+LABEL_SELECTOR: Final = replace(_SELECTOR, atomic=True)
 
 TAINT: Final = fields(
     key=Field("Key of the taint.", Text(LABEL_KEY, 317), required=True),

@@ -314,7 +314,8 @@ _STATUS: Final = fields(
         ),
     ),
     nominatedClusterNames=Field(
-        "Clusters to which it may be dispatched.", ListOf(Text(longest=256), 20, unique=True)
+        "Clusters to which it may be dispatched.",
+        ListOf(Text(longest=256), 20, unique=True, atomic=True),
     ),
     clusterName=Field("The cluster to which it was dispatched.", Text(longest=256)),
     unhealthyNodes=Field(

@@ -27,7 +27,8 @@ def build(name: str, mod: str = "go.mod", package: str = ".") -> Path:
     if go is None:
         give_up("no Go toolchain: the real peers were not asked (apt install golang-go, or go.dev)")
     assert go is not None
-    made = BUILD / "peers" / f"{name}-{mod.removesuffix('.mod')}"
+    which = package.removeprefix(".").replace("/", "-")
+    made = BUILD / "peers" / f"{name}{which}-{mod.removesuffix('.mod')}"
     made.parent.mkdir(parents=True, exist_ok=True)
     done = subprocess.run(
         [go, "build", "-mod=readonly", f"-modfile={mod}", "-buildvcs=false", "-o", made, package],

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, Final
 
-from queuecontroller.cluster.cache.claims import KnownClaims, has_claims, holds_quota
+from queuecontroller.cluster.cache.claims import KnownClaims, holds_quota
 from queuecontroller.cluster.cache.kinds import CLUSTER_QUEUES, LOCAL_QUEUES, OBJECTS, WORKLOADS
 from queuecontroller.cluster.cache.objects import (
     Document,
@@ -25,9 +25,12 @@ from queuecontroller.cluster.cache.objects import (
     key_of,
     split_key,
 )
-from queuecontroller.gpushares.claims.counting import device_requests
 from queuecontroller.kueueapi.manifests.pods import NO_DEFAULTS, PodDefaults
-from queuecontroller.kueueapi.manifests.workloads import read_workload, read_workload_again
+from queuecontroller.kueueapi.manifests.workloads import (
+    devices_of,
+    read_workload,
+    read_workload_again,
+)
 from queuecontroller.scheduler.model.compatibility import Feature
 from queuecontroller.scheduler.model.limit_range import container_defaults
 from queuecontroller.scheduler.model.objects import (
@@ -240,7 +243,7 @@ class Mirror:
         except ManifestError as error:
             self.misread[mine] = str(error)
             note_defect(error, f"Workload {mine}")
-            if has_claims(document) and _waits(every.get(mine)):
+            if self.claims.counts(document) and _waits(every.get(mine)):
                 # Its earlier usage is no longer what its claims would use.
                 self._seen.pop(mine, None)
                 self.book.workloads.forget(mine, now_ns)
@@ -271,7 +274,7 @@ class Mirror:
         self.claims.changed()
         self._put_devices()
         for document in self.cache.all_of(WORKLOADS):
-            if has_claims(document) and not holds_quota(document):
+            if self.claims.counts_anew(document) and not holds_quota(document):
                 self.workload(key_of(document), document, now_ns)
 
     def _put_devices(self) -> None:
@@ -319,7 +322,7 @@ class Mirror:
         path = f"Workload/{key_of(document)}"
         seen = self._seen.get(WorkloadKey(key_of(document)))
         given = holds_quota(document)
-        claims = self.claims.revision if has_claims(document) else None
+        claims = self.claims.revision if self.claims.counts(document) else None
         if (
             seen is not None
             and seen.has_spec_of(document, catalogue.transformations)
@@ -348,7 +351,7 @@ class Mirror:
         specs = [Reader(one).child("template").child("spec") for one in document["spec"]["podSets"]]
         namespace = document["metadata"].get("namespace") or ""
         pod_sets = [
-            replace(one, device_requests=device_requests(spec, namespace, known))
+            replace(one, device_requests=devices_of(spec, namespace, known))
             for one, spec in zip(workload.pod_sets, specs, strict=True)
         ]
         return replace(workload, pod_sets=tuple(pod_sets))

@@ -54,6 +54,7 @@ NOT_SUPPORTED: Final = frozenset(
     }
 )
 """Feature gates of Kueue, off by default there, of features that the queue lacks."""
+CLAIMS_GATE: Final = "KueueDRAIntegration"
 WITHOUT_EFFECT: Final = {
     "namespace": "kubernetes.namespace has the Lease",
     "health": "server.probes_listen does that",
@@ -156,6 +157,9 @@ def _given(reader: Reader, book: BookSettings, line: Line) -> Given:
         if not gates.flag(ADMISSION_FAIR_SHARING_GATE, True) and anchor in features:
             what = f"needs {ADMISSION_FAIR_SHARING_GATE}, which is off"
             gates.problem(anchor, what, "turn it off, too")
+        if Feature.EXTENDED_RESOURCES in features and not gates.flag(CLAIMS_GATE, True):
+            what = f"needs {CLAIMS_GATE}, which is off"
+            gates.problem(Feature.EXTENDED_RESOURCES, what, "turn it off, too")
         remarks = _remarks_on(gates)
     ready = book.pods_ready
     policy = replace(policy, features=features)

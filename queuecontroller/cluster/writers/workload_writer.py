@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from time import monotonic
 from typing import Any, Final
 
+from queuecontroller.cluster.cache.claims import is_unresolved
 from queuecontroller.cluster.cache.kinds import WORKLOADS
 from queuecontroller.cluster.cache.mirror import Mirror
 from queuecontroller.cluster.cache.objects import Document, condition_of, pruned, split_key
@@ -27,7 +28,12 @@ from queuecontroller.cluster.status.workload_status import (
 from queuecontroller.cluster.writers.workqueue import WorkQueue
 from queuecontroller.scheduler.lifecycle import SECOND_NS
 from queuecontroller.scheduler.model.objects import Condition, Workload, WorkloadKey
-from queuecontroller.scheduler.model.reasons import FINISHED, QUOTA_RESERVED
+from queuecontroller.scheduler.model.reasons import (
+    DEVICES_UNRESOLVED,
+    FINISHED,
+    MISCONFIGURED,
+    QUOTA_RESERVED,
+)
 from queuecontroller.state.book import Book
 from queuecontroller.state.records import WorkloadRecord
 from queuecontroller.state.shell import Shell
@@ -224,7 +230,8 @@ class WorkloadWriter:
             if misread is None:
                 return {}, None
             empty = Workload("", "", ())
-            waits = pending("Misconfigured", misread, now_ns)
+            reason = DEVICES_UNRESOLVED if is_unresolved(document) else MISCONFIGURED
+            waits = pending(reason, misread, now_ns)
             return patch_of({**document}, empty, empty, waits, now_ns), None
         workload = record.workload
         seen = self._mirror.as_read(document)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from queuecontroller.gpushares.claims.cel import Device, matches, quantity
@@ -45,7 +45,7 @@ class Known:
     """Objects of the API server that counting needs."""
 
     classes: DeviceClasses
-    """Device classes that are counted, with their mappings."""
+    """Device classes that are counted, with their mappings; empty: no claims count."""
     template: Callable[[str, str], Document | None]
     """Look up a ResourceClaimTemplate by namespace and name."""
     device_class: Callable[[str], Document | None]
@@ -53,12 +53,16 @@ class Known:
     """Published devices of a driver."""
     matching: Matching | None = None
     """Finds the devices that a request may get; None: free devices do not matter."""
+    extended: Mapping[str, Document] = field(default_factory=dict)
+    """DeviceClass of each extended resource that one names."""
 
 
 def claims_of(spec: Reader, namespace: str, known: Known) -> dict[str, int]:
     """Usage of one pod by quota name, besides its containers' requests. Errors are added to the
     reader's problems."""
     total: dict[str, int] = {}
+    if not known.classes:
+        return total
     budget = Budget(MAX_STEPS)
     given = spec.children("resourceClaims")
     if len(given) > MAX_CLAIMS:
@@ -66,8 +70,11 @@ def claims_of(spec: Reader, namespace: str, known: Known) -> dict[str, int]:
         return {}
     for one in given:
         name = one.text("resourceClaimTemplateName")
+        if one.has("resourceClaimName"):
+            what = "a ResourceClaim that others made has no quota"
+            one.problem("resourceClaimName", what, "name a ResourceClaimTemplate instead")
         if not name:
-            continue  # A ResourceClaim named directly outlives the pod and is not counted.
+            continue
         where = f"ResourceClaimTemplate {shown(name)}"
         template = known.template(namespace, name)
         if template is None:
@@ -192,6 +199,11 @@ def _selectors(reader: Reader) -> tuple[str, ...]:
     return tuple(one.child("cel").required("expression") for one in reader.children("selectors"))
 
 
+def class_selectors(device_class: Document) -> tuple[str, ...]:
+    """Return the expressions that a class requires of its devices."""
+    return _selectors(Reader(device_class).child("spec"))
+
+
 def _tolerations(reader: Reader) -> tuple[Toleration, ...]:
     return tuple(
         Toleration(
@@ -260,7 +272,7 @@ def _choices(request: Reader, known: Known, matching: Matching) -> tuple[DeviceC
         device_class = known.device_class(one.text("deviceClassName"))
         if device_class is None or one.text("allocationMode", "ExactCount") != "ExactCount":
             return ()
-        selectors = (*_selectors(Reader(device_class).child("spec")), *_selectors(one))
+        selectors = (*class_selectors(device_class), *_selectors(one))
         devices = matching.find(selectors, _tolerations(one))
         capacity = one.child("capacity").child("requests")
         try:

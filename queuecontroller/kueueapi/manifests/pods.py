@@ -148,6 +148,18 @@ def pod_requests(
 ) -> dict[str, int]:
     """The most one pod holds at any time: at least what its containers request, whatever the pod
     itself does."""
+    together = requests_of_containers(spec, change, defaults)
+    pod_level, _ = _requests_and_limits(spec.child("resources"))
+    _raise_to(together, pod_level if change is AS_GIVEN else change.of_container(pod_level))
+    overhead = spec.child("overhead").amounts_here()
+    _add(together, overhead or defaults.overheads.get(spec.text("runtimeClassName"), {}))
+    return together
+
+
+def requests_of_containers(
+    spec: Reader, change: Transformations = AS_GIVEN, defaults: PodDefaults = NO_DEFAULTS
+) -> dict[str, int]:
+    """The most that the containers of one pod hold at any time."""
     together: dict[str, int] = {}
     for container in spec.children("containers"):
         _add(together, _container_requests(container, change, defaults))
@@ -164,10 +176,6 @@ def pod_requests(
             _add(at_once, requests)
             _raise_to(before, at_once)
     _raise_to(together, before)
-    pod_level, _ = _requests_and_limits(spec.child("resources"))
-    _raise_to(together, pod_level if change is AS_GIVEN else change.of_container(pod_level))
-    overhead = spec.child("overhead").amounts_here()
-    _add(together, overhead or defaults.overheads.get(spec.text("runtimeClassName"), {}))
     return together
 
 

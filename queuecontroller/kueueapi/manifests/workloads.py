@@ -11,6 +11,7 @@ from queuecontroller.frameworks.annotations.ready_timeouts import ready_timeouts
 from queuecontroller.frameworks.annotations.topology import SPREADING
 from queuecontroller.frameworks.names import WAIT_FOR_PODS_READY
 from queuecontroller.gpushares.claims.counting import Known, claims_of, device_requests
+from queuecontroller.gpushares.claims.extended import extended_requests, extended_usage
 from queuecontroller.kueueapi.manifests.checking import read_kind
 from queuecontroller.kueueapi.manifests.pods import (
     AS_GIVEN,
@@ -21,6 +22,7 @@ from queuecontroller.kueueapi.manifests.pods import (
     pod_requests,
     read_node_affinity,
     read_tolerations,
+    requests_of_containers,
     with_fractions,
 )
 from queuecontroller.scheduler.model.objects import (
@@ -49,10 +51,8 @@ GATED_BY: Final = "kueue.x-k8s.io/admission-gated-by"
 REQUIRED_TOPOLOGY: Final = "kueue.x-k8s.io/podset-required-topology"
 PREFERRED_TOPOLOGY: Final = "kueue.x-k8s.io/podset-preferred-topology"
 """Annotations of the pod template, where a job has what a Workload has in topologyRequest."""
-More: TypeAlias = Callable[[Reader], Mapping[str, int]]
-"""Additional requests of a pod, by its spec."""
-DevicesOf: TypeAlias = Callable[[Reader], tuple[tuple[DeviceChoice, ...], ...]]
-"""Requests of a pod for devices, by its spec."""
+Counting: TypeAlias = Callable[[Reader, Transformations, PodDefaults], PodSet]
+"""Reads a pod set with the devices that its pods get by claims."""
 GPU_ANNOTATIONS: Final = ("nvidia.com/", "hami.io/", "sluice.dev/", "kai.scheduler/", "gpu-")
 """Prefixes of the annotations that placement reads."""
 
@@ -69,12 +69,10 @@ def read_workload(
 
     def build(reader: Reader) -> Workload:
         namespace = reader.child("metadata").text("namespace")
-        if claims is None:
-            return _workload(reader, lambda spec: _pod_sets(spec, change, None, defaults))
-        more = partial(claims_of, namespace=namespace, known=claims)
-
-        devices = partial(device_requests, namespace=namespace, known=claims)
-        return _workload(reader, lambda spec: _pod_sets(spec, change, more, defaults, devices))
+        counting = (
+            None if claims is None else partial(_with_devices, namespace=namespace, known=claims)
+        )
+        return _workload(reader, lambda spec: _pod_sets(spec, change, counting, defaults))
 
     return read_kind(build, "Workload", value, path)
 
@@ -90,35 +88,56 @@ def read_workload_again(value: object, path: str, known: Workload) -> Workload:
 
 
 def _pod_sets(
-    spec: Reader,
-    change: Transformations,
-    more: More | None,
-    defaults: PodDefaults,
-    devices: DevicesOf | None = None,
+    spec: Reader, change: Transformations, counting: Counting | None, defaults: PodDefaults
 ) -> tuple[PodSet, ...]:
-    made = []
-    for one in spec.children("podSets"):
-        found = read_pod_set(one, change, more, defaults)
-        if devices is not None:
-            asked = devices(one.child("template").child("spec"))
-            found = replace(found, device_requests=asked) if asked else found
-        made.append(found)
-    return tuple(made)
+    read = read_pod_set if counting is None else counting
+    return tuple(read(one, change, defaults) for one in spec.children("podSets"))
+
+
+def _with_devices(
+    reader: Reader, change: Transformations, defaults: PodDefaults, namespace: str, known: Known
+) -> PodSet:
+    """Read a pod set with the devices that its pods get by claims."""
+    pod = reader.child("template").child("spec")
+    extended = extended_of(pod, defaults, known)
+    made = read_pod_set(reader, change, defaults, frozenset(extended))
+    requests = _with(made.requests, claims_of(pod, namespace, known))
+    requests = _with(requests, extended_usage(pod, extended, known))
+    devices = devices_of(pod, namespace, known, defaults)
+    return replace(made, requests=requests, device_requests=devices)
+
+
+def devices_of(
+    spec: Reader, namespace: str, known: Known, defaults: PodDefaults = NO_DEFAULTS
+) -> tuple[tuple[DeviceChoice, ...], ...]:
+    """Requests of a pod for devices, by its claims and its extended resources."""
+    by_name = device_requests(spec, namespace, known)
+    return by_name + extended_requests(extended_of(spec, defaults, known), known)
+
+
+def extended_of(spec: Reader, defaults: PodDefaults, known: Known) -> dict[str, int]:
+    """The extended resources that a pod's containers request of which kube-scheduler allocates the
+    devices by claims."""
+    if not known.extended:
+        return {}
+    pod = Reader({name: spec.raw(name) for name in spec.names()})  # Its problems are known.
+    requested = requests_of_containers(pod, defaults=defaults)
+    return {name: amount for name, amount in requested.items() if amount and name in known.extended}
 
 
 def read_pod_set(
     reader: Reader,
     change: Transformations = AS_GIVEN,
-    more: More | None = None,
     defaults: PodDefaults = NO_DEFAULTS,
+    by_claims: frozenset[str] = frozenset(),
 ) -> PodSet:
+    """Read a pod set. `by_claims`: resources of which kube-scheduler allocates devices instead."""
     template = reader.child("template")
     topology = reader.child("topologyRequest")
     count = reader.whole("count", 1, least=0)
     least = reader.optional_whole("minCount", least=0)
-    made = pod_set_of(template, reader.text("name", "main"), count, least, change, defaults)
-    if more is not None:
-        made = replace(made, requests=_with(made.requests, more(template.child("spec"))))
+    name = reader.text("name", "main")
+    made = pod_set_of(template, name, count, least, change, defaults, by_claims)
     return replace(
         made,
         group=topology.optional_text("podSetGroupName"),
@@ -152,16 +171,21 @@ def pod_set_of(
     least: int | None,
     change: Transformations,
     defaults: PodDefaults = NO_DEFAULTS,
+    by_claims: frozenset[str] = frozenset(),
 ) -> PodSet:
     """Pods of one template; `least` are enough to begin with."""
     annotations = template.child("metadata").labels("annotations")
     spec = with_fractions(template.child("spec"), annotations)
+    of_node = AS_GIVEN
+    if by_claims:
+        change = replace(change, excluded_names=by_claims)
+        of_node = Transformations(excluded_names=by_claims)
     return PodSet(
         name=name,
         count=count,
         min_count=least,
         requests=pod_requests(spec, change, defaults),
-        pod_requests=pod_requests(spec, defaults=defaults),
+        pod_requests=pod_requests(spec, of_node, defaults),
         node_selector=spec.labels("nodeSelector"),
         affinity=read_node_affinity(spec),
         tolerations=read_tolerations(spec, "tolerations"),

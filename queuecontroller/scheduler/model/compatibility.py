@@ -33,6 +33,7 @@ class Feature(StrEnum):
     PARTIAL_SLICES = "TASPartialSlices"
     SPREADING = "TASTopologySpreading"
     DYNAMIC_QUOTA = "DynamicQuotaOrchestration"
+    EXTENDED_RESOURCES = "KueueDRAIntegrationExtendedResource"
     FREE_DEVICES = "KueueDRADeviceFeasibility"
     ORCHESTRATED_PREEMPTION = "MultiKueueOrchestratedPreemption"
 
@@ -108,6 +109,12 @@ DIFFERENCES: Final = (
         "DynamicQuotaOrchestrators distribute the capacity of CapacityProviders, and the quotas in"
         " `status.effectiveQuotas` of ClusterQueues and Cohorts count instead of those in `spec`",
         frozenset(),
+    ),
+    Difference(
+        Feature.EXTENDED_RESOURCES,
+        "What pods request of an extended resource that a DeviceClass names counts as the"
+        " [devices](#claims) of that class; without it by the resource's own name",
+        frozenset(Line),
     ),
     Difference(
         Feature.FREE_DEVICES,

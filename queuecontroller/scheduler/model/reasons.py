@@ -65,6 +65,9 @@ class PendingReason(StrEnum):
     """It was preempted for a workload that has not started yet. Not one of Kueue's."""
 
 
+DEVICES_UNRESOLVED: Final = "DRAResourcesUnresolved"
+"""QuotaReserved=False: the devices that its pods get by claims cannot be counted. Set by the
+workload writer."""
 ON_HOLD: Final = "OnHold"
 """QuotaReserved=False: its StatefulSet is scaled to zero, or its evicted pods are not replaced."""
 SCALED_TO_ZERO: Final = "Quota intentionally released while scaled to zero"

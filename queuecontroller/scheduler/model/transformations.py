@@ -2,8 +2,8 @@
 
 Each transformation whose input a container requests adds its outputs, input times factor, times the
 container's amount of another resource where `multiply_by` names one; `Replace` drops the input,
-`Retain` keeps it. Of what the container requests itself, resources with an excluded prefix are
-dropped; they count as inputs and multipliers all the same.
+`Retain` keeps it. Of what the container requests itself, resources with an excluded prefix or name
+are dropped; they count as inputs and multipliers all the same.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ class Transformation:
 class Transformations:
     rules: tuple[Transformation, ...] = ()
     excluded_prefixes: tuple[str, ...] = ()
+    excluded_names: frozenset[str] = frozenset()
+    """Resources that are counted in another way than by what containers request of them."""
 
     def of_container(self, requests: Mapping[str, int]) -> dict[str, int]:
         """Requests of one container after the transformations."""
@@ -41,7 +43,7 @@ class Transformations:
         for name, amount in requests.items():
             rule = rules.get(name)
             kept = rule is None or rule.strategy is Strategy.RETAIN
-            if kept and not name.startswith(self.excluded_prefixes):
+            if kept and not self._excludes(name):
                 result[name] = saturate(result.get(name, 0) + amount)
             if rule is None:
                 continue
@@ -52,6 +54,9 @@ class Transformations:
                     more = _product(str(rule.multiply_by), times, more)
                 result[output] = saturate(result.get(output, 0) + more)
         return result
+
+    def _excludes(self, name: str) -> bool:
+        return name in self.excluded_names or name.startswith(self.excluded_prefixes)
 
 
 def _product(resource: str, amount: int, factor: int) -> int:

@@ -17,6 +17,7 @@ _BUILT_IN: Final = {
     "RuntimeClass": "runtimeclasses",
     "PriorityClass": "priorityclasses",
     "ClusterTrainingRuntime": "clustertrainingruntimes",
+    "DeviceClass": "deviceclasses",
 }
 _PLURALS: Final = {
     **_BUILT_IN,
@@ -24,7 +25,8 @@ _PLURALS: Final = {
     **{one.name: one.plural for one in (*KINDS.values(), *ALPHA_KINDS)},
 }
 _CLUSTER_WIDE: Final = {
-    *("Namespace", "Node", "RuntimeClass", "PriorityClass", "ClusterTrainingRuntime"),
+    *("Namespace", "Node", "RuntimeClass", "PriorityClass"),
+    *("ClusterTrainingRuntime", "DeviceClass"),
     *(one.name for one in (*KINDS.values(), *ALPHA_KINDS) if not one.namespaced),
 }
 

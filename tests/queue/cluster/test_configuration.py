@@ -198,23 +198,34 @@ def test_how_long_what_is_over_is_kept() -> None:
 def test_the_features_are_those_of_the_line_unless_a_gate_says_otherwise() -> None:
     by_default = frozenset(Feature) - {Feature.DYNAMIC_QUOTA, Feature.FREE_DEVICES}
     older = given_by(configuration(), BookSettings(), Line.V0_19)
-    assert older.policy.features == {Feature.PARTIAL_SLICES}, "0.19 has it, too"
+    in_both = {Feature.PARTIAL_SLICES, Feature.EXTENDED_RESOURCES}
+    assert older.policy.features == in_both, "0.19 has them, too"
     assert not older.book.pods_ready.own
     newer = given_by(configuration(), BookSettings(), Line.V0_20)
     assert newer.policy.features == by_default
     assert newer.book.pods_ready.own
-    assert without_file(BookSettings(), Line.V0_19).policy.features == {Feature.PARTIAL_SLICES}
+    assert without_file(BookSettings(), Line.V0_19).policy.features == in_both
     assert without_file(BookSettings(), Line.V0_20).policy.features == by_default
     gates = {"WorkloadPriorityClassDefaulting": False, "WorkloadLevelWaitForPodsReady": True}
     found = given_by(configuration(featureGates=gates), BookSettings(), Line.V0_20)
     assert found.policy.features == by_default - {Feature.DEFAULT_CLASS}
     assert found.remarks == ()
     found = given_by(configuration(featureGates=gates), BookSettings(), Line.V0_19)
-    assert found.policy.features == {Feature.OWN_TIMEOUTS, Feature.PARTIAL_SLICES}
+    assert found.policy.features == {Feature.OWN_TIMEOUTS, *in_both}
     on = {"DynamicQuotaOrchestration": True, "KueueDRADeviceFeasibility": True}
     found = given_by(configuration(featureGates=on), BookSettings(), Line.V0_20)
     assert found.policy.features == frozenset(Feature)
     assert found.remarks == ()
+
+
+def test_extended_resources_of_device_classes_need_claims_to_count() -> None:
+    extended, claims = "KueueDRAIntegrationExtendedResource", "KueueDRAIntegration"
+    assert Feature.EXTENDED_RESOURCES in given().policy.features
+    off = given(featureGates={extended: False}).policy.features
+    assert Feature.EXTENDED_RESOURCES not in off
+    with pytest.raises(ManifestError, match=rf"featureGates\.{extended}: needs {claims}"):
+        given(featureGates={claims: False})
+    assert given(featureGates={claims: False, extended: False}).remarks
 
 
 def test_the_timeout_of_pods_on_no_node_is_within_the_one_of_readiness() -> None:

@@ -187,10 +187,14 @@ def test_the_status_of_workloads_is_sent_to_the_webhook() -> None:
     assert "workloads/status" in rule["resources"]
 
 
-def rules_of(kind: str, version: str) -> str:
+def schema_of_kind(kind: str, version: str) -> dict[str, Any]:
     (found,) = (one for one in definitions(Webhook()) if one["spec"]["names"]["kind"] == kind)
     (schema,) = (one["schema"] for one in found["spec"]["versions"] if one["name"] == version)
-    return str(schema)
+    return dict(schema["openAPIV3Schema"])
+
+
+def rules_of(kind: str, version: str) -> str:
+    return str(schema_of_kind(kind, version))
 
 
 def test_what_holds_without_a_webhook_is_in_the_schemas() -> None:
@@ -202,3 +206,13 @@ def test_what_holds_without_a_webhook_is_in_the_schemas() -> None:
 def test_lists_are_applied_as_in_kueue() -> None:
     for kind in ("ClusterQueue", "Topology", "MultiKueueConfig"):
         assert "'x-kubernetes-list-type': 'atomic'" in rules_of(kind, "v1beta2")
+    for kind, path in (
+        ("ClusterQueue", ("spec", "namespaceSelector")),
+        ("ResourceFlavor", ("spec", "nodeLabels")),
+        ("Workload", ("status", "nominatedClusterNames")),
+    ):
+        schema = schema_of_kind(kind, "v1beta2")
+        for name in path:
+            schema = schema["properties"][name]
+        of = "list" if schema["type"] == "array" else "map"
+        assert schema[f"x-kubernetes-{of}-type"] == "atomic", f"two managers must not merge {path}"

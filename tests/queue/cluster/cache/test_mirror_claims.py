@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from queuecontroller.cluster.cache.claims import is_unresolved
 from queuecontroller.cluster.cache.kinds import WORKLOADS
 from queuecontroller.cluster.cache.mirror import Mirror
 from queuecontroller.cluster.cache.objects import ObjectCache
+from queuecontroller.scheduler.model.compatibility import Feature
 from queuecontroller.scheduler.model.objects import WorkloadKey
 from queuecontroller.state.book import Book, BookSettings
 from queuecontroller.state.records import Snapshot
+from sluicecommon.kubernetes.resources import DEVICE_CLASSES
 from sluicecommon.kubernetes.resources import RESOURCE_CLAIM_TEMPLATES as TEMPLATES
 
 KEY = WorkloadKey("team/one")
 AT = "2026-11-22T10:00:00Z"
 CARDS = "example.com/cards"
+GPU = "example.com/gpu"
 
 
 def configured() -> tuple[Mirror, ObjectCache]:
@@ -69,6 +74,22 @@ def document(version: int, admitted: bool = False) -> dict[str, Any]:
     }
 
 
+def device_class(version: int, resource: str) -> dict[str, Any]:
+    return {
+        "metadata": {"name": "cards", "uid": "c", "resourceVersion": str(version)},
+        "spec": {"extendedResourceName": resource},
+    }
+
+
+def extended(version: int, **more: Any) -> dict[str, Any]:
+    """A Workload that requests cards by an extended resource instead of a template."""
+    made = document(version, **more)
+    pod = made["spec"]["podSets"][0]["template"]["spec"]
+    del pod["resourceClaims"]
+    pod["containers"][0]["resources"]["requests"][GPU] = "2"
+    return made
+
+
 def heard(mirror: Mirror, world: ObjectCache, one: dict[str, Any]) -> None:
     assert world.take(WORKLOADS, one)
     mirror.workload(KEY, one, 1)
@@ -121,3 +142,69 @@ def test_who_holds_quota_keeps_what_it_was_given() -> None:
     world.take(TEMPLATES, template(6, 4))
     heard(mirror, world, document(7))
     assert cards(mirror) == 4
+
+
+def requests(mirror: Mirror) -> dict[str, int]:
+    return dict(mirror.book.workloads.records[KEY].workload.pod_sets[0].requests)
+
+
+def test_an_extended_resource_is_counted_anew_when_a_class_names_it_and_no_longer() -> None:
+    mirror, world = configured()
+    heard(mirror, world, extended(1))
+    assert requests(mirror) == {"cpu": 1000, GPU: 2}
+    world.take(DEVICE_CLASSES, device_class(2, GPU))
+    mirror.count_claims_again(2)
+    assert requests(mirror) == {"cpu": 1000, CARDS: 2}
+    world.take(DEVICE_CLASSES, device_class(3, "example.com/another"))
+    mirror.count_claims_again(3)
+    assert requests(mirror) == {"cpu": 1000, GPU: 2}
+    world.take(DEVICE_CLASSES, device_class(4, GPU))
+    mirror.count_claims_again(4)
+    assert requests(mirror) == {"cpu": 1000, CARDS: 2}
+    world.drop(DEVICE_CLASSES, "cards", "c")
+    mirror.count_claims_again(5)
+    assert requests(mirror) == {"cpu": 1000, GPU: 2}
+
+
+def test_a_workload_that_comes_right_after_a_class_counts_by_it() -> None:
+    mirror, world = configured()
+    mirror.count_claims_again(1)
+    assert not mirror.claims.extended
+    world.take(DEVICE_CLASSES, device_class(1, GPU))
+    mirror.claims.class_changed()
+    heard(mirror, world, extended(2))
+    assert requests(mirror) == {"cpu": 1000, CARDS: 2}
+
+
+def test_what_holds_quota_for_an_extended_resource_keeps_it_until_it_is_taken_back() -> None:
+    for is_gone, after in ((True, {GPU: 2}), (False, {CARDS: 2})):
+        mirror, world = configured()
+        world.take(DEVICE_CLASSES, device_class(1, GPU))
+        heard(mirror, world, extended(2, admitted=True))
+        if is_gone:
+            world.drop(DEVICE_CLASSES, "cards", "c")
+        mirror.count_claims_again(3)
+        admission = mirror.book.workloads.records[KEY].workload.admission
+        assert admission is not None
+        assert admission.pod_sets[0].usage == {"cpu": 1000, CARDS: 2}
+        heard(mirror, world, extended(4))
+        assert requests(mirror) == {"cpu": 1000, **after}
+
+
+def test_with_its_gate_off_an_extended_resource_counts_by_its_own_name() -> None:
+    mirror, world = configured()
+    off = world.policy.features - {Feature.EXTENDED_RESOURCES}
+    world.policy = replace(world.policy, features=off)
+    world.take(DEVICE_CLASSES, device_class(1, GPU))
+    heard(mirror, world, extended(2))
+    mirror.count_claims_again(3)
+    assert requests(mirror) == {"cpu": 1000, GPU: 2}
+
+
+def test_claims_that_cannot_be_counted_are_told_from_a_workload_that_cannot_be_read() -> None:
+    made = document(1)
+    assert is_unresolved(made)
+    made["spec"]["podSets"][0]["template"]["spec"]["containers"][0]["resources"]["requests"] = {
+        "cpu": "x"
+    }
+    assert not is_unresolved(made)

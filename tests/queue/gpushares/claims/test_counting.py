@@ -89,8 +89,9 @@ def count(
     slices: list[dict[str, Any]] | None = None,
     pods: int = 1,
     mappings: list[dict[str, Any]] | None = None,
+    by_name: str = "",
 ) -> dict[str, int]:
-    """Quota that one pod counts for, with a claim of each template."""
+    """Quota that one pod counts for, with a claim of each template, or one that it names."""
     configuration = read_configuration(
         {"resources": {"deviceClassMappings": MAPPINGS if mappings is None else mappings}}
     )
@@ -104,6 +105,8 @@ def count(
     claims = [
         {"name": f"c{at}", "resourceClaimTemplateName": f"t{at}"} for at in range(len(templates))
     ]
+    if by_name:
+        claims.append({"name": "named", "resourceClaimName": by_name})
     spec = {
         "containers": [{"name": "main", "resources": {"requests": {"cpu": "1"}}}],
         "resourceClaims": claims,
@@ -124,6 +127,13 @@ def count(
     found = dict(workload.pod_sets[0].requests)
     assert found.pop("cpu") == 1000
     return found
+
+
+def test_a_claim_that_no_template_made_is_refused() -> None:
+    """Its devices would be held outside of any quota, and Kueue refuses it."""
+    with pytest.raises(ManifestError, match=r"resourceClaims\[0\]\.resourceClaimName: a ResourceC"):
+        count(by_name="mine")
+    assert count(by_name="mine", mappings=[]) == {}, "no claims count"
 
 
 def test_a_class_without_sources_counts_devices() -> None:

@@ -96,7 +96,8 @@ class World:
         self.claims.changed(Synced())
         selector = {"cel": {"expression": f'device.driver == "{DRIVER}"'}}
         for name in ("cards", "small"):
-            self.take(DEVICE_CLASSES, "", name, spec={"selectors": [selector]})
+            spec = {"selectors": [selector], "extendedResourceName": f"{DRIVER}/{name}"}
+            self.take(DEVICE_CLASSES, "", name, spec=spec)
         for node, count in nodes.items():
             self.node(node, *(device(f"d{at}") for at in range(count)))
 
@@ -251,6 +252,29 @@ def test_each_pod_needs_its_devices_on_one_node(topology: bool) -> None:
     assert world.submit("two", exactly(count=2), pods=2) != "", "only one node has two"
     assert world.submit("four", exactly(), pods=4) == ""
     assert world.submit("more", exactly()) != ""
+
+
+@both
+def test_extended_resources_need_free_devices_of_their_class(topology: bool) -> None:
+    world = World(topology, a=2, b=1)
+    world.claim("other", "plain", ("b", "d0"))
+
+    def submit(name: str, cards: int) -> str:
+        made = world.document(name, pods=1, priority=0, cpu="1")
+        pod = made["spec"]["podSets"][0]["template"]["spec"]
+        del pod["resourceClaims"]
+        pod["containers"][0]["resources"]["requests"][CARDS] = cards
+        world.put(name, made)
+        return world.why(name)
+
+    assert "devices for the claim" in submit("three", 3)
+    assert submit("two", 2) == "", "nodes have none but by claims"
+    assert submit("one", 1) != "", "the two are reserved for it"
+    world.pod("two-0", "two", "a")
+    world.claim("c", "two-0", ("a", "d0"), ("a", "d1"))
+    assert world.why("one") != ""
+    world.end("other")
+    assert world.why("one") == ""
 
 
 def test_a_finished_workload_returns_what_was_reserved_for_it() -> None:
