@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from nodeagent.assembly.cluster import follow_checkpoints
 from nodeagent.core.grants import events as ev
 from nodeagent.core.kubelet.pod_documents import PodFacts
 from nodeagent.core.kubelet.pod_limits import DefaultLimits
 from nodeagent.ports.driver.checkpoint import CheckpointFailed, CheckpointState, CheckpointStep
 from nodeagent.ports.kubelet import ContainerRequests, PodIdentity, RetryLater
 from nodeagent.ports.ledger import ContainerRef, Spill
+from nodeagent.settings.daemon import QueueSettings
 from nodeagent.shell.pods.checkpoints import PodCheckpoints
 from nodeagent.shell.pods.limits import PlacedLimits
-from nodeagent.shell.queue.capacity import pods_of
+from nodeagent.shell.queue.capacity import CapacityReader, pods_of
 from nodeagent.units import PodUid
 from sluicecommon.hami.names import ResourceNames
 from tests.unit.nodeagent.grants.spills_world import GIB, G, World
@@ -201,3 +204,35 @@ def test_no_container_starts_while_its_pod_is_checkpointed() -> None:
     with pytest.raises(RetryLater, match="is checkpointed, and starts no container"):
         asyncio.run(ask(SAVE))
     asyncio.run(ask(RESTORE))
+
+
+def test_the_node_reports_what_its_pods_are_told_and_ends_what_is_overdue() -> None:
+    lab = Lab(World())
+    world = lab.world
+    cluster = SimpleNamespace(on_pod=[], on_gone=[])
+    grants = SimpleNamespace(live=world.live, tenant_pids=set)
+    gpus = SimpleNamespace(units=list, capacities=list)
+    reader = CapacityReader(QueueSettings(), "n", grants, gpus, lambda: 1)  # type: ignore[arg-type]
+    ended: list[str] = []
+    world.manager.overdue = lambda grant: bool(ended.append(grant)) or True
+    follow_checkpoints(cluster, reader, world, world.manager, world.defects.append)  # type: ignore[arg-type]
+
+    async def told() -> None:
+        for call in cluster.on_pod:
+            call(pod(SAVE))
+        while world.record.spill is not Spill.SPILLED or _state(reader) != "saved":
+            await asyncio.sleep(0.001)
+
+    asyncio.run(asyncio.wait_for(told(), 5))
+    assert world.manager.overdue(G)
+    assert (_state(reader), ended) == ("refused", []), "its controller has it stopped"
+    for call in cluster.on_gone:
+        call(UID)
+    assert _state(reader) == ""
+    assert world.manager.overdue(G)
+    assert ended == [G], "it is the queue's own, or nobody's"
+
+
+def _state(reader: CapacityReader) -> str:
+    [one] = reader.capacity().pods
+    return one.checkpoint.state if one.checkpoint is not None else ""
