@@ -20,6 +20,7 @@ from queuecontroller.scheduler.model.objects import (
 )
 from queuecontroller.scheduler.model.reasons import (
     ADMITTED,
+    CHECKPOINTED,
     EVICTED,
     FINISHED,
     NO_RESERVATION,
@@ -34,7 +35,7 @@ from sluicecommon.kubernetes.quantity import format_amount
 
 OURS: Final = (
     *(QUOTA_RESERVED, ADMITTED, PODS_READY, FINISHED, EVICTED, PREEMPTED, REQUEUED),
-    WAITING_FOR_PODS,
+    *(WAITING_FOR_PODS, CHECKPOINTED),
 )
 """Conditions that no other writer changes, except Finished of an external framework's job."""
 LONGEST: Final = 1024
@@ -67,6 +68,8 @@ def patch_of(
     found: dict[str, Any] = {}
     if workload.admission != seen.admission:
         found["admission"] = _admission(workload.admission)
+    if workload.checkpointed != seen.checkpointed:
+        found["checkpointed"] = _admission(workload.checkpointed)
     conditions = _conditions(document, workload, waits)
     if conditions is not None:
         found["conditions"] = conditions

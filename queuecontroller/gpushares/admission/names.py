@@ -33,6 +33,8 @@ from sluicecommon.kai.waiting import PREEMPTION_DELAY
 
 PLACEMENT: Final = "sluice.dev/placement"
 """Annotation of a pod: its node and GPUs, written when it is bound or released."""
+CHECKPOINT: Final = "sluice.dev/checkpoint"
+"""Annotation of a pod that is checkpointed instead of stopped, written by the leader."""
 ADMITTED_AS: Final = "sluice.dev/admitted-as"
 """Annotation of a pod: UID of the admission request that reserved its quota."""
 SHARE_LABEL: Final = "sluice.dev/share"
@@ -68,6 +70,7 @@ LONGEST: Final = 317
 WRITTEN: Final = frozenset(
     {
         PLACEMENT,
+        CHECKPOINT,
         ADMITTED_AS,
         NODE,
         TIME,

@@ -91,15 +91,19 @@ class Lab:
         racks: Mapping[str, str] = NOTHING,
         objects: Iterable[tuple[Any, dict[str, Any]]] = (),
         pods: Iterable[dict[str, Any]] = (),
+        more: Mapping[str, Any] = NOTHING,
+        quotas: Mapping[str, str] = NOTHING,
     ) -> None:
+        """`more`: fields of the ClusterQueue's spec, `quotas`: quotas that are not ample."""
         self.given = (nodes, queue, enabled, never, cpus, racks)
+        self.limits = {"more": more, "quotas": quotas}
         self.racks = racks
         self.cache = ObjectCache()
-        resources = [{"name": one, "nominalQuota": "1000000"} for one in ASKED]
+        resources = [{"name": one, "nominalQuota": quotas.get(one, "1000000")} for one in ASKED]
         groups = [
             {"coveredResources": [*ASKED], "flavors": [{"name": "f", "resources": resources}]}
         ]
-        spec = {"resourceGroups": groups, "namespaceSelector": {}}
+        spec = {"resourceGroups": groups, "namespaceSelector": {}, **more}
         annotations = RESTART if queue is None else queue
         levels = [{"nodeLabel": one} for one in ("rack", HOST)]
         self.put(TOPOLOGIES, of_kueue("Topology", "racks", {"levels": levels}))
@@ -121,7 +125,8 @@ class Lab:
             ),
             move_cooldown_ns=COOLDOWN_S * S,
         )
-        sharing = Sharing(Defaults(), asks, JobRestarts(self.cache, self.budgets))
+        restarts = JobRestarts(self.cache, self.budgets)
+        sharing = Sharing(Defaults(), asks, restarts, restarts)
         self.book = Book(settings, False, lambda: "0", ground, sharing)
         self.book.run_elsewhere(self.elsewhere)
         self.shell = Shell(self.book, NullStore(0, "lease"), Clock())
@@ -288,7 +293,8 @@ class Lab:
             after = {**document, "status": {**(document.get("status") or {}), **patch}}
             stored.append((WORKLOADS, after))
         jobs = [(JOBS, dict(one)) for one in self.cache.all_of(JOBS)]
-        return Lab(*self.given, objects=[*jobs, *stored], pods=[*self.pods.values()])
+        objects, pods = [*jobs, *stored], [*self.pods.values()]
+        return type(self)(*self.given, objects=objects, pods=pods, **self.limits)
 
     # -- answers ----------------------------------------------------------------------------------
 
