@@ -89,8 +89,9 @@ WRITTEN: Final = frozenset(
     }
 )
 """Annotations that record an allocation: results of a decision, never requests."""
-KEPT: Final = frozenset({PLACEMENT, ADMITTED_AS, NODE, ALLOCATED})
-"""Allocation annotations that never change once written. Device plugins consume the others."""
+KEPT: Final = frozenset({PLACEMENT, CHECKPOINT, ADMITTED_AS, NODE, ALLOCATED})
+"""Allocation annotations that only the controller changes once the pod is there. Device plugins
+consume the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ class Names:
     written: frozenset[str]
     """Annotations that record an allocation."""
     kept: frozenset[str]
-    """Allocation annotations that never change once written."""
+    """Allocation annotations that only the controller changes."""
     asked: Mapping[str, frozenset[str]]
     """Annotations that request something on a pod, by domain."""
     resources: Mapping[str, frozenset[str]]
