@@ -16,6 +16,7 @@ from nodeagent.shell.grants.keeper import Keeper
 from nodeagent.shell.grants.spills import SpillManager
 from nodeagent.shell.pods.allocation_modes import CLAIMS
 from nodeagent.shell.pods.checkpoints import PodCheckpoints
+from nodeagent.shell.pods.node_sums import NodeSums
 from nodeagent.shell.queue.capacity import CapacityReader
 from sluicecommon.kubernetes.credentials import Access, NoAccess, from_kubeconfig, in_cluster
 
@@ -53,6 +54,7 @@ def make_admissions(cluster: Cluster) -> Admissions:
 
 def follow_checkpoints(
     cluster: Cluster,
+    sums: NodeSums | None,
     capacity: CapacityReader,
     keeper: Keeper,
     spills: SpillManager,
@@ -63,6 +65,8 @@ def follow_checkpoints(
     cluster.on_pod.append(pods.changed)
     cluster.on_gone.append(pods.gone)
     capacity.checkpoints = pods.answers
+    if sums is not None:
+        sums.more, pods.on_saved, pods.is_counted = pods.uncounted, sums.look_soon, sums.is_written
     of_the_queue = spills.overdue
     spills.overdue = lambda grant: pods.overdue(grant) or of_the_queue(grant)
 

@@ -183,7 +183,7 @@ def build(
     if pods is not None and pods.cluster is not None and queue is not None:
         from nodeagent.assembly.cluster import follow_checkpoints
 
-        follow_checkpoints(pods.cluster, queue.capacity, keeper, spills, signals.fatal)
+        follow_checkpoints(pods.cluster, pods.sums, queue.capacity, keeper, spills, signals.fatal)
     if pods is not None:
         holders.pods = pods.manager
         if pods.cluster is not None:

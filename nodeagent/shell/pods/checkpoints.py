@@ -8,7 +8,9 @@ the grants know where their memory is. A pod whose annotation is taken away stay
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
@@ -16,6 +18,7 @@ from typing import Final
 from nodeagent.core.grants.states import Held
 from nodeagent.core.kubelet.placed import CHECKPOINT, PLACEMENT, SAVE, is_queued
 from nodeagent.core.kubelet.pod_documents import PodFacts
+from nodeagent.core.kubelet.pod_limits import parse_quantity
 from nodeagent.ports.clients import RefusalKind, Refused
 from nodeagent.ports.ledger import GrantState, Spill
 from nodeagent.ports.queue import PodCheckpoint
@@ -59,6 +62,11 @@ class PodCheckpoints:
         self._working: set[PodUid] = set()
         self._turn = asyncio.Lock()
         self.again_s = AGAIN_S
+        self.on_saved: Callable[[], None] = lambda: None
+        """Called when `uncounted` has changed."""
+        self.is_counted: Callable[[], bool] = lambda: True
+        """True once the Node's sums are those without `uncounted`: before that a pod in the place
+        of a checkpointed one would be refused by the kubelet."""
 
     # -- pods -------------------------------------------------------------------------------------
 
@@ -94,6 +102,17 @@ class PodCheckpoints:
         """The answers of this node's pods, for its next report."""
         return {uid: self._now(one) for uid, one in self._answers.items()}
 
+    def uncounted(self) -> dict[str, int]:
+        """Amounts that checkpointed pods request and do not use, by resource; rounded down."""
+        found: Counter[str] = Counter()
+        for answer in self._answers.values():
+            if answer.state == SAVED:
+                for _, resources in answer.pod.containers[answer.pod.init_containers :]:
+                    for name, text in resources:
+                        with contextlib.suppress(ValueError):
+                            found[name] += int(parse_quantity(text)) if "/" in name else 0
+        return dict(found)
+
     def _now(self, answer: _Answer) -> PodCheckpoint:
         """An answer as it is true now: another program may have restored a pod, a container may
         have ended."""
@@ -109,6 +128,8 @@ class PodCheckpoints:
                 )
             elif any(one is not Spill.SPILLED for one in spills):
                 state, why = MOVING, "its memory goes to the host again"
+            elif not self.is_counted():
+                state, why = MOVING, "the sums in the Node's status are not written yet"
         pod = answer.pod
         return PodCheckpoint(pod.namespace, pod.name, answer.told, state, why[:LONGEST_WHY])
 
@@ -125,6 +146,7 @@ class PodCheckpoints:
                 if now is None or now.told != answer.told:
                     continue
                 self._answers[uid] = replace(now, state=state, why=why)
+                self.on_saved()
                 if state == REFUSED:
                     log.warning("pod %s: %s: %s", now.pod.name, now.told, why)
                 if state == MOVING:

@@ -19,6 +19,7 @@ from nodeagent.ports.ledger import ContainerRef, Spill
 from nodeagent.settings.daemon import QueueSettings
 from nodeagent.shell.pods.checkpoints import PodCheckpoints
 from nodeagent.shell.pods.limits import PlacedLimits
+from nodeagent.shell.pods.node_sums import NodeSums
 from nodeagent.shell.queue.capacity import CapacityReader, pods_of
 from nodeagent.units import PodUid
 from sluicecommon.hami.names import ResourceNames
@@ -215,7 +216,14 @@ def test_the_node_reports_what_its_pods_are_told_and_ends_what_is_overdue() -> N
     reader = CapacityReader(QueueSettings(), "n", grants, gpus, lambda: 1)  # type: ignore[arg-type]
     ended: list[str] = []
     world.manager.overdue = lambda grant: bool(ended.append(grant)) or True
-    follow_checkpoints(cluster, reader, world, world.manager, world.defects.append)  # type: ignore[arg-type]
+    follow_checkpoints(
+        cluster,  # type: ignore[arg-type]
+        None,
+        reader,
+        world,  # type: ignore[arg-type]
+        world.manager,
+        world.defects.append,
+    )
 
     async def told() -> None:
         for call in cluster.on_pod:
@@ -236,3 +244,35 @@ def test_the_node_reports_what_its_pods_are_told_and_ends_what_is_overdue() -> N
 def _state(reader: CapacityReader) -> str:
     [one] = reader.capacity().pods
     return one.checkpoint.state if one.checkpoint is not None else ""
+
+
+def test_the_sums_of_the_node_grow_by_what_kubernetes_counts_for_a_checkpointed_pod() -> None:
+    lab = Lab(World())
+    written: list[dict[str, str]] = []
+    status = SimpleNamespace(node="n", on_node=[], facts=None)
+
+    async def count(changes: dict[str, str], counted: str | None) -> str:
+        written.append(changes)
+        status.facts = SimpleNamespace(capacity={**status.facts.capacity, **changes}, counted=())
+        return ""
+
+    status.count = count
+    status.facts = SimpleNamespace(capacity={"nvidia.com/gpumem": "80000"}, counted=())
+    sums = NodeSums(status, lambda: {"nvidia.com/gpumem": 80_000}, lab.world.defects.append)
+    sums.more, lab.pods.is_counted = lab.pods.uncounted, sums.is_written
+    asked = (("cpu", "4"), ("nvidia.com/gpu", "1"), ("nvidia.com/gpumem", "30k"))
+    first = replace(pod(SAVE), containers=(("init", asked), ("main", asked)), init_containers=1)
+
+    async def told() -> None:
+        lab.pods.changed(first)
+        while lab.world.record.spill is not Spill.SPILLED or not lab.pods.uncounted():
+            await asyncio.sleep(0.001)
+
+    asyncio.run(asyncio.wait_for(told(), 5))
+    assert lab.answer() == ("moving", "the sums in the Node's status are not written yet")
+    asyncio.run(sums.write())
+    assert written == [{"nvidia.com/gpumem": "110000"}]
+    assert lab.answer() == ("saved", "")
+    assert lab.tell(RESTORE) == ("restored", "")
+    asyncio.run(sums.write())
+    assert written[1:] == [{"nvidia.com/gpumem": "80000"}]
