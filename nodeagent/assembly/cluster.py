@@ -12,7 +12,12 @@ from nodeagent.native import version as native_version
 from nodeagent.ports.kubelet import Admissions
 from nodeagent.ports.views import Finding
 from nodeagent.settings.kubelet import KubeletConfig
+from nodeagent.shell.grants.keeper import Keeper
+from nodeagent.shell.grants.spills import SpillManager
 from nodeagent.shell.pods.allocation_modes import CLAIMS
+from nodeagent.shell.pods.checkpoints import PodCheckpoints
+from nodeagent.shell.pods.node_sums import NodeSums
+from nodeagent.shell.queue.capacity import CapacityReader
 from sluicecommon.kubernetes.credentials import Access, NoAccess, from_kubeconfig, in_cluster
 
 if TYPE_CHECKING:
@@ -45,6 +50,25 @@ def make_admissions(cluster: Cluster) -> Admissions:
     from nodeagent.adapters.kubelet.admissions import ApiAdmissions
 
     return ApiAdmissions(cluster.client)
+
+
+def follow_checkpoints(
+    cluster: Cluster,
+    sums: NodeSums | None,
+    capacity: CapacityReader,
+    keeper: Keeper,
+    spills: SpillManager,
+    fatal: Callable[[BaseException], None],
+) -> None:
+    """Checkpoint pods as the queue tells them by their annotation, and report the results."""
+    pods = PodCheckpoints(keeper.live, spills, fatal)
+    cluster.on_pod.append(pods.changed)
+    cluster.on_gone.append(pods.gone)
+    capacity.checkpoints = pods.answers
+    if sums is not None:
+        sums.more, pods.on_saved, pods.is_counted = pods.uncounted, sums.look_soon, sums.is_written
+    of_the_queue = spills.overdue
+    spills.overdue = lambda grant: pods.overdue(grant) or of_the_queue(grant)
 
 
 def pods_without_api(kubelet_has_requests: bool, no_access: str, queued: bool) -> Finding:

@@ -143,8 +143,6 @@ def build(
     turns = Turns(settings.planner, keeper, clock)
     spills = make_spills(settings, clock, keeper, gpus, journal, signals)
     queue = make_queued(loaded, ground, keeper, gpus, journal, spills, signals)
-    if queue is not None:
-        spills.overdue = queue.manager.overdue
     asked = queue.manager if queue is not None else NoQueue()
     known = known_libraries(ground.files, ground.environment, library_dir(ground.environment))
     drivers = Drivers(ground.ledger, library_identity)
@@ -182,6 +180,10 @@ def build(
         )
         cuts.remember()
     pods = make_pods(loaded, ground, keeper, gpus, queue, cuts, signals)
+    if pods is not None and pods.cluster is not None and queue is not None:
+        from nodeagent.assembly.cluster import follow_checkpoints
+
+        follow_checkpoints(pods.cluster, pods.sums, queue.capacity, keeper, spills, signals.fatal)
     if pods is not None:
         holders.pods = pods.manager
         if pods.cluster is not None:

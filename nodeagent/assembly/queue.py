@@ -49,6 +49,7 @@ def make_queue(
         spills=spills,
         fatal=fatal,
     )
+    spills.overdue = manager.overdue
     return QueueSide(manager, capacity)
 
 

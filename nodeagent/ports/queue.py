@@ -173,6 +173,19 @@ class ReportedGpu:
 
 
 @dataclass(frozen=True, slots=True)
+class PodCheckpoint:
+    """A pod's answer to the annotation that tells it to be checkpointed."""
+
+    namespace: str
+    pod: str
+    told: str
+    """The annotation's value."""
+    state: str
+    """moving, saved, restored or refused."""
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class PodGpus:
     """GPUs of a pod that the kubelet started without a decision of the queue; they also count as
     outside use."""
@@ -181,7 +194,9 @@ class PodGpus:
     namespace: str
     pod: str
     shares: tuple[tuple[GpuUuid, int, int, bool], ...]
-    """GPU, memory in bytes, promised time in ppm, and True if it is exclusive."""
+    """GPU, memory in bytes, promised time in ppm, and True if it is exclusive; without those whose
+    memory is on the host."""
+    checkpoint: PodCheckpoint | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,7 @@ from queuecontroller.cluster.dispatch import Dispatcher, Handler
 from queuecontroller.cluster.leader.holder import LEASE
 from queuecontroller.cluster.multikueue.dispatcher import MultiKueue
 from queuecontroller.cluster.plan import Followed, Leadership, Plan
+from queuecontroller.cluster.podplacement.checkpoints import PodCheckpointing
 from queuecontroller.cluster.podplacement.extender_service import ExtenderService
 from queuecontroller.cluster.podplacement.move_plans import MovePlans
 from queuecontroller.cluster.podplacement.pod_gangs import GroupSources
@@ -219,6 +220,18 @@ class Session:
         """Moves that would make room for pending Workloads; None: the plan has no extender."""
         if self.extender is not None:
             self.move_plans = MovePlans(self.shell, may_write, self._knows_holders)
+        self.checkpointing: PodCheckpointing | None = None
+        """Checkpoints of preempted pods; None: the plan has no extender."""
+        if self.extender is not None:
+            self.checkpointing = PodCheckpointing(
+                self.shell,
+                client,
+                followed.gpu_pods,
+                may_write,
+                self._knows_holders,
+                lambda key: cache.get(WORKLOADS, key),
+                self.recorder.record,
+            )
         self.node_requests: NodeRequests | None = None
         """Requests for new nodes; None: the plan has none."""
         self.scale_down_hints: ScaleDownHints | None = None
@@ -330,6 +343,9 @@ class Session:
         self.shell.step("begin", lambda book, now_ns: self.mirror.begin(now_ns))
         self._apply_cordons()
         self._began = True
+        if self.checkpointing is not None:
+            for document in self._cache.all_of(WORKLOADS):
+                self.checkpointing.changed(key_of(document), document)
         self._follow_scheduling()
         self.queues.add_all()
         self.provisioner.add_all()
@@ -353,6 +369,8 @@ class Session:
                 group.create_task(self.extender.run())
             if self.move_plans is not None:
                 group.create_task(self.move_plans.run())
+            if self.checkpointing is not None:
+                group.create_task(self.checkpointing.run())
             if self.node_requests is not None:
                 group.create_task(self.node_requests.run())
             if self.scale_down_hints is not None:
@@ -487,6 +505,8 @@ class Session:
 
     def _workload_placed(self, key: str, document: Document | None) -> None:
         self._node_context.workload(key)
+        if self.checkpointing is not None:
+            self.checkpointing.changed(key, document)
 
     def _object_changed(self, kind: Resource, key: str, document: Document | None) -> None:
         self.shell.step(

@@ -6,12 +6,30 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from queuecontroller.frameworks.patches import ABSENT, Document, at, same
+from queuecontroller.scheduler.model import reasons
 
 
 def holds(workload: Document, condition: str) -> bool:
     """True if this condition of the Workload is True."""
     return any(
         one.get("status") == "True" for one in _conditions(workload) if one.get("type") == condition
+    )
+
+
+def is_checkpointed(workload: Document) -> bool:
+    """True while its pods are told to be checkpointed, or are: they are not stopped."""
+    found = condition_of(workload, reasons.CHECKPOINTED)
+    return found.get("status") == "True" or found.get("reason") == reasons.CHECKPOINT_REQUESTED
+
+
+def is_restoring(workload: Document) -> bool:
+    return condition_of(workload, reasons.CHECKPOINTED).get("reason") == reasons.RESTORING
+
+
+def keeps_quota(workload: Document) -> bool:
+    """True if it holds quota, or a part of it since its pods were checkpointed."""
+    return holds(workload, reasons.QUOTA_RESERVED) or is_present(
+        at(workload, ("status", "checkpointed"))
     )
 
 

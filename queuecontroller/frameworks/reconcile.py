@@ -35,8 +35,11 @@ from queuecontroller.frameworks.comparing import (
     alike,
     counts_of,
     holds,
+    is_checkpointed,
     is_list,
     is_present,
+    is_restoring,
+    keeps_quota,
     let_in,
     owned_by,
     pod_sets_of,
@@ -313,6 +316,8 @@ class _Job:
         if holds(workload, reasons.EVICTED):
             return self.evicted(workload)
         if not holds(workload, reasons.ADMITTED):
+            if not self.suspended and is_restoring(workload):
+                return []  # Its pods are paused on their node.
             if not self.suspended:
                 return self.suspend("its Workload is not admitted", workload)
             if has_note(self.document):
@@ -330,6 +335,8 @@ class _Job:
         return self.suspend("its Workload is being deleted", self.workload)
 
     def evicted(self, workload: Document) -> list[Action]:
+        if not self.suspended and is_checkpointed(workload):
+            return []
         if not self.suspended:
             return self.suspend(reason_of(workload, reasons.EVICTED), workload)
         if self.active or self.around.made_jobs_active():
@@ -337,7 +344,7 @@ class _Job:
         made: list[Action] = []
         if has_note(self.document):
             made += self.restore(workload)
-        if holds(workload, reasons.QUOTA_RESERVED):
+        if keeps_quota(workload):
             made.append(ReleaseQuota())
         return made
 

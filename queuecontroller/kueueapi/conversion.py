@@ -171,9 +171,12 @@ _SOURCES: Final[Mapping[tuple[Any, Any], str]] = MappingProxyType(
 
 
 def _places(status: Object) -> list[Object]:
-    assignments = _mapping(status, "admission").get("podSetAssignments")
-    found = assignments if isinstance(assignments, list) else []
-    return [_mapping(one, "topologyAssignment") for one in found if isinstance(one, dict)]
+    made = []
+    for name in ("admission", "checkpointed"):
+        assignments = _mapping(status, name).get("podSetAssignments")
+        found = assignments if isinstance(assignments, list) else []
+        made += [_mapping(one, "topologyAssignment") for one in found if isinstance(one, dict)]
+    return made
 
 
 def _admission_check_new(made: Object) -> None:

@@ -253,6 +253,11 @@ _CHECK: Final = fields(
 
 _STATUS: Final = fields(
     admission=Field("Its admission; it holds this quota.", _ADMISSION),
+    checkpointed=Field(
+        "What it keeps while its pods are checkpointed, or still stop after that: quota without the"
+        " GPUs', and the GPUs that it returns to. Not a field of Kueue's.",
+        _ADMISSION,
+    ),
     conditions=CONDITIONS,
     admissionChecks=Field(
         "States of the AdmissionChecks.", ListOf(_CHECK, MAX_CHECKS, keys=("name",))

@@ -11,10 +11,12 @@ the same few tables, and a reader of one needs the other.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from queuecontroller.scheduler.cycle import Cycle
 from queuecontroller.scheduler.entries import Entry, Heads, Status
 from queuecontroller.scheduler.model.assignment import HOPELESS, NO_ROOM
+from queuecontroller.scheduler.model.checkpointed import keeper, keeper_of
 from queuecontroller.scheduler.model.decisions import CycleResult
 from queuecontroller.scheduler.model.limit_range import LimitRange
 from queuecontroller.scheduler.model.objects import (
@@ -58,6 +60,8 @@ class Scheduler:
         self._unqueued: dict[WorkloadKey, tuple[Workload, str]] = {}
         """Workloads in no ClusterQueue, and the reason."""
         self._holding: dict[WorkloadKey, WorkloadInfo] = {}
+        self._with_keepers: set[WorkloadKey] = set()
+        """Workloads that keep something while their pods are checkpointed."""
         self._yielding = Yielding()
         self.validation = Validation(self.settings, self._yielding)
         self._queue_of: dict[WorkloadKey, str] = {}
@@ -217,7 +221,9 @@ class Scheduler:
             return
         if workload.admission is not None:
             self._hold(workload, now_ns)
+            self.drop_keeper(key, now_ns)
             return
+        workload = self._with_keeper(workload, now_ns)
         local = self._local_queues.get(f"{workload.namespace}/{workload.queue_name}")
         why = self._why_unqueued(workload, local)
         if why is not None or local is None:
@@ -237,6 +243,26 @@ class Scheduler:
             info.room_shape = self.room.shape(workload)
             self.room.release(key)
         self.enqueue(info, now_ns)
+
+    def _with_keeper(self, workload: Workload, now_ns: int) -> Workload:
+        """The workload as one that takes over from its keeper, if its pods are checkpointed."""
+        if workload.checkpointed is None:
+            self.drop_keeper(workload.key, now_ns)
+            return workload
+        mine = keeper_of(workload.key)
+        self._with_keepers.add(workload.key)
+        kept, known = keeper(workload), self._holding.get(mine)
+        if known is None or known.workload != kept:
+            self._unqueued.pop(mine, None)
+            self._hold(kept, now_ns)
+        return replace(workload, replaces=mine)
+
+    def drop_keeper(self, key: WorkloadKey, now_ns: int) -> None:
+        """Release what a workload kept while its pods were checkpointed, if it did."""
+        if key in self._with_keepers:
+            self._with_keepers.discard(key)
+            self._unqueued.pop(keeper_of(key), None)
+            self.release(keeper_of(key), now_ns)
 
     def enqueue(self, info: WorkloadInfo, now_ns: int = 0) -> None:
         self._leave_line(info.key)
@@ -258,6 +284,8 @@ class Scheduler:
             self._tree_of(queue).pending_changed = True
 
     def _why_unqueued(self, workload: Workload, local: LocalQueue | None) -> str | None:
+        if workload.is_given_up:
+            return "Its checkpoint is of no use: its pods have to stop first"
         if not workload.active:
             return "The workload is deactivated"
         if workload.is_on_hold:
@@ -322,6 +350,7 @@ class Scheduler:
 
     def delete(self, key: WorkloadKey, now_ns: int = 0) -> None:
         self.release(key, now_ns)
+        self.drop_keeper(key, now_ns)
         self._leave_line(key)
         self._look_again_at_victims(self._yielding.gone(key))
         self._unqueued.pop(key, None)

@@ -34,6 +34,7 @@ from queuecontroller.state.applying import Applying, Reading, SubmittedWorkloads
 from queuecontroller.state.journal import Journal
 from queuecontroller.state.node_service import NodeService
 from queuecontroller.state.nodes.nodes_room import NodesRoom
+from queuecontroller.state.nodes.pod_checkpoints import Permissions, PodCheckpoints
 from queuecontroller.state.nodes.pod_moves import PodMoves, Restarts
 from queuecontroller.state.nodes.sessions import SECOND_NS, Nodes
 from queuecontroller.state.objects.authority import checks_said, only_checks
@@ -98,6 +99,8 @@ class Sharing:
     """GPU-share requests of a workload's pods by pod set."""
     restarts: Restarts | None = None
     """Which running workloads may be moved to other GPUs; None: none may be."""
+    permissions: Permissions | None = None
+    """Which of their pods may be checkpointed when they are preempted; None: none may be."""
 
 
 class Book:
@@ -165,6 +168,13 @@ class Book:
             self.nodes_room.follow if places or sharing is not None else None,
             self.nodes_room.note_move,
         )
+        self.checkpoints: PodCheckpoints | None = None
+        """Checkpoints of pods that Kubernetes runs; None: there are none."""
+        if sharing is not None and sharing.permissions is not None:
+            self.checkpoints = PodCheckpoints(
+                self.nodes_room, self.catalogue, sharing.permissions, sharing.defaults.names
+            )
+            self.workloads.checkpoints = self.checkpoints
         self.desk = NodeService(self.nodes, self.workloads, self.journal, settings.requeue_lost)
         self.applying = Applying(self.catalogue, self.workloads, settings.most_per_user)
         self.new_nodes: Mapping[WorkloadKey, str] = {}

@@ -12,6 +12,7 @@ from nodeagent.ports.queue import (
     Desired,
     Detection,
     GivenShare,
+    PodCheckpoint,
     PodUsage,
     QueueStatus,
     ReportedGpu,
@@ -152,10 +153,17 @@ def write_capacity(wire: Wire, capacity: Capacity) -> Any:
                     )
                     for gpu, memory, share, alone in one.shares
                 ],
+                checkpoint=_checkpoint(wire, one.checkpoint),
             )
             for one in capacity.pods
         ],
     )
+
+
+def _checkpoint(wire: Wire, one: PodCheckpoint | None) -> Any:
+    if one is None:
+        return None
+    return wire.message("PodCheckpoint")(told=one.told, state=one.state, why=one.why)
 
 
 def _gpu(wire: Wire, gpu: ReportedGpu) -> Any:

@@ -14,6 +14,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 PLACEMENT: Final = "sluice.dev/placement"
+CHECKPOINT: Final = "sluice.dev/checkpoint"
+"""Annotation of a pod: `save` or `restore` and a time, written by the queue controller."""
+SAVE: Final = "save"
 LONGEST: Final = 64 << 10
 MAX_GPUS: Final = 64
 
@@ -34,6 +37,15 @@ def placed_gpus(text: str, container: str) -> tuple[str, ...]:
     if not isinstance(shares, list) or len(shares) > MAX_GPUS:
         raise ValueError(f"has no list of at most {MAX_GPUS} shares for {container}")
     return tuple(_uuid(one) for one in shares)
+
+
+def is_queued(text: str) -> bool:
+    """True if the annotation names a workload, so that the queue decides about the pod."""
+    try:
+        found = json.loads(text) if 0 < len(text) <= LONGEST else None
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(found, Mapping) and bool(found.get("workload"))
 
 
 def _uuid(share: Any) -> str:

@@ -118,6 +118,7 @@ class SpillManager:
                 await self._put_out(grant, was_paused=True)
                 return
             await self._check_driver()
+            await self._check_untouched(grant)
             needed = await self._measure(grant)
             if not needed:
                 raise Refused(
@@ -339,6 +340,24 @@ class SpillManager:
                 RefusalKind.UNAVAILABLE,
                 f"this node's driver makes no checkpoints of processes: {lacks}",
             )
+
+    async def _check_untouched(self, grant: GrantId) -> None:
+        """Refuse to checkpoint processes that others, or they themselves, have locked or
+        checkpointed: the two would restore each other's. Raises Refused."""
+        try:
+            states = await self._states(self._processes(grant))
+        except CheckpointFailed as error:
+            raise Refused(
+                RefusalKind.UNAVAILABLE, f"grant {grant[:8]} cannot be spilled: {error}"
+            ) from error
+        mine = (CheckpointState.RUNNING, CheckpointState.GONE)
+        for process, state in states:
+            if state not in mine:
+                raise Refused(
+                    RefusalKind.UNAVAILABLE,
+                    f"process {process.pid} is {state.value} already, by itself or another"
+                    " program, which has to restore it first",
+                )
 
     async def _check_cards(self, grant: GrantId) -> None:
         """Check that the cards have room, besides the book: the driver may lose a process if it

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from nodeagent.core.kubelet.placed import PLACEMENT, placed_gpus
+from nodeagent.core.kubelet.placed import CHECKPOINT, PLACEMENT, SAVE, placed_gpus
 from nodeagent.core.kubelet.pod_limits import DefaultLimits, default_limits, limits_from_requests
 from nodeagent.core.kubelet.resizing import guaranteed
 from nodeagent.core.kubelet.without_windows.gang import is_gang
@@ -135,7 +135,10 @@ class PlacedLimits:
     ) -> ContainerLimits | None:
         if isinstance(requests, RequestsUnknown):
             raise RetryLater(f"where {pod} was placed is unknown: {requests.why}")
-        text = dict(requests.annotations).get(PLACEMENT)
+        annotations = dict(requests.annotations)
+        if annotations.get(CHECKPOINT, "").startswith(SAVE):
+            raise RetryLater(f"{pod} is checkpointed, and starts no container until it is restored")
+        text = annotations.get(PLACEMENT)
         own = await self._own.limits(pod, container, requests, gpus) if text else None
         if text is None or own is None:
             return None

@@ -57,6 +57,9 @@ class NodeSums:
         """`wanted`: by resource; empty to count nothing, None while it is not known."""
         self.trouble = ""
         self.writes_total = 0
+        self.more: Callable[[], Mapping[str, int]] = dict
+        """Amounts of pods that Kubernetes counts although their memory is not on the GPUs: they are
+        added, so that the sums have the room that there is."""
         self._written: Mapping[str, int] | None = None
         self._status = status
         self._wanted = wanted
@@ -72,8 +75,21 @@ class NodeSums:
 
     def look_soon(self) -> None:
         """GPUs have been read: they may have changed."""
-        if self._wanted() != self._written:
+        if self._all() != self._written:
             self._look.set()
+
+    def _all(self) -> Mapping[str, int] | None:
+        wanted, more = self._wanted(), self.more()
+        if not wanted or not more:
+            return wanted
+        return {name: amount + more.get(name, 0) for name, amount in wanted.items()}
+
+    def is_written(self) -> bool:
+        """True if the Node has the sums, as last seen by the watch; also if it is to have none."""
+        wanted, facts = self._all(), self._status.facts
+        if wanted is None or facts is None:
+            return False
+        return all(facts.capacity.get(name) == str(amount) for name, amount in wanted.items())
 
     async def _loop(self) -> None:
         pause_s = PAUSE_S
@@ -99,7 +115,7 @@ class NodeSums:
     async def write(self) -> str:
         """Writes the difference, if there is any; returns the reason if it could not be written."""
         facts = self._status.facts
-        wanted = self._wanted()
+        wanted = self._all()
         if facts is None or wanted is None:
             return ""
         self._written = wanted

@@ -2,27 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Final
 
 from nodeagent.core.gpus.health import Health
 from nodeagent.core.gpus.links import linked
 from nodeagent.core.grants.placement import GpuCapacity, Load, load_of
-from nodeagent.ports.ledger import GrantRecord
-from nodeagent.ports.queue import Capacity, PodGpus, PodUsage, ReportedGpu, Usage, Work
+from nodeagent.ports.ledger import GrantRecord, Spill
+from nodeagent.ports.queue import (
+    Capacity,
+    PodCheckpoint,
+    PodGpus,
+    PodUsage,
+    ReportedGpu,
+    Usage,
+    Work,
+)
 from nodeagent.settings.daemon import QueueSettings
 from nodeagent.shell.gpus.readings import Gpus
 from nodeagent.shell.grants.reading import Grants
-from nodeagent.units import NS_PER_S, WHOLE_PPM, Bytes, GpuUuid, GrantId, SharePolicy
+from nodeagent.units import NS_PER_S, WHOLE_PPM, Bytes, GpuUuid, GrantId, PodUid, SharePolicy
 
 CORDONED: Final = "cordoned"
 """The queue gives such a GPU no new work, as its own controller calls it in mode kubernetes."""
+NONE: Final[Mapping[PodUid, PodCheckpoint]] = MappingProxyType({})
 WORKS: Final = (Health.HEALTHY.value, Health.SUSPECT.value)
 
 
-def pods_of(records: Iterable[GrantRecord]) -> tuple[PodGpus, ...]:
-    """GPUs of containers' grants, in the order of their pods' UIDs."""
-    found: dict[str, PodGpus] = {}
+def pods_of(
+    records: Iterable[GrantRecord], answers: Mapping[PodUid, PodCheckpoint] = NONE
+) -> tuple[PodGpus, ...]:
+    """GPUs of containers' grants, in the order of their pods' UIDs; also pods without a grant that
+    were told to be checkpointed."""
+    found: dict[str, PodGpus] = {
+        uid: PodGpus(uid, one.namespace, one.pod, (), one) for uid, one in answers.items()
+    }
     for record in records:
         ref = record.container
         if ref is None:
@@ -35,12 +51,10 @@ def pods_of(records: Iterable[GrantRecord]) -> tuple[PodGpus, ...]:
                 int(one.share_ppm) if hard else 0,
                 record.policy is SharePolicy.EXCLUSIVE,
             )
-            for one in record.devices
+            for one in (record.devices if record.spill is not Spill.SPILLED else ())
         )
-        before = found.get(ref.pod_uid)
-        found[ref.pod_uid] = PodGpus(
-            ref.pod_uid, ref.namespace, ref.pod, (before.shares if before else ()) + shares
-        )
+        before = found.get(ref.pod_uid) or PodGpus(ref.pod_uid, ref.namespace, ref.pod, ())
+        found[ref.pod_uid] = replace(before, shares=before.shares + shares)
     return tuple(found[uid] for uid in sorted(found))
 
 
@@ -73,6 +87,8 @@ class CapacityReader:
         """May be replaced while the daemon runs; the next report has it."""
         self.queue_grants: frozenset[GrantId] = frozenset()
         """Grants that the queue itself gave."""
+        self.checkpoints: Callable[[], Mapping[PodUid, PodCheckpoint]] = lambda: NONE
+        """Answers of pods that are told to be checkpointed."""
         self._last: dict[GrantId, tuple[int, int]] = {}
 
     def capacity(self) -> Capacity:
@@ -120,7 +136,7 @@ class CapacityReader:
             labels,
             settings.taint_list(),
             settings.unschedulable,
-            pods_of(records),
+            pods_of(records, self.checkpoints()),
         )
 
     def _health(self, uuid: GpuUuid) -> str:

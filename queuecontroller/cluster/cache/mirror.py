@@ -495,4 +495,5 @@ def _waits(record: WorkloadRecord | None) -> bool:
 
 
 def _quota_state(workload: Workload) -> tuple[object, ...]:
-    return (workload.admission, *(workload.is_true(kind) for kind in _QUOTA_CONDITIONS))
+    kept = workload.checkpointed
+    return (workload.admission, kept, *(workload.is_true(kind) for kind in _QUOTA_CONDITIONS))

@@ -140,7 +140,8 @@ class NodeContext:
 
     def _has_places(self, workload: str, pod_set: str | None) -> bool:
         document = self._cache.get(WORKLOADS, workload)
-        admission = ((document or {}).get("status") or {}).get("admission") or {}
+        status = (document or {}).get("status") or {}
+        admission = status.get("admission") or status.get("checkpointed") or {}
         return any(
             one.get("topologyAssignment") or one.get("gpuPlaces")
             for one in admission.get("podSetAssignments") or ()

@@ -125,7 +125,8 @@ def sharing_of(
     """Return how queued pods share GPUs; `pods` has the rules by which pods are mutated."""
     rules = (lambda: pods.rules) if pods is not None else Rules
     asks = QueuedAsks(cache, rules, defaults).of
-    return Sharing(defaults, asks, JobRestarts(cache, budgets))
+    restarts = JobRestarts(cache, budgets)
+    return Sharing(defaults, asks, restarts, restarts)
 
 
 class QueuedPods:
@@ -147,6 +148,10 @@ class QueuedPods:
         head = pod["metadata"]
         name, uid = annotations_of(pod).get(WORKLOAD), str(head.get("uid") or "")
         key = WorkloadKey(f"{head.get('namespace')}/{name}")
+        if name and ((self._cache.get(WORKLOADS, key) or {}).get("status") or {}).get(
+            "checkpointed"
+        ):
+            return f"Workload {key} has no quota: its pod was checkpointed, and is not replaced"
         if not name or not uid or not self._reserved.has(key):
             return None
         pod_set = str(labels_of(pod).get(POD_SET) or "main")

@@ -20,6 +20,7 @@ from queuecontroller.cluster.cache.objects import (
     split_key,
 )
 from queuecontroller.cluster.status.workload_status import LONGEST, stamp
+from queuecontroller.scheduler.model.checkpointed import keeper_of, kept_for
 from queuecontroller.scheduler.model.flavor_resources import Fr, Usage
 from queuecontroller.scheduler.model.objects import StopPolicy, Workload, WorkloadKey
 from queuecontroller.scheduler.model.reasons import (
@@ -107,8 +108,8 @@ class QueueStatus:
         admitted = [one for one in state.workloads.values() if one.workload.is_true(ADMITTED)]
         unqueued = self._waiting_outside(name)
         found["pendingWorkloads"] += unqueued
-        found["reservingWorkloads"] = len(state.workloads)
-        found["admittedWorkloads"] = len(admitted)
+        found["reservingWorkloads"] = _number(state.workloads.values())
+        found["admittedWorkloads"] = _number(admitted)
         frs = list(state.node.nominal)
         nominal = dict(state.node.nominal)
         held = self._sum(state.workloads.values())
@@ -191,7 +192,8 @@ class QueueStatus:
     def _local_queue(self, document: Document, key: str, now_ns: int) -> dict[str, Any]:
         book = self._book
         mine = self._in_local.get(key, {})
-        holding = [info for one in mine if (info := book.engine.holding(one)) is not None]
+        both = [each for one in mine for each in (one, keeper_of(one))]
+        holding = [info for one in both if (info := book.engine.holding(one)) is not None]
         admitted = [info for info in holding if info.workload.is_true(ADMITTED)]
         queue = str((document.get("spec") or {}).get("clusterQueue") or "")
         state = book.engine.cache.queues.get(queue)
@@ -199,9 +201,9 @@ class QueueStatus:
         return {
             **self._fair_sharing(key),
             "conditions": active(document, *self._why_shut(document, queue), now_ns),
-            "pendingWorkloads": len(mine) - len(holding),
-            "reservingWorkloads": len(holding),
-            "admittedWorkloads": len(admitted),
+            "pendingWorkloads": len(mine) - _number(holding),
+            "reservingWorkloads": _number(holding),
+            "admittedWorkloads": _number(admitted),
             "flavorsReservation": self._usage(frs, self._sum(holding), None),
             "flavorsUsage": self._usage(frs, self._sum(admitted), None),
         }
@@ -244,6 +246,11 @@ class QueueStatus:
                     share = dominant_share(node, cache.numbers).per_mille()
                     return {"fairSharing": {"weightedShare": share}}
         return {"fairSharing": {"weightedShare": 0}}
+
+
+def _number(infos: Iterable[WorkloadInfo]) -> int:
+    """Number of workloads, without the keepers of checkpointed ones, which only hold quota."""
+    return sum(kept_for(one.key) is None for one in infos)
 
 
 def active(document: Document, reason: str, message: str, now_ns: int) -> list[dict[str, Any]]:

@@ -22,6 +22,7 @@ from queuecontroller.scheduler.model.objects import (
 from queuecontroller.scheduler.model.reasons import (
     ADMITTED,
     BLOCKED_ON_PREEMPTION_GATES,
+    CHECKPOINTED,
     EVICTED,
     FINISHED,
     NO_RESERVATION,
@@ -38,8 +39,7 @@ from sluicecommon.kubernetes.quantity import format_amount
 
 OURS: Final = (
     *(QUOTA_RESERVED, ADMITTED, PODS_READY, FINISHED, EVICTED, PREEMPTED, REQUEUED),
-    WAITING_FOR_PODS,
-    BLOCKED_ON_PREEMPTION_GATES,
+    *(WAITING_FOR_PODS, BLOCKED_ON_PREEMPTION_GATES, CHECKPOINTED),
 )
 """Conditions that no other writer changes, except Finished of an external framework's job."""
 LONGEST: Final = 1024
@@ -72,6 +72,8 @@ def patch_of(
     found: dict[str, Any] = {}
     if workload.admission != seen.admission:
         found["admission"] = _admission(workload.admission)
+    if workload.checkpointed != seen.checkpointed:
+        found["checkpointed"] = _admission(workload.checkpointed)
     conditions = _conditions(document, workload, waits)
     if conditions is not None:
         found["conditions"] = conditions

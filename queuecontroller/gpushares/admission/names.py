@@ -33,6 +33,8 @@ from sluicecommon.pod_annotations import SHARE_POLICY
 
 PLACEMENT: Final = "sluice.dev/placement"
 """Annotation of a pod: its node and GPUs, written when it is bound or released."""
+CHECKPOINT: Final = "sluice.dev/checkpoint"
+"""Annotation of a pod that is checkpointed instead of stopped, written by the leader."""
 ADMITTED_AS: Final = "sluice.dev/admitted-as"
 """Annotation of a pod: UID of the admission request that reserved its quota."""
 SHARE_LABEL: Final = "sluice.dev/share"
@@ -68,6 +70,7 @@ LONGEST: Final = 317
 WRITTEN: Final = frozenset(
     {
         PLACEMENT,
+        CHECKPOINT,
         ADMITTED_AS,
         NODE,
         TIME,
@@ -86,8 +89,9 @@ WRITTEN: Final = frozenset(
     }
 )
 """Annotations that record an allocation: results of a decision, never requests."""
-KEPT: Final = frozenset({PLACEMENT, ADMITTED_AS, NODE, ALLOCATED})
-"""Allocation annotations that never change once written. Device plugins consume the others."""
+KEPT: Final = frozenset({PLACEMENT, CHECKPOINT, ADMITTED_AS, NODE, ALLOCATED})
+"""Allocation annotations that only the controller changes once the pod is there. Device plugins
+consume the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +101,7 @@ class Names:
     written: frozenset[str]
     """Annotations that record an allocation."""
     kept: frozenset[str]
-    """Allocation annotations that never change once written."""
+    """Allocation annotations that only the controller changes."""
     asked: Mapping[str, frozenset[str]]
     """Annotations that request something on a pod, by domain."""
     resources: Mapping[str, frozenset[str]]

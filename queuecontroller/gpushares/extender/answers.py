@@ -268,7 +268,7 @@ class Extender:
     def _holders(self, node: str) -> Iterable[Holder]:
         for uid, pod in self.ledger.on_node(node):
             held = self.ledger.holding(uid)
-            if held is not None:
+            if held is not None and not self.ledger.is_saved(uid):
                 yield Holder(pod, held[1])
 
     # -- bind -------------------------------------------------------------------------------------

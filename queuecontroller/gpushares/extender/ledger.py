@@ -13,9 +13,16 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from queuecontroller.gpushares.extender.pods import PodPlace, is_over, place_of, refusal_of
+from queuecontroller.gpushares.extender.pods import (
+    CHECKPOINT,
+    PodPlace,
+    is_over,
+    place_of,
+    refusal_of,
+)
 from queuecontroller.gpushares.extender.reservations import NONE, Places, Reservations, Reserved
 from queuecontroller.scheduler.model.objects import WorkloadKey
+from queuecontroller.scheduler.placement.capacity import Checkpoint, CheckpointState
 from queuecontroller.scheduler.placement.stock import Share, Stock, Undo
 
 GRACE_S: Final = 30
@@ -63,6 +70,8 @@ class HeldPod:
     """End of the pod's grace period, RFC 3339."""
     grace_s: int = GRACE_S
     """Grace period in seconds."""
+    told: str = ""
+    """Its annotation CHECKPOINT."""
 
     @property
     def key(self) -> str:
@@ -77,6 +86,7 @@ class Running:
     namespace: str
     name: str
     shares: tuple[Share, ...]
+    checkpoint: Checkpoint | None = None
 
 
 class PendingPod(NamedTuple):
@@ -156,6 +166,14 @@ class PodLedger:
 
     def holding(self, uid: str) -> tuple[str, tuple[Share, ...]] | None:
         return self._held.get(uid)
+
+    def of_workload(self, key: WorkloadKey) -> list[HeldPod]:
+        """Bound pods in places of a workload, whether it holds these or not."""
+        return [self.pods[uid] for uid in self._of_workload.get(key, ())]
+
+    def reported(self, uid: str) -> bool:
+        """True if its node reports GPU shares of the pod: its containers were started."""
+        return uid in self._node_of
 
     def on_node(self, node: str) -> list[tuple[str, HeldPod]]:
         """Pods of the API server that hold GPUs on a node, with their UIDs."""
@@ -296,6 +314,7 @@ class PodLedger:
             bool(head.get("deletionTimestamp")),
             str(head.get("deletionTimestamp") or ""),
             int(document["spec"].get("terminationGracePeriodSeconds") or GRACE_S),
+            str((head.get("annotations") or {}).get(CHECKPOINT) or ""),
         )
         self._priorities[self.pods[uid].priority] += 1
         self._on_node.setdefault(node, {})[uid] = None
@@ -353,6 +372,20 @@ class PodLedger:
             if not mine:
                 del self._of_workload[place.workload]
 
+    def checkpoint(self, uid: str) -> Checkpoint | None:
+        """The node's answer to what a pod's annotation tells it now; None: there is none yet."""
+        node, pod = self._node_of.get(uid), self.pods.get(uid)
+        if node is None or pod is None:
+            return None
+        found = self._running[node][uid].checkpoint
+        return found if found is not None and found.told == pod.told else None
+
+    def is_saved(self, uid: str) -> bool:
+        """True if a pod's GPU memory is on the host, and stays there until the leader tells it to
+        restore it: it has nothing but its slots, whose devices the kubelet keeps for it."""
+        found = self.checkpoint(uid)
+        return found is not None and found.state is CheckpointState.SAVED
+
     # -- reports of nodes -------------------------------------------------------------------------
 
     def report(self, node: str, running: Mapping[str, Running]) -> None:
@@ -397,6 +430,8 @@ class PodLedger:
         if self.reserved.covers(uid):
             return None
         place = self._bound.get(uid) or self._assumed.get(uid)
+        if place is not None and place.workload and self.is_saved(uid):
+            return place.node, tuple(Share(one.uuid, 0, 0) for one in place.held)
         if place is not None:
             return place.node, place.held
         node = self._node_of.get(uid)

@@ -18,6 +18,7 @@ from queuecontroller.gpushares.extender.answers import Defaults
 from queuecontroller.gpushares.extender.ledger import PodLedger
 from queuecontroller.gpushares.extender.pods import ContainerAsk, PodAsk, PodPlace, read_place
 from queuecontroller.gpushares.extender.verdicts import FITS, Verdicts, move, place_on, scratch
+from queuecontroller.scheduler.model.checkpointed import kept_for
 from queuecontroller.scheduler.model.objects import (
     PlacedPods,
     PodSet,
@@ -46,6 +47,7 @@ MAX_NOTED: Final = 512 << 10
 the pods."""
 MAX_COUNTS: Final = 100_000
 NO_NODES: Final = "no node has reported its GPUs yet"
+NOT_REPORTED: Final = "that node does not report"
 NOT_RECEIVED: Final = "which pods hold GPUs already"
 
 
@@ -103,7 +105,7 @@ class SharesOfQueued(WithPlaces):
         return self.each(workload, pod_set)
 
     def trial(self, workload: Workload, gone: Collection[WorkloadKey]) -> SharesTrial:
-        return SharesTrial(self, self._asks(workload.key), gone)
+        return SharesTrial(self, self._asks(workload.key), gone, _returns_to(workload))
 
     # -- reservations -----------------------------------------------------------------------------
 
@@ -118,6 +120,8 @@ class SharesOfQueued(WithPlaces):
     def restored(self, workload: Workload) -> None:
         key = workload.key
         self.wrong.pop(key, None)
+        if kept_for(key) is not None:
+            return  # It has no GPUs, and is to return to these.
         asks = self._asks(key)
         kept: dict[str, list[PodPlace]] = {}
         done: dict[str, int] = {}
@@ -147,8 +151,17 @@ class SharesOfQueued(WithPlaces):
 
 
 class SharesTrial:
-    def __init__(self, room: SharesOfQueued, asks: Asks, gone: Collection[Hashable]) -> None:
+    def __init__(
+        self,
+        room: SharesOfQueued,
+        asks: Asks,
+        gone: Collection[Hashable],
+        returns_to: Mapping[str, PodPlace] | None = None,
+    ) -> None:
+        """`returns_to`: the only places for a pod of these pod sets, which are checkpointed
+        there."""
         self._room = room
+        self._returns_to = returns_to or {}
         self._asks = asks
         self._stock = room._stock
         self._placed: dict[str, list[PodPlace]] = {}
@@ -171,6 +184,8 @@ class SharesTrial:
         room = self._stock.nodes.get(node)
         if room is None or self._asks[pod_set].wrong:
             return 0
+        if (own := self._returns_to.get(pod_set)) is not None:
+            return min(most, int(node == own.node and not _why_no_return(room, own)))
         ask, first = self._asks[pod_set], self._asks[after].containers if after else ()
         key = (ask.containers, first, room.version, most)
         counts = self._room._counts
@@ -198,6 +213,8 @@ class SharesTrial:
             return Short(f"pod set {pod_set}: {text}", for_ever=True)
         if not nodes:
             return Short(NO_NODES)
+        if (own := self._returns_to.get(pod_set)) is not None:
+            return self._return(pod_set, own, limits, count)
         judge = self._room._verdicts.of_shape(ask)
         left = {name: limit for name, limit in limits.items() if limit > 0 and name in nodes}
         line = [
@@ -227,6 +244,21 @@ class SharesTrial:
             text = f"its reservation takes more than {MAX_NOTED >> 10} KiB to record"
             return Short(f"pod set {pod_set}: {text}: split the job", for_ever=True)
         return found
+
+    def _return(
+        self, pod_set: str, own: PodPlace, limits: Mapping[str, int], count: int
+    ) -> Mapping[str, int] | Short:
+        """Place the only pod of a pod set where its checkpoint is."""
+        room = self._stock.nodes.get(own.node)
+        if room is None or not limits.get(own.node) or count != 1:
+            why = "that node takes no pods at present" if room is not None else NOT_REPORTED
+        else:
+            why = _why_no_return(room, own)
+        if why:
+            return Short(f"pod set {pod_set}: it is checkpointed on node {own.node}: {why}")
+        self._holds.hold(own.node, own.held)
+        self._placed.setdefault(pod_set, []).append(own)
+        return {own.node: 1}
 
     def why_not(self, pod_set: str, nodes: Collection[str]) -> str:
         judge = self._room._verdicts.of_shape(self._asks[pod_set])
@@ -268,6 +300,32 @@ class SharesTrial:
             text += f"; of {len(limits)} nodes that it may go to none reports GPUs"
         never = bool(there) and not made and all(for_ever for _, for_ever in verdicts)
         return Short(text, never)
+
+
+def _returns_to(workload: Workload) -> dict[str, PodPlace]:
+    """The places of pods that are checkpointed."""
+    if workload.checkpointed is None:
+        return {}
+    read = {one.name: _read(workload.key, one.places) for one in workload.checkpointed.pod_sets}
+    return {name: replace(each[0], workload="") for name, each in read.items() if each}
+
+
+def _why_no_return(room: NodeRoom, own: PodPlace) -> str:
+    """Shortage of a checkpointed pod on its GPUs; empty if it has room there. Its slots are its own
+    already."""
+    for share in own.held:
+        gpu = room.gpus.get(share.uuid)
+        if gpu is None or not gpu.gives_shares:
+            return f"its GPU {share.uuid} is not healthy, or is gone"
+        if gpu.alone or (share.alone and gpu.holders > 0):
+            return f"others use its GPU {share.uuid}"
+        if gpu.memory_bytes < share.memory_bytes:
+            need, free = share.memory_bytes >> 20, max(0, gpu.memory_bytes) >> 20
+            return f"it needs {need} MiB of its GPU {share.uuid}, {free} MiB are free"
+        if gpu.share_ppm < share.share_ppm:
+            need, free = share.share_ppm // 10_000, max(0, gpu.share_ppm) // 10_000
+            return f"it needs {need} % of the time of its GPU {share.uuid}, {free} % are free"
+    return ""
 
 
 def _count(

@@ -235,10 +235,10 @@ def _topology(reader: Reader) -> TopologyAssignment | None:
     return TopologyAssignment(levels, found) if levels and found else None
 
 
-def _admission(status: Reader) -> Admission | None:
-    if not status.has("admission"):
+def _admission(status: Reader, name: str) -> Admission | None:
+    if not status.has(name):
         return None
-    reader = status.child("admission")
+    reader = status.child(name)
     return Admission(
         reader.required("clusterQueue"),
         tuple(_assignment(one) for one in reader.children("podSetAssignments")),
@@ -285,7 +285,7 @@ def _workload(reader: Reader, pod_sets: Callable[[Reader], tuple[PodSet, ...]]) 
         max_execution_s=spec.optional_whole("maximumExecutionTimeSeconds", least=1),
         past_execution_s=status.whole("accumulatedPastExecutionTimeSeconds", least=0),
         preemption_gates=_closed_gates(spec, status),
-        admission=_admission(status),
+        admission=_admission(status, "admission"),
         conditions=tuple(_condition(one) for one in status.children("conditions")),
         admission_checks=tuple(_check(one) for one in status.children("admissionChecks")),
         reclaimable_pods=read_reclaimable(status, "reclaimablePods"),
@@ -295,6 +295,7 @@ def _workload(reader: Reader, pod_sets: Callable[[Reader], tuple[PodSet, ...]]) 
         allowed_flavors=tuple(one.strip() for one in allowed.split(",")) if allowed else None,
         ready_timeouts_s=_ready_timeouts(annotations.text(WAIT_FOR_PODS_READY)),
         gated_by=annotations.text(GATED_BY),
+        checkpointed=_admission(status, "checkpointed"),
     )
 
 

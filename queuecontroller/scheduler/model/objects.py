@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Any, Final, NewType
 
 from queuecontroller.scheduler.model.reasons import (
+    CHECKPOINTED,
     ON_HOLD,
     PREEMPTED,
     QUOTA_RESERVED,
@@ -346,6 +347,9 @@ class Workload:
     seconds."""
     gated_by: str = ""
     """Controllers that have to agree before it is queued, as its annotation names them."""
+    checkpointed: Admission | None = None
+    """Remainder of its admission while its pods are checkpointed on their nodes: its quota but for
+    the GPUs', and the places that it returns to. Until the pods have stopped if that failed."""
 
     @property
     def is_gated(self) -> bool:
@@ -367,8 +371,21 @@ class Workload:
         return preempted.reason == PreemptionReason.CONSOLIDATION
 
     @property
+    def checkpoint_phase(self) -> str:
+        """Reason of Checkpointed, which is the step that it is at; empty: it has none."""
+        found = self.condition(CHECKPOINTED)
+        return found.reason if found is not None else ""
+
+    @property
+    def is_given_up(self) -> bool:
+        """True if its checkpoint is of no use any more and its pods have not stopped yet."""
+        return self.checkpointed is not None and self.checkpoint_phase != CHECKPOINTED
+
+    @property
     def unqueued_reason(self) -> str:
         """Reason of QuotaReserved=False while it is in no queue."""
+        if self.is_given_up:
+            return PendingReason.WAITING_FOR_PODS_TO_STOP
         if self.active and self.is_on_hold:
             return ON_HOLD
         return PendingReason.ADMISSION_GATED if self.is_gated else "Inadmissible"

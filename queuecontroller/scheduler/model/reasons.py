@@ -25,6 +25,10 @@ PREEMPTED: Final = "Preempted"
 """Workload: set beside EVICTED on a victim of preemption. Event of a victim, too."""
 GROUP_GIVEN_BACK: Final = "GroupGivenBack"
 """Event of a pod whose group has lost its reserved places before all were bound."""
+CHECKPOINTED: Final = "Checkpointed"
+"""Workload: True while its pods are checkpointed in the memory of their nodes and it waits for its
+GPUs; False while they are saved or restored, and afterwards. Its reason while True, too. Event of
+its pod. Not one of Kueue's."""
 REQUEUED: Final = "Requeued"
 """Workload: False while an evicted Workload is in back-off, True once it is pending again."""
 FINISHED: Final = "Finished"
@@ -63,6 +67,8 @@ class PendingReason(StrEnum):
     """There is quota, but no domain of the topology has room."""
     WAITING_FOR_PREEMPTOR = "WaitingForPreemptor"
     """It was preempted for a workload that has not started yet. Not one of Kueue's."""
+    WAITING_FOR_PODS_TO_STOP = "WaitingForPodsToStop"
+    """It was checkpointed, could not go on, and its pods still end. Not one of Kueue's."""
 
 
 DEVICES_UNRESOLVED: Final = "DRAResourcesUnresolved"
@@ -103,7 +109,19 @@ DEACTIVATED_FOR: Final = "DeactivatedDueTo"
 NODE_FAILURES: Final = "NodeFailures"
 """Evicted: a node of its placement failed and no replacement was found."""
 NODE_REFUSED: Final = "NodeRefused"
-"""Evicted: the node daemon refused to start it (a queue without a cluster)."""
+"""Evicted: the node daemon refused to start it (a queue without a cluster), or could not restore
+its checkpoint."""
+
+
+CHECKPOINT_REQUESTED: Final = "CheckpointRequested"
+"""Checkpointed=False: it is preempted, and its pods are told to write their GPU memory to the host.
+"""
+RESTORING: Final = "Restoring"
+"""Checkpointed=False: it has quota again, and its pods are told to read their memory back."""
+RESTORED: Final = "Restored"
+"""Checkpointed=False: its pods run again. Event of its pod, too."""
+CHECKPOINT_FAILED: Final = "CheckpointFailed"
+"""Checkpointed=False: its pods are stopped instead. Event of its pod, too."""
 
 
 class PreemptionReason(StrEnum):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Final
 
 from queuecontroller.scheduler.model.selectors import Taint
@@ -76,6 +77,26 @@ class PodShare:
     alone: bool = False
 
 
+class CheckpointState(StrEnum):
+    """State of a pod's checkpoint, as its node reports it."""
+
+    MOVING = "moving"
+    """On its way to the host or back, or waiting for room on its GPUs."""
+    SAVED = "saved"
+    """All its GPU memory is on the host, and stays there until it is told to restore it."""
+    RESTORED = "restored"
+    REFUSED = "refused"
+    """It cannot do what it was told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    told: str
+    """Value of the annotation that this answers."""
+    state: CheckpointState
+    why: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class PodGpus:
     """GPU shares of one pod's containers that the kubelet started without a decision of the queue;
@@ -85,6 +106,9 @@ class PodGpus:
     namespace: str
     name: str
     shares: tuple[PodShare, ...]
+    """Without those whose memory is on the host."""
+    checkpoint: Checkpoint | None = None
+    """Its answer to the annotation that tells it to be checkpointed; None: it has none."""
 
 
 @dataclass(frozen=True, slots=True)

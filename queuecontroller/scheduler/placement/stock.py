@@ -373,7 +373,8 @@ def _take(room: NodeRoom, shares: Sequence[Share], sign: int) -> None:
         gpu.memory_bytes -= sign * share.memory_bytes
         gpu.share_ppm -= sign * share.share_ppm
         gpu.slots -= sign
-        gpu.holders += sign
+        if share.memory_bytes or share.share_ppm or share.alone or share.mig:
+            gpu.holders += sign  # Otherwise the slot is taken, and the GPU is not used.
         gpu.alone += sign * share.alone
 
 

@@ -12,6 +12,8 @@ from typing import Any, Final
 from queuecontroller.scheduler.model.objects import WorkloadKey
 from queuecontroller.scheduler.model.selectors import Taint
 from queuecontroller.scheduler.placement.capacity import (
+    Checkpoint,
+    CheckpointState,
     GpuCapacity,
     MigProfile,
     NodeCapacity,
@@ -187,6 +189,17 @@ def _read_pod(message: Any) -> PodGpus:
             )
             for one in few(message.shares, "pods.shares", 1024)
         ),
+        _read_checkpoint(message.checkpoint) if message.HasField("checkpoint") else None,
+    )
+
+
+def _read_checkpoint(message: Any) -> Checkpoint:
+    """A state that this version does not know is on its way to one that it knows."""
+    known = message.state in set(CheckpointState)
+    return Checkpoint(
+        _word(message.told, "pods.checkpoint.told", True),
+        CheckpointState(message.state) if known else CheckpointState.MOVING,
+        "".join(one if one.isprintable() else " " for one in message.why[:LONGEST]),
     )
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
+from queuecontroller.scheduler.model.checkpointed import kept_for
 from queuecontroller.scheduler.model.flavor_resources import Fr
 from queuecontroller.scheduler.model.objects import LocalQueue, StopPolicy, Workload
 from queuecontroller.scheduler.model.reasons import (
@@ -171,11 +172,13 @@ class _Kueue:
         """Add the series of a ClusterQueue; returns the number of admitted workloads."""
         name, spec = state.name, state.spec
         self._pending(state)
-        admitted = 0
+        admitted = reserving = 0
         used: Counter[Fr] = Counter()
         for info in state.workloads.values():
             line = self._line(info.workload)
-            line.reserving += 1
+            counts = kept_for(info.key) is None
+            reserving += counts
+            line.reserving += counts
             is_admitted = info.workload.is_true(ADMITTED)
             for fr, held in info.usage.items():
                 line.reserved[fr] += held
@@ -183,12 +186,12 @@ class _Kueue:
                     line.used[fr] += held
                     used[fr] += held
             if is_admitted:
-                admitted += 1
-                line.admitted += 1
+                admitted += counts
+                line.admitted += counts
             else:
                 of = info.workload.namespace, info.workload.queue_name
                 self._count_unadmitted(of, name, UNSATISFIED_CHECKS, "")
-        self._add(k.RESERVING_ACTIVE, (name,), len(state.workloads))
+        self._add(k.RESERVING_ACTIVE, (name,), reserving)
         self._add(k.ADMITTED_ACTIVE, (name,), admitted)
         cohort, root = _cohorts(state.node)
         self._add(k.CQ_INFO, (name, cohort, root), 1)

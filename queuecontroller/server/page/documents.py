@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from queuecontroller.cluster.cache.objects import seconds_of
 from queuecontroller.gpushares.extender.ledger import PendingPod, PodHolder
+from queuecontroller.scheduler.model.checkpointed import kept_for
 from queuecontroller.scheduler.model.objects import ResourceQuota, Workload
 from queuecontroller.scheduler.placement.capacity import GpuCapacity, NodeCapacity
 from queuecontroller.scheduler.placement.stock import Share
@@ -82,7 +83,7 @@ def cluster_queue_document(book: Book, name: str) -> dict[str, Any]:
     flavors: list[list[Any]] = []
     holding = 0
     if state is not None:
-        holding = len(state.workloads)
+        holding = sum(kept_for(key) is None for key in state.workloads)
         for group in state.spec.resource_groups:
             for one in group.flavors:
                 flavors += [_quota_row(book, state.node, one.flavor, q) for q in one.resources]

@@ -401,7 +401,7 @@ def cordoned(capacity: NodeCapacity, cordon: Cordon) -> NodeCapacity:
 
 def _running(pod: PodGpus) -> Running:
     shares = tuple(Share(s.uuid, s.memory_bytes, s.share_ppm, s.alone) for s in pod.shares)
-    return Running(pod.uid, pod.namespace, pod.name, shares)
+    return Running(pod.uid, pod.namespace, pod.name, shares, pod.checkpoint)
 
 
 def without_pods(capacity: NodeCapacity) -> NodeCapacity:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
-from queuecontroller.scheduler.model.objects import Condition, Workload
+from queuecontroller.scheduler.model.objects import Admission, Condition, Workload
 from queuecontroller.scheduler.model.reasons import (
     ADMITTED,
     BLOCKED_ON_PREEMPTION_GATES,
+    CHECKPOINT_FAILED,
+    CHECKPOINT_REQUESTED,
+    CHECKPOINTED,
     EVICTED,
     FINISHED,
     ON_HOLD,
@@ -16,11 +19,18 @@ from queuecontroller.scheduler.model.reasons import (
     PREEMPTED,
     QUOTA_RESERVED,
     REQUEUED,
+    RESTORED,
+    RESTORING,
     TO_BE_REPLACED,
     WAIT_FOR_SCHEDULING,
     WAIT_FOR_START,
     PendingReason,
 )
+
+TO_BE_SAVED: Final = "Its pods are told to write their GPU memory to the memory of their nodes"
+SAVED: Final = "The GPU memory of its pods is in the memory of their nodes"
+TO_BE_RESTORED: Final = "Its pods are told to read their GPU memory back"
+_UNDER_WAY: Final = (CHECKPOINT_REQUESTED, CHECKPOINTED, RESTORING)
 
 
 def with_condition(
@@ -44,6 +54,10 @@ def with_condition(
 def reserved(workload: Workload, queue: str, now_ns: int, **changes: Any) -> Workload:
     """Set QuotaReserved; see `with_condition` for `changes`."""
     text = f"Quota reserved in ClusterQueue {queue}"
+    if workload.checkpointed is not None:
+        workload = with_condition(
+            workload, CHECKPOINTED, False, RESTORING, TO_BE_RESTORED, now_ns, checkpointed=None
+        )
     workload = with_condition(
         workload, QUOTA_RESERVED, True, QUOTA_RESERVED, text, now_ns, **changes
     )
@@ -74,7 +88,14 @@ def evicting(
     preempted_for: str | None,
     now_ns: int,
     cause: str = "",
+    checkpoints: bool = False,
 ) -> Workload:
+    """`checkpoints`: True if its pods are checkpointed instead of stopped."""
+    if checkpoints:
+        asked = CHECKPOINT_REQUESTED
+        workload = with_condition(workload, CHECKPOINTED, False, asked, TO_BE_SAVED, now_ns)
+    else:
+        workload = not_checkpointed(workload, message, now_ns)
     workload = with_condition(workload, EVICTED, True, reason, message, now_ns)
     if cause:
         rest = (one for one in workload.conditions if one.type != EVICTED)
@@ -105,6 +126,29 @@ def back_in_line(workload: Workload, reason: str, message: str, now_ns: int) -> 
     return with_condition(workload, REQUEUED, again, reason, message, now_ns)
 
 
+def saved(workload: Workload, kept: Admission, now_ns: int) -> Workload:
+    """Return a workload without quota whose pods are checkpointed; `kept` is what it keeps."""
+    evicted = workload.condition(EVICTED)
+    assert evicted is not None
+    workload = back_in_line(workload, evicted.reason, evicted.message, now_ns)
+    return with_condition(
+        workload, CHECKPOINTED, True, CHECKPOINTED, SAVED, now_ns, checkpointed=kept
+    )
+
+
+def restored(workload: Workload, now_ns: int) -> Workload:
+    text = "The GPU memory of its pods is on their GPUs again"
+    return with_condition(workload, CHECKPOINTED, False, RESTORED, text, now_ns)
+
+
+def not_checkpointed(workload: Workload, message: str, now_ns: int) -> Workload:
+    """Return a workload whose pods have to stop, if they were being checkpointed, were, or were
+    being restored. It keeps what it has until they have stopped."""
+    if workload.checkpoint_phase not in _UNDER_WAY:
+        return workload
+    return with_condition(workload, CHECKPOINTED, False, CHECKPOINT_FAILED, message, now_ns)
+
+
 def on_hold(workload: Workload, text: str, now_ns: int) -> Workload:
     """Return a workload without quota that needs none for now; `text` is the message."""
     workload = replace(workload, admission=None)
@@ -123,7 +167,8 @@ def off_hold(workload: Workload, now_ns: int) -> Workload:
 
 
 def finished(workload: Workload, reason: str, message: str, now_ns: int) -> Workload:
-    return with_condition(workload, FINISHED, True, reason, message, now_ns)
+    workload = not_checkpointed(workload, message or reason, now_ns)
+    return with_condition(workload, FINISHED, True, reason, message, now_ns, checkpointed=None)
 
 
 def moved_ns(workload: Workload) -> int:

@@ -25,6 +25,7 @@ from queuecontroller.scheduler.lifecycle import (
     due_at_ns,
     due_eviction,
 )
+from queuecontroller.scheduler.model.checkpointed import kept_for
 from queuecontroller.scheduler.model.decisions import (
     CycleResult,
     Preempted,
@@ -41,11 +42,13 @@ from queuecontroller.scheduler.model.objects import (
 )
 from queuecontroller.scheduler.model.reasons import (
     ADMITTED,
+    CHECKPOINT_REQUESTED,
     EVICTED,
     FINISHED,
     NODE_REFUSED,
     PODS_READY,
     PREEMPTION_WORDS,
+    RESTORING,
     STARTED,
     STOPPED,
     WAIT_FOR_SCHEDULING,
@@ -70,7 +73,7 @@ from queuecontroller.state.records import (
 )
 from queuecontroller.state.workloads import conditions
 from queuecontroller.state.workloads.counting import Counting
-from queuecontroller.state.workloads.elsewhere import RunningElsewhere
+from queuecontroller.state.workloads.elsewhere import Checkpoints, RunningElsewhere
 
 NODE_LOST: Final = "NodeLost"
 _PENDING: Final = CheckState.PENDING
@@ -82,6 +85,7 @@ _MAKING_WAY: Final = {
 MAX_TURNS: Final = 3
 """Mutual preemptions of two workloads before an event is recorded. The scheduler protects a
 workload after three, so more than six would be a defect."""
+STOPPED_ELSEWHERE: Final = "Its pods were stopped before they were checkpointed"
 UNKNOWN: Final = "UNKNOWN"
 """Kueue's word for a UID that is not known."""
 BACKOFF: Final = PodsReadySettings(backoff_base_s=2, backoff_max_s=300)
@@ -136,6 +140,8 @@ class Workloads:
         self.counting = Counting(self.figures)
         self._elsewhere: RunningElsewhere | None = None
         """Runner of workloads outside of the nodes; None if there is none."""
+        self.checkpoints: Checkpoints | None = None
+        """Which of those may be checkpointed instead of stopped; None: none may be."""
         self.preemptor_of: dict[WorkloadKey, WorkloadKey] = {}
         """Last preemptor by victim, until the victim is deleted or gets quota again."""
         self._unplaced: dict[WorkloadKey, None] = {}
@@ -271,6 +277,9 @@ class Workloads:
             self._follow(now_ns)
         result = self.engine.cycle(now_ns)
         for replaced in result.replaced:
+            if (mine := kept_for(replaced.key)) is not None:
+                self.engine.drop_keeper(mine, now_ns)
+                continue
             self.figures.replaced.add(replaced.cluster_queue)
             self.finish(replaced.key, "WorkloadSliceReplaced", "a larger slice took over", now_ns)
         for preempted in result.preempted:
@@ -321,6 +330,7 @@ class Workloads:
         )
         self.waiting.pop(key, None)
         self._save(record, now_ns, workload=workload, attempt=record.attempt + 1)
+        self.engine.drop_keeper(key, now_ns)  # Even if it was kept in another ClusterQueue.
         self._journal.note("QuotaReserved", _subject(key), f"in ClusterQueue {queue}", now_ns)
         self.preemptor_of.pop(key, None)
         self.counting.reserved(before, queue, now_ns)
@@ -427,6 +437,10 @@ class Workloads:
             message += f"; preemptor: {preemptor.key}"
         self.figures.preempted[preemptor.cluster_queue, str(decision.reason)] += 1
         key = decision.target.key
+        if (kept := kept_for(key)) is not None:
+            self.preemptor_of[kept] = preemptor.key
+            self.give_up_checkpoint(kept, f"{message}, which needs more than its GPUs", now_ns)
+            return
         self.preemptor_of[key] = preemptor.key
         record = self.records[key]
         turns = self.engine.preemption_turns(key, preemptor.key)
@@ -439,14 +453,22 @@ class Workloads:
             self._journal.note("PreemptedInTurns", _subject(key), text, now_ns)
         desired = self._makes_way(record, decision.target.cluster_queue)
         reason = str(EvictionReason.PREEMPTED)
-        rest = None
+        rest, checkpoints = None, False
+        if decision.reason is not PreemptionReason.CONSOLIDATION and self.checkpoints is not None:
+            why_not = self.checkpoints.why_not(record)
+            checkpoints = why_not == ""
+            if why_not:
+                message += f"; its pods are stopped, not checkpointed: {why_not}"
+            elif checkpoints:
+                message += "; its pods are checkpointed"
         if decision.reason is PreemptionReason.CONSOLIDATION:  # It has room elsewhere, at once.
             record = self._save(record, now_ns, moved_ns=now_ns)
             self._note_move(record)
         elif self._preempted_rests_ns:
             again_ns = now_ns + self._preempted_rests_ns
             rest = replace(record.workload.requeue_state, requeue_at_ns=again_ns)
-        self.evict(key, reason, message, str(decision.reason), now_ns, desired, rest)
+        for_what = str(decision.reason)
+        self.evict(key, reason, message, for_what, now_ns, desired, rest, checkpoints=checkpoints)
 
     def _path(self, cluster_queue: str) -> str:
         """The path of a ClusterQueue from the root of its cohorts, as Kueue writes it."""
@@ -469,14 +491,16 @@ class Workloads:
         requeue: RequeueState | None = None,
         deactivates: bool = False,
         cause: str = "",
+        checkpoints: bool = False,
     ) -> None:
         """Evict a workload; its quota is released once none of its pods runs any more.
 
         `reason` and `message` are those of its condition Evicted; `preempted_for` is the reason of
         Preempted, None if it is not preempted. `desired` decides if its processes are stopped or
         paused. `requeue` is its new back-off; None keeps the old one. `deactivates` excludes it
-        from the queue until it is activated. `cause` refines `reason`. A workload without quota is
-        unchanged; nodes of an evicted one are notified again.
+        from the queue until it is activated. `cause` refines `reason`. With `checkpoints` its pods
+        are checkpointed outside of the nodes' sessions, and it keeps its quota until they are. A
+        workload without quota is unchanged; nodes of an evicted one are notified again.
         """
         record = self.records[key]
         workload = record.workload
@@ -485,7 +509,9 @@ class Workloads:
         if not workload.is_true(EVICTED):
             queue = workload.admission.cluster_queue
             self.counting.evicted(workload, queue, reason, cause, now_ns)
-            workload = conditions.evicting(workload, reason, message, preempted_for, now_ns, cause)
+            workload = conditions.evicting(
+                workload, reason, message, preempted_for, now_ns, cause, checkpoints
+            )
             if requeue is not None:
                 workload = replace(workload, requeue_state=requeue)
             if deactivates:
@@ -511,16 +537,20 @@ class Workloads:
         if record.workload.admission is None:
             if record.deleting and not self._nodes.of_workload(key):
                 self.remove(key, "deleted", now_ns)
+            elif record.workload.is_given_up and not self._runs_elsewhere(key):
+                workload = replace(record.workload, checkpointed=None)
+                self.engine.submit(self._save(record, now_ns, workload=workload).workload, now_ns)
             return
         if any(not rests(one) for one in self._nodes.of_workload(key).values()):
             return
-        if self._elsewhere is not None and self._elsewhere.runs(key):
+        if self._runs_elsewhere(key):
             return
         self.engine.release(key, now_ns)
         self.counting.stopped(record.workload, now_ns)
         evicted = record.workload.condition(EVICTED)
         assert evicted is not None
-        workload = conditions.back_in_line(record.workload, evicted.reason, evicted.message, now_ns)
+        workload = conditions.not_checkpointed(record.workload, STOPPED_ELSEWHERE, now_ns)
+        workload = conditions.back_in_line(workload, evicted.reason, evicted.message, now_ns)
         if self._elsewhere is not None:  # in Kueue a check's state counts for one admission only
             asked = (AdmissionCheckStatus(one.name, _PENDING) for one in workload.admission_checks)
             workload = replace(workload, admission_checks=tuple(asked))
@@ -529,6 +559,51 @@ class Workloads:
             return
         record = self._save(record, now_ns, workload=workload)
         self.engine.submit(record.workload, now_ns)
+
+    def _runs_elsewhere(self, key: WorkloadKey) -> bool:
+        return self._elsewhere is not None and self._elsewhere.runs(key)
+
+    # -- checkpoints outside of the nodes' sessions -----------------------------------------------
+
+    def note_saved(self, key: WorkloadKey, kept: Admission, now_ns: int) -> None:
+        """Requeue a preempted workload all of whose pods are checkpointed: of its quota it keeps
+        `kept`, and its GPUs are free."""
+        record = self.records.get(key)
+        if record is None or record.workload.admission is None or record.deleting:
+            return
+        workload = record.workload
+        if not workload.is_true(EVICTED) or workload.checkpoint_phase != CHECKPOINT_REQUESTED:
+            return
+        self.engine.release(key, now_ns)
+        self.counting.stopped(workload, now_ns)
+        workload = conditions.saved(workload, kept, now_ns)
+        self._journal.note("Checkpointed", _subject(key), conditions.SAVED, now_ns)
+        self.engine.submit(self._save(record, now_ns, workload=workload).workload, now_ns)
+
+    def note_restored(self, key: WorkloadKey, now_ns: int) -> None:
+        """Record that all pods of a workload have their GPU memory again."""
+        record = self.records.get(key)
+        if record is not None and record.workload.checkpoint_phase == RESTORING:
+            self._save(record, now_ns, workload=conditions.restored(record.workload, now_ns))
+
+    def give_up_checkpoint(self, key: WorkloadKey, message: str, now_ns: int) -> None:
+        """Have the pods of a workload stopped whose checkpoint failed or is of no use any more. It
+        keeps what it has until they have stopped."""
+        record = self.records.get(key)
+        if record is None or record.workload.is_true(FINISHED):
+            return
+        workload = record.workload
+        if workload.checkpoint_phase == RESTORING and not workload.is_true(EVICTED):
+            self.evict(key, NODE_REFUSED, message, None, now_ns)
+            return
+        changed = conditions.not_checkpointed(workload, message, now_ns)
+        if changed is workload:
+            return
+        self._journal.note("NotCheckpointed", _subject(key), message, now_ns)
+        record = self._save(record, now_ns, workload=changed)
+        if changed.admission is None:
+            self.engine.submit(changed, now_ns)
+        self.complete_eviction(key, now_ns)
 
     def put_on_hold(self, key: WorkloadKey, message: str, now_ns: int) -> None:
         """Release the quota of a workload whose pods are gone and are not wanted for now, or have

@@ -581,3 +581,43 @@ def test_quota_is_kept_while_jobs_that_the_job_made_have_pods() -> None:
     assert ReleaseQuota not in kinds(world.settle())
     world.around = Setting()
     assert ReleaseQuota in kinds(world.settle())
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_job_whose_pods_are_checkpointed_is_not_suspended_until_that_fails(name: str) -> None:
+    world = running(name)
+    assert world.workload is not None
+    world.workload = with_condition(
+        evicted(world.workload), "Checkpointed", False, reason="CheckpointRequested"
+    )
+    assert world.settle() == []
+    given = world.workload["status"].pop("admission")
+    world.workload = with_condition(world.workload, "QuotaReserved", False)
+    world.workload["status"]["checkpointed"] = given
+    world.workload = with_condition(world.workload, "Checkpointed", True, reason="Checkpointed")
+    assert world.settle() == []
+    assert world.running
+    restoring = with_condition(world.workload, "Evicted", False)
+    restoring = with_condition(restoring, "Checkpointed", False, reason="Restoring")
+    del restoring["status"]["checkpointed"]
+    failed = with_condition(world.workload, "Checkpointed", False, reason="CheckpointFailed")
+    world.workload = restoring
+    assert world.settle() == []
+    world.workload = admitted(restoring)
+    assert set(kinds(world.settle())) <= {SetPodsReady}
+    world.workload = failed
+    fw = framework_of(sample(name))
+    assert fw is not None
+    assert kinds(reconcile(fw, world.document, world.workload, world.around)) == [Suspend]
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_what_a_checkpointed_job_kept_is_free_once_its_pods_have_stopped(name: str) -> None:
+    world = waiting(name)
+    assert world.workload is not None
+    world.workload = evicted(world.workload)
+    world.workload["status"]["checkpointed"] = {"clusterQueue": "cq"}
+    fw = framework_of(sample(name))
+    assert fw is not None
+    made = reconcile(fw, world.document, world.workload, world.around)
+    assert ReleaseQuota in kinds(made)

@@ -11,13 +11,17 @@ import pytest
 from nodeagent import native
 from nodeagent.adapters.api.wire import Wire as NodeWire
 from nodeagent.adapters.queue.wire import write_capacity, write_pod_usage
-from nodeagent.ports.ledger import ContainerRef, DeviceShare, GrantRecord
+from nodeagent.ports.ledger import ContainerRef, DeviceShare, GrantRecord, Spill
 from nodeagent.ports.processes import Process
-from nodeagent.ports.queue import Capacity, PodGpus, PodUsage, ReportedGpu
+from nodeagent.ports.queue import Capacity, PodCheckpoint, PodGpus, PodUsage, ReportedGpu
 from nodeagent.settings.daemon import QueueSettings
 from nodeagent.shell.queue.capacity import CapacityReader, pods_of
-from nodeagent.units import Bytes, GpuUuid, GrantId, Ppm, SharePolicy
-from queuecontroller.scheduler.placement.capacity import NodeCapacity
+from nodeagent.units import Bytes, GpuUuid, GrantId, PodUid, Ppm, SharePolicy
+from queuecontroller.scheduler.placement.capacity import (
+    Checkpoint,
+    CheckpointState,
+    NodeCapacity,
+)
 from queuecontroller.server.api.messages import read_capacity, read_pod_usage
 from queuecontroller.server.api.wire import Wire, find_descriptors
 from queuecontroller.state.book import Book, BookSettings
@@ -159,3 +163,21 @@ def test_the_use_of_a_pods_containers_is_reported_together() -> None:
         read_pod_usage([theirs(uid="u", used_ratio=float("nan"))])
     with pytest.raises(Refused, match="pod_usage"):
         read_pod_usage([theirs(uid="", memory_bytes=1)])
+
+
+@pytest.mark.parametrize(
+    ("state", "read"),
+    [("saved", CheckpointState.SAVED), ("of a later version", CheckpointState.MOVING)],
+)
+def test_a_checkpointed_pod_is_reported_with_its_answer_and_without_its_memory(
+    state: str, read: CheckpointState
+) -> None:
+    record = replace(grant("a", SharePolicy.HARD, "GPU-0"), spill=Spill.SPILLED)
+    answer = PodCheckpoint("t", "a", "save 1", state, "why\n")
+    pods = pods_of([record], {PodUid("u-a"): answer, PodUid("u-b"): answer})
+    made = write_capacity(NodeWire(native.locate().wire_descriptors), Capacity((), pods=pods))
+    theirs = Wire(find_descriptors()).NodeCapacity.FromString(made.SerializeToString())
+    one, other = read_capacity(theirs).pods
+    assert (one.uid, one.shares) == ("u-a", ())
+    assert one.checkpoint == Checkpoint("save 1", read, "why ")
+    assert other.uid == "u-b", "none of its containers has a grant"

@@ -46,7 +46,6 @@ COOLDOWN_S = 600
 HOST = "kubernetes.io/hostname"
 ASKED = ("cpu", "nvidia.com/gpu", "nvidia.com/gpumem", "nvidia.com/gpucores")
 NOTHING: Mapping[str, str] = MappingProxyType({})
-NOTHING_ASKED: Mapping[str, int] = MappingProxyType({})
 RESTART = {"sluice.dev/consolidation": "restart"}
 NEVER = {"sluice.dev/consolidation": "never"}
 EVENLY: dict[str, Any] = {"gpumem": 50_000, "gpucores": 20}
@@ -92,13 +91,14 @@ class Lab:
         racks: Mapping[str, str] = NOTHING,
         objects: Iterable[tuple[Any, dict[str, Any]]] = (),
         pods: Iterable[dict[str, Any]] = (),
-        quotas: Mapping[str, int] = NOTHING_ASKED,
+        more: Mapping[str, Any] = NOTHING,
+        quotas: Mapping[str, Any] = NOTHING,
         now_ns: int = NOW,
     ) -> None:
-        """`quotas` of the ClusterQueue by resource; any other has more than is ever used."""
+        """`more`: fields of the ClusterQueue's spec, `quotas`: quotas that are not ample."""
         self.nodes = [*nodes]
         self.given = (queue, enabled, never, cpus, racks)
-        self.quotas = quotas
+        self.limits = {"more": more, "quotas": quotas}
         self.now_ns = now_ns
         self.racks = racks
         self.cache = ObjectCache()
@@ -108,7 +108,7 @@ class Lab:
         groups = [
             {"coveredResources": [*ASKED], "flavors": [{"name": "f", "resources": resources}]}
         ]
-        spec = {"resourceGroups": groups, "namespaceSelector": {}}
+        spec = {"resourceGroups": groups, "namespaceSelector": {}, **more}
         annotations = RESTART if queue is None else queue
         levels = [{"nodeLabel": one} for one in ("rack", HOST)]
         self.put(TOPOLOGIES, of_kueue("Topology", "racks", {"levels": levels}))
@@ -130,7 +130,8 @@ class Lab:
             ),
             move_cooldown_ns=COOLDOWN_S * S,
         )
-        sharing = Sharing(Defaults(), asks, JobRestarts(self.cache, self.budgets))
+        restarts = JobRestarts(self.cache, self.budgets)
+        sharing = Sharing(Defaults(), asks, restarts, restarts)
         self.book = Book(settings, False, lambda: "0", ground, sharing)
         self.book.run_elsewhere(self.elsewhere)
         self.shell = Shell(self.book, NullStore(0, "lease"), Clock())
@@ -309,13 +310,13 @@ class Lab:
             after = {**document, "status": {**(document.get("status") or {}), **patch}}
             stored.append((WORKLOADS, after))
         jobs = [(JOBS, dict(one)) for one in self.cache.all_of(JOBS)]
-        found = Lab(
+        found = type(self)(
             self.nodes,
             *self.given,
             objects=[*jobs, *stored],
             pods=[*self.pods.values()],
-            quotas=self.quotas,
             now_ns=self.now_ns,
+            **self.limits,
         )
         found.elsewhere.running &= self.elsewhere.running
         return found

@@ -277,6 +277,7 @@ def test_what_cannot_be_meant_is_refused_by_its_name(
 
 FORGED = [
     "sluice.dev/placement",
+    "sluice.dev/checkpoint",
     "hami.io/vgpu-devices-allocated",
     "hami.io/vgpu-devices-to-allocate",
     "hami.io/vgpu-node",
@@ -301,6 +302,12 @@ def test_what_was_decided_is_not_changed_afterwards() -> None:
     (problem,) = refused_change(guarded, before, after, "somebody")
     assert "hami.io/dcu-devices-allocated" in problem.field
     assert refused_change(guarded, before, after, "us") == ()
+    for was, now in (("", "save 1"), ("save 1", "restore 2"), ("save 1", "")):
+        told, then = (
+            pod({GPU: 1}, **({"sluice.dev/checkpoint": one} if one else {})) for one in (was, now)
+        )
+        assert refused_change(guarded, told, then, "somebody")
+        assert not refused_change(guarded, told, then, "us")
     # A device plugin takes its part out of what is to be allocated.
     plain = pod({GPU: 1}, **{"hami.io/dcu-devices-to-allocate": "a;"})
     assert refused_change(guarded, plain, pod({GPU: 1}), "plugin") == ()

@@ -250,6 +250,15 @@ def test_what_the_doctor_says(facts: dict[str, Any], settings: dict[str, Any], t
     assert finding.what.startswith(text)
 
 
+def test_a_process_that_others_or_itself_have_checkpointed_is_left_alone() -> None:
+    world = World()
+    world.states[1] = CHECKPOINTED
+    with pytest.raises(Refused, match="process 1 is checkpointed already, by itself or another"):
+        run(world.manager.spill(G))
+    assert world.states == {1: CHECKPOINTED, 2: RUNNING}
+    assert (world.record.spill, world.record.paused) == (Spill.RESIDENT, False)
+
+
 def test_queued_work_that_is_away_for_too_long_is_ended() -> None:
     world = spilled()
     ended = []
