@@ -58,9 +58,10 @@ def ps_lines(
     if not grants:
         return [NO_GRANTS]
     names = _names_width(grants, width)
+    command = " COMMAND" if any(grant.command for grant in grants) else ""
     lines = [
         f"{'GRANT':8} {'NAME':{names}} {'USER':8} {'GPU':3} {'MEMORY':>13} {'SM %':>9} {'PROC':>4}"
-        f" {'STATE':8} COMMAND"
+        f" {'STATE':8}{command}".rstrip()
     ]
     for grant in grants:
         for number, device in enumerate(grant.devices):

@@ -38,6 +38,7 @@ def test_names_of_pods_have_the_room_that_no_command_needs() -> None:
         assert row[head.index("USER") - 1] == " "
         assert row[head.index("USER")] != " "
     assert max(len(line) for line in [head, *rows]) <= 80
+    assert head.endswith("STATE"), "no column that is empty, or cut to a sign"
     long = "default/a-train-of-thought"
     assert long in ps_lines([grant(long)], width=100)[1]
     assert "default/a-t…" in ps_lines([grant(long)], width=80)[1], "its command needs the room"
