@@ -13,10 +13,10 @@ from nodeagent.core.grants.quantities import format_bytes
 from nodeagent.ports.views import DeviceView, GpuView, GrantView, NodeEvent, NodeView
 
 WIDTH = 80
-_GRANT_HEAD = (
-    f"{'GRANT':8} {'NAME':12} {'USER':8} {'GPU':3} {'MEMORY':>13} {'SM %':>9} {'PROC':>4}"
-    f" {'STATE':8} COMMAND"
-)
+_NARROW, _COMMAND = 12, 7
+"""Columns that a grant's name has at least, and that are left to its command."""
+_BESIDE = 61
+"""Columns of a grant's line without its name and command."""
 
 
 NO_GRANTS = "no grants; start one with: sluice run --gpumem 8Gi --cores 50 -- COMMAND"
@@ -57,10 +57,15 @@ def ps_lines(
     """Lines of `sluice ps`; `gpus` are those whose context switch is shown, where it is known."""
     if not grants:
         return [NO_GRANTS]
-    lines = [_GRANT_HEAD]
+    names = _names_width(grants, width)
+    command = " COMMAND" if any(grant.command for grant in grants) else ""
+    lines = [
+        f"{'GRANT':8} {'NAME':{names}} {'USER':8} {'GPU':3} {'MEMORY':>13} {'SM %':>9} {'PROC':>4}"
+        f" {'STATE':8}{command}".rstrip()
+    ]
     for grant in grants:
         for number, device in enumerate(grant.devices):
-            lines.append(_grant_row(grant, device, first=number == 0))
+            lines.append(_grant_row(grant, device, names, first=number == 0))
         if grant.held:
             lines.append(f"  ! held: {grant.held}")
             lines.append(
@@ -218,11 +223,19 @@ def event_line(event: NodeEvent) -> str:
     return f"{at} {event.level.upper():8} {event.kind}: {text}{figures}"
 
 
-def _grant_row(grant: GrantView, device: DeviceView, first: bool) -> str:
+def _names_width(grants: Sequence[GrantView], width: int) -> int:
+    """Columns for names: as many as the longest has, where commands need none of them. Names of
+    pods begin with their namespace, and pods have no command here."""
+    command = _COMMAND if any(grant.command for grant in grants) else 0
+    longest = max(len(grant.name) for grant in grants)
+    return max(_NARROW, min(longest, width - _BESIDE - command))
+
+
+def _grant_row(grant: GrantView, device: DeviceView, names: int, first: bool) -> str:
     who = (
-        f"{grant.grant[:8]:8} {_cut(grant.name or '-', 12):12} {_cut(_user(grant.uid), 8):8}"
+        f"{grant.grant[:8]:8} {_cut(grant.name or '-', names):{names}} {_cut(_user(grant.uid), 8):8}"
         if first
-        else " " * 30
+        else " " * (names + 18)
     )
     tail = f"{grant.processes:>4} {_state(grant):8} {grant.command}" if first else ""
     return (

@@ -88,6 +88,13 @@ def add_endpoint(parser: argparse.ArgumentParser) -> None:
     )
 
 
+IN_A_POD = (
+    "; the controller has no socket in modes kubernetes and beside: the queue is Kueue's objects"
+    " (kubectl get clusterqueues,localqueues,workloads -A); nodes and GPUs are on its page"
+    " (docs/page.md)"
+)
+
+
 def add_object(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("kind", metavar="KIND", help="workload, cq, lq, flavor, node, …")
     parser.add_argument("name", metavar="NAME", help="or NAMESPACE/NAME")
@@ -127,7 +134,8 @@ def default_address() -> str:
 def connect(options: argparse.Namespace) -> Iterator[Client]:
     """A client of the service. Raises Failed for every error of a call."""
     environment = os.environ
-    address = options.server or environment.get("SLUICE_QUEUE_SERVER") or default_address()
+    named = options.server or environment.get("SLUICE_QUEUE_SERVER")
+    address = named or default_address()
     endpoint = Endpoint(
         address=address,
         ca=options.ca or environment.get("SLUICE_QUEUE_CA", ""),
@@ -147,7 +155,10 @@ def connect(options: argparse.Namespace) -> Iterator[Client]:
     except EndpointUnusable as error:
         raise Failed(EXIT_USAGE, str(error)) from None
     except Unreachable as error:
-        raise Failed(EXIT_UNREACHABLE, f"{error}; is `sluice-queue serve` running there?") from None
+        hint = "; is `sluice-queue serve` running there?"
+        if not named and "KUBERNETES_SERVICE_HOST" in environment:  # in a pod
+            hint = IN_A_POD
+        raise Failed(EXIT_UNREACHABLE, f"{error}{hint}") from None
     except Refused as refused:
         usage = refused.code in ("INVALID_ARGUMENT", "UNIMPLEMENTED")
         raise Failed(EXIT_USAGE if usage else EXIT_NO, str(refused)) from None

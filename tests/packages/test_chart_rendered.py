@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import shutil
 import subprocess
 import tomllib
 from dataclasses import replace
@@ -135,8 +136,38 @@ def test_keys_of_kubernetes_and_of_parent_charts_are_not_ours_to_know() -> None:
     )
     pod = of(objects, "DaemonSet")["spec"]["template"]
     assert pod["metadata"]["annotations"]["a"] == "b"
+    default = pod["metadata"]["annotations"]["kubectl.kubernetes.io/default-container"]
+    assert default in [one["name"] for one in pod["spec"]["containers"]]
     assert pod["spec"]["nodeSelector"] == {"c": "d"}
     assert "affinity" not in pod["spec"], "the operator's own choice of nodes is all there is"
+
+
+@needs_helm
+def test_what_is_told_after_an_install_is_where_to_look_and_what_is_still_needed(
+    tmp_path: Path,
+) -> None:
+    """helm renders NOTES.txt for an install only, and that needs a cluster: here as a manifest."""
+    chart = tmp_path / "chart"
+    shutil.copytree(CHART, chart)
+    (chart / "templates" / "NOTES.txt").rename(chart / "notes.txt")
+    as_yaml = 'notes: {{ tpl (.Files.Get "notes.txt") . | toJson }}\n'
+    (chart / "templates" / "notes.yaml").write_text(as_yaml)
+
+    def told(*values: str) -> str:
+        words = [word for one in (*SECRETS, *values) for word in ("--set", one)]
+        done = helm(
+            *("template", "s", chart, "-n", "gpu", "--kube-version", "1.36.0"),
+            *("-s", "templates/notes.yaml", *words),
+        )
+        assert done.returncode == 0, done.stderr
+        return str(yaml.safe_load(done.stdout)["notes"])
+
+    image = "registry.example.org/kube-scheduler:v1"
+    notes = told("queue.mode=kubernetes", f"scheduler.image={image}")
+    assert f"stay Pending until the scheduler's image is there: {image}\n" in notes
+    assert "kubectl -n gpu exec ds/s-agent -- sluice ps" in notes
+    assert "Pending" not in told(), "the cluster's own scheduler places them"
+    assert "sluice ps" not in told("agent.enabled=false")
 
 
 @needs_helm

@@ -26,9 +26,11 @@ from queuecontroller.cluster.status.events import KubernetesEvent
 from queuecontroller.gpushares.extender import wire
 from queuecontroller.gpushares.extender.answers import NO_GPUS, Defaults, Extender
 from queuecontroller.gpushares.extender.nominated import NominatedPods
-from queuecontroller.gpushares.extender.pods import OVER, PodPlace
+from queuecontroller.gpushares.extender.pods import OVER, PodPlace, asks_for_part, refusal_of
+from queuecontroller.scheduler.model.reasons import NOT_PLACED_HERE
 from queuecontroller.state.book import Book
 from queuecontroller.state.shell import Shell
+from sluicecommon.hami.names import OPT_OUT
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
 from sluicecommon.kubernetes.resources import PODS, Resource
@@ -110,6 +112,9 @@ class ExtenderService:
             shell.now_ns,
         )
         self._names = defaults.names
+        self._record = (groups or GroupSources()).record
+        self._left_out: set[str] = set()
+        """UIDs of pods that were told of a scheduler which does not know of shares."""
         self._has_all_pods = False
         """True once all pods that were bound before this leader are known."""
         self._pod_event = asyncio.Event()
@@ -197,6 +202,7 @@ class ExtenderService:
         if document is None or document["spec"].get("nodeName") or _is_over(document):
             self._again.forget(uid)
             self._on_the_way.arrived(uid)
+        self._tell_left_out(uid, document)
         self._gangs.pod_changed(uid, document)
         more = self.ledger.freed - freed
         if not self._has_all_pods:
@@ -206,6 +212,28 @@ class ExtenderService:
             self._freed += more
         if more:  # Pending workloads are evaluated again.
             self._shell.step("pods", lambda book, now_ns: None)
+
+    def _tell_left_out(self, uid: str, document: Mapping[str, Any] | None) -> None:
+        """Tell a pod that its scheduler cannot place it, once: it was created while no webhook
+        answered, and a pod cannot change its scheduler."""
+        if document is None or document["spec"].get("nodeName"):
+            self._left_out.discard(uid)
+            return
+        rules = self._sharing.rules if self._sharing is not None else None
+        if rules is None or not rules.scheduler or rules.claims or uid in self._left_out:
+            return
+        scheduler = document["spec"].get("schedulerName")
+        if scheduler not in rules.replaced or not refusal_of(document):
+            return
+        if not asks_for_part(document, self._names):
+            return
+        self._left_out.add(uid)
+        text = (
+            f"{scheduler} does not know which GPUs have room. The pod kept it because no replica"
+            " of the queue controller answered when it was created, or because of the label"
+            f" {OPT_OUT}. Create it again, or with schedulerName: {rules.scheduler}"
+        )
+        self._record(document, KubernetesEvent(NOT_PLACED_HERE, text, warning=True))
 
     def _decided(self, change: object, touched: object) -> None:
         """Read freed resources soon after a step of the book."""

@@ -178,6 +178,18 @@ def refusal_of(document: Mapping[str, Any]) -> str:
     return ""
 
 
+def asks_for_part(document: Mapping[str, Any], names: ResourceNames) -> bool:
+    """True if a container requests memory or time of GPUs, which no node need advertise."""
+    parts = {names.memory, names.memory_percent, names.cores}
+    return any(
+        not parts.isdisjoint(asked or {})
+        for field in ("initContainers", "containers")
+        for one in document["spec"].get(field) or ()
+        for asked in (one.get("resources") or {}).values()
+        if isinstance(asked, Mapping)
+    )
+
+
 def is_over(document: Mapping[str, Any]) -> bool:
     return (document.get("status") or {}).get("phase") in OVER
 

@@ -29,6 +29,8 @@ CHECKPOINTED: Final = "Checkpointed"
 """Workload: True while its pods are checkpointed in the memory of their nodes and it waits for its
 GPUs; False while they are saved or restored, and afterwards. Its reason while True, too. Event of
 its pod. Not one of Kueue's."""
+NOT_PLACED_HERE: Final = "SharesNotPlaced"
+"""Event of a pod with GPU shares whose scheduler has no node for it and does not know of shares."""
 REQUEUED: Final = "Requeued"
 """Workload: False while an evicted Workload is in back-off, True once it is pending again."""
 FINISHED: Final = "Finished"

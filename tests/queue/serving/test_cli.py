@@ -230,3 +230,13 @@ def test_where_the_service_is_may_stand_before_the_verb(controller: QueueControl
         assert (done.returncode, done.stdout, done.stderr) == (0, after.stdout, after.stderr), words
     assert run("--server", controller.address).returncode == 2
     assert run("--no-such", "get", "cq").returncode == 2
+
+
+def test_in_a_pod_of_mode_kubernetes_it_says_where_the_queue_is(tmp_path: Path) -> None:
+    pod = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "XDG_RUNTIME_DIR": str(tmp_path)}
+    done = run("get", "nodes", **pod)
+    assert done.returncode == 69
+    assert "kubectl get clusterqueues,localqueues,workloads -A" in done.stderr
+    assert "running there?" not in done.stderr
+    done = run("get", "nodes", "--server", f"unix:{tmp_path}/none", **pod)
+    assert "is `sluice-queue serve` running there?" in done.stderr, "a server that was named"

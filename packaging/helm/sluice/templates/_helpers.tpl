@@ -392,9 +392,13 @@ extenders:
       {{- end }}
 {{- end -}}
 
+{{- define "sluice.schedulerImage" -}}
+{{- .Values.scheduler.image | default (printf "registry.k8s.io/kube-scheduler:%s" (regexFind "^v[0-9]+\\.[0-9]+\\.[0-9]+" .Capabilities.KubeVersion.Version)) -}}
+{{- end -}}
+
 {{- define "sluice.schedulerContainer" -}}
 - name: scheduler
-  image: {{ .Values.scheduler.image | default (printf "registry.k8s.io/kube-scheduler:%s" (regexFind "^v[0-9]+\\.[0-9]+\\.[0-9]+" .Capabilities.KubeVersion.Version)) }}
+  image: {{ include "sluice.schedulerImage" . }}
   imagePullPolicy: {{ .Values.image.pullPolicy }}
   command: ["kube-scheduler", "--config=/etc/sluice/config.yaml", "--secure-port=10259"]
   ports:

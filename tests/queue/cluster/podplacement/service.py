@@ -13,6 +13,7 @@ from queuecontroller.cluster.podplacement.gpu_pods import Budgets, GpuPods
 from queuecontroller.cluster.podplacement.pod_gangs import GroupSources
 from queuecontroller.cluster.podwebhooks.share_pods import SharePods
 from queuecontroller.cluster.session import NullStore
+from queuecontroller.cluster.status.events import KubernetesEvent
 from queuecontroller.gpushares.admission import Rules
 from queuecontroller.gpushares.extender.answers import Defaults
 from queuecontroller.gpushares.extender.pod_groups import COSCHEDULING
@@ -165,16 +166,19 @@ class ObjectCache:
         sharing: bool = False,
         best_only: bool = False,
         groups: Mapping[str, int] | None = None,
+        rules: Rules | None = None,
     ) -> None:
-        """`sharing`: quota and other vendors' devices are known, too; `groups`: minimums of
-        PodGroups by name."""
+        """`sharing`: quota and other vendors' devices are known, too, by `rules`; `groups`: minimums
+        of PodGroups by name."""
         self.api = api or Api()
         self.api.changed = self.watch
-        self.sharing = SharePods(Rules(), lambda: 1) if sharing else None
+        self.sharing = SharePods(rules or Rules(), lambda: 1) if sharing else None
         self.pods = GpuPods()
         self.budgets = Budgets()
         self.told: list[tuple[str, str]] = []
         """Pods, and events at them."""
+        self.texts: list[str] = []
+        """Messages of the events of groups and of pods left out."""
         book = Book(BookSettings(), False, lambda: "uid")
         self.shell = Shell(book, NullStore(0, "lease"), Clock())
         self.shell.start()
@@ -198,11 +202,13 @@ class ObjectCache:
             ),
             groups=GroupSources(
                 is_followed=lambda kind: groups is not None and kind in COSCHEDULING,
-                record=lambda document, told: self.told.append(
-                    (document["metadata"]["name"], told.reason)
-                ),
+                record=self._tell,
             ),
         )
+
+    def _tell(self, document: Mapping[str, Any], told: KubernetesEvent) -> None:
+        self.told.append((document["metadata"]["name"], told.reason))
+        self.texts.append(told.message)
 
     def group(self, name: str, minimum: int, version: int = 1, **spec: Any) -> None:
         """A PodGroup is there, or has changed."""

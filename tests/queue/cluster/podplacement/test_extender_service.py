@@ -11,6 +11,7 @@ import pytest
 
 from queuecontroller.cluster.podplacement import binding, extender_service
 from queuecontroller.cluster.podplacement.gpu_pods import GpuPods, read_budget, seen
+from queuecontroller.gpushares.admission import Rules
 from queuecontroller.gpushares.extender.pods import PLACEMENT
 from queuecontroller.state.nodes.nodes_room import NO_CORDON, Cordon
 from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
@@ -226,6 +227,40 @@ def test_who_comes_to_lead_knows_what_was_bound_before_the_watch_tells() -> None
         await asyncio.gather(running, return_exceptions=True)
 
     run(test)
+
+
+def test_a_pod_that_kept_a_scheduler_which_knows_of_no_shares_is_told_so_once() -> None:
+    """It was created before a webhook answered: its events said `Insufficient nvidia.com/gpumem`
+    for ever."""
+    unschedulable = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+
+    def create(world: ObjectCache, name: str, scheduler: str, tried: bool, **asked: int) -> None:
+        document = pod(name, **asked)
+        document["spec"]["schedulerName"] = scheduler
+        document["status"]["conditions"] = [unschedulable] if tried else []
+        world.api.create(document)
+        world.watch(name)
+
+    async def test(world: ObjectCache) -> None:
+        create(world, "early", "default-scheduler", tried=True, gpumem=1000)
+        world.api.create(world.api.pods["early"])
+        world.watch("early")
+        create(world, "new", "default-scheduler", tried=False, gpumem=1000)
+        create(world, "ours", "sluice-scheduler", tried=True, gpumem=1000)
+        create(world, "whole", "default-scheduler", tried=True)
+        assert world.told == [("early", "SharesNotPlaced")]
+        assert "schedulerName: sluice-scheduler" in world.texts[0]
+        world.end("early")
+        create(world, "early", "default-scheduler", tried=True, gpumem=1000)
+        assert len(world.told) == 2, "it is another pod"
+
+    run(test, sharing=True, rules=Rules(scheduler="sluice-scheduler"), groups={})
+
+    async def untold(world: ObjectCache) -> None:
+        create(world, "early", "default-scheduler", tried=True, gpumem=1000)
+        assert world.told == [], "nodes advertise sums, by which any scheduler places it"
+
+    run(untold, sharing=True, groups={})
 
 
 def test_what_cannot_be_read_is_an_error_in_the_answer() -> None:

@@ -29,6 +29,21 @@ def test_no_line_is_wider_than_the_terminal(name: str) -> None:
         assert max(len(line) for line in lines) <= 80
 
 
+def test_names_of_pods_have_the_room_that_no_command_needs() -> None:
+    names = ("default/train", "team-a/train-qtms8")
+    pods = [replace(grant(one), command="") for one in names]
+    head, *rows = ps_lines(pods)
+    for name, row in zip(names, rows, strict=True):
+        assert row.split()[1] == name
+        assert row[head.index("USER") - 1] == " "
+        assert row[head.index("USER")] != " "
+    assert max(len(line) for line in [head, *rows]) <= 80
+    assert head.endswith("STATE"), "no column that is empty, or cut to a sign"
+    long = "default/a-train-of-thought"
+    assert long in ps_lines([grant(long)], width=100)[1]
+    assert "default/a-t…" in ps_lines([grant(long)], width=80)[1], "its command needs the room"
+
+
 def test_wide_lines_cut_nothing_and_are_aligned() -> None:
     names = ("default/h06-a-pod-with-a-long-name/main", "default/h06-another/main")
     made = [replace(grant(one, "a" * 36), workload="team/job-h06", priority=1) for one in names]
