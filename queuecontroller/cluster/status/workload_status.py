@@ -20,6 +20,8 @@ from queuecontroller.scheduler.model.objects import (
 )
 from queuecontroller.scheduler.model.reasons import (
     ADMITTED,
+    DEVICES_RESOLVED,
+    DEVICES_UNRESOLVED,
     EVICTED,
     FINISHED,
     NO_RESERVATION,
@@ -30,6 +32,7 @@ from queuecontroller.scheduler.model.reasons import (
     WAITING_FOR_PODS,
 )
 from queuecontroller.scheduler.placement.topology.slices import slices_of
+from queuecontroller.state.workloads.conditions import with_condition
 from sluicecommon.kubernetes.quantity import format_amount
 
 OURS: Final = (
@@ -50,6 +53,20 @@ def stamp(at_ns: int) -> str:
 
 def pending(reason: str, message: str, now_ns: int) -> Condition:
     return Condition(QUOTA_RESERVED, False, reason, message, now_ns)
+
+
+def unresolved(message: str, now_ns: int) -> Condition:
+    """Return the condition Requeued of a Workload whose pods' devices cannot be counted."""
+    return Condition(REQUEUED, False, DEVICES_UNRESOLVED, message, now_ns)
+
+
+def resolved(workload: Workload, now_ns: int) -> Workload:
+    """Return a Workload as it is shown: queued again, if its pods' devices could not be counted."""
+    again = workload.condition(REQUEUED)
+    if again is None or again.reason != DEVICES_UNRESOLVED:
+        return workload
+    text = "The devices of its pods are counted"
+    return with_condition(workload, REQUEUED, True, DEVICES_RESOLVED, text, now_ns)
 
 
 def patch_of(
