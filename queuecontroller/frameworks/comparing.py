@@ -78,6 +78,10 @@ def owned_by(workload: Document, document: Document) -> bool:
 
 
 _PARTS: Final = ("containers", "initContainers")
+_WHOLE: Final = ("resources", "resourceClaims")
+"""Requests of the pod itself."""
+_PLACES: Final = ("required", "preferred", "unconstrained", "podSetGroupName")
+_LAYERS: Final = "podsetSliceRequiredTopologyConstraints"
 _DIRECTIVES: Final = ("nodeSelector", "tolerations", "affinity")
 
 
@@ -99,8 +103,8 @@ def let_in(workload: Document) -> dict[str, int]:
 def alike(
     mine: Mapping[str, Any], given: Mapping[str, Any], fixed: bool, counted: bool = True
 ) -> bool:
-    """True if two pod sets have equal requests. Where a running job has no annotation with its
-    original fields, its templates contain what its admission added."""
+    """True if two pod sets have equal requests, also for their place. Where a running job has no
+    annotation with its original fields, its templates contain what its admission added."""
     if mine["name"] != given.get("name", "main"):
         return False
     if counted and mine["count"] != given.get("count", 1):
@@ -110,9 +114,10 @@ def alike(
     here, there = at(mine, ("template", "spec")), at(given, ("template", "spec"))
     if any(not same(_asked(here, one), _asked(there, one)) for one in _PARTS):
         return False
-    return not fixed or all(
-        same(_or_none(at(here, (one,))), _or_none(at(there, (one,)))) for one in _DIRECTIVES
-    )
+    exact = (*_WHOLE, *_DIRECTIVES) if fixed else _WHOLE
+    if any(not same(_or_none(at(here, (one,))), _or_none(at(there, (one,)))) for one in exact):
+        return False
+    return not fixed or same(_place(mine), _place(given))
 
 
 def _asked(spec: Any, part: str) -> list[Any]:
@@ -120,6 +125,18 @@ def _asked(spec: Any, part: str) -> list[Any]:
     found = at(spec, (part,))
     keys = ("resources", "restartPolicy")
     return [[_or_none(at(one, (key,))) for key in keys] for one in found] if is_list(found) else []
+
+
+def _place(pod_set: Mapping[str, Any]) -> list[Any]:
+    """The constraints on the places of the pods; fields that only number the pods do not count."""
+    request = at(pod_set, ("topologyRequest",))
+    if not isinstance(request, Mapping):
+        return [None] * (len(_PLACES) + 1)
+    slices = request.get(_LAYERS)
+    level, size = (request.get(f"podSetSlice{one}") for one in ("RequiredTopology", "Size"))
+    if not slices and level:  # Both say the same.
+        slices = [{"topology": level, "size": size}]
+    return [*(request.get(name) or None for name in _PLACES), slices or None]
 
 
 def _or_none(value: Any) -> Any:

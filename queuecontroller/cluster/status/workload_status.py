@@ -23,6 +23,8 @@ from queuecontroller.scheduler.model.reasons import (
     ADMITTED,
     BLOCKED_ON_PREEMPTION_GATES,
     CHECKPOINTED,
+    DEVICES_RESOLVED,
+    DEVICES_UNRESOLVED,
     EVICTED,
     FINISHED,
     NO_RESERVATION,
@@ -35,6 +37,7 @@ from queuecontroller.scheduler.model.reasons import (
     PendingReason,
 )
 from queuecontroller.scheduler.placement.topology.slices import slices_of
+from queuecontroller.state.workloads.conditions import with_condition
 from sluicecommon.kubernetes.quantity import format_amount
 
 OURS: Final = (
@@ -55,6 +58,20 @@ def stamp(at_ns: int) -> str:
 
 def pending(reason: str, message: str, now_ns: int) -> Condition:
     return Condition(QUOTA_RESERVED, False, reason, message, now_ns)
+
+
+def unresolved(message: str, now_ns: int) -> Condition:
+    """Return the condition Requeued of a Workload whose pods' devices cannot be counted."""
+    return Condition(REQUEUED, False, DEVICES_UNRESOLVED, message, now_ns)
+
+
+def resolved(workload: Workload, now_ns: int) -> Workload:
+    """Return a Workload as it is shown: queued again, if its pods' devices could not be counted."""
+    again = workload.condition(REQUEUED)
+    if again is None or again.reason != DEVICES_UNRESOLVED:
+        return workload
+    text = "The devices of its pods are counted"
+    return with_condition(workload, REQUEUED, True, DEVICES_RESOLVED, text, now_ns)
 
 
 def patch_of(

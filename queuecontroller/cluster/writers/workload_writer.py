@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from time import monotonic
 from typing import Any, Final
 
@@ -24,6 +25,8 @@ from queuecontroller.cluster.status.workload_status import (
     patch_of,
     pending,
     pods_with_quota,
+    resolved,
+    unresolved,
 )
 from queuecontroller.cluster.writers.workqueue import WorkQueue
 from queuecontroller.scheduler.lifecycle import SECOND_NS
@@ -229,13 +232,16 @@ class WorkloadWriter:
             self._alike.pop(key, None)
             if misread is None:
                 return {}, None
-            empty = Workload("", "", ())
-            reason = DEVICES_UNRESOLVED if is_unresolved(document) else MISCONFIGURED
+            reason, shown = MISCONFIGURED, Workload("", "", ())
+            if is_unresolved(document):
+                reason = DEVICES_UNRESOLVED
+                shown = replace(shown, conditions=(unresolved(misread, now_ns),))
             waits = pending(reason, misread, now_ns)
-            return patch_of({**document}, empty, empty, waits, now_ns), None
+            return patch_of({**document}, shown, shown, waits, now_ns), None
         workload = record.workload
         seen = self._mirror.as_read(document)
-        return patch_of(document, seen, workload, self._waits(key, workload), now_ns), workload
+        shown = resolved(workload, now_ns)
+        return patch_of(document, seen, shown, self._waits(key, workload), now_ns), workload
 
     def _waits(self, key: WorkloadKey, workload: Workload) -> Condition | None:
         """Return why it has no quota; None if it has quota, or was not evaluated yet."""

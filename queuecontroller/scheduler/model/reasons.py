@@ -74,8 +74,10 @@ class PendingReason(StrEnum):
 
 
 DEVICES_UNRESOLVED: Final = "DRAResourcesUnresolved"
-"""QuotaReserved=False: the devices that its pods get by claims cannot be counted. Set by the
-workload writer."""
+"""QuotaReserved=False and Requeued=False: the devices that its pods get by claims cannot be
+counted. Set by the workload writer."""
+DEVICES_RESOLVED: Final = "DRAResourcesResolved"
+"""Requeued=True: they can be counted again."""
 ON_HOLD: Final = "OnHold"
 """QuotaReserved=False: its StatefulSet is scaled to zero, or its evicted pods are not replaced."""
 SCALED_TO_ZERO: Final = "Quota intentionally released while scaled to zero"

@@ -58,6 +58,8 @@ class RunCase(Case):
     steps: tuple[Document, ...] = ()
     configuration: str = ""
     """Kueue's Configuration in JSON, without kind and version; "": none."""
+    since: int = 0
+    """Minor of the first Kubernetes that has what it needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +183,10 @@ def _short(values: Document) -> str:
     )
 
 
-_RUN_KEYS: Final = {"run", "each", "given", "steps", "configuration", "explained", "known", "from"}
+_RUN_KEYS: Final = {
+    *("run", "each", "given", "steps", "configuration", "since"),
+    *("explained", "known", "from"),
+}
 
 
 def _runs(one: Mapping[str, Any]) -> Iterator[RunCase]:
@@ -199,6 +204,7 @@ def _runs(one: Mapping[str, Any]) -> Iterator[RunCase]:
             _filled(one["given"], values),
             tuple(_filled(one["steps"], values)),
             json.dumps(configuration, sort_keys=True) if configuration else "",
+            int(one.get("since", 0)),
         )
 
 

@@ -36,8 +36,10 @@ def compare(plane: ControlPlane, place: Path, cases: Cases) -> Results:
     if cases.verdicts:
         yield from _verdicts(plane, place / "verdicts", cases)
     groups: dict[str, list[RunCase]] = defaultdict(list)
+    minor = int(plane.version.split(".")[1])
     for case in cases.runs:
-        groups[case.configuration].append(case)
+        if minor >= case.since:
+            groups[case.configuration].append(case)
     for number, (configuration, group) in enumerate(groups.items()):
         yield from _runs(plane, place / f"runs-{number}", configuration, group, number)
 

@@ -18,6 +18,7 @@ _BUILT_IN: Final = {
     "PriorityClass": "priorityclasses",
     "ClusterTrainingRuntime": "clustertrainingruntimes",
     "DeviceClass": "deviceclasses",
+    "ResourceClaimTemplate": "resourceclaimtemplates",
 }
 _PLURALS: Final = {
     **_BUILT_IN,

@@ -7,7 +7,12 @@ from typing import Any
 
 import pytest
 
-from queuecontroller.cluster.status.workload_status import patch_of, pending
+from queuecontroller.cluster.status.workload_status import (
+    patch_of,
+    pending,
+    resolved,
+    unresolved,
+)
 from queuecontroller.kueueapi.manifests.workloads import GATED_BY, read_workload
 from queuecontroller.scheduler.model.objects import (
     Admission,
@@ -130,6 +135,27 @@ def test_others_conditions_stay() -> None:
     theirs = {"type": "Theirs", "status": "True", "reason": "r", "message": "m"}
     document = {**DOCUMENT, "status": {"conditions": [theirs]}}
     assert theirs in written(admitted(), document)["status"]["conditions"]
+
+
+def test_devices_that_cannot_be_counted_and_then_can_are_in_requeued() -> None:
+    empty = Workload("", "", ())
+    shown = replace(empty, conditions=(unresolved("no template", NOW_NS),))
+    waits = pending("DRAResourcesUnresolved", "no template", NOW_NS)
+    document = patched(DOCUMENT, patch_of(DOCUMENT, shown, shown, waits, NOW_NS))
+    assert patch_of(document, shown, shown, waits, NOW_NS + 5 * 10**9) == {}
+    read = read_workload(document)
+    assert [(one.type, one.status, one.reason) for one in read.conditions] == [
+        ("Requeued", False, "DRAResourcesUnresolved"),
+        ("QuotaReserved", False, "DRAResourcesUnresolved"),
+    ]
+    later = written(resolved(read, NOW_NS), document)
+    again = read_workload(later).condition("Requeued")
+    assert again is not None
+    assert (again.status, again.reason) == (True, "DRAResourcesResolved")
+    assert (
+        patch_of(later, read_workload(later), resolved(read, NOW_NS + 10**10), None, NOW_NS) == {}
+    )
+    assert resolved(admitted(), NOW_NS) == admitted()
 
 
 def test_a_back_off_is_written_once_and_taken_away() -> None:

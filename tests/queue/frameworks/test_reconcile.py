@@ -407,6 +407,60 @@ def test_a_prebuilt_workload_of_other_pods_is_finished() -> None:
     ]
 
 
+CLAIMS = [{"name": "gpu", "resourceClaimTemplateName": "gpu"}]
+RACK, NODE = ({"required": one} for one in ("rack", "kubernetes.io/hostname"))
+REQUIRED = "kueue.x-k8s.io/podset-required-topology"
+
+
+@pytest.mark.parametrize(
+    ("spec", "annotations", "built_with"),
+    [
+        ({"resources": {"requests": {"cpu": "64"}}}, {}, {}),
+        ({"resourceClaims": CLAIMS}, {}, {}),
+        ({}, {REQUIRED: "kubernetes.io/hostname"}, {"topologyRequest": RACK}),
+        ({}, {REQUIRED: "rack"}, {}),
+        ({}, {}, {"topologyRequest": RACK}),
+    ],
+    ids=["resources of the pod", "claims", "another level", "no level", "a level that none asks for"],
+)  # fmt: skip
+def test_a_prebuilt_workload_asks_for_all_that_its_job_does(
+    spec: dict[str, Any], annotations: dict[str, str], built_with: dict[str, Any]
+) -> None:
+    """kueue#14436 and #14585: it would reserve less quota than its pods use, or place them elsewhere."""
+    built = waiting("batch/job").workload
+    assert built is not None
+    built["spec"]["podSets"][0].update(built_with)
+    document = sample("batch/job")
+    document["metadata"]["labels"]["kueue.x-k8s.io/prebuilt-workload-name"] = "built"
+    template = document["spec"]["template"]
+    template["spec"].update(spec)
+    template.setdefault("metadata", {}).setdefault("annotations", {}).update(annotations)
+    assert World(document, built).settle() == [
+        FinishWorkload(Finished(False, "OutOfSync", "its pods are not those of the job"))
+    ]
+
+
+def test_a_prebuilt_workload_may_name_its_slices_either_way() -> None:
+    built = waiting("batch/job").workload
+    assert built is not None
+    built["metadata"] = {"name": "built", "namespace": "team"}
+    slices = {"podSetSliceRequiredTopology": "rack", "podSetSliceSize": 1}
+    listed = {"podsetSliceRequiredTopologyConstraints": [{"topology": "rack", "size": 1}]}
+    built["spec"]["podSets"][0]["topologyRequest"] = {"required": "zone", **listed}
+    document = sample("batch/job")
+    document["metadata"]["labels"]["kueue.x-k8s.io/prebuilt-workload-name"] = "built"
+    template = document["spec"]["template"]
+    template.setdefault("metadata", {}).setdefault("annotations", {}).update(
+        {
+            REQUIRED: "zone",
+            "kueue.x-k8s.io/podset-slice-required-topology": slices["podSetSliceRequiredTopology"],
+            "kueue.x-k8s.io/podset-slice-size": str(slices["podSetSliceSize"]),
+        }
+    )
+    (action,) = World(document, built).settle()
+    assert isinstance(action, UpdateWorkload)
+
+
 def test_a_prebuilt_workload_of_another_job_is_not_taken() -> None:
     built = waiting("batch/job").workload
     assert built is not None
