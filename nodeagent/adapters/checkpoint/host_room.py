@@ -6,6 +6,7 @@ during the checkpoint if a limit there is exceeded.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -16,6 +17,7 @@ from nodeagent.adapters.processes.cgroups import unified_root as find_unified_ro
 from nodeagent.units import Bytes
 
 MEMINFO: Final = Path("/proc/meminfo")
+HOST: Final = "/proc/1/root"
 NO_LIMIT_V1: Final = 1 << 60
 """Limit from which version 1 means "none": it shows about 2^63, rounded to pages."""
 
@@ -82,12 +84,13 @@ def _unified(text: str) -> Iterator[tuple[Bytes, str]]:
 
 
 def _first_version(text: str) -> Iterator[tuple[Bytes, str]]:
-    root = next(
-        (one.path for one in mounts.table() if one.kind == "cgroup" and "memory" in one.options),
-        None,
-    )
     path = next((line.split(":", 2)[2] for line in text.split("\n") if ":memory:" in line), "")
-    if root is None or not path:
+    found = [one for one in _memory_mounts() if path]
+    if not found:
+        return
+    root = next((one for one in found if os.path.isdir(one / path.lstrip("/"))), None)
+    if root is None or ".." in path.split("/"):
+        yield Bytes(0), f"{path}, which is not visible here"
         return
     for directory in _outwards(root, path):
         limit = _read(directory / "memory.limit_in_bytes").strip()
@@ -95,6 +98,18 @@ def _first_version(text: str) -> Iterator[tuple[Bytes, str]]:
         if limit.isdecimal() and current.isdecimal() and int(limit) < NO_LIMIT_V1:
             files = _counted(directory / "memory.stat", "total_inactive_file")
             yield _left(int(limit), int(current) - files), str(directory)
+
+
+def _memory_mounts() -> Iterator[Path]:
+    """Where version 1 has its hierarchy for memory: as the host sees it, since a container sees its
+    own cgroup in that place, and as this process does."""
+    for pid, prefix in ((1, HOST), (None, "")):
+        try:
+            for one in mounts.table(pid):
+                if one.kind == "cgroup" and "memory" in one.options and one.root == "/":
+                    yield Path(f"{prefix}{one.path}")
+        except OSError:  # It has no right to look at the first process.
+            continue
 
 
 def _left(limit: int, used: int) -> Bytes:

@@ -116,11 +116,14 @@ class Mount:
     """Type of the file system, for example `cgroup2`, `fuse.sshfs`."""
     options: tuple[str, ...]
     """Options of the file system, not of the mount."""
+    root: str = "/"
+    """The directory of the file system that is mounted; of a cgroup hierarchy the container's own
+    cgroup, where a container sees no other."""
 
 
-def table() -> Iterator[Mount]:
-    """The mount table as this process sees it. Raises OSError."""
-    return read_table(Path("/proc/self/mountinfo").read_bytes())
+def table(pid: int | None = None) -> Iterator[Mount]:
+    """The mount table as this process sees it, or another one. Raises OSError."""
+    return read_table(Path(f"/proc/{pid or 'self'}/mountinfo").read_bytes())
 
 
 def read_table(text: bytes) -> Iterator[Mount]:
@@ -135,6 +138,7 @@ def read_table(text: bytes) -> Iterator[Mount]:
                 Path(os.fsdecode(_plain(before[4]))),
                 after[0].decode(errors="replace"),
                 tuple(after[-1].decode(errors="replace").split(",")),
+                os.fsdecode(_plain(before[3])),
             )
 
 

@@ -97,7 +97,7 @@ class PodCheckpoints:
         if len(slots) != 1 or len(pods) != 1 or slots[0].pod != pods[0].uid:
             return "its pod is not bound to GPUs that this queue chose"
         if pods[0].leaving or not ledger.reported(pods[0].uid):
-            return "its pod does not run"
+            return "its pod ends, or its node has not reported yet that it runs"
         node = self._room.stock.nodes.get(pods[0].node)
         for share in slots[0].place.held:
             gpu = node.gpus.get(share.uuid) if node is not None else None

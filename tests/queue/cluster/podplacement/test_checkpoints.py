@@ -240,7 +240,7 @@ def test_a_pod_that_does_not_run_yet_is_stopped() -> None:
     preempted(lab)
     evicted = lab.of(job).condition("Evicted")
     assert evicted is not None
-    assert "its pod does not run" in evicted.message
+    assert "its node has not reported yet that it runs" in evicted.message
 
 
 def given_up(lab: CheckpointLab, job: WorkloadKey) -> str:

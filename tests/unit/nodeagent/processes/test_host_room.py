@@ -12,6 +12,7 @@ import pytest
 
 from nodeagent.adapters.checkpoint import host_room
 from nodeagent.adapters.checkpoint.host_room import SystemHostRoom
+from nodeagent.adapters.host import mounts
 
 MIB = 1 << 20
 
@@ -70,6 +71,39 @@ def test_a_cgroup_outside_of_our_namespace_has_no_room(
     monkeypatch.setattr(host_room, "text_of", lambda pid: "0::/../other\n")
     found = SystemHostRoom().headroom(os.getpid())
     assert found == (0, "/../other, which is not visible here")
+
+
+@pytest.fixture
+def first_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The host's hierarchy for memory; this process is in a container and sees its own cgroup."""
+    monkeypatch.setattr(host_room, "find_unified_root", lambda: None)
+    monkeypatch.setattr(host_room, "text_of", lambda pid: "4:memory:/pod/container\n")
+    monkeypatch.setattr(host_room, "HOST", f"{tmp_path}/host")
+    own = tmp_path / "own"
+    for one, least_mib in ((own, 100), (tmp_path / "host/memory", 300)):
+        one.mkdir(parents=True)
+        (one / "memory.limit_in_bytes").write_text(f"{least_mib * MIB}\n")
+        (one / "memory.usage_in_bytes").write_text("0\n")
+
+    def table(pid: int | None = None) -> list[mounts.Mount]:
+        there = (Path("/memory"), "/") if pid == 1 else (own, "/agent")
+        return [mounts.Mount(there[0], "cgroup", ("rw", "memory"), there[1])]
+
+    monkeypatch.setattr(mounts, "table", table)
+    return tmp_path / "host/memory"
+
+
+def test_version_1_is_read_as_the_host_has_it_and_not_as_a_container_sees_it(
+    first_version: Path,
+) -> None:
+    found = SystemHostRoom().headroom(os.getpid())
+    assert found == (0, "/pod/container, which is not visible here")
+    container = first_version / "pod/container"
+    container.mkdir(parents=True)
+    assert SystemHostRoom().headroom(os.getpid()) == (300 * MIB, str(first_version))
+    (container / "memory.limit_in_bytes").write_text(f"{200 * MIB}\n")
+    (container / "memory.usage_in_bytes").write_text(f"{50 * MIB}\n")
+    assert SystemHostRoom().headroom(os.getpid()) == (150 * MIB, str(container))
 
 
 def test_a_frozen_cgroup_holds_still(unified: Path) -> None:
