@@ -232,11 +232,8 @@ def _names_width(grants: Sequence[GrantView], width: int) -> int:
 
 
 def _grant_row(grant: GrantView, device: DeviceView, names: int, first: bool) -> str:
-    who = (
-        f"{grant.grant[:8]:8} {_cut(grant.name or '-', names):{names}} {_cut(_user(grant.uid), 8):8}"
-        if first
-        else " " * (names + 18)
-    )
+    name, user = _cut(grant.name or "-", names), _cut(_user(grant.uid), 8)
+    who = f"{grant.grant[:8]:8} {name:{names}} {user:8}" if first else " " * (names + 18)
     tail = f"{grant.processes:>4} {_state(grant):8} {grant.command}" if first else ""
     return (
         f"{who} {_gpu(device):3} {_memory(device):>13} {_share(grant, device):>9} {tail}".rstrip()

@@ -36,6 +36,8 @@ SETTLED_S = 130
 """Time after which the page says that a grant is in little use."""
 FIRST_SCREEN = """[...document.querySelectorAll('main :is(h2, li, td, .tile, .idle)')]
     .filter(x => x.getBoundingClientRect().bottom <= 900).map(x => x.textContent).join(' ')"""
+IDLE_TILE = """Number([...document.querySelectorAll('.tile')]
+    .find(x => x.querySelector('.label').textContent === 'idle GPUs').querySelector('.value').textContent)"""
 NAMES = """[...document.querySelectorAll('.whole .row .cell:first-child, .whole .row .cell:first-child a')]
     .filter(x => x.scrollHeight > x.clientHeight + 2 || x.scrollWidth > x.clientWidth + 2).map(x => x.textContent)"""
 BEYOND = """[...document.querySelectorAll('nav, nav a')]
@@ -98,6 +100,19 @@ async def holders(page: Page) -> None:
     assert all(one.get("message") and "not evaluated" not in one["message"] for one in waiting)
 
 
+async def idle_cards(page: Page) -> int:
+    """Cards, of which MIG instances are parts, that could be given as a whole."""
+    nodes = await documents(page, "Node")
+    ready = {one["name"] for one in nodes if one["state"] == "Ready" and not one.get("cordoned")}
+    cards: dict[str, bool] = {}
+    for one in await documents(page, "Gpu"):
+        unused = not (one.get("grants") or one.get("outside") or (one.get("used") or 0) > 1 << 30)
+        idle = unused and one["node"] in ready and one["health"] == "healthy"
+        card = one.get("parent") or one["name"]
+        cards[card] = cards.get(card, True) and idle
+    return sum(cards.values())
+
+
 async def documents(page: Page, kind: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = await page.js(f"sluice.app.store.all({json.dumps(kind)})")
     return found
@@ -118,6 +133,7 @@ def test_seven_pages_of_fifty_nodes(cluster: InKubernetes) -> None:
                 await holders(page)
                 wrong += await look(page, "overview", "", "Needs attention", "Longest pending")
                 first = await page.js(FIRST_SCREEN)
+                assert await idle_cards(page) == await page.js(IDLE_TILE)
                 wrong += await look(page, "workloads", "workloads", "Pending", "no-such-queue")
                 wrong += await look(
                     page, "clusterqueues", "clusterqueues", "Cohort research", "vision"
@@ -126,8 +142,9 @@ def test_seven_pages_of_fifty_nodes(cluster: InKubernetes) -> None:
                     page, "nodes", "nodes", f"{NODES} of {NODES}", "gpu-00", "1 lost"
                 )
                 wrong += await look(
-                    page, "node", f"nodes/{BY_HAND[0]}", "GPU 0", "GPU 7", "outside the queue"
+                    page, "node", f"nodes/{BY_HAND[0]}", "GPU 0", "GPU 7", "other use"
                 )
+                assert await page.js("document.querySelectorAll('dd .swatch.outside').length") == 1
                 workloads = await documents(page, "Workload")
                 running = next(
                     one

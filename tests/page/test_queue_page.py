@@ -23,6 +23,24 @@ from tests.page.reading import CUT_OFF, CUT_REASONS, UNNAMED, show
 
 pytestmark = pytest.mark.page
 NEW = itertools.count(1)
+BUTTONS = "[...document.querySelectorAll('main .actions button')].map(x => x.textContent)"
+OUTSIDE_OF_BARS = """[...document.querySelectorAll('.bar .mark')].filter(x => {
+    const [mark, bar] = [x, x.parentElement].map(one => one.getBoundingClientRect());
+    return mark.left < bar.left - .1 || mark.right > bar.right + .1;
+}).map(x => x.parentElement.title)"""
+EMPTY_PARTS = """[...document.querySelectorAll('.bar .part')].filter(x => x.style.width === '0%' || x.style.width === '0.00%').length"""
+ALIKE = """[...document.querySelectorAll('.card')].filter(card => {
+    const rows = [...card.querySelectorAll('tbody tr')].map(x => [x.querySelector('.swatch').className, x.cells[0].innerText.split(' pod ')[0]]);
+    const [colours, holders] = [0, 1].map(at => new Set(rows.map(x => x[at])).size);
+    return colours < Math.min(holders, 8);
+}).map(x => x.querySelector('h2').textContent)"""
+BASELINES = """[...document.querySelectorAll('.filters label, .filters output')].map(x => {
+    const probe = x.insertBefore(document.createElement('span'), x.firstChild);
+    probe.style.cssText = 'display: inline-block';
+    const at = Math.round(probe.getBoundingClientRect().bottom);
+    probe.remove();
+    return at;
+})"""
 PAGES = {
     "overview": ("", ["400 / 400", "Longest pending", "Grants in little use", "GPU memory by grant", "Queue lengths", "Fragmentation"]),
     "workloads": ("workloads", ["Workloads", "Pending", "Running"]),
@@ -64,6 +82,33 @@ def test_every_column_has_a_name_and_no_text_that_counts_is_cut_off(stage: Stage
             assert await page.js(CUT_OFF) == [], name
             assert await page.js(UNNAMED) == 0, name
             assert await page.js(CUT_REASONS) == [], name
+
+    stage.play(scene)
+
+
+def test_bars_are_read_without_knowing_how_they_are_made(stage: Stage) -> None:
+    """Each holder of a GPU has a colour that no other has there, a mark is inside its bar, and what
+    is nothing is not drawn."""
+
+    async def scene(page: Page) -> None:
+        for name in ("overview", "clusterqueues", "nodes", "node"):
+            path, words = PAGES[name]
+            await show(page, path, *words)
+            assert await page.js(OUTSIDE_OF_BARS) == [], name
+            assert await page.js(EMPTY_PARTS) == 0, name
+        for node in range(8):
+            await show(page, f"nodes/gpu-{node:02}", "GPU 0", "memory granted")
+            assert await page.js(ALIKE) == [], "two holders of one GPU have one colour"
+
+    stage.play(scene)
+
+
+def test_filters_stand_on_one_line(stage: Stage) -> None:
+    async def scene(page: Page) -> None:
+        for name in ("workloads", "nodes"):
+            path, words = PAGES[name]
+            await show(page, path, *words)
+            assert len(set(await page.js(BASELINES))) == 1, name
 
     stage.play(scene)
 
@@ -203,6 +248,7 @@ def test_holding_takes_a_confirmation_and_leaves_a_row(stage: Stage) -> None:
 
     async def scene(page: Page) -> None:
         await show(page, f"workloads/search/{name}", "Hold…")
+        assert await page.js(BUTTONS) == ["Hold…"], "nothing is held that could be resumed"
         await page.click("Hold…")
         await page.until("document.querySelector('dialog').open")
         await page.click("Cancel")
@@ -215,6 +261,7 @@ def test_holding_takes_a_confirmation_and_leaves_a_row(stage: Stage) -> None:
         await page.click("Close")
         await page.until(f"sluice.app.store.get('Workload', 'search', '{name}').held === true")
         await page.says("hold by root over the page")
+        assert await page.js(BUTTONS) == ["Resume…"]
 
     stage.play(scene)
     found = json.loads(

@@ -20,11 +20,14 @@ export function actionsOf(app, doc, kind = doc.kind_) {
       .catch(() => known.delete(key));
     setTimeout(() => known.delete(key), 60000);
   }
-  if (!found.verbs.length) return null;
+  // Only what changes something: what is held is resumed, and what is not is held.
+  const held = Boolean(doc.held || doc.stop);
+  const shown = found.verbs.filter((verb) => verb !== (held ? "hold" : "resume"));
+  if (!shown.length) return null;
   return h(
     "div",
     { class: "actions", role: "group", "aria-label": "Actions" },
-    found.verbs.map((verb) => h("button", { key: verb, type: "button", on: { click: () => begin(app, verb, found.words[verb], kind, doc) } }, found.words[verb].title, "…")),
+    shown.map((verb) => h("button", { key: verb, type: "button", on: { click: () => begin(app, verb, found.words[verb], kind, doc) } }, found.words[verb].title, "…")),
   );
 }
 

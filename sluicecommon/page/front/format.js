@@ -32,7 +32,7 @@ export function amount(resource, value) {
 // Requests in one line, with `short` names without their domain.
 export function requested(requests, short = false) {
   return Object.entries(requests || {})
-    .map(([name, value]) => `${short ? name.replace(/^.*\//, "") : name} ${amount(name, value)}`.replace(/ (?=\S+$)/, "\u00a0"))
+    .map(([name, value]) => `${short ? name.replace(/^.*\//, "") : name} ${amount(name, value)}`.replaceAll(" ", "\u00a0"))
     .join(", ");
 }
 

@@ -28,7 +28,7 @@ export function badge(text) {
   return h("span", { class: `badge ${TONES[text] || ""}` }, text);
 }
 
-// Parts of a whole as one bar; [{ratio, tone, label}]. The label is for users who cannot see colours.
+// Parts of a whole as one bar; [{ratio, tone}]. The label is for users who cannot see colours.
 export function bar(parts, label, mark) {
   let left = 0;
   return h(
@@ -38,16 +38,30 @@ export function bar(parts, label, mark) {
       const width = Math.max(0, Math.min(1 - left, one.ratio || 0));
       const style = { left: `${(left * 100).toFixed(2)}%`, width: `${(width * 100).toFixed(2)}%` };
       left += width;
+      if (!width) return null;
       return h("span", { key: at, class: `part ${one.tone}`, style });
     }),
-    mark === undefined ? null : h("span", { class: "mark", style: { left: `${(Math.min(1, mark) * 100).toFixed(2)}%` } }),
+    mark === undefined ? null : h("span", { class: "mark", style: { left: `clamp(1.5px, ${(Math.min(1, mark) * 100).toFixed(2)}%, 100% - 1.5px)` } }),
   );
 }
 
-export function tone(text) {
-  let sum = 0;
-  for (const letter of text) sum = (sum * 31 + letter.codePointAt(0)) % 8;
-  return `who${sum}`;
+const COLOURS = 8;
+
+// A colour for each of these names: its own wherever it is shown, unless another one here has that; a colour is
+// there twice only if there are more names than colours.
+export function tones(names) {
+  const found = new Map();
+  const free = new Set();
+  for (const name of names) {
+    if (found.has(name)) continue;
+    if (!free.size) for (let colour = 0; colour < COLOURS; colour += 1) free.add(colour);
+    let sum = 0;
+    for (const letter of name) sum = (sum * 31 + letter.codePointAt(0)) % COLOURS;
+    while (!free.has(sum)) sum = (sum + 1) % COLOURS;
+    free.delete(sum);
+    found.set(name, `who${sum}`);
+  }
+  return found;
 }
 
 export function tile(label, value, note) {
@@ -55,7 +69,8 @@ export function tile(label, value, note) {
 }
 
 export function facts(rows) {
-  return h("dl", { class: "facts" }, rows.filter((row) => row[1] !== undefined && row[1] !== null && row[1] !== "").map(([name, value]) => h("div", { key: name }, h("dt", null, name), h("dd", null, value))));
+  const known = rows.filter((row) => row[1] !== undefined && row[1] !== null && row[1] !== "" && row[1].length !== 0);
+  return known.length ? h("dl", { class: "facts" }, known.map(([name, value]) => h("div", { key: name }, h("dt", null, name), h("dd", null, value)))) : null;
 }
 
 // `kind` is a CSS class of the container; `aligned` gives tables below each other the same columns.

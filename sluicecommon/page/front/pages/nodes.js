@@ -2,7 +2,7 @@
 
 import { h } from "../dom.js";
 import { age, bytes, percent } from "../format.js";
-import { badge, facts, link, List, sparkline, table, to, tone } from "../parts.js";
+import { badge, facts, link, List, sparkline, table, to, tones } from "../parts.js";
 import { ask } from "../store.js";
 import { detections } from "./others.js";
 import { BARS, gpuBar, holderCell, holders, sums, whole } from "./overview.js";
@@ -138,7 +138,7 @@ export function node(app, name) {
     ]),
     onNode ? null : h("p", null, link(`object/Node//${to(name)}`, "YAML")),
     onNode ? null : detections(app, name),
-    gpus.length ? h("p", { class: "hint" }, BARS) : null,
+    gpus.length ? h("p", { class: "hint" }, `${BARS} The lines show the last hour.`) : null,
     gpus.map((gpu) =>
       h(
         "section",
@@ -149,7 +149,7 @@ export function node(app, name) {
           ["memory", `${bytes(gpu.given || 0)} granted, ${bytes(gpu.used)} in use, of ${bytes(gpu.memory)}`],
           ["GPU time", `${percent(gpu.share)} granted, ${percent(gpu.utilization)} achieved`],
           ["grants", `${gpu.grants || 0} of ${gpu.slots}`],
-          ["outside the queue", gpu.outside || gpu.outsideShare ? `${bytes(gpu.outside || 0)}, ${percent(gpu.outsideShare || 0)}` : undefined],
+          ["other use", gpu.outside || gpu.outsideShare ? [h("span", { class: "swatch outside", "aria-hidden": "true" }), `${bytes(gpu.outside || 0)}, ${percent(gpu.outsideShare || 0)}`] : undefined],
           ["why", gpu.why],
           ["temperature", gpu.celsius === undefined ? undefined : `${gpu.celsius} °C`],
           ["power", gpu.watts === undefined ? undefined : `${gpu.watts} W`],
@@ -173,13 +173,14 @@ function mean(format, value, size) {
 
 export function grantTable(app, held, gpu) {
   const onNode = app.session.site === "node";
+  const colours = tones(held.map((one) => one.who));
   return table(
     `Grants on GPU ${gpu.index}`,
     [onNode ? "grant" : "holder", "memory granted", "in use", "share granted", "achieved", "throttled", "state", "since"],
     held.map(({ who, memory, share, profile, work }) => ({
       key: `${work.ns}/${work.name}`,
       cells: [
-        [h("span", { class: `swatch ${tone(who)}`, "aria-hidden": "true" }), onNode ? link(`grants/${to(work.ns, work.name)}`, who) : holderCell(work)],
+        [h("span", { class: `swatch ${colours.get(who)}`, "aria-hidden": "true" }), onNode ? link(`grants/${to(work.ns, work.name)}`, who) : holderCell(work)],
         profile ? `MIG ${profile}` : bytes(memory),
         mean(bytes, work.used, whole(work).size),
         work.policy === "elastic" ? "weighted" : percent(share),

@@ -2,7 +2,7 @@
 
 import { h } from "../dom.js";
 import { age, bytes, count, percent, ranges, time } from "../format.js";
-import { badge, bar, brief, link, table, tile, to, tone } from "../parts.js";
+import { badge, bar, brief, link, table, tile, to, tones } from "../parts.js";
 
 const MAX_GPUS = 400;
 const MAX_QUEUES = 12;
@@ -11,9 +11,10 @@ export const BARS = "One bar per GPU: a colour for each holder of its memory; th
 
 export function gpuBar(gpu, work) {
   const total = gpu.memory || 1;
-  const parts = work.map((one) => ({ ratio: one.memory / total, tone: tone(one.who), label: one.who }));
-  if (gpu.outside) parts.push({ ratio: gpu.outside / total, tone: "outside", label: "outside the queue" });
-  const held = work.map((one) => `${one.who} ${bytes(one.memory)}`).join(", ") || "no grants";
+  const colours = tones(work.map((one) => one.who));
+  const parts = work.map((one) => ({ ratio: one.memory / total, tone: colours.get(one.who) }));
+  if (gpu.outside) parts.push({ ratio: gpu.outside / total, tone: "outside" });
+  const held = work.map((one) => `${one.who} ${bytes(one.memory)}`).concat(gpu.outside ? [`other use ${bytes(gpu.outside)}`] : []).join(", ") || "no grants";
   const used = gpu.used === undefined ? "" : `, ${bytes(gpu.used)} in use`;
   const label = `GPU ${gpu.index} of ${gpu.node}: ${bytes(gpu.given || 0)} of ${bytes(gpu.memory)} granted (${held})${used}, ${gpu.health}`;
   return bar(parts, label, gpu.used === undefined ? undefined : gpu.used / total);
@@ -81,6 +82,13 @@ function idle(gpus, open) {
   return gpus.filter((one) => open.has(one.node) && one.health === "healthy" && !one.grants && !one.outside && !(one.used > 1 << 30));
 }
 
+// Cards of which all is idle: a card in MIG mode is several GPUs here, and one of the GPUs that are counted.
+function idleCards(found, gpus) {
+  const left = new Map();
+  for (const one of gpus) left.set(cardOf(one), (left.get(cardOf(one)) || 0) + 1);
+  return new Set(found.map(cardOf).filter((card) => left.set(card, left.get(card) - 1).get(card) === 0));
+}
+
 // Idle GPUs by node: gpu-1 (all 8), gpu-2: 0–3, 5.
 function idleNodes(found, gpus) {
   const nodes = new Map();
@@ -90,7 +98,7 @@ function idleNodes(found, gpus) {
   return [...nodes]
     .sort(([a], [b]) => a.localeCompare(b, undefined, { numeric: true }))
     .map(([node, mine]) => {
-      if (mine.length === all.get(node)) return [node, ` (all ${mine.length})`];
+      if (mine.length === all.get(node)) return [node, ` (all ${new Set(mine.map(cardOf)).size})`];
       const cards = mine.filter((one) => !one.profile).map((one) => one.index);
       const cut = [...new Set(mine.filter((one) => one.profile).map((one) => one.index))];
       const instances = cut.map((index) => `${index} MIG ${mine.filter((one) => one.profile && one.index === index).map((one) => one.profile).join(" + ")}`);
@@ -161,6 +169,8 @@ export function overview(app) {
   const nodes = store.all("Node");
   const open = new Set(nodes.filter((one) => one.state === "Ready" && !one.cordoned).map((one) => one.name));
   const free = idle(gpus, open);
+  const whollyFree = idleCards(free, gpus);
+  const instances = free.filter((one) => !whollyFree.has(cardOf(one))).length;
   const ready = nodes.filter((one) => one.state === "Ready").length;
   const workloads = store.all("Workload");
   const phases = {};
@@ -182,11 +192,11 @@ export function overview(app) {
       { class: "tiles" },
       gpus.length ? tile("GPUs", `${well.size} / ${cards.size}`, "healthy") : null,
       nodes.length && !onNode ? tile("nodes", `${ready} / ${nodes.length}`, "ready") : null,
-      gpus.length ? tile("idle GPUs", String(free.length), "healthy, no grant") : null,
+      gpus.length ? tile("idle GPUs", String(whollyFree.size), `healthy, no grant${instances ? `; and ${count(instances, "MIG instance")}` : ""}`) : null,
       gpus.length ? tile("memory granted", percent(total.given / (total.memory || 1)), `${bytes(total.given)} of ${bytes(total.memory)}${total.known ? `; ${percent(total.used / total.known)} in use` : ""}`) : null,
       gpus.length ? tile("time granted", percent(total.share / gpus.length), total.measured ? `${percent(total.busy / total.measured)} achieved` : undefined) : null,
       onNode ? tile("grants", String(grants.length)) : null,
-      onNode ? null : tile("running", String((phases.Running || 0) + (phases.Admitted || 0)), "workloads"),
+      onNode ? null : tile("running", String((phases.Running || 0) + (phases.Admitted || 0)), "workloads, or admitted"),
       onNode ? null : tile("pending", String((phases.Pending || 0) + (phases.QuotaReserved || 0) + (phases.Paused || 0)), podsWaiting ? `and ${count(podsWaiting, "pod")} without a node` : "workloads"),
     ),
     h("section", { "aria-labelledby": "o-alerts" }, h("h2", { id: "o-alerts" }, "Needs attention"), warned.length ? h("ul", { class: "alerts" }, warned.slice(0, 50).map((one) => h("li", { key: one.key }, badge(one.badge), " ", one.text))) : h("p", { class: "empty" }, "Nothing.")),

@@ -42,7 +42,7 @@ function select(app) {
 export function workloads(app) {
   const { store, query } = app;
   const found = select(app);
-  kept.list ||= new List("Workloads", ["workload", "phase", "position", "ClusterQueue", "GPU request", "reason", "estimate", "age"], () => (app.narrow ? 150 : 58), () => app.redraw());
+  kept.list ||= new List("Workloads", ["workload", "phase", "position", "ClusterQueue", "requests", "reason", "estimate", "age"], () => (app.narrow ? 150 : 58), () => app.redraw());
   const set = (name) => ({ change: (event) => app.filter({ [name]: event.target.value }) });
   const options = (values) => ["", ...Array.from(values).sort()].map((one) => h("option", { key: one, value: one }, one || "any"));
   const all = store.all("Workload");
@@ -126,13 +126,13 @@ export function workload(app, namespace, name) {
       ["ClusterQueue", doc.cq ? link(`clusterqueues/${to(doc.cq)}`, doc.cq) : "none"],
       ["priority", doc.priority ? `${doc.priority}${doc.class ? ` (${doc.class})` : ""}` : doc.class],
       ["GPU request", doc.asks],
-      ["requests", requested(doc.requests)],
+      ["requests", Object.entries(doc.requests || {}).map(([name, value]) => h("span", { key: name, class: "each" }, requested({ [name]: value })))],
       ["pods", String(doc.pods)],
       ["user", doc.user],
       ["submitted as", doc.kind],
       ["submitted", time(doc.created)],
       ["attempts", doc.attempt],
-      ["node", doc.node],
+      ["node", doc.node && store.get("Node", "", doc.node) ? link(`nodes/${to(doc.node)}`, doc.node) : doc.node],
     ]),
     h(
       "section",
@@ -160,7 +160,7 @@ export function workload(app, namespace, name) {
       h("h2", { id: "w-where" }, "Placement"),
       table(
         "Pods and their GPUs",
-        ["pod", "node", "GPUs", "memory granted", "memory in use", "time granted per GPU", "time achieved per GPU", "state"],
+        ["pod", "node", "GPU index", "memory granted", "memory in use", "time granted per GPU", "time achieved per GPU", "state"],
         work.map((one) => {
           const { memory, share, achieved } = whole(one);
           return {
