@@ -118,7 +118,6 @@ class SpillManager:
                 await self._put_out(grant, was_paused=True)
                 return
             await self._check_driver()
-            await self._check_untouched(grant)
             needed = await self._measure(grant)
             if not needed:
                 raise Refused(
@@ -127,6 +126,7 @@ class SpillManager:
                 )
             each = {process: sum(bytes_) for process, bytes_ in needed.items()}
             self._bounds.check(each, self.spilled_bytes())
+            await self._check_untouched(grant)  # Last: a stopped process would not answer it.
             was_paused = self._held(grant).record.paused
             on_each = tuple(Bytes(sum(bytes_)) for bytes_ in zip(*needed.values(), strict=True))
             self._keeper.apply(ev.PauseSet(grant, paused=True))
