@@ -31,6 +31,8 @@ class Verb(Generic[T]):
     kinds: frozenset[str]
     """Kinds of objects that have it."""
     fields: tuple[Field, ...] = ()
+    held: bool | None = None
+    """True: only for objects that are held; False: only for those that are not; None: for all."""
 
 
 Verbs = dict[str, Verb[T]]
@@ -50,6 +52,7 @@ def offered(verbs: Verbs[T], kind: str, names: Iterable[str] | None = None) -> d
                 "title": one.title,
                 "meaning": one.meaning,
                 "fields": [asdict(field) for field in one.fields],
+                "held": one.held,
             }
             for name, one in there.items()
         },

@@ -30,12 +30,13 @@ def test_the_browser_has_no_list_of_its_own(table: dict[str, Verb[Any]]) -> None
 def test_an_entry_is_offered_with_its_words() -> None:
     verbs = {
         "stop": Verb("Stop", "It stops.", None, frozenset({"A", "B"}), (Field("why", "Why"),)),
-        "go": Verb("Go", "It goes.", None, frozenset({"B"})),
+        "go": Verb("Go", "It goes.", None, frozenset({"B"}), held=True),
     }
     field = {"name": "why", "label": "Why", "mode": "text"}
-    stop = {"title": "Stop", "meaning": "It stops.", "fields": [field]}
+    stop = {"title": "Stop", "meaning": "It stops.", "fields": [field], "held": None}
     assert offered(verbs, "A") == {"verbs": ["stop"], "words": {"stop": stop}}
     assert offered(verbs, "B")["verbs"] == ["stop", "go"]
+    assert offered(verbs, "B")["words"]["go"]["held"] is True
     assert offered(verbs, "B", ["go", "other"])["verbs"] == ["go"]
     assert offered(verbs, "B", ())["verbs"] == offered(verbs, "C")["verbs"] == []
 

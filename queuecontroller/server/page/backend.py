@@ -60,12 +60,14 @@ VERBS: Final[Verbs[_Stops]] = {
         "A queue admits no new workloads; a workload is stopped. Nothing is deleted.",
         _Stops("Hold", "hold", lambda book, what, now_ns: book.hold(what, False, now_ns)),
         frozenset(ACTED_ON),
+        held=False,
     ),
     "resume": Verb(
         "Resume",
         "A queue admits workloads again; a workload is queued again.",
         _Stops("None", "resume", lambda book, what, now_ns: book.resume(what, now_ns)),
         frozenset(ACTED_ON),
+        held=True,
     ),
     "drain": Verb(
         "Hold and drain",

@@ -20,9 +20,8 @@ export function actionsOf(app, doc, kind = doc.kind_) {
       .catch(() => known.delete(key));
     setTimeout(() => known.delete(key), 60000);
   }
-  // Only what changes something: what is held is resumed, and what is not is held.
   const held = Boolean(doc.held || doc.stop);
-  const shown = found.verbs.filter((verb) => verb !== (held ? "hold" : "resume"));
+  const shown = found.verbs.filter((verb) => [null, held].includes(found.words[verb].held));
   if (!shown.length) return null;
   return h(
     "div",
