@@ -295,7 +295,7 @@ class Scheduler:
         if local is None:
             return f"LocalQueue {workload.queue_name} doesn't exist"
         if local.stop_policy is not StopPolicy.NONE:
-            return f"LocalQueue {local.name} is stopped ({local.stop_policy})"
+            return f"LocalQueue {local.name} is inactive: it is stopped ({local.stop_policy})"
         if local.cluster_queue not in self.pending:
             return f"ClusterQueue {local.cluster_queue} doesn't exist"
         return None

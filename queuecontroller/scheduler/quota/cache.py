@@ -227,14 +227,13 @@ class Cache:
         if queue is None:
             return f"ClusterQueue {name} doesn't exist"
         missing = queue.missing_flavors()
+        inactive = f"ClusterQueue {name} is inactive"
         if missing:
-            return f"ClusterQueue {name} names flavors that don't exist: {', '.join(missing)}"
+            return f"{inactive}: it names flavors that don't exist: {', '.join(missing)}"
         if lost := queue.missing_topologies():
-            return (
-                f"ClusterQueue {name} has flavors of topologies that don't exist: {', '.join(lost)}"
-            )
+            return f"{inactive}: topologies of its flavors don't exist: {', '.join(lost)}"
         if queue.spec.stop_policy is not StopPolicy.NONE:
-            return f"ClusterQueue {name} is stopped ({queue.spec.stop_policy})"
+            return f"{inactive}: it is stopped ({queue.spec.stop_policy})"
         for node in queue.node.root.subtree() if self._in_cycle else ():
             if node.name in self._in_cycle:
                 return f"Cohort {node.name} is its own ancestor"

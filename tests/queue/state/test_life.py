@@ -342,7 +342,7 @@ def test_holding_a_queue_and_draining_it() -> None:
     world.step("hold", lambda book, now: book.hold(queue, False, now))
     waits = world.submit()
     assert world.told(runs) is Desired.RUN
-    assert world.status(waits).message == "ClusterQueue a is stopped (Hold)"
+    assert world.status(waits).message == "ClusterQueue a is inactive: it is stopped (Hold)"
     world.step("hold", lambda book, now: book.hold(queue, True, now))
     assert world.told(runs) is Desired.STOP
     world.release(runs, finished=False)
@@ -360,7 +360,7 @@ def test_a_local_queue_that_stops_is_told_to_who_waits_in_it() -> None:
     queue = ("LocalQueue", "team-b", "q")
     world.step("hold", lambda book, now: book.hold(queue, True, now))
     world.settle()
-    assert world.status(two).message == "LocalQueue q is stopped (HoldAndDrain)"
+    assert world.status(two).message == "LocalQueue q is inactive: it is stopped (HoldAndDrain)"
     assert world.status(one).phase == "Pending"
 
 
@@ -474,7 +474,10 @@ def test_position_and_estimate() -> None:
     queue = ("ClusterQueue", "", "a")
     world.step("hold", lambda book, now: book.hold(queue, False, now))
     held = world.status(waiting[0])
-    assert (held.message, held.estimate_s) == ("ClusterQueue a is stopped (Hold)", None)
+    assert (held.message, held.estimate_s) == (
+        "ClusterQueue a is inactive: it is stopped (Hold)",
+        None,
+    )
 
 
 def test_two_that_preempt_each_other_again_and_again_are_told_of() -> None:

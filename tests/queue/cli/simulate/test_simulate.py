@@ -200,7 +200,7 @@ spec: {template: {spec: {containers: [{resources: {requests: {nvidia.com/gpu: 1}
         QUEUES.replace("  namespaceSelector", "  stopPolicy: Hold\n  namespaceSelector") + job
     )
     found = simulate(capsys, "-f", held)
-    assert found["pending"] == {"team/job-j": "ClusterQueue a is stopped (Hold)"}
+    assert found["pending"] == {"team/job-j": "ClusterQueue a is inactive: it is stopped (Hold)"}
     circle = tmp_path / "circle.yaml"
     circle.write_text(
         QUEUES.replace("  namespaceSelector", "  cohort: x\n  namespaceSelector")
