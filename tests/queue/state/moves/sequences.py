@@ -120,6 +120,7 @@ class CheckedWorld(World):
             if (
                 record is None
                 or record.workload.is_true(FINISHED)
+                or not record.workload.active  # Its owner holds it: it is not on its way.
                 or (record.workload.admission is not None and not record.workload.is_true(EVICTED))
             ):
                 del self._moving[key]
