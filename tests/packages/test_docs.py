@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from nodeagent.core.metrics import catalogue as node_metrics
 from nodeagent.settings import daemon as node_config
@@ -176,3 +177,16 @@ def test_metrics_it_names_are_in_a_catalogue(page: Path) -> None:
     assert wrong - records - settings - {"sluice_launch_event"} == set(), (
         "that one is a record of BPF's"
     )
+
+
+def test_no_two_folders_of_examples_have_a_job_of_one_name() -> None:
+    """Whoever applies both would change what runs, which is refused."""
+    folders: dict[tuple[str, str, str], set[str]] = {}
+    for path in sorted((REPO / "examples").glob("*/*.yaml")):
+        for one in yaml.safe_load_all(path.read_text()):
+            if one and one.get("kind") in ("Job", "Pod") and "name" in one["metadata"]:
+                head = one["metadata"]
+                key = (one["kind"], head.get("namespace", "default"), head["name"])
+                folders.setdefault(key, set()).add(path.parent.name)
+    assert len(folders) > 10
+    assert {key: found for key, found in folders.items() if len(found) > 1} == {}

@@ -90,9 +90,11 @@ def test_every_holder_has_a_name(
             assert set(document["node"].split(", ")) == {
                 one["node"] for one in shown.values() if one.get("workload")
             }
-            texts = [
-                one["text"] for (kind, _, _), one in viewer.documents().items() if kind == "Event"
-            ]
-            assert any(text.startswith("by gpus; gpu-") for text in texts), texts
+
+            def texts() -> list[str]:
+                found = viewer.documents().items()
+                return [str(one["text"]) for (kind, _, _), one in found if kind == "Event"]
+
+            until("its event is shown", lambda: any(text.startswith("by gpus; gpu-") for text in texts()), 30)  # fmt: skip
             plane.api.delete(f"{PODS}/plain", grace_s=0)
             until("the pod is gone from the page", lambda: "plain" not in works(), 60)
