@@ -1,5 +1,6 @@
 """Parses Sluice's own annotations of pods, which the node honours and the queue counts:
-`sluice.dev/share-policy` and `resize.sluice.dev/CONTAINER: "gpumem=8192 gpucores=40"`."""
+`sluice.dev/share-policy`, `sluice.dev/checkpoint` and
+`resize.sluice.dev/CONTAINER: "gpumem=8192 gpucores=40"`."""
 
 from __future__ import annotations
 
@@ -14,6 +15,10 @@ ELASTIC: Final = "elastic"
 EXCLUSIVE: Final = "exclusive"
 """The GPUs hold nothing else."""
 POLICIES: Final = (HARD, ELASTIC, EXCLUSIVE)
+CHECKPOINT: Final = "sluice.dev/checkpoint"
+"""Written by the queue controller: SAVE or RESTORE, and the time of its decision."""
+SAVE: Final = "save"
+RESTORE: Final = "restore"
 RESIZE_PREFIX: Final = "resize.sluice.dev/"
 REQUEST_PREFIX: Final = "request.sluice.dev/"
 """Annotation of a new pod: the guaranteed part of a container's memory, in the same words."""

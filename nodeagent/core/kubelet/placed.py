@@ -14,9 +14,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 PLACEMENT: Final = "sluice.dev/placement"
-CHECKPOINT: Final = "sluice.dev/checkpoint"
-"""Annotation of a pod: `save` or `restore` and a time, written by the queue controller."""
-SAVE: Final = "save"
 LONGEST: Final = 64 << 10
 MAX_GPUS: Final = 64
 

@@ -18,7 +18,6 @@ from queuecontroller.cluster.cache.objects import Document, condition_of, has_co
 from queuecontroller.cluster.podplacement.gpu_pods import GpuPods
 from queuecontroller.cluster.status.events import KubernetesEvent
 from queuecontroller.cluster.status.workload_status import stamp
-from queuecontroller.gpushares.extender.pods import CHECKPOINT
 from queuecontroller.scheduler.model.objects import Workload, WorkloadKey
 from queuecontroller.scheduler.model.reasons import (
     CHECKPOINT_FAILED,
@@ -30,8 +29,6 @@ from queuecontroller.scheduler.model.reasons import (
 )
 from queuecontroller.state.book import Book
 from queuecontroller.state.nodes.pod_checkpoints import (
-    RESTORE,
-    SAVE,
     Facts,
     GiveUp,
     NoteRestored,
@@ -46,6 +43,7 @@ from queuecontroller.state.workloads.conditions import SAVED
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
 from sluicecommon.kubernetes.resources import PODS, Resource
+from sluicecommon.pod_annotations import CHECKPOINT, RESTORE, SAVE
 
 log = logging.getLogger(__name__)
 EVERY_S: Final = 0.5

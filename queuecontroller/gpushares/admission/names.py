@@ -29,12 +29,10 @@ from sluicecommon.hami.names import (
 )
 from sluicecommon.kai.fractions import FRACTIONS, PER_CONTAINER, SHARING_MODE
 from sluicecommon.kai.waiting import PREEMPTION_DELAY
-from sluicecommon.pod_annotations import SHARE_POLICY
+from sluicecommon.pod_annotations import CHECKPOINT, SHARE_POLICY
 
 PLACEMENT: Final = "sluice.dev/placement"
 """Annotation of a pod: its node and GPUs, written when it is bound or released."""
-CHECKPOINT: Final = "sluice.dev/checkpoint"
-"""Annotation of a pod that is checkpointed instead of stopped, written by the leader."""
 ADMITTED_AS: Final = "sluice.dev/admitted-as"
 """Annotation of a pod: UID of the admission request that reserved its quota."""
 SHARE_LABEL: Final = "sluice.dev/share"

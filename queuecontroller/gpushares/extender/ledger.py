@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from queuecontroller.gpushares.extender.pods import (
-    CHECKPOINT,
     PodPlace,
     is_over,
     place_of,
@@ -24,6 +23,7 @@ from queuecontroller.gpushares.extender.reservations import NONE, Places, Reserv
 from queuecontroller.scheduler.model.objects import WorkloadKey
 from queuecontroller.scheduler.placement.capacity import Checkpoint, CheckpointState
 from queuecontroller.scheduler.placement.stock import Share, Stock, Undo
+from sluicecommon.pod_annotations import CHECKPOINT
 
 GRACE_S: Final = 30
 """Seconds; Kubernetes' default."""

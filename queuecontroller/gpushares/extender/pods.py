@@ -24,8 +24,6 @@ from sluicecommon.pod_annotations import ELASTIC, EXCLUSIVE, share_policy
 PLACEMENT: Final = "sluice.dev/placement"
 """Annotation of a pod: its node and GPUs, written by the leader with the binding. `workload` names
 the workload of the queue whose reservation the pod uses."""
-CHECKPOINT: Final = "sluice.dev/checkpoint"
-"""Annotation of a pod, written by the leader: `save` or `restore`, and the decision's time."""
 SCHEDULED: Final = "PodScheduled"
 """Condition of a pod whose reason is UNSCHEDULABLE while kube-scheduler finds no node."""
 UNSCHEDULABLE: Final = "Unschedulable"

@@ -33,8 +33,6 @@ ANSWERED_S: Final = 600.0
 by default (`checkpoint.total_timeout_s`), and takes one grant at a time."""
 AWAY_S: Final = 300.0
 """Seconds without a report of the node, after which what is checkpointed there is given up."""
-SAVE: Final = "save"
-RESTORE: Final = "restore"
 
 
 class Permissions(Protocol):

@@ -10,7 +10,6 @@ from queuecontroller.cluster.podplacement.checkpoints import PodCheckpointing
 from queuecontroller.cluster.podplacement.gpu_pods import GpuPods, seen
 from queuecontroller.cluster.status.queue_status import QueueStatus
 from queuecontroller.cluster.status.workload_status import patch_of, pending
-from queuecontroller.gpushares.extender.pods import CHECKPOINT
 from queuecontroller.scheduler.model.objects import Workload, WorkloadKey
 from queuecontroller.scheduler.placement.capacity import (
     Checkpoint,
@@ -20,6 +19,7 @@ from queuecontroller.scheduler.placement.capacity import (
 )
 from queuecontroller.state.nodes.pod_checkpoints import Step, Tell
 from queuecontroller.state.nodes.sessions import Hello
+from sluicecommon.pod_annotations import CHECKPOINT
 from tests.queue.cluster.podplacement.moving import NOW, Lab, S
 from tests.queue.gpushares.extender.rooms import node
 
