@@ -11,9 +11,7 @@ collection). A program is ended with `kill`, started again with `start`; every o
 from __future__ import annotations
 
 import contextlib
-import random
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Sequence
@@ -23,6 +21,7 @@ from typing import Any
 
 from tests.cluster.api import Api, ApiError
 from tests.cluster.programs import build, pki
+from tests.kit.workplace import free_ports
 
 HOST = "127.0.0.1"
 READY_S = 120.0
@@ -242,17 +241,3 @@ def scheduler(keys: pki.Pki, port: int = 10259) -> list[str]:
         *_three_kubeconfigs(keys, "scheduler"),
         *(f"--bind-address={HOST}", f"--secure-port={port}", "--leader-elect=false"),
     ]
-
-
-def free_ports(count: int) -> list[int]:
-    """Held together while they are looked for, so that no two are the same. They are random and below those of outgoing
-    connections, see tests.kit.node.free_port: other tests look for ports at the same time."""
-    chance = random.SystemRandom()
-    found: list[int] = []
-    with contextlib.ExitStack() as stack:
-        while len(found) < count:
-            port = chance.randrange(10_000, 32_768)
-            with contextlib.suppress(OSError):
-                stack.enter_context(socket.socket()).bind((HOST, port))
-                found.append(port)
-    return found

@@ -20,8 +20,9 @@ from queuecontroller.cluster.setup import rbac
 from queuecontroller.kueueapi import GROUP
 from queuecontroller.kueueapi.crds import Webhook, definitions
 from tests.cluster.api import ApiError
-from tests.cluster.control_plane import ControlPlane, ControlPlaneError, free_ports
+from tests.cluster.control_plane import ControlPlane, ControlPlaneError
 from tests.kit.node import until
+from tests.kit.workplace import free_ports
 from tests.queue.kueueapi.serving import certify
 
 KUEUE = f"/apis/{GROUP}/v1beta2"
@@ -160,7 +161,8 @@ class Replica:
     def leads(self) -> bool:
         assert self.process is not None
         if self.process.poll() is not None:
-            raise AssertionError(f"it ended: {self.text[-4000:]}")
+            said = self.life.strip() or "nothing"
+            raise AssertionError(f"it ended: {said.splitlines()[-1]}\n{said[-4000:]}")
         return "deciding" in self.life
 
     @property

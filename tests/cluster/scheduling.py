@@ -20,10 +20,11 @@ import grpc
 import yaml
 
 from queuecontroller.server.api.wire import NODES
-from tests.cluster.control_plane import HOST, ControlPlane, free_ports
+from tests.cluster.control_plane import HOST, ControlPlane
 from tests.cluster.programs.pki import Authority
 from tests.cluster.queueing import Replica, running
 from tests.kit.node import until
+from tests.kit.workplace import free_ports
 from tests.queue.server.callers import WIRE, message
 
 GIB = 1 << 30

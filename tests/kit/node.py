@@ -9,9 +9,7 @@ import contextlib
 import functools
 import json
 import os
-import random
 import signal
-import socket
 import subprocess
 import time
 import urllib.request
@@ -28,6 +26,7 @@ from sluicecommon.plain import write_all_fields
 from tests.kit.leftovers import clear
 from tests.kit.measure import ahead
 from tests.kit.places import BUILD, REPO, SHIM, SIM, SLUICE, TENANT
+from tests.kit.workplace import free_port
 
 T = TypeVar("T")
 
@@ -302,16 +301,6 @@ def running(directory: Path, **options: Any) -> Iterator[Node]:
         node.stop()
 
 
-def free_port() -> int:
-    """A random port below those of outgoing connections (32768 and up, see ip(7)), so that neither
-    another test process nor a connection has taken it before the caller uses it."""
-    while True:
-        port = random.SystemRandom().randrange(10_000, 32_768)
-        with contextlib.suppress(OSError), socket.socket() as probe:
-            probe.bind(("127.0.0.1", port))
-            return port
-
-
 def soon_ns(seconds: float) -> str:
     """A CLOCK_MONOTONIC time `seconds` from now, for tenants that must measure the same window."""
     return str(time.monotonic_ns() + int(seconds * 1e9))
@@ -323,7 +312,6 @@ __all__ = [
     "Node",
     "NodeError",
     "Tenant",
-    "free_port",
     "running",
     "soon_ns",
     "until",

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from queuecontroller.kueueapi import GROUP
-from tests.cluster.control_plane import ControlPlane, free_ports
+from tests.cluster.control_plane import ControlPlane
 from tests.cluster.queueing import KUEUE, apply, define, of_kueue
 from tests.cluster.scheduling import GIB, Fleet, gpu_pod, replicas, scheduler
 from tests.kit.node import until
+from tests.kit.workplace import free_ports
 from tests.page.agents import MIG, PROFILES, Agent, card
 
 NODES, CARDS = 50, 8

@@ -16,7 +16,7 @@ import pytest
 
 from queuecontroller.cluster.status.visibility import GROUP as VISIBILITY
 from queuecontroller.kueueapi import GROUP, KINDS
-from tests.cluster.control_plane import ControlPlane, free_ports
+from tests.cluster.control_plane import ControlPlane
 from tests.cluster.programs.release import DEPLOYMENT, NAMESPACE, Release
 from tests.cluster.queueing import (
     DEADLINE_S,
@@ -35,6 +35,7 @@ from tests.cluster.queueing import (
 )
 from tests.kit.node import until
 from tests.kit.places import REPO
+from tests.kit.workplace import free_ports
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 HOOKS = "/apis/admissionregistration.k8s.io/v1"

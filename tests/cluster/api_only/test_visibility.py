@@ -15,7 +15,7 @@ import pytest
 
 from queuecontroller.cluster.status.visibility import GROUP
 from tests.cluster.api import ApiError
-from tests.cluster.control_plane import ControlPlane, ControlPlaneError, free_ports
+from tests.cluster.control_plane import ControlPlane, ControlPlaneError
 from tests.cluster.fixtures import control_plane
 from tests.cluster.queueing import (
     Replica,
@@ -28,6 +28,7 @@ from tests.cluster.queueing import (
     workload_of,
 )
 from tests.kit.node import until
+from tests.kit.workplace import free_ports
 from tests.queue.kueueapi.serving import certify
 
 __all__ = ["control_plane"]

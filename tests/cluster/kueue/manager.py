@@ -19,9 +19,10 @@ from typing import Any
 import yaml
 
 from tests.cluster.api import ApiError
-from tests.cluster.control_plane import ControlPlane, free_ports
+from tests.cluster.control_plane import ControlPlane
 from tests.cluster.programs import build
 from tests.kit.node import until
+from tests.kit.workplace import free_ports
 
 NAMESPACE = "kueue-system"
 SECRET = "/api/v1/namespaces/kueue-system/secrets/kueue-webhook-server-cert"

@@ -21,7 +21,7 @@ from typing import Final
 import pytest
 
 from tests.cluster.api import ApiError
-from tests.cluster.control_plane import ControlPlane, free_ports
+from tests.cluster.control_plane import ControlPlane
 from tests.cluster.leaders import KINDS, SHORT_LEASE_S, Way, end_leader
 from tests.cluster.operators.jobs import leader_worker_set, pod, ray_cluster
 from tests.cluster.operators.kubelet import PODS, Document, Kubelets, cpus_of, occupies
@@ -44,6 +44,7 @@ from tests.cluster.queueing import (
     webhook_settings,
 )
 from tests.kit.node import until
+from tests.kit.workplace import free_ports
 from tests.queue.kueueapi.serving import certify
 
 KILLS: Final = int(os.environ.get("SLUICE_KILLS", "20"))

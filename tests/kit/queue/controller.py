@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.kit.node import free_port, until
+from tests.kit.node import until
 from tests.kit.places import REPO, SLUICE
+from tests.kit.workplace import free_port
 
 SLUICE_QUEUE = SLUICE.with_name("sluice-queue")
 

@@ -15,10 +15,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from queuecontroller.server.api.wire import NODES
 from tests.cluster.api import path_of
-from tests.cluster.control_plane import ControlPlane, free_ports
+from tests.cluster.control_plane import ControlPlane
 from tests.cluster.fixtures import control_plane
 from tests.cluster.queueing import KUEUE, LEASE, Replica, apply, define, door, of_kueue, running
 from tests.kit.node import until
+from tests.kit.workplace import free_ports
 from tests.queue.kueueapi.serving import certify
 from tests.queue.server.callers import WIRE, message
 from tests.queue.serving.puppet import MemoryLedger, Puppet

@@ -15,11 +15,12 @@ from tests.cluster.api_only.placing.queued import (
     queue_job,
 )
 from tests.cluster.api_only.users.viewer import Viewer
-from tests.cluster.control_plane import ControlPlane, free_ports
+from tests.cluster.control_plane import ControlPlane
 from tests.cluster.fixtures import control_plane
 from tests.cluster.queueing import apply, define, suspended, workload_of
 from tests.cluster.scheduling import PODS, gpu_pod, replicas, scheduler, wait_bound
 from tests.kit.node import until
+from tests.kit.workplace import free_ports
 
 __all__ = ["control_plane"]
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]

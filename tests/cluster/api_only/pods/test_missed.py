@@ -8,11 +8,13 @@ import signal
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from queuecontroller.scheduler.model.reasons import TEMPLATE_CHANGED
 from tests.cluster.api import ApiError
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.queueing import (
@@ -208,15 +210,19 @@ def test_what_was_let_through_is_ended_or_taken_in_when_a_replica_is_back(
     until("none is left that is not counted", lambda: not uncounted(plane), DEADLINE_S)
     until("the job waits", lambda: suspended(plane, "a-job"), DEADLINE_S)
 
-    def ended() -> set[str]:
+    def told(reason: str, part: str) -> set[str]:
         events = plane.api.get("/api/v1/namespaces/default/events")["items"]
         return {
             one["involvedObject"]["name"]
             for one in events
-            if one["reason"] == "Stopped" and "not counted" in one["message"]
+            if one["reason"] == reason and part in one["message"]
         }
 
-    until("they say why", lambda: {"bare", "pg-1", "pg-2", *OWNERS} <= ended(), DEADLINE_S)
+    pods = {"bare", "pg-1", "pg-2"}
+    until("pods say why", lambda: pods <= told("Stopped", "not counted"), DEADLINE_S)
+    # Not that their pods were ended: their controllers' rollouts may have been quicker.
+    changed = partial(told, TEMPLATE_CHANGED, "pods without it are ended")
+    until("owners say what was changed", lambda: set(OWNERS) <= changed(), DEADLINE_S)
 
     def all_are_made_again() -> bool:
         of_each = Counter(one.rpartition("-")[0] for one in held(plane))

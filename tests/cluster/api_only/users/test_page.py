@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from tests.cluster.api_only.users.viewer import Viewer
-from tests.cluster.control_plane import ControlPlane, free_ports
+from tests.cluster.control_plane import ControlPlane
 from tests.cluster.fixtures import control_plane
 from tests.cluster.queueing import KUEUE, apply, define, door, job, of_kueue, quota, serving
 from tests.kit.node import until
+from tests.kit.workplace import free_ports
 
 __all__ = ["control_plane"]
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]

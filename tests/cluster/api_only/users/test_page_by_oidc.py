@@ -13,9 +13,10 @@ import pytest
 
 from tests.cluster.api_only.users.issuer import CLIENT, Issuer
 from tests.cluster.api_only.users.viewer import Viewer
-from tests.cluster.control_plane import ControlPlane, free_ports
+from tests.cluster.control_plane import ControlPlane
 from tests.cluster.queueing import apply, define, door, job, of_kueue, quota, serving
 from tests.kit.node import until
+from tests.kit.workplace import free_ports
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 SPACES = ("team-a", "team-b")

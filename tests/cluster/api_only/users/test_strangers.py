@@ -19,11 +19,12 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.cluster.control_plane import ControlPlane, free_ports
+from tests.cluster.control_plane import ControlPlane
 from tests.cluster.fixtures import control_plane
 from tests.cluster.queueing import JOBS, LEASE, Replica, asked, job
 from tests.kit.node import until
 from tests.kit.places import REPO
+from tests.kit.workplace import free_ports
 
 __all__ = ["control_plane"]
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
