@@ -176,6 +176,7 @@ class ExtenderService:
             self._has_all_pods = True
             if self.book.shares is not None:
                 self._shell.step("pods received", lambda book, now_ns: book.pods_received())
+            self._take_over_refused()
             log.info("placing pods: %d hold GPUs", len(self.ledger))
             if self._preemption is not None:
                 await self._preemption.run()
@@ -191,6 +192,14 @@ class ExtenderService:
             self._again.end()
             self._gangs.end()
             self._bindings.end()
+
+    def _take_over_refused(self) -> None:
+        """Requeue the pods that the leader before refused on every node: this one knows nothing of
+        its refusals, and kube-scheduler retries these pods by itself after five minutes."""
+        for _, document in self._pods.all():
+            if not document["spec"].get("nodeName") and refusal_of(document):
+                self._again.refused(document)
+        self._more("another leader")
 
     def _pod_changed(self, uid: str, document: Mapping[str, Any] | None) -> None:
         self._pod_event.set()

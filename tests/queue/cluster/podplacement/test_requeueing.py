@@ -15,7 +15,7 @@ from queuecontroller.gpushares.extender.pods import PLACEMENT
 from queuecontroller.state.nodes.nodes_room import NO_CORDON, Cordon
 from sluicecommon.kubernetes.decoding import Item
 from sluicecommon.kubernetes.reflector import Changed, Removed
-from tests.queue.cluster.podplacement.service import ObjectCache, run, settled
+from tests.queue.cluster.podplacement.service import Api, ObjectCache, run, settled
 from tests.queue.gpushares.extender.rooms import node, pod
 
 
@@ -116,6 +116,39 @@ def test_whatever_makes_room_is_heard_of_for_those_who_were_refused(
         assert (namespace, name, patch["metadata"]["uid"]) == ("t", "late", "u-late")
 
     run(test, sharing=True)
+
+
+def test_a_new_leader_requeues_the_pods_that_the_leader_before_refused() -> None:
+    """kube-scheduler has set them aside; whatever made room meanwhile, no leader has a record of
+    them. Pods that it has not tried or has bound are left alone."""
+    api = Api()
+    for name, reason, where in (
+        ("refused", "Unschedulable", ""),
+        ("bound", "Unschedulable", "a"),
+        ("gated", "SchedulingGated", ""),
+        ("new", "", ""),
+    ):
+        document = pod(name, gpumem=2000)
+        document["spec"]["nodeName"] = where
+        if reason:
+            condition = {"type": "PodScheduled", "status": "False", "reason": reason}
+            document["status"]["conditions"] = [condition]
+        api.create(document)
+
+    async def test(world: ObjectCache) -> None:
+        await settled()
+        assert [one[:2] for one in world.api.patches] == [("t", "refused")]
+        world.away("a")
+        world.away("b")
+        world.shell.book.nodes_room.follow(1)
+        asked = world.api.pods["refused"]
+        assert not (await world.add("filter", Pod=asked, NodeNames=["a"]))["NodeNames"]
+        node_reports_again(world)
+        world.shell.book.nodes_room.follow(1)
+        await settled(after_s=1.0)
+        assert [one[1] for one in world.api.patches] == ["refused"] * 2, "agents report later"
+
+    run(test, whole=False, api=api)
 
 
 def test_less_than_a_pod_was_given_is_room() -> None:
