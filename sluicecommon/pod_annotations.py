@@ -1,5 +1,5 @@
 """Parses Sluice's own annotations of pods, which the node honours and the queue counts:
-`sluice.dev/share-policy`, `sluice.dev/checkpoint` and
+`sluice.dev/share-policy`, `sluice.dev/checkpoint`, `sluice.dev/placement` and
 `resize.sluice.dev/CONTAINER: "gpumem=8192 gpucores=40"`."""
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ ELASTIC: Final = "elastic"
 EXCLUSIVE: Final = "exclusive"
 """The GPUs hold nothing else."""
 POLICIES: Final = (HARD, ELASTIC, EXCLUSIVE)
+PLACEMENT: Final = "sluice.dev/placement"
+"""Annotation of a pod: its node and GPUs, written by the leader with the binding. `workload` names
+the workload of the queue whose reservation the pod uses."""
 CHECKPOINT: Final = "sluice.dev/checkpoint"
 """Written by the queue controller: SAVE or RESTORE, and the time of its decision."""
 SAVE: Final = "save"

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from nodeagent.core.dra.configuration import FIELDS
-from nodeagent.core.kubelet.placed import PLACEMENT
+from sluicecommon.pod_annotations import PLACEMENT
 from tests.kit.places import REPO
 
 QUOTA = (REPO / "docs" / "queue" / "quota.md").read_text()

@@ -13,7 +13,6 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-PLACEMENT: Final = "sluice.dev/placement"
 LONGEST: Final = 64 << 10
 MAX_GPUS: Final = 64
 

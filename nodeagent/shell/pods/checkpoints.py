@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from nodeagent.core.grants.states import Held
-from nodeagent.core.kubelet.placed import PLACEMENT, is_queued
+from nodeagent.core.kubelet.placed import is_queued
 from nodeagent.core.kubelet.pod_documents import PodFacts
 from nodeagent.core.kubelet.pod_limits import parse_quantity
 from nodeagent.ports.clients import RefusalKind, Refused
@@ -25,7 +25,7 @@ from nodeagent.ports.queue import PodCheckpoint
 from nodeagent.shell.queue.spilling import Spills
 from nodeagent.units import GrantId, PodUid
 from sluicecommon.background import BackgroundTasks
-from sluicecommon.pod_annotations import CHECKPOINT, SAVE
+from sluicecommon.pod_annotations import CHECKPOINT, PLACEMENT, SAVE
 
 log = logging.getLogger(__name__)
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from nodeagent.core.kubelet.placed import PLACEMENT
 from nodeagent.core.kubelet.pod_documents import PodFacts
 from nodeagent.units import PodUid
 from sluicecommon.background import BackgroundTasks
 from sluicecommon.kai.unread import unread_fraction, unread_words
 from sluicecommon.newest import Seen
+from sluicecommon.pod_annotations import PLACEMENT
 
 REASON: Final = "SluiceAnnotationIgnored"
 ADMITTED_AS: Final = "sluice.dev/admitted-as"

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from nodeagent.core.kubelet.placed import PLACEMENT, placed_gpus
+from nodeagent.core.kubelet.placed import placed_gpus
 from nodeagent.core.kubelet.pod_limits import DefaultLimits, default_limits, limits_from_requests
 from nodeagent.core.kubelet.resizing import guaranteed
 from nodeagent.core.kubelet.without_windows.gang import is_gang
@@ -28,7 +28,7 @@ from nodeagent.ports.queue import Desired, Work, WorkState
 from nodeagent.shell.queue.manager import QueueManager
 from nodeagent.units import GpuUuid
 from sluicecommon.hami.names import ResourceNames
-from sluicecommon.pod_annotations import CHECKPOINT, SAVE
+from sluicecommon.pod_annotations import CHECKPOINT, PLACEMENT, SAVE
 
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 

@@ -19,12 +19,13 @@ from queuecontroller.cluster.podwebhooks.share_pods import SharePods
 from queuecontroller.gpushares.admission.hami_annotations import allocation
 from queuecontroller.gpushares.extender import wire
 from queuecontroller.gpushares.extender.answers import Extender
-from queuecontroller.gpushares.extender.pods import PLACEMENT, PodPlace
+from queuecontroller.gpushares.extender.pods import PodPlace
 from queuecontroller.gpushares.vendors.asks import containers_of
 from sluicecommon.background import BackgroundTasks
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
 from sluicecommon.kubernetes.resources import PODS
+from sluicecommon.pod_annotations import PLACEMENT
 
 AGAIN_S: Final = 0.5
 CARRIED_OUT_S: Final = 65.0

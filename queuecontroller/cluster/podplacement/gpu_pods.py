@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from queuecontroller.gpushares.extender.pod_groups import group_of
-from queuecontroller.gpushares.extender.pods import HAMI, PLACEMENT, SCHEDULED
+from queuecontroller.gpushares.extender.pods import HAMI, SCHEDULED
 from queuecontroller.gpushares.extender.victims import Budget
 from queuecontroller.scheduler.model.selectors import LabelSelector, Requirement
 from sluicecommon.hami.names import ResourceNames
 from sluicecommon.kubernetes.reflector import Change, Changed, Removed
+from sluicecommon.pod_annotations import PLACEMENT
 
 _SPEC: Final = (
     "nodeName",

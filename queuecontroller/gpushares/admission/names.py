@@ -29,10 +29,8 @@ from sluicecommon.hami.names import (
 )
 from sluicecommon.kai.fractions import FRACTIONS, PER_CONTAINER, SHARING_MODE
 from sluicecommon.kai.waiting import PREEMPTION_DELAY
-from sluicecommon.pod_annotations import CHECKPOINT, SHARE_POLICY
+from sluicecommon.pod_annotations import CHECKPOINT, PLACEMENT, SHARE_POLICY
 
-PLACEMENT: Final = "sluice.dev/placement"
-"""Annotation of a pod: its node and GPUs, written when it is bound or released."""
 ADMITTED_AS: Final = "sluice.dev/admitted-as"
 """Annotation of a pod: UID of the admission request that reserved its quota."""
 SHARE_LABEL: Final = "sluice.dev/share"

@@ -19,11 +19,8 @@ from queuecontroller.scheduler.placement.stock import Share
 from sluicecommon.hami.names import NODE_POLICY, ResourceNames
 from sluicecommon.kai.waiting import WaitingError, preemption_delay
 from sluicecommon.kubernetes.quantity import QuantityError, parse_amount
-from sluicecommon.pod_annotations import ELASTIC, EXCLUSIVE, share_policy
+from sluicecommon.pod_annotations import ELASTIC, EXCLUSIVE, PLACEMENT, share_policy
 
-PLACEMENT: Final = "sluice.dev/placement"
-"""Annotation of a pod: its node and GPUs, written by the leader with the binding. `workload` names
-the workload of the queue whose reservation the pod uses."""
 SCHEDULED: Final = "PodScheduled"
 """Condition of a pod whose reason is UNSCHEDULABLE while kube-scheduler finds no node."""
 UNSCHEDULABLE: Final = "Unschedulable"

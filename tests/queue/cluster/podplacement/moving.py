@@ -25,7 +25,7 @@ from queuecontroller.cluster.session import NullStore
 from queuecontroller.cluster.status.workload_status import patch_of
 from queuecontroller.gpushares.admission import Rules
 from queuecontroller.gpushares.extender.answers import Defaults
-from queuecontroller.gpushares.extender.pods import PLACEMENT, PodPlace
+from queuecontroller.gpushares.extender.pods import PodPlace
 from queuecontroller.scheduler.model.objects import WorkloadKey
 from queuecontroller.scheduler.model.settings import EngineSettings, PreemptionProtection
 from queuecontroller.scheduler.placement.topology.ground import Ground, NodeFacts
@@ -34,6 +34,7 @@ from queuecontroller.state.nodes.sessions import Hello
 from queuecontroller.state.shell import Shell
 from sluicecommon.kubernetes.decoding import Item
 from sluicecommon.kubernetes.reflector import Changed
+from sluicecommon.pod_annotations import PLACEMENT
 from tests.queue.cluster.podplacement.service import Clock
 from tests.queue.gpushares.extender.rooms import MIB, node, pod, share
 

@@ -23,10 +23,10 @@ from typing import Any, Final
 from queuecontroller.cluster.cache.kinds import WORKLOADS
 from queuecontroller.cluster.cache.objects import Document, condition_of, key_of, seconds_of
 from queuecontroller.cluster.status.workload_status import patch_of
-from queuecontroller.gpushares.extender.pods import PLACEMENT
 from queuecontroller.scheduler.model.objects import WorkloadKey
 from queuecontroller.scheduler.model.reasons import EVICTED, FINISHED, PREEMPTED
 from queuecontroller.scheduler.placement.stock import Share
+from sluicecommon.pod_annotations import PLACEMENT
 from tests.kit.queue.sequences import Broken, main
 from tests.queue.cluster.podplacement.moving import COOLDOWN_S, NEVER, RESTART, Lab, S
 from tests.queue.gpushares.extender.rooms import GIB, pod

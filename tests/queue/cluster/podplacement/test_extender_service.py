@@ -12,10 +12,10 @@ import pytest
 from queuecontroller.cluster.podplacement import binding, extender_service
 from queuecontroller.cluster.podplacement.gpu_pods import GpuPods, read_budget, seen
 from queuecontroller.gpushares.admission import Rules
-from queuecontroller.gpushares.extender.pods import PLACEMENT
 from queuecontroller.state.nodes.nodes_room import NO_CORDON, Cordon
 from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
 from sluicecommon.kubernetes.reflector import Changed, Removed
+from sluicecommon.pod_annotations import PLACEMENT
 from tests.queue.cluster.podplacement.service import ObjectCache, answered, run, settled
 from tests.queue.gpushares.extender.rooms import dumped, pod
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from queuecontroller.cluster.podplacement import extender_service, requeueing
-from queuecontroller.gpushares.extender.pods import PLACEMENT
 from queuecontroller.state.nodes.nodes_room import NO_CORDON, Cordon
 from sluicecommon.kubernetes.decoding import Item
 from sluicecommon.kubernetes.reflector import Changed, Removed
+from sluicecommon.pod_annotations import PLACEMENT
 from tests.queue.cluster.podplacement.service import Api, ObjectCache, run, settled
 from tests.queue.gpushares.extender.rooms import node, pod
 

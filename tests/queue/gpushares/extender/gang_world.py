@@ -13,9 +13,10 @@ from queuecontroller.gpushares.extender.pod_groups import (
     Group,
     GroupKey,
 )
-from queuecontroller.gpushares.extender.pods import PLACEMENT, PodPlace
+from queuecontroller.gpushares.extender.pods import PodPlace
 from queuecontroller.scheduler.placement.capacity import NodeCapacity
 from queuecontroller.scheduler.placement.stock import Stock
+from sluicecommon.pod_annotations import PLACEMENT
 from tests.queue.gpushares.extender.rooms import pod
 
 WAITS_S = 12.0

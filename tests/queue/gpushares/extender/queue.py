@@ -9,7 +9,7 @@ from typing import Any
 
 from queuecontroller.gpushares.extender.answers import Defaults, Extender
 from queuecontroller.gpushares.extender.ledger import PodLedger
-from queuecontroller.gpushares.extender.pods import PLACEMENT, PodAsk, PodPlace, read_pod
+from queuecontroller.gpushares.extender.pods import PodAsk, PodPlace, read_pod
 from queuecontroller.gpushares.extender.queued_room import SharesOfQueued
 from queuecontroller.scheduler.model.assignment import (
     Assignment,
@@ -33,6 +33,7 @@ from queuecontroller.scheduler.placement.stock import Stock
 from queuecontroller.scheduler.placement.topology.ground import Ground, NodeFacts
 from queuecontroller.scheduler.placement.topology.room import TopologyRoom
 from queuecontroller.scheduler.preemption.room import Verdict
+from sluicecommon.pod_annotations import PLACEMENT
 from tests.queue.gpushares.extender.rooms import pod
 
 NUMBERS = FlavorResources()

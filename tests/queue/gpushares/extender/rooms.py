@@ -8,9 +8,10 @@ from typing import Any
 
 from queuecontroller.gpushares.extender.answers import Defaults, Extender
 from queuecontroller.gpushares.extender.ledger import PodLedger
-from queuecontroller.gpushares.extender.pods import PLACEMENT, PodPlace
+from queuecontroller.gpushares.extender.pods import PodPlace
 from queuecontroller.scheduler.placement.capacity import GpuCapacity, NodeCapacity
 from queuecontroller.scheduler.placement.stock import Share, Stock
+from sluicecommon.pod_annotations import PLACEMENT
 
 GIB = 1 << 30
 MIB = 1 << 20

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from queuecontroller.gpushares.extender.ledger import PlainPod, PodLedger, Running
-from queuecontroller.gpushares.extender.pods import PLACEMENT, PodPlace
+from queuecontroller.gpushares.extender.pods import PodPlace
 from queuecontroller.scheduler.model.objects import WorkloadKey
 from queuecontroller.scheduler.placement.stock import Stock
+from sluicecommon.pod_annotations import PLACEMENT
 from tests.queue.gpushares.extender.rooms import GIB, free, node, pod, share
 
 NODES = {f"n{n}": node(f"n{n}") for n in range(3)}

@@ -11,14 +11,9 @@ from typing import Any
 import pytest
 
 from queuecontroller.gpushares.extender.ledger import Running
-from queuecontroller.gpushares.extender.pods import (
-    PLACEMENT,
-    PodPlace,
-    place_of,
-    read_place,
-    read_pod,
-)
+from queuecontroller.gpushares.extender.pods import PodPlace, place_of, read_place, read_pod
 from queuecontroller.scheduler.model.objects import Workload, WorkloadKey
+from sluicecommon.pod_annotations import PLACEMENT
 from tests.queue.gpushares.extender.queue import Queue
 from tests.queue.gpushares.extender.rooms import contradictions, free, node, pod, random_pod
 

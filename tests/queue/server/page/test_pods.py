@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from queuecontroller.cluster.podplacement.gpu_pods import seen
-from queuecontroller.gpushares.extender.pods import PLACEMENT, PodPlace
+from queuecontroller.gpushares.extender.pods import PodPlace
 from queuecontroller.scheduler.model.objects import WorkloadKey
 from queuecontroller.scheduler.placement.capacity import NodeCapacity, PodGpus, PodShare
 from queuecontroller.scheduler.placement.stock import Share
@@ -13,6 +13,7 @@ from queuecontroller.server.metrics.exposition import render
 from queuecontroller.server.page.questions import manifests_of
 from queuecontroller.state.nodes.nodes_room import NO_CORDON, Cordon
 from queuecontroller.state.status import Views
+from sluicecommon.pod_annotations import PLACEMENT
 from tests.queue.server.page.shells import drawn, picture_of, shell_of
 from tests.queue.state.world import GIB, World, gpu
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nodeagent.core.kubelet.placed import PLACEMENT, placed_gpus
+from nodeagent.core.kubelet.placed import placed_gpus
 from nodeagent.core.kubelet.pod_limits import DefaultLimits
 from nodeagent.ports.clients import MemoryAsk
 from nodeagent.ports.kubelet import (
@@ -22,7 +22,7 @@ from nodeagent.ports.kubelet import (
 from nodeagent.shell.pods.limits import PlacedLimits
 from nodeagent.units import MIB, Bytes, PodUid, SharePolicy
 from sluicecommon.hami.names import ResourceNames
-from sluicecommon.pod_annotations import SHARE_POLICY
+from sluicecommon.pod_annotations import PLACEMENT, SHARE_POLICY
 
 POD = PodIdentity(PodUid("u1"), "team-a", "p")
 ASKED = (("nvidia.com/gpucores", "30"), ("nvidia.com/gpumem", "8000"))

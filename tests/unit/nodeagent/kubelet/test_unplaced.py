@@ -11,7 +11,6 @@ from typing import Any, cast
 import pytest
 
 from nodeagent.core.kubelet.identity import Holder
-from nodeagent.core.kubelet.placed import PLACEMENT
 from nodeagent.core.kubelet.pod_limits import DefaultLimits
 from nodeagent.ports.clock import Clock
 from nodeagent.ports.kubelet import (
@@ -28,6 +27,7 @@ from nodeagent.shell.pods.limits import PlacedLimits, PodLimits
 from nodeagent.units import PodUid
 from sluicecommon.background import BackgroundTasks
 from sluicecommon.hami.names import CHOOSING, ResourceNames
+from sluicecommon.pod_annotations import PLACEMENT
 
 POD = PodIdentity(PodUid("u1"), "team-a", "p")
 GPU = "GPU-00000000-0000-0000-0000-000000000000"
