@@ -6,6 +6,8 @@ every node reports every 5 s, at 200 decisions a second. Each figure is of a pro
 NODES` prints it), in processor time: the clock would tell of the others. There is no API server, no network and no disk.
 
 A growth of 1 is linear in the number of nodes: fifty times the nodes, fifty times the time.
+
+The part `history` is the extender's on 1,000 nodes while the API server still has that many pods that have ended, which its watch reports.
 """
 
 from __future__ import annotations
@@ -17,16 +19,18 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import count, cycle
 from math import log
 from os import getpid
 from typing import Any, Final, TypeVar
 
+from queuecontroller.cluster.podplacement.gpu_pods import GpuPods, seen
 from queuecontroller.cluster.session import NullStore
 from queuecontroller.gpushares.extender import wire
 from queuecontroller.gpushares.extender.answers import Defaults, Extender
+from queuecontroller.gpushares.extender.ledger import PodLedger
 from queuecontroller.gpushares.extender.pods import PodPlace
 from queuecontroller.scheduler.placement.capacity import (
     GpuCapacity,
@@ -34,6 +38,7 @@ from queuecontroller.scheduler.placement.capacity import (
     PodGpus,
     PodShare,
 )
+from queuecontroller.scheduler.placement.stock import Share
 from queuecontroller.server.collector import Collector
 from queuecontroller.server.page.picture import SECOND_S, Picture
 from queuecontroller.state.book import Book, BookSettings
@@ -42,7 +47,10 @@ from queuecontroller.state.nodes.sessions import Hello
 from queuecontroller.state.objects.submission import Submission
 from queuecontroller.state.records import GpuAsk, PodState
 from queuecontroller.state.shell import Shell
+from sluicecommon.kubernetes.decoding import Item
+from sluicecommon.kubernetes.reflector import Changed
 from sluicecommon.page.board import Sight
+from sluicecommon.pod_annotations import PLACEMENT
 from tests.bench.cluster.sides import memory_mib
 from tests.bench.entries import Entry, entry
 from tests.kit.places import REPO
@@ -62,6 +70,10 @@ KINDS: Final = ("ClusterQueue", "Gpu", "Node", "Overview", "ResourceFlavor")
 ROUNDS: Final = 20
 """Seconds for which the page is watched."""
 PARTS: Final = ("controller", "extender", "page")
+HISTORY: Final = "history"
+ENDED: Final = (0, 10_000, 100_000)
+"""Pods that have ended, and are not deleted yet."""
+NODES_OF_HISTORY: Final = 1000
 
 
 def capacity(number: int) -> NodeCapacity:
@@ -195,11 +207,38 @@ def controller(nodes: int) -> list[float]:
     return [spent_ms(fleet.decide) + tick_ms / A_SECOND for _ in range(DECISIONS)]
 
 
-def extender(nodes: int) -> list[float]:
+def take_history(pods: GpuPods, ledger: PodLedger, names: list[str], ended: int) -> None:
+    """Report that many ended pods, each placed on a GPU, as the watch does."""
+
+    def taken(uid: str, document: Mapping[str, Any] | None) -> None:
+        assert document is not None
+        ledger.take(document)
+
+    pods.on_change = taken
+    for number in range(ended):
+        node = number % len(names)
+        document = pod(f"h{number}", gpumem=2000)
+        place = PodPlace(names[node], {"main": (Share(f"GPU-{node}-0", 2 * GIB, 0),)})
+        document["metadata"]["annotations"][PLACEMENT] = place.text()
+        document["metadata"]["resourceVersion"] = str(number + 1)
+        document["spec"]["nodeName"] = names[node]
+        document["status"]["phase"] = "Succeeded"
+        pods.changed(Changed(Item(f"t/h{number}", str(number + 1), seen(document))))
+    assert len(pods) == ended
+
+
+def history(ended: int) -> list[float]:
+    """As `extender`, beside ended pods."""
+    return extender(NODES_OF_HISTORY, ended)
+
+
+def extender(nodes: int, ended: int = 0) -> list[float]:
     """Milliseconds of each pod: filter over all nodes, prioritize over those that pass, and its
     place. The scheduler's own part, its requests and its choice, is not counted."""
     fleet = Fleet(nodes)
     room = fleet.book.nodes_room
+    pods = GpuPods()
+    take_history(pods, room.pods, fleet.names, ended)
     room.follow(fleet.clock.at_ns)
     one = Extender(room.stock, room.pods, Defaults())
     chance = random.Random(7)
@@ -260,7 +299,8 @@ def page(nodes: int) -> list[float]:
 
 def one(part: str, nodes: int) -> dict[str, float]:
     began = time.process_time()
-    spent = {"controller": controller, "extender": extender, "page": page}[part](nodes)
+    parts = {"controller": controller, "extender": extender, "page": page, HISTORY: history}
+    spent = parts[part](nodes)
     return {
         "ms": statistics.median(spent),
         "worst_ms": max(spent),
@@ -293,13 +333,21 @@ def run(quick: bool) -> list[Entry]:
         entries.append(
             entry(f"growth_{part}_exponent", "", [exponent], baseline=1.0, target="<= 1")
         )
+    for ended in ENDED[:2] if quick else ENDED:
+        figures = measured(HISTORY, ended)
+        shown = ", ".join(f"{name} {value:.2f}" for name, value in figures.items())
+        print(f"growth, {NODES_OF_HISTORY} nodes, {ended} ended pods: {shown}")
+        entries += [
+            entry(f"growth_ended_{ended}_ms", "ms", [figures["ms"]]),
+            entry(f"growth_ended_{ended}_mib", "MiB", [figures["mib"]]),
+        ]
     return entries
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", choices=PARTS)
-    parser.add_argument("nodes", type=int)
+    parser.add_argument("part", choices=(*PARTS, HISTORY))
+    parser.add_argument("nodes", type=int, help=f"{HISTORY}: pods that have ended")
     options = parser.parse_args()
     print(json.dumps(one(options.part, options.nodes)))
     return 0
