@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.figures import Figures
-from tests.cluster.lab import Lab
+from tests.cluster.lab import LAST_LINES, Lab
 from tests.cluster.machine import cgroups
 from tests.cluster.machine.node import Cluster
 from tests.cluster.programs import product
@@ -53,7 +54,6 @@ ORDER = (
 )
 """Files, in the order in which they run: the one that uninstalls comes late, further clusters last."""
 SETTLED_S = 15.0
-LAST_LINES = 60
 
 _figures = Figures()
 
@@ -75,14 +75,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add the last log lines of the running queues to the report of a failed test: their logs are
-    not kept anywhere else."""
+    """Add the last log lines of the running queues and the state of the running clusters to the
+    report of a failed test: neither is kept anywhere else."""
     report = yield
     if report.failed:
         running = [one for one in Replica.every if one.process is not None]
         for one in sorted(running, key=lambda one: one.log):
             words = "\n".join(one.life.splitlines()[-LAST_LINES:])
             report.sections.append((f"end of {one.log}", words))
+        for lab in [one for one in Lab.every if one.cluster.alive()]:
+            try:
+                report.sections += lab.state()
+            except (OSError, KeyError, subprocess.SubprocessError) as error:
+                report.sections.append(("the cluster does not answer", str(error)))
     return report
 
 

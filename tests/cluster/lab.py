@@ -9,7 +9,8 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+from weakref import WeakSet
 
 from tests.cluster import manifests
 from tests.cluster.api import path_of
@@ -25,18 +26,24 @@ GPU = "nvidia.com/gpu"
 METRICS_PORT = 9464
 CHECKPOINT = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
 SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$")
+LAST_EVENTS, LAST_LINES = 6, 60
+"""Last events of a pod, and last lines of a log, that the report of a failure shows."""
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 Sample = tuple[str, dict[str, str], float]
 
 
 class Lab:
+    every: ClassVar[WeakSet[Lab]] = WeakSet()
+    """All of them; the state of those that run becomes part of a failure's report."""
+
     def __init__(self, cluster: Cluster, images: product.Images, helm: Path) -> None:
         self.cluster = cluster
         self.api = cluster.api
         self._images = images
         self._helm = helm
         self._has_storage = False
+        Lab.every.add(self)
 
     @property
     def image(self) -> str:
@@ -191,6 +198,20 @@ class Lab:
         selector = f"involvedObject.name={name}"
         found = self.api.items("events", namespace, fieldSelector=selector)
         return [f"{one.get('reason', '')}: {one.get('message', '')}" for one in found]
+
+    def state(self) -> Iterator[tuple[str, str]]:
+        """Title and text: status and last events of the pods that have not ended, the pods of the
+        release, and the last lines that the queue's controllers logged."""
+        for pod in self.api.items("pods", NAMESPACE):
+            name, status = pod["metadata"]["name"], pod["status"]
+            if status["phase"] not in ("Succeeded", "Failed"):
+                shown = [f"node {pod['spec'].get('nodeName')}: {json.dumps(status)}"]
+                yield f"pod {name}", "\n".join([*shown, *self.events(name)[-LAST_EVENTS:]])
+        yield SYSTEM, self.cluster.kubectl("get", "pods", "-n", SYSTEM, "-o", "wide")
+        for pod in self.api.items("pods", SYSTEM):
+            if pod["metadata"]["name"].startswith(QUEUE):
+                words = ("logs", "-n", SYSTEM, pod["metadata"]["name"], f"--tail={LAST_LINES}")
+                yield f"log of {pod['metadata']['name']}", self.cluster.kubectl(*words)
 
     def log(self, name: str, container: str = "main") -> str:
         text: str = self.api.get(path_of("pods", NAMESPACE, name) + f"/log?container={container}")
