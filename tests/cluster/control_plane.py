@@ -21,9 +21,8 @@ from typing import Any
 
 from tests.cluster.api import Api, ApiError
 from tests.cluster.programs import build, pki
-from tests.kit.workplace import free_ports
+from tests.kit.workplace import HOST, free_ports
 
-HOST = "127.0.0.1"
 READY_S = 120.0
 SERVICE_RANGE = "10.96.0.0/16"
 AUDIENCE = "https://kubernetes.default.svc"

@@ -22,7 +22,7 @@ from queuecontroller.kueueapi.crds import Webhook, definitions
 from tests.cluster.api import ApiError
 from tests.cluster.control_plane import ControlPlane, ControlPlaneError
 from tests.kit.node import until
-from tests.kit.workplace import free_ports
+from tests.kit.workplace import free_port
 from tests.queue.kueueapi.serving import certify
 
 KUEUE = f"/apis/{GROUP}/v1beta2"
@@ -123,7 +123,7 @@ class Replica:
             text = kubeconfig.read_text().replace(plane.url, server)
             kubeconfig = log.with_suffix(".kubeconfig")
             kubeconfig.write_text(text)
-        (self.port,) = free_ports(1)
+        self.port = free_port()
         self.asked_port = 0
         """Port of its webhooks, when a test configured them."""
         self.near_port = 0
@@ -244,7 +244,7 @@ def asked(
     certify(place)
     if not is_served(plane):
         define_all(plane)
-    (port,) = free_ports(1)
+    port = free_port()
     with serving(plane, place, *webhook_settings(place, port), *settings) as replica:
         if leads:
             until("it decides", replica.leads, DEADLINE_S)

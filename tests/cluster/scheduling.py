@@ -20,17 +20,17 @@ import grpc
 import yaml
 
 from queuecontroller.server.api.wire import NODES
-from tests.cluster.control_plane import HOST, ControlPlane
+from sluicecommon.pod_annotations import PLACEMENT
+from tests.cluster.control_plane import ControlPlane
 from tests.cluster.programs.pki import Authority
 from tests.cluster.queueing import Replica, running
 from tests.kit.node import until
-from tests.kit.workplace import free_ports
+from tests.kit.workplace import HOST, free_port, free_ports
 from tests.queue.server.callers import WIRE, message
 
 GIB = 1 << 30
 MIB = 1 << 20
 PODS = "/api/v1/namespaces/default/pods"
-PLACEMENT = "sluice.dev/placement"
 REPORT_S = 2.0
 DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL")
 """A fleet has gRPC's threads: Python in a forked child would run into its locks now and then, and the child never become a scheduler."""
@@ -111,7 +111,7 @@ def scheduler(
         burst = 2 * FAST if writes_a_second == FAST else 10
         document["clientConnection"] |= {"qps": writes_a_second, "burst": burst}
     path.write_text(yaml.safe_dump(document))
-    (own,) = free_ports(1)
+    own = free_port()
     keys = plane.pki.kubeconfig("scheduler")
     command = [
         *DIES_WITH_US,

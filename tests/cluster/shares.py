@@ -12,7 +12,7 @@ MARGIN = 0.03
 """A share within it ends the measurement."""
 ABOVE = 0.05
 """No try may be further above what was asked for."""
-BELOW, PART_BELOW = 0.25, 0.7
+BELOW, PART_BELOW = 0.4, 0.7
 """The best try is at least this part of what was asked for; and, of what all these jobs got together, a job's part at least this
 part of the one that it should have. On a busy machine jobs that lack a processor use less of their GPU than they may, both alike.
 How exact shares are is measured on a node without Kubernetes."""

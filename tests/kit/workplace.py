@@ -14,8 +14,8 @@ from pathlib import Path
 HOST = "127.0.0.1"
 PORTS = range(10_000, 32_768)
 """Below those of outgoing connections (ip_local_port_range in ip(7)): no connection takes one before its user listens."""
-_TAKEN: deque[socket.socket] = deque(maxlen=256)
-"""A name in the kernel's table of abstract sockets for each port that this process took. Others see them, and they end with us."""
+_RESERVATIONS: deque[socket.socket] = deque(maxlen=256)
+"""Sockets bound to abstract names (unix(7)), one for each port that this process reserved. The kernel frees the names when it exits."""
 
 
 @contextlib.contextmanager
@@ -29,8 +29,8 @@ def workplace() -> Iterator[Path]:
 
 
 def free_port() -> int:
-    """A port that nobody listens on, and that no other test process is given: seconds may pass until it is listened on,
-    and some hundred tests look for ports meanwhile. The last 256 stay reserved as long as this process lives."""
+    """A TCP port on which nothing listens, reserved for this process: seconds may pass before the caller listens on it, and
+    other test processes ask for ports meanwhile. A process keeps its last 256 reservations until it exits."""
     while True:
         port = random.SystemRandom().choice(PORTS)
         name = socket.socket(socket.AF_UNIX)
@@ -41,9 +41,9 @@ def free_port() -> int:
         except OSError:
             name.close()
         else:
-            if len(_TAKEN) == _TAKEN.maxlen:
-                _TAKEN[0].close()
-            _TAKEN.append(name)
+            if len(_RESERVATIONS) == _RESERVATIONS.maxlen:
+                _RESERVATIONS[0].close()
+            _RESERVATIONS.append(name)
             return port
 
 

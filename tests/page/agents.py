@@ -23,7 +23,8 @@ from nodeagent.settings.daemon import HealthSettings, QueueSettings
 from nodeagent.shell.gpus.readings import Gpus
 from nodeagent.shell.queue.capacity import CapacityReader
 from nodeagent.units import MIB, WHOLE_PPM, Bytes, GpuUuid, GrantId, Ppm, SharePolicy
-from tests.cluster.scheduling import PLACEMENT, placement
+from sluicecommon.pod_annotations import PLACEMENT
+from tests.cluster.scheduling import placement
 from tests.queue.server.callers import WIRE
 
 SLOTS = 10

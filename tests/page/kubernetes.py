@@ -18,7 +18,7 @@ from tests.cluster.control_plane import ControlPlane
 from tests.cluster.queueing import KUEUE, apply, define, of_kueue
 from tests.cluster.scheduling import GIB, Fleet, gpu_pod, replicas, scheduler
 from tests.kit.node import until
-from tests.kit.workplace import free_ports
+from tests.kit.workplace import free_port
 from tests.page.agents import MIG, PROFILES, Agent, card
 
 NODES, CARDS = 50, 8
@@ -262,7 +262,7 @@ class InKubernetes:
 def in_kubernetes(directory: Path) -> Iterator[InKubernetes]:
     with ControlPlane(directory / "plane", controllers=True) as plane:
         define(plane)
-        (port,) = free_ports(1)
+        port = free_port()
         place = directory / "queue"
         place.mkdir()
         with replicas(plane, place, 1, f"page.listen=127.0.0.1:{port}", *PATIENT) as (replica,):

@@ -19,12 +19,12 @@ from pathlib import Path
 
 import yaml
 
-from tests.cluster.control_plane import HOST, ControlPlane
+from tests.cluster.control_plane import ControlPlane
 from tests.cluster.operators.table import CERTIFICATES, NAMESPACE, OPERATORS, Operator, Ports
 from tests.cluster.programs.pki import Authority
 from tests.cluster.queueing import apply
 from tests.kit.node import until
-from tests.kit.workplace import free_ports
+from tests.kit.workplace import HOST, free_ports
 
 READY_S = 240.0
 FIXED_CERTIFICATES = Path("/tmp", CERTIFICATES)

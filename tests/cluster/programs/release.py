@@ -10,10 +10,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.cluster.control_plane import HOST, ControlPlane
+from tests.cluster.control_plane import ControlPlane
 from tests.cluster.programs import product
 from tests.kit.places import REPO
-from tests.kit.workplace import free_ports
+from tests.kit.workplace import HOST, free_ports
 
 CHART = REPO / "packaging" / "helm" / "sluice"
 NAMESPACE = "gpu"

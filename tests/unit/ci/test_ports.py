@@ -16,8 +16,8 @@ def test_a_port_that_another_process_was_given_or_listens_on_is_not_given(
     reserved, listened, free = free_ports(3)
     with socket.socket() as listening:
         listening.bind((HOST, listened))
-        workplace._TAKEN[-2].close()  # only its socket keeps it from being given
-        workplace._TAKEN[-1].close()
+        workplace._RESERVATIONS[-2].close()  # only its socket keeps it from being given
+        workplace._RESERVATIONS[-1].close()
         monkeypatch.setattr(workplace, "PORTS", (reserved, listened, free))
         assert free_port() == free
     monkeypatch.setattr(workplace, "PORTS", (reserved, free, listened))
@@ -25,7 +25,7 @@ def test_a_port_that_another_process_was_given_or_listens_on_is_not_given(
 
 
 def test_the_oldest_reservation_ends_when_there_are_too_many() -> None:
-    most = workplace._TAKEN.maxlen
+    most = workplace._RESERVATIONS.maxlen
     assert most is not None
     first = free_port()
     name = f"\0sluice-test-port-{first}"
@@ -34,4 +34,4 @@ def test_the_oldest_reservation_ends_when_there_are_too_many() -> None:
             other.bind(name)
         free_ports(most)
         other.bind(name)
-    assert len(workplace._TAKEN) == most
+    assert len(workplace._RESERVATIONS) == most

@@ -19,7 +19,7 @@ from tests.cluster.control_plane import ControlPlane
 from tests.cluster.fixtures import control_plane
 from tests.cluster.queueing import KUEUE, LEASE, Replica, apply, define, door, of_kueue, running
 from tests.kit.node import until
-from tests.kit.workplace import free_ports
+from tests.kit.workplace import free_port
 from tests.queue.kueueapi.serving import certify
 from tests.queue.server.callers import WIRE, message
 from tests.queue.serving.puppet import MemoryLedger, Puppet
@@ -100,7 +100,7 @@ def test_who_follows_refuses_nodes_and_who_takes_over_is_obeyed(
 
 def test_a_node_is_who_its_pods_token_says(plane: ControlPlane, tmp_path: Path) -> None:
     authority = certify(tmp_path)
-    (port,) = free_ports(1)
+    port = free_port()
     api = plane.api
     api.create("serviceaccounts", "sluice", {"metadata": {"name": "sluice-agent"}})
     api.create("nodes", "", {"metadata": {"name": "gpu-1"}})

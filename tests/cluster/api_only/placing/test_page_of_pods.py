@@ -20,7 +20,7 @@ from tests.cluster.fixtures import control_plane
 from tests.cluster.queueing import apply, define, suspended, workload_of
 from tests.cluster.scheduling import PODS, gpu_pod, replicas, scheduler, wait_bound
 from tests.kit.node import until
-from tests.kit.workplace import free_ports
+from tests.kit.workplace import free_port
 
 __all__ = ["control_plane"]
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -49,7 +49,7 @@ def test_every_holder_has_a_name(
 ) -> None:
     plane, place = control_plane, tmp_path_factory.mktemp("page")
     define(plane)
-    (port,) = free_ports(1)
+    port = free_port()
     with replicas(plane, place, 1, f"page.listen=127.0.0.1:{port}") as (replica,):
         fleet = make_fleet(plane, {place / "0.sock": replica})
         until("it decides", replica.leads, 60)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from sluicecommon.pod_annotations import PLACEMENT
 from tests.cluster.api_only.placing.queued import (
     ASKED,
     CARDS,
@@ -42,7 +43,6 @@ from tests.cluster.queueing import (
     workload_of,
 )
 from tests.cluster.scheduling import (
-    PLACEMENT,
     PODS,
     Fleet,
     bound,

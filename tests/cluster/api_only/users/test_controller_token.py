@@ -19,10 +19,11 @@ from queuecontroller.scheduler.model.selectors import Taint
 from queuecontroller.scheduler.placement.capacity import NodeCapacity
 from queuecontroller.scheduler.placement.new_nodes import NodeTemplate
 from tests.cluster.api import Api, ApiError
-from tests.cluster.control_plane import HOST, ControlPlane
+from tests.cluster.control_plane import ControlPlane
 from tests.cluster.programs.release import NAMESPACE, Release
 from tests.cluster.queueing import DEADLINE_S, apply, is_served, job
 from tests.kit.node import until
+from tests.kit.workplace import HOST
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 VALUES = (

@@ -15,7 +15,7 @@ from tests.cluster.control_plane import ControlPlane
 from tests.cluster.fixtures import control_plane
 from tests.cluster.queueing import KUEUE, apply, define, door, job, of_kueue, quota, serving
 from tests.kit.node import until
-from tests.kit.workplace import free_ports
+from tests.kit.workplace import free_port
 
 __all__ = ["control_plane"]
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -82,7 +82,7 @@ def page(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) 
         role("changes-work", ["patch"], "workloads"),
         role("sees-queues", ["list", "get"], "clusterqueues", "cohorts", "resourceflavors"),
     )
-    (port,) = free_ports(1)
+    port = free_port()
     settings = (f"page.listen=127.0.0.1:{port}",)
     with serving(control_plane, tmp_path_factory.mktemp("page"), *settings) as replica:
         until("it decides", replica.leads, 60)

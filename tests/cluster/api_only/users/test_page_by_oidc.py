@@ -16,7 +16,7 @@ from tests.cluster.api_only.users.viewer import Viewer
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.queueing import apply, define, door, job, of_kueue, quota, serving
 from tests.kit.node import until
-from tests.kit.workplace import free_ports
+from tests.kit.workplace import free_port
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 SPACES = ("team-a", "team-b")
@@ -35,7 +35,7 @@ class Behind:
 def behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Behind]:
     place = tmp_path_factory.mktemp("oidc")
     directory = Path(tempfile.mkdtemp(prefix="control-plane-"))
-    (port,) = free_ports(1)
+    port = free_port()
     with Issuer(place / "issuer") as issuer:
         believed = (
             f"--oidc-issuer-url={issuer.url}",
