@@ -79,6 +79,7 @@ class GpuFigures:
     sm_count: int | None = None
     pci_bus_id: str | None = None
     numa_node: int | None = None
+    """The NUMA node of CPUs and memory that the card is attached to."""
     utilization_ratio: float | None = None
     temperature_celsius: float | None = None
     power_watts: float | None = None

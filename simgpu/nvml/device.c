@@ -78,7 +78,6 @@ NUMBER(nvmlDeviceGetMinorNumber, unsigned, index_of(device))
 NUMBER(nvmlDeviceGetModuleId, unsigned, index_of(device) + 1)
 NUMBER(nvmlDeviceGetBoardId, unsigned, device->pci_bus << 8)
 NUMBER(nvmlDeviceGetMultiGpuBoard, unsigned, 0)
-NUMBER(nvmlDeviceGetNumaNodeId, unsigned, device->numa_node)
 NUMBER(nvmlDeviceGetBrand, unsigned, m->nvlink ? 14 /* data centre */ : 12 /* GeForce RTX */)
 NUMBER(nvmlDeviceGetArchitecture, unsigned, m->cc_major == 9 ? 9 : m->cc_major == 7 ? 5 : m->cc_minor == 9 ? 8 : 7)
 NUMBER(nvmlDeviceGetNumGpuCores, unsigned,
@@ -313,6 +312,27 @@ NVML_API nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, u
 	*pci = (struct pci_info){ .bus = 0xf0 + link % 4 };
 	snprintf(pci->bus_id, sizeof(pci->bus_id), "00000000:%02X:00.0", pci->bus);
 	memcpy(pci->legacy_bus_id, pci->bus_id + 4, strlen(pci->bus_id) - 3);
+	return NVML_SUCCESS;
+}
+
+/* Supported only where the memory of a card is a NUMA node by itself, as on Grace. */
+NVML_API nvmlReturn_t nvmlDeviceGetNumaNodeId(nvmlDevice_t device, const unsigned *node)
+{
+	ENTER_DEVICE(device);
+	WANT(node);
+	return NVML_ERROR_NOT_SUPPORTED;
+}
+
+/* In both scopes: each socket of the simulated machine has one NUMA node. */
+NVML_API nvmlReturn_t nvmlDeviceGetMemoryAffinity(nvmlDevice_t device, unsigned words, unsigned long *nodes,
+                                                  unsigned scope)
+{
+	enum { NODE, SOCKET };
+
+	ENTER_DEVICE(device);
+	WANT(words && nodes && scope <= SOCKET);
+	memset(nodes, 0, words * sizeof(*nodes));
+	nodes[0] = 1ul << device->numa_node;
 	return NVML_SUCCESS;
 }
 

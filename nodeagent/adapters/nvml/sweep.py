@@ -19,6 +19,7 @@ from typing import Any, Final, TypeVar
 from nodeagent.adapters.nvml import fields as nvml_fields
 from nodeagent.adapters.nvml.binding import pynvml
 from nodeagent.adapters.nvml.gpm import Profiler
+from nodeagent.adapters.nvml.numa import nearest_numa_node
 from nodeagent.ports.gpus import (
     SWITCH,
     CardProblem,
@@ -163,7 +164,7 @@ class Sweeper:
             name=text(pynvml.nvmlDeviceGetName(handle)),
             sm_count=optional(lambda: _sm_count(handle)),
             pci_bus_id=optional(lambda: text(pynvml.nvmlDeviceGetPciInfo(handle).busId)),
-            numa_node=optional(lambda: int(pynvml.nvmlDeviceGetNumaNodeId(handle))),
+            numa_node=optional(lambda: nearest_numa_node(handle)),
             profiler=optional(lambda: Profiler.of(handle)),
             architecture=optional(
                 lambda: _named("NVML_DEVICE_ARCH_", pynvml.nvmlDeviceGetArchitecture(handle))

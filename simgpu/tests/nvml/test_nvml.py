@@ -79,15 +79,15 @@ def test_facts_are_the_models(gpus: Card) -> None:
         """
 answer([[n.nvmlDeviceGetName(h), n.nvmlDeviceGetCudaComputeCapability(h), n.nvmlDeviceGetIndex(h),
          n.nvmlDeviceGetPciInfo(h).busId, n.nvmlDeviceGetPciInfo(h).bus, ask(lambda: n.nvmlDeviceGetMigMode(h)),
-         ask(lambda: n.nvmlDeviceGetEccMode(h)), n.nvmlDeviceGetMaxClockInfo(h, n.NVML_CLOCK_SM), n.nvmlDeviceGetNumaNodeId(h)]
+         ask(lambda: n.nvmlDeviceGetEccMode(h)), n.nvmlDeviceGetMaxClockInfo(h, n.NVML_CLOCK_SM), n.nvmlDeviceGetMemoryAffinity(h, 2, n.NVML_AFFINITY_SCOPE_NODE)[0]]
         for h in map(gpu, range(n.nvmlDeviceGetCount()))])
 """,
     )
     unsupported = {"error": pynvml.NVML_ERROR_NOT_SUPPORTED}
     assert got == [
-        ["NVIDIA H100 80GB HBM3", [9, 0], 0, "00000000:10:00.0", 16, [0, 0], [1, 1], 1980, 0],
-        ["NVIDIA H100 80GB HBM3", [9, 0], 1, "00000000:20:00.0", 32, [0, 0], [1, 1], 1980, 1],
-        ["NVIDIA A100-SXM4-40GB", [8, 0], 2, "00000000:30:00.0", 48, [0, 0], [1, 1], 1410, 0],
+        ["NVIDIA H100 80GB HBM3", [9, 0], 0, "00000000:10:00.0", 16, [0, 0], [1, 1], 1980, 1],
+        ["NVIDIA H100 80GB HBM3", [9, 0], 1, "00000000:20:00.0", 32, [0, 0], [1, 1], 1980, 2],
+        ["NVIDIA A100-SXM4-40GB", [8, 0], 2, "00000000:30:00.0", 48, [0, 0], [1, 1], 1410, 1],
         [
             "NVIDIA GeForce RTX 4090",
             [8, 9],
@@ -97,7 +97,7 @@ answer([[n.nvmlDeviceGetName(h), n.nvmlDeviceGetCudaComputeCapability(h), n.nvml
             unsupported,
             unsupported,
             2520,
-            1,
+            2,
         ],
     ]
 

@@ -6,6 +6,8 @@ import json
 import shutil
 import subprocess
 import time
+from pathlib import Path
+from typing import Any
 
 from tests.gpu.play import play
 from tests.gpu.stage import JOB, Stage
@@ -67,6 +69,7 @@ def told(stage: Stage) -> None:
     time.sleep(stage.seconds(4))
     info, grants = node.info(), node.grants()
     report.facts |= {"top": info, "ps": grants, "metrics": node.metrics().splitlines()}
+    numa_node(stage, info["gpus"][0])
     job.kill()
     (grant,) = (one for one in grants if one["name"] == "told")
     (device,) = grant["devices"]
@@ -85,6 +88,16 @@ def told(stage: Stage) -> None:
         f"{gpu['health']}, {gpu['power_watts']} W, {gpu['temperature_celsius']} degrees, {gpu['sm_count']} SMs",
         gpu["health"] == "healthy" and bool(gpu["power_watts"]) and bool(gpu["sm_count"]),
     )
+
+
+def numa_node(stage: Stage, gpu: dict[str, Any]) -> None:
+    """The daemon asks NVML; the kernel knows it by itself. -1: the machine has one NUMA node only, or does not say."""
+    if stage.simulated:
+        return
+    device = Path("/sys/bus/pci/devices", gpu["pci_bus_id"][-12:].lower(), "numa_node")
+    known = int(device.read_text()) if device.exists() else -1
+    told = gpu.get("numa_node")
+    stage.report.row("NUMA node of the card", f"{known}", f"{told}", told == known or known < 0)
 
 
 def run(stage: Stage) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.cluster.api import path_of
 from tests.cluster.e2e.nodes.pair import Pair
+from tests.cluster.lab import SYSTEM
 from tests.cluster.manifests import NAMESPACE
 from tests.kit.node import until
 
@@ -27,7 +28,12 @@ CHANGED = {
 
 
 def test_no_pod_of_two_hundred_fails_in_an_upgrade(pair: Pair) -> None:
-    before = {one["metadata"]["uid"] for one in pair.agent_pods()}
+    agents = pair.agent_pods()
+    before = {one["metadata"]["uid"] for one in agents}
+    for one in agents:
+        threading.Thread(
+            target=print_log, args=(pair, one["metadata"]["name"]), daemon=True
+        ).start()
     errors: list[BaseException] = []
 
     def upgrade() -> None:
@@ -54,6 +60,11 @@ def test_no_pod_of_two_hundred_fails_in_an_upgrade(pair: Pair) -> None:
     pair.install()
 
 
+def print_log(lab: Pair, name: str) -> None:
+    """Print the whole log of an agent once it has ended: it is gone with its pod, and a report needs it."""
+    print(lab.kubectl("logs", "--namespace", SYSTEM, "--follow", "--timestamps", name))
+
+
 def left(lab: Pair, ended: Counter[str], told: list[str]) -> list[str]:
     """Names of pods that have not ended. Those that have are counted, once, and deleted."""
     found = []
@@ -62,7 +73,9 @@ def left(lab: Pair, ended: Counter[str], told: list[str]) -> list[str]:
         if status["phase"] in ("Succeeded", "Failed"):
             ended[status["phase"]] += 1
             if status["phase"] == "Failed":
-                told.append(f"{name}: {status.get('reason')}: {status.get('message')}")
+                times = {each["type"]: each["lastTransitionTime"] for each in status["conditions"]}
+                why = f"{status.get('reason')}: {status.get('message')}"
+                told.append(f"{name} on {one['spec'].get('nodeName')}: {why}; {times}")
             lab.api.delete(path_of("pods", NAMESPACE, name), 0)
         else:
             found.append(name)

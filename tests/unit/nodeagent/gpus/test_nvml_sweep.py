@@ -11,6 +11,7 @@ import pytest
 from nodeagent.adapters.nvml import fields as nvml_fields
 from nodeagent.adapters.nvml import sweep as nvml_sweep
 from nodeagent.adapters.nvml.binding import pynvml
+from nodeagent.adapters.nvml.numa import SET_WORDS, nearest_numa_node
 
 
 def fails(code: int) -> Callable[..., Any]:
@@ -149,3 +150,22 @@ def test_fields_are_asked_one_by_one_where_a_list_is_refused(
     found = nvml_fields.counters("card")
     assert found.pop("pcie_replay_total") == 12
     assert set(found.values()) == {None}
+
+
+@pytest.mark.parametrize(
+    ("words", "node"),
+    [({0: 1}, 0), ({0: 1 << 5}, 5), ({1: 1 << 3}, 67), ({0: 0b11}, None), ({}, None)],
+)
+def test_the_numa_node_is_the_one_nearest_to_the_card(
+    monkeypatch: pytest.MonkeyPatch, words: dict[int, int], node: int | None
+) -> None:
+    """On most machines NVML has no NUMA node of the card's own memory (nvmlDeviceGetNumaNodeId)."""
+
+    def affinity(_card: str, count: int, scope: int) -> list[int]:
+        assert (count, scope) == (SET_WORDS, pynvml.NVML_AFFINITY_SCOPE_NODE)
+        return [words.get(at, 0) for at in range(count)]
+
+    unsupported = fails(pynvml.NVML_ERROR_NOT_SUPPORTED)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetNumaNodeId", unsupported)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryAffinity", affinity)
+    assert nearest_numa_node("card") == node
