@@ -66,6 +66,7 @@ from queuecontroller.frameworks.names import QUEUE_NAME
 from queuecontroller.frameworks.table import OfRuntime
 from queuecontroller.gpushares.claims.in_use import read_claim
 from queuecontroller.gpushares.claims.room import AllocatedClaims
+from queuecontroller.gpushares.extender.numa import TOPOLOGIES as NODE_TOPOLOGIES
 from queuecontroller.gpushares.extender.pod_groups import KINDS as GROUP_KINDS
 from queuecontroller.kueueapi import GROUP
 from queuecontroller.scheduler.model.compatibility import Feature
@@ -444,7 +445,8 @@ class Controller:
         trains = any(isinstance(FRAMEWORKS[one].pods, OfRuntime) for one in wanted)
         dynamic = Feature.DYNAMIC_QUOTA in policy.features
         more = (CAPACITY_PROVIDERS, ORCHESTRATORS) if dynamic else ()
-        groups = GROUP_KINDS if self._plan.extender is not None else ()
+        placing = self._plan.extender is not None
+        groups = (*GROUP_KINDS, NODE_TOPOLOGIES) if placing else ()
         # A mapping needs all of CLAIM_KINDS; without one a class may name an extended resource.
         extended = Feature.EXTENDED_RESOURCES in policy.features
         devices = (DEVICE_CLASSES,) if extended else ()

@@ -61,6 +61,7 @@ from queuecontroller.cluster.writers.event_recorder import EventRecorder
 from queuecontroller.cluster.writers.queue_writer import QueueWriter
 from queuecontroller.cluster.writers.workload_writer import WorkloadWriter
 from queuecontroller.gpushares.claims.room import ClaimedDevices
+from queuecontroller.gpushares.extender.numa import TOPOLOGIES
 from queuecontroller.gpushares.extender.pod_groups import KINDS as GROUP_KINDS
 from queuecontroller.scheduler.model.compatibility import Feature
 from queuecontroller.scheduler.model.objects import WorkloadKey
@@ -479,6 +480,7 @@ class Session:
         if self.extender is not None:
             for kind in GROUP_KINDS:
                 table[kind] = (partial(self.extender.group_changed, kind),)
+            table[TOPOLOGIES] = (self.extender.topology_changed,)
         for kind in OBJECTS:
             table[kind] = (partial(self._object_changed, kind), partial(self._status_of, kind))
         table[LIMIT_RANGES] = (*table[LIMIT_RANGES], self._limits_changed)

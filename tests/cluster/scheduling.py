@@ -214,6 +214,8 @@ class Fleet:
     names: list[str] = field(default_factory=list)
     gpus: int = 4
     memory: int = 80 * GIB
+    numa_nodes: int = 0
+    """How many each node has, with as many GPUs each; 0: the GPUs have none."""
     kinds: dict[str, str] = field(default_factory=dict)
     """Model by node."""
     unhealthy: set[str] = field(default_factory=set)
@@ -259,6 +261,9 @@ class Fleet:
         self.plane.api.patch(path, {"spec": {"taints": list(taints) or None}})
         self.names.append(name)
 
+    def _numa_node(self, index: int) -> dict[str, int]:
+        return {"numa_node": index * self.numa_nodes // self.gpus} if self.numa_nodes else {}
+
     def uuids(self, node: str) -> list[str]:
         return [f"GPU-{node}-{index}" for index in range(self.gpus)]
 
@@ -275,6 +280,7 @@ class Fleet:
                     share_ppm=1_000_000,
                     slots=10,
                     health="unhealthy" if uuid in self.unhealthy else "healthy",
+                    **self._numa_node(index),
                 )
                 for index, uuid in enumerate(self.uuids(node))
             ],

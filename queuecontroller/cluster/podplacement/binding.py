@@ -19,6 +19,7 @@ from queuecontroller.cluster.podwebhooks.share_pods import SharePods
 from queuecontroller.gpushares.admission.hami_annotations import allocation
 from queuecontroller.gpushares.extender import wire
 from queuecontroller.gpushares.extender.answers import Extender
+from queuecontroller.gpushares.extender.numa_nodes import NumaNodes
 from queuecontroller.gpushares.extender.pods import PodPlace
 from queuecontroller.gpushares.vendors.asks import containers_of
 from sluicecommon.background import BackgroundTasks
@@ -42,6 +43,7 @@ class Bindings:
         exchanging: PlaceExchange,
         sharing: SharePods | None,
         gangs: PodGangs,
+        numa: NumaNodes,
         take: Callable[[Mapping[str, Any]], SeenPod],
         may_write: Callable[[], bool],
         now_ns: Callable[[], int],
@@ -54,6 +56,7 @@ class Bindings:
         self._exchanging = exchanging
         self._sharing = sharing
         self._gangs = gangs
+        self._numa = numa
         self._take = take
         self._may_write = may_write
         self._now_ns = now_ns
@@ -94,6 +97,7 @@ class Bindings:
             if isinstance(given, str):
                 return given
             self._given[request.uid] = given
+            self._numa.bind(document, request.node)
         if again is None and place is not None:
             self._ledger.assume(request.uid, place)
             if why := await self._why_not_together(request.uid):
@@ -145,6 +149,7 @@ class Bindings:
     def _forget(self, document: Mapping[str, Any]) -> None:
         uid = str(document["metadata"]["uid"])
         self._ledger.forget(uid)
+        self._numa.forget(uid)
         self._given.pop(uid, None)
         if self._sharing is not None:
             self._sharing.give_back(document)
@@ -185,6 +190,7 @@ class Bindings:
     def _lost(self, request: wire.BindQuestion) -> None:
         """Release what was reserved for a pod that was deleted or recreated."""
         self._ledger.forget(request.uid)
+        self._numa.forget(request.uid)
         if self._sharing is not None:
             self._sharing.foreign.forget(request.uid)
             self._sharing.quotas.no_pod(request.uid)

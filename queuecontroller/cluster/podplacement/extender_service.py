@@ -26,6 +26,8 @@ from queuecontroller.cluster.status.events import KubernetesEvent
 from queuecontroller.gpushares.extender import wire
 from queuecontroller.gpushares.extender.answers import NO_GPUS, Defaults, Extender
 from queuecontroller.gpushares.extender.nominated import NominatedPods
+from queuecontroller.gpushares.extender.numa import TOPOLOGIES
+from queuecontroller.gpushares.extender.numa_nodes import NumaNodes
 from queuecontroller.gpushares.extender.pods import OVER, PodPlace, asks_for_part, refusal_of
 from queuecontroller.scheduler.model.reasons import NOT_PLACED_HERE
 from queuecontroller.state.book import Book
@@ -75,15 +77,22 @@ class ExtenderService:
         self._budgets = budgets
         room = shell.book.nodes_room
         self.ledger = room.pods
-        cache = cache or ObjectCache()
+        self._cache = cache = cache or ObjectCache()
         self._queued = QueuedPods(
             cache,
             self.ledger.reserved,
             defaults,
             lambda uid: pods.get(uid) is not None,
         )
+        self.numa = NumaNodes(self.ledger.reported)
         self.extender = Extender(
-            room.stock, self.ledger, defaults, self._reserved, self._why_away, self._is_stopped
+            room.stock,
+            self.ledger,
+            defaults,
+            self._reserved,
+            self._why_away,
+            self._is_stopped,
+            self.numa.numa_nodes,
         )
         self._on_the_way = NominatedPods(room.stock)
         self._exchanging = PlaceExchange(shell, self.extender, cache)
@@ -107,6 +116,7 @@ class ExtenderService:
             self._exchanging,
             sharing,
             self._gangs,
+            self.numa,
             self._take,
             may_write,
             shell.now_ns,
@@ -173,6 +183,7 @@ class ExtenderService:
             if self._preemption is not None:
                 self._preemption.take_over()
             self._gangs.gangs.take_over()
+            self._take_over_numa_nodes()
             self._has_all_pods = True
             if self.book.shares is not None:
                 self._shell.step("pods received", lambda book, now_ns: book.pods_received())
@@ -193,6 +204,15 @@ class ExtenderService:
             self._gangs.end()
             self._bindings.end()
 
+    def _take_over_numa_nodes(self) -> None:
+        """Read the nodes' reports, and count the pods that the leader before has just bound."""
+        for document in self._cache.all_of(TOPOLOGIES):
+            self.topology_changed(str(document["metadata"]["name"]), document)
+        for _, document in self._pods.all():
+            starts = (document.get("status") or {}).get("phase") == "Pending"
+            if starts and (node := document["spec"].get("nodeName")):
+                self.numa.bind(document, str(node))
+
     def _take_over_refused(self) -> None:
         """Requeue the pods that the leader before refused on every node: this one knows nothing of
         its refusals, and kube-scheduler retries these pods by itself after five minutes."""
@@ -208,6 +228,8 @@ class ExtenderService:
             self.ledger.drop(uid)
         else:
             self.ledger.take(document)
+        if document is None or _is_over(document):
+            self.numa.forget(uid)
         if document is None or document["spec"].get("nodeName") or _is_over(document):
             self._again.forget(uid)
             self._on_the_way.arrived(uid)
@@ -424,6 +446,14 @@ class ExtenderService:
         if self._has_all_pods:
             self._gangs.group_changed(kind, name, document)
 
+    def topology_changed(self, name: str, document: Mapping[str, Any] | None) -> None:
+        """Take in the NodeResourceTopology of a node; None: it was deleted."""
+        freed = self.numa.freed
+        if why := self.numa.report(name, document):
+            log.warning("%s %s is ignored: %s", TOPOLOGIES.kind, name, why)
+        if self.numa.freed != freed:
+            self._more(f"NUMA nodes of {name}")
+
     def _reserved(
         self, pod: Mapping[str, Any], names: Sequence[str] | None
     ) -> PodPlace | str | None:
@@ -432,18 +462,25 @@ class ExtenderService:
         return found if found is not None else self._gangs.place(pod, names)
 
     def _refusals(self, pod: Mapping[str, Any], names: Sequence[str]) -> Mapping[str, str]:
-        return self._sharing.refusals(pod, names) if self._sharing is not None else {}
+        """Nodes that are not feasible for other reasons than the room on their GPUs."""
+        refused = self.numa.refusals(pod, names)
+        more = self._sharing.refusals(pod, names) if self._sharing is not None else {}
+        return {**refused, **more} if more else refused
 
     def _filter(self, question: wire.Question) -> wire.Passed:
+        misaligned = self.numa.refusals(question.pod, question.names)
+        names = [one for one in question.names if one not in misaligned]
         with self._gangs.gangs.dry_run(question.nodes is not None):
-            passed = self.extender.filter(question.pod, question.names)
+            passed = self.extender.filter(question.pod, names)
         nothing = not passed.names and question.nodes is None
-        if nothing and self._exchanging.try_for(question.pod, question.names):
-            passed = self.extender.filter(question.pod, question.names)
-        if passed.names and (refused := self._refusals(question.pod, passed.names)):
-            names = tuple(one for one in passed.names if one not in refused)
-            passed = replace(passed, names=names, failed={**passed.failed, **refused})
-        return passed
+        if nothing and self._exchanging.try_for(question.pod, names):
+            passed = self.extender.filter(question.pod, names)
+        refused = self._refusals(question.pod, passed.names) if passed.names else {}
+        if not refused and not misaligned:
+            return passed
+        names = [one for one in passed.names if one not in refused]
+        failed = {**misaligned, **passed.failed, **refused}
+        return replace(passed, names=tuple(names), failed=failed)
 
 
 def _is_over(pod: Mapping[str, Any]) -> bool:

@@ -28,6 +28,7 @@ _SPEC: Final = (
     "schedulingGates",
     "schedulingGroup",
     "workloadRef",
+    "resources",
     "terminationGracePeriodSeconds",
 )
 _UNBOUND: Final = ("nodeSelector", "tolerations", "affinity")

@@ -28,6 +28,7 @@ from queuecontroller.cluster.setup.front_proxy import READER, REVIEWS, SYSTEM
 from queuecontroller.cluster.setup.job_webhooks import CONFIGURATION, mutating
 from queuecontroller.cluster.setup.registration import API_SERVICES, SERVICES, VISIBILITY
 from queuecontroller.cluster.status.visibility import services
+from queuecontroller.gpushares.extender.numa import TOPOLOGIES as NODE_TOPOLOGIES
 from queuecontroller.gpushares.extender.pod_groups import KINDS as GROUP_KINDS
 from queuecontroller.kueueapi.crds import Webhook, validation
 from queuecontroller.kueueapi.table import ALPHA_KINDS, GROUP, KINDS
@@ -107,6 +108,8 @@ def cluster_rules() -> list[Rule]:
         _rule(COUNTED[0].group, [one.plural for one in COUNTED], "list", "watch"),
         # Devices of allocated claims are not free.
         _rule(RESOURCE_CLAIMS.group, [RESOURCE_CLAIMS.plural], "list", "watch"),
+        # What is free on NUMA nodes tells whether a kubelet would reject a pod.
+        _rule(NODE_TOPOLOGIES.group, [NODE_TOPOLOGIES.plural], "list", "watch"),
         # A RuntimeClass adds an overhead to the requests of its pods.
         _rule(RUNTIME_CLASSES.group, [RUNTIME_CLASSES.plural], "list", "watch"),
         # A node authenticates by a token of its service account.

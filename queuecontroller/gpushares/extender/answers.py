@@ -15,6 +15,7 @@ from queuecontroller.gpushares.extender.pods import ANY_GPU, HAMI, PodAsk, PodPl
 from queuecontroller.gpushares.extender.ranking import BINPACK
 from queuecontroller.gpushares.extender.verdicts import (
     FITS,
+    NOWHERE,
     Verdicts,
     move,
     place_on,
@@ -59,16 +60,20 @@ class Extender:
         queued: Queued = lambda _, __: None,
         why_away: Callable[[str], str] = lambda _: NO_GPUS,
         is_stopped: Callable[[str], bool] = lambda _: False,
+        numa_nodes: Callable[[Mapping[str, Any], str], Mapping[str, Collection[int]]] = (
+            lambda _, __: NOWHERE
+        ),
     ) -> None:
         """`why_away` returns the reason why a node is not in the stock. `is_stopped` returns True
         for a node whose kubelet has no GPUs to allocate now: a pod bound there would fail for
-        good."""
+        good. `numa_nodes` returns where a node's kubelet will align a pod, by container."""
         self.stock = stock
         self.ledger = ledger
         self._defaults = defaults
         self._queued = queued
         self._why_away = why_away
         self._is_stopped = is_stopped
+        self._numa_nodes = numa_nodes
         self._verdicts = Verdicts()
 
     def read(self, pod: Mapping[str, Any]) -> PodAsk:
@@ -297,9 +302,10 @@ class Extender:
             kept = self.ledger.kept[ask.uid].place
             if kept.node == node:
                 return kept
+        near = self._numa_nodes(pod, node)
         for below in (None, ask.priority) if self.ledger.kept else (None,):
             with self._as_if_not_kept(ask.uid, below):
-                found = place_on(room, ask.containers)
+                found = place_on(room, ask.containers, near)
             if isinstance(found, PodPlace):
                 return found
         return f"node {node} {found}"

@@ -11,8 +11,9 @@ from __future__ import annotations
 import copy
 from bisect import bisect_left
 from collections import Counter, OrderedDict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Final
 
 from queuecontroller.gpushares.extender.pods import ContainerAsk, PodAsk, PodPlace
@@ -25,6 +26,8 @@ MAX_SHAPES: Final = 128
 """Shapes in the cache: pods come in few shapes at a time, and each shape takes an entry per node.
 """
 FITS: Final = ""
+NOWHERE: Final[Mapping[str, Collection[int]]] = MappingProxyType({})
+"""No NUMA nodes for any container."""
 Known = dict[str, tuple[int, tuple[str, bool]]]
 """Verdicts by node, each with the node's version that it holds for."""
 
@@ -177,15 +180,20 @@ def _obstacle(gpu: GpuRoom, request: GpuRequest) -> str:
 # --- the choice -------------------------------------------------------------------------------
 
 
-def place_on(room: NodeRoom, containers: Sequence[ContainerAsk]) -> PodPlace | str:
+def place_on(
+    room: NodeRoom,
+    containers: Sequence[ContainerAsk],
+    numa_nodes: Mapping[str, Collection[int]] = NOWHERE,
+) -> PodPlace | str:
     """The pod's GPUs on the node, or the reason why it does not fit. Containers that run together
-    get GPUs one after the other; an init container that ends before them uses theirs first."""
+    get GPUs one after the other; an init container that ends before them uses theirs first.
+    `numa_nodes`: where a container's GPUs are if there is room, by its name."""
     trial = scratch(room) if len(containers) > 1 else room
     chosen: dict[str, tuple[Share, ...]] = {}
     for one in containers:
         if one.before:
             continue
-        shares = choose_gpus(trial, one.request, lambda _: None)
+        shares = _near(trial, one.request, numa_nodes.get(one.name, ()))
         if shares is None:
             return why_not(trial, one.request) or f"needs {describe(one.request)}: not together"
         chosen[one.name] = shares
@@ -204,6 +212,18 @@ def place_on(room: NodeRoom, containers: Sequence[ContainerAsk]) -> PodPlace | s
             _raise(beyond, share, together)
     first = tuple(one.name for one in containers if one.before)
     return PodPlace(room.name, chosen, first, tuple(beyond.values()))
+
+
+def _near(
+    room: NodeRoom, request: GpuRequest, numa_nodes: Collection[int]
+) -> tuple[Share, ...] | None:
+    """GPUs on these NUMA nodes if they have room, else any."""
+    if numa_nodes:
+        near = {u: gpu for u, gpu in room.gpus.items() if gpu.gpu.numa_node in numa_nodes}
+        shares = choose_gpus(NodeRoom(room.name, room.capacity, near), request, lambda _: None)
+        if shares is not None:
+            return shares
+    return choose_gpus(room, request, lambda _: None)
 
 
 def scratch(room: NodeRoom) -> NodeRoom:

@@ -12,7 +12,7 @@ from tests.kit.queue.controller import SLUICE_QUEUE, QueueController
 from tests.queue.manifests.collected import FOLDER, SETS
 
 README = (FOLDER / "README.md").read_text(encoding="utf-8")
-PASSED_OVER = {"from-hami", "from-kai", "gangs", "new-nodes"}
+PASSED_OVER = {"from-hami", "from-kai", "gangs", "new-nodes", "numa"}
 """Their ConfigMaps, Pods and PodGroups are no objects of the queue."""
 
 

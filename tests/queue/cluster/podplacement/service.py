@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from queuecontroller.cluster.cache.objects import ObjectCache as Objects
@@ -167,9 +167,10 @@ class ObjectCache:
         best_only: bool = False,
         groups: Mapping[str, int] | None = None,
         rules: Rules | None = None,
+        objects: Sequence[tuple[Resource, dict[str, Any]]] = (),
     ) -> None:
         """`sharing`: quota and other vendors' devices are known, too, by `rules`; `groups`: minimums
-        of PodGroups by name."""
+        of PodGroups by name; `objects`: what else the leader before has known."""
         self.api = api or Api()
         self.api.changed = self.watch
         self.sharing = SharePods(rules or Rules(), lambda: 1) if sharing else None
@@ -188,6 +189,8 @@ class ObjectCache:
         self.objects = Objects()
         for group, minimum in (groups or {}).items():
             self.group(group, minimum)
+        for kind, document in objects:
+            self.objects.take(kind, document)
         self.desk = ExtenderService(
             self.shell,
             self.api,  # type: ignore[arg-type]  # as much of a client as the desk uses
