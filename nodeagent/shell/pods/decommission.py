@@ -24,9 +24,9 @@ DEADLINE_S: Final = 2.0
 is gone. Seconds."""
 SETTLES_S: Final = 1.5
 """Time from the scheduler's last binding to the kubelet's Allocate, with a margin. Seconds."""
-ADMITTED_S: Final = 8.0
+ADMITTED_S: Final = 18.0
 """Longest time that pods which are bound already are waited for after that: a busy kubelet admits
-them later, and the chart ends the daemon after 20 s. Seconds."""
+them later, and the chart ends the daemon after 30 s. Seconds."""
 POLL_S: Final = 0.25
 
 

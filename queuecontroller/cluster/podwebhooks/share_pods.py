@@ -43,6 +43,10 @@ from sluicecommon.kubernetes.resources import NODES, Resource
 log = logging.getLogger(__name__)
 QUOTAS: Final = Resource("", "v1", "resourcequotas", "ResourceQuota")
 AGAIN_S: Final = 30.0
+RETURNS_S: Final = 3.0
+"""Seconds that a stopped node's GPUs must be allocatable before pods are placed there again. While
+an agent stops, each status of its kubelet has them again, and the agent withdraws them within a
+quarter of a second; a pod that is bound meanwhile may be rejected."""
 _HEAD: Final = ("name", "namespace", "uid", "annotations")
 _SPEC: Final = ("nodeName",)
 _CONTAINER: Final = ("name", "resources", "restartPolicy")
@@ -91,7 +95,9 @@ class SharePods:
         """Cordons by node."""
         self.stopped: set[str] = set()
         """Nodes whose kubelet has a device plugin's GPUs and none of them to allocate now: the
-        plugin is being stopped or has not registered yet."""
+        plugin is being stopped or has not registered yet; and for RETURNS_S after that."""
+        self._returning: dict[str, asyncio.TimerHandle] = {}
+        """Stopped nodes whose GPUs are allocatable again."""
         self.on_cordon: Callable[[str, Cordon], None] = lambda node, cordon: None
         """Called with a node's cordon whenever the node has changed."""
         self.on_end: Callable[[str], None] = lambda uid: None
@@ -187,6 +193,7 @@ class SharePods:
                 self._noted.pop(key, None)
                 self._cordoned(key, NO_CORDON)
                 self._profiled(key, frozenset())
+                self._end_return(key)
                 self.stopped.discard(key)
                 self.foreign.node(key, None)
             case _:
@@ -201,10 +208,20 @@ class SharePods:
 
     def _stopped(self, node: str, stopped: bool) -> None:
         if stopped:
+            self._end_return(node)
             self.stopped.add(node)
-        elif node in self.stopped:
-            self.stopped.remove(node)
-            self.on_more(f"GPUs of {node}")
+        elif node in self.stopped and node not in self._returning:
+            loop = asyncio.get_running_loop()
+            self._returning[node] = loop.call_later(RETURNS_S, self._returned, node)
+
+    def _returned(self, node: str) -> None:
+        del self._returning[node]
+        self.stopped.remove(node)
+        self.on_more(f"GPUs of {node}")
+
+    def _end_return(self, node: str) -> None:
+        if (timer := self._returning.pop(node, None)) is not None:
+            timer.cancel()
 
     def _profiled(self, node: str, profiles: frozenset[str]) -> None:
         if self._profiles.pop(node, frozenset()) != profiles or profiles:

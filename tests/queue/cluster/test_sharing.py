@@ -146,7 +146,11 @@ def test_a_cordon_is_heard_of_and_taken_away(desk: SharePods) -> None:
     assert [one for _, one in told] == [cordon, NO_CORDON, NO_CORDON, NO_CORDON]
 
 
-def test_a_node_whose_kubelet_has_no_gpus_to_allocate_is_stopped(desk: SharePods) -> None:
+def test_a_node_whose_kubelet_has_no_gpus_to_allocate_is_stopped(
+    desk: SharePods, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While its agent stops, each status of the kubelet has them again for a moment."""
+    monkeypatch.setattr(share_pods, "RETURNS_S", 0.05)
     more: list[str] = []
     desk.on_more = more.append
 
@@ -154,20 +158,36 @@ def test_a_node_whose_kubelet_has_no_gpus_to_allocate_is_stopped(desk: SharePods
         document = {"metadata": {"name": "n"}, "status": {"allocatable": allocatable}}
         desk.node_changed(Changed(Item("n", "1", desk.seen_node(document))))
 
-    seen(**{"nvidia.com/gpu": "10", "cpu": "0"})
-    assert not desk.stopped
-    seen(**{"nvidia.com/gpu": "0"})
-    assert desk.stopped == {"n"}
-    assert more == []
-    seen(**{"nvidia.com/gpu": "10"})
-    assert not desk.stopped
-    assert more == ["GPUs of n"], "pods that were refused are tried again"
-    seen(**{"nvidia.com/gpu": "0"})
-    seen()
-    assert not desk.stopped, "its GPUs are given by claims"
-    seen(**{"nvidia.com/gpu": "0"})
-    desk.node_changed(Removed("n"))
-    assert not desk.stopped
+    async def play() -> None:
+        seen(**{"nvidia.com/gpu": "10", "cpu": "0"})
+        assert not desk.stopped
+        for _ in range(3):
+            seen(**{"nvidia.com/gpu": "0"})
+            assert desk.stopped == {"n"}
+            seen(**{"nvidia.com/gpu": "10"})
+            assert desk.stopped == {"n"}, "not yet"
+        seen(**{"nvidia.com/gpu": "0"})
+        await asyncio.sleep(0.1)
+        assert desk.stopped == {"n"}
+        assert more == []
+        seen(**{"nvidia.com/gpu": "10"})
+        seen(**{"nvidia.com/gpu": "10", "cpu": "1"})
+        await asyncio.sleep(0.1)
+        assert not desk.stopped
+        assert more == ["GPUs of n"], "pods that were refused are tried again"
+        seen(**{"nvidia.com/gpu": "0"})
+        seen()
+        await asyncio.sleep(0.1)
+        assert not desk.stopped, "its GPUs are given by claims"
+        for last in ("0", "10"):
+            seen(**{"nvidia.com/gpu": "0"})
+            seen(**{"nvidia.com/gpu": last})
+            desk.node_changed(Removed("n"))
+            assert not desk.stopped
+            await asyncio.sleep(0.1)
+            assert more == ["GPUs of n"] * 2
+
+    asyncio.run(play())
 
 
 def test_the_page_has_what_pods_take(desk: SharePods) -> None:
