@@ -20,7 +20,7 @@ from tests.bench import (
     together,
     turns,
 )
-from tests.bench.cluster import admissions, dispatch, scheduling
+from tests.bench.cluster import admissions, dispatch, scheduling, writes
 from tests.bench.entries import Entry, table, write
 from tests.bench.queueing import (
     consolidation,
@@ -62,8 +62,8 @@ PARTS = (
     "cluster",
     "extender",
 )
-ASKED_FOR = ("multikueue",)
-"""Parts of their own, because they take minutes and three control planes: only with `--only`."""
+ASKED_FOR = ("multikueue", "writes")
+"""Parts of their own, because they take minutes and several control planes: only with `--only`."""
 
 
 def main() -> int:
@@ -127,6 +127,8 @@ def main() -> int:
         entries += scheduling.run(options.quick)
     if "multikueue" in wanted:
         entries += dispatch.run(options.quick)
+    if "writes" in wanted:
+        entries += writes.run(options.quick)
     print("\n" + table(entries))
     write(BUILD / "bench.json", entries)
     return 0

@@ -480,6 +480,9 @@ def test_replicas_are_on_different_nodes_where_there_are_some() -> None:
     (spread,) = made["template"]["spec"]["topologySpreadConstraints"]
     assert spread["whenUnsatisfiable"] == "ScheduleAnyway"
     assert spread["labelSelector"] == made["selector"]
+    assert spread["matchLabelKeys"] == ["pod-template-hash"], (
+        "in an upgrade those of before do not count"
+    )
     assert "topologySpreadConstraints" not in spec()["template"]["spec"]
 
 

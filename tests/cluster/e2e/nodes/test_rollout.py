@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from tests.cluster.api import path_of
-from tests.cluster.e2e.nodes.pair import Pair
+from tests.cluster.e2e.nodes.pair import FIRST, SECOND, Pair
 from tests.cluster.lab import SYSTEM
 from tests.cluster.manifests import NAMESPACE
 from tests.kit.node import until
@@ -54,6 +54,7 @@ def test_no_pod_of_two_hundred_fails_in_an_upgrade(pair: Pair) -> None:
     rolling.join()
     assert errors == []
     until("all have ended", lambda: not left(pair, ended, told), 600)
+    assert replica_nodes(pair) == {FIRST.hostname, SECOND.hostname}, "one each, also after it"
     assert not before & {one["metadata"]["uid"] for one in pair.agent_pods()}, "agents are others"
     assert told == [], "\n".join(told)
     assert dict(ended) == {"Succeeded": PODS}
@@ -63,6 +64,12 @@ def test_no_pod_of_two_hundred_fails_in_an_upgrade(pair: Pair) -> None:
 def print_log(lab: Pair, name: str) -> None:
     """Print the whole log of an agent once it has ended: it is gone with its pod, and a report needs it."""
     print(lab.kubectl("logs", "--namespace", SYSTEM, "--follow", "--timestamps", name))
+
+
+def replica_nodes(lab: Pair) -> set[str]:
+    """Nodes of the controller's replicas."""
+    pods = lab.api.items("pods", SYSTEM, labelSelector="app.kubernetes.io/component=queue")
+    return {one["spec"]["nodeName"] for one in pods if "deletionTimestamp" not in one["metadata"]}
 
 
 def left(lab: Pair, ended: Counter[str], told: list[str]) -> list[str]:
