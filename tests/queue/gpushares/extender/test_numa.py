@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -273,3 +276,40 @@ def test_pods_of_the_whole_scope_are_counted_once() -> None:
     nodes.report("a", None)
     nodes.forget("u-x")
     nodes.bind(pod(one(3), name="x"), "a")
+
+
+def recorded() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(
+        Path(__file__).with_name("admissions.json").read_text()
+    )
+    return found
+
+
+def as_reported(case: dict[str, Any]) -> dict[str, Any]:
+    """The NodeResourceTopology of the machine at that moment."""
+    zones = []
+    for one in case["zones"]:
+        amounts = {
+            "cpu": (one["cpus"], one["free_cpus"]),
+            "memory": (one["memory"], max(0, one["free_memory"])),
+        }
+        if one["devices"]:
+            amounts[GPU] = (one["devices"], one["free_devices"])
+        zones.append(amounts)
+    return topology(*zones, policy=case["policy"], scope=case["scope"])
+
+
+def test_the_predictions_are_the_decisions_of_the_kubelet_s_own_managers() -> None:
+    """Recorded by tests/cluster/kubernetes/admission, with Kubernetes 1.36.3. NUMA nodes: None, where it rejected the pod."""
+    cases = recorded()
+    assert {(one["policy"], one["scope"], one["numa_nodes"] is None) for one in cases} == set(
+        itertools.product((SINGLE, RESTRICTED), ("container", "pod"), (True, False))
+    )
+    wrong = []
+    for case in cases:
+        found = predict(read_topology(as_reported(case)), uses_of({"spec": case["spec"]}))
+        nodes = {name: sorted(numbers) for name, numbers in found.numa_nodes.items()}
+        known = case["numa_nodes"]
+        if bool(found.reason) != (known is None) or (known and {**known, **nodes} != known):
+            wrong.append((case, found))
+    assert wrong == []
