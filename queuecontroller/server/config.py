@@ -129,6 +129,10 @@ class KubernetesSettings:
     namespace."""
     webhooks_timeout_s: int = _number(3, 1, 30)
     """Seconds until the API server gives up on an answer for these."""
+    drain_s: int = _number(5, 0, 60)
+    """Seconds after SIGTERM in which a replica with webhooks works on as before, and closes each of
+    their connections after its next answer. API servers and schedulers then find other replicas;
+    a request on a connection that is closed without it fails."""
     visibility_listen: str = ""
     """ADDRESS:PORT of Kueue's visibility API (pending workloads in order), to which the API server
     proxies through the Service `sluice-queue-visibility`; the webhooks' certificate must have that

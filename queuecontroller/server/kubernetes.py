@@ -16,7 +16,7 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -253,15 +253,16 @@ async def _serve(
         if address
     ]
     extender = _extender_endpoint(settings, controller)
-    servers = [
+    posts = [
         one
         for one in (
             _webhooks(settings, controller, sharing, extender),
             _loopback(settings, extender),
-            _visibility(given, controller, writing),
         )
         if one
     ]
+    visibility = _visibility(given, controller, writing)
+    servers = [*posts, *([visibility] if visibility is not None else ())]
     nodes = NodeListeners(settings, access, controller) if NodeListeners.wanted(settings) else None
     page = make_page_listener(settings, lambda: _page_backend(controller, access, settings))
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
@@ -301,10 +302,13 @@ async def _serve(
                 is_leaving=partial(_is_leaving, controller, namespace),
             )
         )
-        ending = asyncio.create_task(_cancel_at(stopped, registering))
+        drained = asyncio.Event()
+        draining = asyncio.create_task(_drain(posts, stopped, given.drain_s, drained))
+        ending = asyncio.create_task(_cancel_at(drained, registering))
         try:
-            return await _run(controller, stopped)
+            return await _run(controller, drained)
         finally:
+            draining.cancel()
             ending.cancel()
             registering.cancel()
             await asyncio.wait({registering}, timeout=WITHDRAWN_S)
@@ -479,6 +483,23 @@ async def _run(controller: Controller, stopped: asyncio.Event) -> int:
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     return EXIT_OK
+
+
+async def _drain(
+    posts: Sequence[WebhookServer | LoopbackServer],
+    stopped: asyncio.Event,
+    drain_s: float,
+    drained: asyncio.Event,
+) -> None:
+    """Once stopped, have the callers of the webhooks go to other replicas for `drain_s`, then set
+    `drained`."""
+    await stopped.wait()
+    if posts and drain_s:
+        log.info("stopping in %g s: callers of the webhooks go to other replicas", drain_s)
+        for one in posts:
+            one.drain()
+        await asyncio.sleep(drain_s)
+    drained.set()
 
 
 def _metrics(controller: Controller) -> bytes:

@@ -133,6 +133,7 @@ class Replica:
             f"kubernetes.kubeconfig={kubeconfig}",
             "kubernetes.namespace=sluice",
             f"kubernetes.leader_lease_s={LEASE_S:g}",
+            "kubernetes.drain_s=0",
             *settings,
         )
         self.command = [

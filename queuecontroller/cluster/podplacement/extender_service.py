@@ -17,6 +17,7 @@ from queuecontroller.cluster.podplacement.binding import Bindings
 from queuecontroller.cluster.podplacement.eviction import Evictions
 from queuecontroller.cluster.podplacement.exchange import PlaceExchange
 from queuecontroller.cluster.podplacement.gpu_pods import Budgets, GpuPods, SeenPod, seen
+from queuecontroller.cluster.podplacement.left_out import LeftOutPods
 from queuecontroller.cluster.podplacement.pod_gangs import GroupSources, PodGangs
 from queuecontroller.cluster.podplacement.preemption import PodPreemption
 from queuecontroller.cluster.podplacement.queued_pods import QueuedPods
@@ -28,11 +29,9 @@ from queuecontroller.gpushares.extender.answers import NO_GPUS, Defaults, Extend
 from queuecontroller.gpushares.extender.nominated import NominatedPods
 from queuecontroller.gpushares.extender.numa import TOPOLOGIES
 from queuecontroller.gpushares.extender.numa_nodes import NumaNodes
-from queuecontroller.gpushares.extender.pods import OVER, PodPlace, asks_for_part, refusal_of
-from queuecontroller.scheduler.model.reasons import NOT_PLACED_HERE
+from queuecontroller.gpushares.extender.pods import OVER, PodPlace, refusal_of
 from queuecontroller.state.book import Book
 from queuecontroller.state.shell import Shell
-from sluicecommon.hami.names import OPT_OUT
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
 from sluicecommon.kubernetes.resources import PODS, Resource
@@ -122,9 +121,14 @@ class ExtenderService:
             shell.now_ns,
         )
         self._names = defaults.names
-        self._record = (groups or GroupSources()).record
-        self._left_out: set[str] = set()
-        """UIDs of pods that were told of a scheduler which does not know of shares."""
+        self._left_out = LeftOutPods(
+            client,
+            cache,
+            defaults.names,
+            sharing,
+            (groups or GroupSources()).record,
+            may_write,
+        )
         self._has_all_pods = False
         """True once all pods that were bound before this leader are known."""
         self._pod_event = asyncio.Event()
@@ -203,6 +207,7 @@ class ExtenderService:
             self._again.end()
             self._gangs.end()
             self._bindings.end()
+            self._left_out.end()
 
     def _take_over_numa_nodes(self) -> None:
         """Read the nodes' reports, and count the pods that the leader before has just bound."""
@@ -233,7 +238,7 @@ class ExtenderService:
         if document is None or document["spec"].get("nodeName") or _is_over(document):
             self._again.forget(uid)
             self._on_the_way.arrived(uid)
-        self._tell_left_out(uid, document)
+        self._left_out.pod_changed(uid, document)
         self._gangs.pod_changed(uid, document)
         more = self.ledger.freed - freed
         if not self._has_all_pods:
@@ -243,28 +248,6 @@ class ExtenderService:
             self._freed += more
         if more:  # Pending workloads are evaluated again.
             self._shell.step("pods", lambda book, now_ns: None)
-
-    def _tell_left_out(self, uid: str, document: Mapping[str, Any] | None) -> None:
-        """Tell a pod that its scheduler cannot place it, once: it was created while no webhook
-        answered, and a pod cannot change its scheduler."""
-        if document is None or document["spec"].get("nodeName"):
-            self._left_out.discard(uid)
-            return
-        rules = self._sharing.rules if self._sharing is not None else None
-        if rules is None or not rules.scheduler or rules.claims or uid in self._left_out:
-            return
-        scheduler = document["spec"].get("schedulerName")
-        if scheduler not in rules.replaced or not refusal_of(document):
-            return
-        if not asks_for_part(document, self._names):
-            return
-        self._left_out.add(uid)
-        text = (
-            f"{scheduler} does not know which GPUs have room. The pod kept it because no replica"
-            " of the queue controller answered when it was created, or because of the label"
-            f" {OPT_OUT}. Create it again, or with schedulerName: {rules.scheduler}"
-        )
-        self._record(document, KubernetesEvent(NOT_PLACED_HERE, text, warning=True))
 
     def _decided(self, change: object, touched: object) -> None:
         """Read freed resources soon after a step of the book."""

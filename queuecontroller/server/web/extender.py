@@ -176,6 +176,10 @@ class LoopbackServer:
     def port(self) -> int:
         return self._server.port
 
+    def drain(self) -> None:
+        """See `PostServer.drain`."""
+        self._server.drain()
+
     async def close(self) -> None:
         await self._server.close()
 

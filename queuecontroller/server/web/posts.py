@@ -38,6 +38,9 @@ SWEEP_S: Final = 1.0
 LINGER_S: Final = 1.0
 """Time in which data of a refused client is still read, so that it can receive the answer."""
 CLOSING_S: Final = 5.0
+LAST_READS: Final = 3
+"""Turns of the event loop in which requests that have arrived are read before connections are
+closed."""
 MAX_SILENT: Final = 128
 """Limit of connections that have sent no request yet, each of which costs 300 KiB over TLS."""
 MAX_CONNECTIONS: Final = 1024
@@ -100,6 +103,8 @@ class PostServer:
         self._listener = Listener(self.protocol, self.clients, limits, certificate)
         self._sweeping: asyncio.Task[None] | None = None
         self.connections_total = 0
+        self.drains = False
+        """True once each connection is closed after its next answer."""
 
     async def start(self, host: str, port: int) -> None:
         """Start to listen. Raises OSError if the address is in use."""
@@ -128,9 +133,17 @@ class PostServer:
     def port(self) -> int:
         return self._listener.port
 
+    def drain(self) -> None:
+        """Close each connection after its next answer, which tells the client so: it does not send
+        a request on a connection that is being closed. New connections are still accepted."""
+        self.drains = True
+
     async def close(self) -> None:
         """Close all connections; requests in progress are answered within CLOSING_S."""
+        self.drain()
         self._listener.stop()
+        for _ in range(LAST_READS):
+            await asyncio.sleep(0)
         if self._sweeping is not None:
             self._sweeping.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -330,9 +343,10 @@ class _Connection(asyncio.Protocol):
         transport = self._transport
         if transport is None:
             return
-        transport.write(_text(answer, self._keeps))
+        keeps = self._keeps and not self._server.drains
+        transport.write(_text(answer, keeps))
         self._since_s = self._loop.time()
-        if not self._keeps:
+        if not keeps:
             self._refused = True
             transport.close()
 

@@ -86,6 +86,11 @@ class WebhookServer:
         """The last part of the webhooks' paths."""
         return self._words[0]
 
+    def drain(self) -> None:
+        """See `PostServer.drain`."""
+        if self._server is not None:
+            self._server.drain()
+
     async def close(self) -> None:
         if self._renewing is not None:
             self._renewing.cancel()

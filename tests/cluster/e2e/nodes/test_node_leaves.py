@@ -10,7 +10,7 @@ import pytest
 
 from tests.cluster import manifests
 from tests.cluster.e2e.nodes.pair import FIRST, QUEUE_NAME, SECOND, Pair
-from tests.cluster.lab import AGENT, QUEUE
+from tests.cluster.lab import AGENT, QUEUE, SYSTEM
 from tests.kit.node import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
@@ -101,6 +101,29 @@ def test_a_lost_node_s_pods_move_and_its_return_disturbs_nobody(there: Pair) -> 
     assert there.grants_on(HERE) == grants
     assert there.used(TEAM)["nvidia.com/gpu"] == str(PODS)
     assert there.inside(third)["total_mib"] == LARGE_MIB
+
+
+def test_pods_that_were_created_while_no_replica_answered_are_created_again(pair: Pair) -> None:
+    """They kept the default scheduler, which does not know of shares, and cannot change it."""
+    replicas = ("scale", "deployment", QUEUE, "-n", SYSTEM)
+    pair.kubectl(*replicas, "--replicas=0")
+    until("no replica is left", lambda: not pair.queue_tasks(), 90)
+    pod = pair.gpu_pod("missed", memory_mib=4000, cores=10, command="sleep 3600")
+    pair.apply(manifests.owned("Deployment", "missed", pod, PODS, labels={}))
+
+    def missed() -> list[str]:
+        found = pair.pods(app="missed")
+        return [one["metadata"]["name"] for one in found if waits(pair, one["metadata"]["name"])]
+
+    until("they wait", lambda: len(missed()) == PODS, 60)
+    before = {one["metadata"]["uid"] for one in pair.pods(app="missed")}
+    pair.kubectl(*replicas, "--replicas=2")
+    until("others run", lambda: running(pair, "missed") == PODS, 120)
+    assert not before & {one["metadata"]["uid"] for one in pair.pods(app="missed")}
+
+
+def running(lab: Pair, app: str) -> int:
+    return sum(one["status"].get("phase") == "Running" for one in lab.pods(app=app))
 
 
 def large_here(lab: Pair) -> set[str]:

@@ -11,10 +11,12 @@ import pytest
 
 from queuecontroller.cluster.podplacement import binding, extender_service
 from queuecontroller.cluster.podplacement.gpu_pods import GpuPods, read_budget, seen
+from queuecontroller.cluster.podplacement.left_out import MOST_OF_OWNER
 from queuecontroller.gpushares.admission import Rules
 from queuecontroller.state.nodes.nodes_room import NO_CORDON, Cordon
 from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
 from sluicecommon.kubernetes.reflector import Changed, Removed
+from sluicecommon.kubernetes.resources import NAMESPACES
 from sluicecommon.pod_annotations import PLACEMENT
 from tests.queue.cluster.podplacement.service import ObjectCache, answered, run, settled
 from tests.queue.gpushares.extender.rooms import dumped, pod
@@ -261,6 +263,67 @@ def test_a_pod_that_kept_a_scheduler_which_knows_of_no_shares_is_told_so_once() 
         assert world.told == [], "nodes advertise sums, by which any scheduler places it"
 
     run(untold, sharing=True, groups={})
+
+
+@pytest.mark.parametrize(
+    ("kind", "labels", "namespace_labels", "is_deleted"),
+    [
+        ("ReplicaSet", {}, {}, True),
+        ("StatefulSet", {}, {}, True),
+        ("Job", {}, {}, False),
+        ("", {}, {}, False),
+        ("ReplicaSet", {"hami.io/webhook": "ignore"}, {}, False),
+        ("ReplicaSet", {}, {"hami.io/webhook": "ignore"}, False),
+        ("StatefulSet", {"leaderworkerset.sigs.k8s.io/name": "g"}, {}, False),
+    ],
+)
+def test_a_pod_without_its_scheduler_is_deleted_if_its_owner_creates_it_again(
+    kind: str, labels: dict[str, str], namespace_labels: dict[str, str], is_deleted: bool
+) -> None:
+    """The webhook did not answer: nobody places the pod, and no other of it comes by itself."""
+    head = {"name": "t", "uid": "t", "resourceVersion": "1", "labels": namespace_labels}
+
+    async def test(world: ObjectCache) -> None:
+        world.api.create(left_out("p", kind, labels))
+        world.watch("p")
+        await settled()
+        assert world.api.gone == ([("deleted", "p")] if is_deleted else [])
+        assert world.told == [("p", "SharesNotPlaced")]
+        end = (
+            f"It is deleted, and its {kind} creates it again" if is_deleted else "sluice-scheduler"
+        )
+        assert world.texts[0].endswith(end)
+        world.watch("p")
+        await settled()
+        assert len(world.told) == 1
+
+    rules = Rules(scheduler="sluice-scheduler")
+    run(test, sharing=True, rules=rules, groups={}, objects=((NAMESPACES, {"metadata": head}),))
+
+
+def test_no_more_pods_of_one_owner_are_deleted_than_an_outage_makes() -> None:
+    async def test(world: ObjectCache) -> None:
+        for number in range(MOST_OF_OWNER + 3):
+            world.api.create(left_out(f"p{number}", "ReplicaSet", {}))
+            world.watch(f"p{number}")
+        await settled()
+        assert len(world.api.gone) == MOST_OF_OWNER
+        assert len(world.told) == MOST_OF_OWNER + 3
+
+    run(test, sharing=True, rules=Rules(scheduler="sluice-scheduler"), groups={})
+
+
+def left_out(name: str, kind: str, labels: dict[str, str]) -> dict[str, Any]:
+    """A pod with shares of the default scheduler, which has refused it."""
+    document = pod(name, gpumem=1000)
+    document["spec"]["schedulerName"] = "default-scheduler"
+    document["metadata"]["labels"] = labels
+    if kind:
+        owner = {"kind": kind, "name": "o", "uid": "u-o", "controller": True}
+        document["metadata"]["ownerReferences"] = [owner]
+    refused = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    document["status"]["conditions"] = [refused]
+    return document
 
 
 def test_what_cannot_be_read_is_an_error_in_the_answer() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -238,5 +239,48 @@ def test_the_last_answer_is_given_before_it_ends() -> None:
         await server.close()
         assert await answer(reader) == (200, b"later x")
         writer.close()
+
+    asyncio.run(main())
+
+
+def test_while_it_drains_each_connection_ends_with_its_next_answer() -> None:
+    """An API server writes its next request on a connection that it has kept. One that is closed at that moment fails the request."""
+
+    async def test(server: PostServer) -> None:
+        kept, late = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(2)]
+        for reader, writer in (kept, late):
+            writer.write(question("/now", b"1"))
+            assert await answer(reader) == (200, b"now 1")
+        late[1].write(question("/later", b"2"))
+        while not server.tasks:
+            await asyncio.sleep(0)
+        server.drain()
+        kept[1].write(question("/now", b"3"))
+        for reader, said in ((kept[0], b"now 3"), (late[0], b"later 2")):
+            whole = await reader.read()
+            assert whole.endswith(said)
+            assert b"Connection: close" in whole, "the client knows, and sends nothing more on it"
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(question("/now", b"4"))
+        assert (await reader.read()).endswith(b"now 4"), "who has not heard of it yet is answered"
+        for _, each in (kept, late, (reader, writer)):
+            each.close()
+
+    run(test)
+
+
+def test_what_has_arrived_is_answered_before_the_end() -> None:
+    async def main() -> None:
+        server = PostServer({"/now": Route(lambda asked: Response(asked.body), 100)}, None)
+        await server.start("127.0.0.1", 0)
+        with socket.create_connection(("127.0.0.1", server.port)) as client:
+            while not server.connections:
+                await asyncio.sleep(0)
+            client.sendall(
+                question("/now", b"last")
+            )  # It waits in the kernel; nothing has read it yet.
+            await server.close()
+            client.settimeout(30)
+            assert client.recv(1000).endswith(b"last")
 
     asyncio.run(main())
