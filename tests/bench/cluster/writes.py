@@ -32,6 +32,13 @@ def counted(plane: ControlPlane) -> dict[str, float]:
     return {name: count for name, count in look(plane).writes.items() if name != OWN}
 
 
+def is_settled(plane: ControlPlane) -> bool:
+    """True if no node was written for a while: each is annotated once for HAMi's programs."""
+    before = counted(plane).get("PATCH nodes", 0.0)
+    time.sleep(10)
+    return counted(plane).get("PATCH nodes", 0.0) == before
+
+
 def of_fleet(nodes: int, quiet_s: float) -> tuple[dict[str, float], dict[str, float]]:
     """Writes per second while nothing happens, and per pod, by request."""
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as directory:
@@ -44,7 +51,7 @@ def of_fleet(nodes: int, quiet_s: float) -> tuple[dict[str, float], dict[str, fl
                     list(pool.map(fleet.add, (f"gpu-{n}" for n in range(nodes))))
                 with fleet, scheduler(plane, place, replica.near_port, near=True):
                     until("all report", lambda: fleet.sessions_total >= nodes, 600)
-                    time.sleep(10)
+                    until("each node has its annotation", lambda: is_settled(plane), 600)
                     before, began_s = counted(plane), time.monotonic()
                     time.sleep(quiet_s)
                     took_s = time.monotonic() - began_s

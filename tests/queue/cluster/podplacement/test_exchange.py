@@ -183,6 +183,7 @@ def test_a_pod_is_bound_there_once_its_workload_says_so(monkeypatch: pytest.Monk
         assert await lab.exchanging.why_not_stored("u-w-0") == "", "nothing was exchanged"
         assert lab.filter("b") == ("b",)
         assert "is not stored yet" in await lab.exchanging.why_not_stored("u-w-0")
+        monkeypatch.setattr(exchange, "STORED_S", 60.0)
         waiting = asyncio.create_task(lab.exchanging.why_not_stored("u-w-0"))
         await asyncio.sleep(0)
         lab.store()

@@ -153,7 +153,7 @@ def delayed(world: ObjectCache, delay: str) -> dict[str, Any]:
 def test_kais_delay_is_waited_for_and_then_one_goes() -> None:
     async def test(world: ObjectCache) -> None:
         await full(world, a0=5, a1=4, b0=3, b1=6)
-        document = delayed(world, "300ms")
+        document = delayed(world, "1s")
         assert await world.filter("high") == []
         victims = {"a": {"Pods": [{"UID": "u-a0"}], "NumPDBViolations": 0}}
         found = await world.add("preempt", Pod=document, NodeNameToMetaVictims=victims)
