@@ -80,9 +80,10 @@ def left(lab: Pair, ended: Counter[str], told: list[str]) -> list[str]:
         if status["phase"] in ("Succeeded", "Failed"):
             ended[status["phase"]] += 1
             if status["phase"] == "Failed":
+                states = [each.get("state") for each in status.get("containerStatuses") or ()]
                 times = {each["type"]: each["lastTransitionTime"] for each in status["conditions"]}
                 why = f"{status.get('reason')}: {status.get('message')}"
-                told.append(f"{name} on {one['spec'].get('nodeName')}: {why}; {times}")
+                told.append(f"{name} on {one['spec'].get('nodeName')}: {why}; {states}; {times}")
             lab.api.delete(path_of("pods", NAMESPACE, name), 0)
         else:
             found.append(name)
