@@ -11,7 +11,7 @@ import pytest
 
 from queuecontroller.cluster.podplacement import binding, extender_service
 from queuecontroller.cluster.podplacement.gpu_pods import GpuPods, read_budget, seen
-from queuecontroller.cluster.podplacement.left_out import MOST_OF_OWNER
+from queuecontroller.cluster.podplacement.left_out import FIRST_S, ROUNDS
 from queuecontroller.gpushares.admission import Rules
 from queuecontroller.state.nodes.nodes_room import NO_CORDON, Cordon
 from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
@@ -287,11 +287,11 @@ def test_a_pod_without_its_scheduler_is_deleted_if_its_owner_creates_it_again(
         world.api.create(left_out("p", kind, labels))
         world.watch("p")
         await settled()
+        assert world.api.gone == [], "not yet: a leader is not reached at once"
+        await settled(FIRST_S)
         assert world.api.gone == ([("deleted", "p")] if is_deleted else [])
         assert world.told == [("p", "SharesNotPlaced")]
-        end = (
-            f"It is deleted, and its {kind} creates it again" if is_deleted else "sluice-scheduler"
-        )
+        end = f"deleted soon, and its {kind} creates it again" if is_deleted else "sluice-scheduler"
         assert world.texts[0].endswith(end)
         world.watch("p")
         await settled()
@@ -301,14 +301,34 @@ def test_a_pod_without_its_scheduler_is_deleted_if_its_owner_creates_it_again(
     run(test, sharing=True, rules=rules, groups={}, objects=((NAMESPACES, {"metadata": head}),))
 
 
-def test_no_more_pods_of_one_owner_are_deleted_than_an_outage_makes() -> None:
+def test_pods_of_one_owner_are_deleted_together_and_each_time_later() -> None:
     async def test(world: ObjectCache) -> None:
-        for number in range(MOST_OF_OWNER + 3):
-            world.api.create(left_out(f"p{number}", "ReplicaSet", {}))
-            world.watch(f"p{number}")
-        await settled()
-        assert len(world.api.gone) == MOST_OF_OWNER
-        assert len(world.told) == MOST_OF_OWNER + 3
+        deleted = 0
+        for number in range(ROUNDS + 1):
+            for name in (f"a{number}", f"b{number}"):
+                world.api.create(left_out(name, "ReplicaSet", {}))
+                world.watch(name)
+            await settled(FIRST_S * 2**number * 0.9)
+            assert len(world.api.gone) == deleted
+            await settled(FIRST_S * 2**number * 0.2)
+            deleted += 2 if number < ROUNDS else 0
+            assert len(world.api.gone) == deleted
+        assert world.texts[-1].endswith("schedulerName: sluice-scheduler"), "it is left alone"
+
+    run(test, sharing=True, rules=Rules(scheduler="sluice-scheduler"), groups={})
+
+
+def test_a_pod_that_is_gone_or_placed_meanwhile_is_not_deleted() -> None:
+    async def test(world: ObjectCache) -> None:
+        for name in ("gone", "bound"):
+            world.api.create(left_out(name, "ReplicaSet", {}))
+            world.watch(name)
+        world.end("gone")
+        world.api.pods["bound"]["spec"]["nodeName"] = "a"
+        world.api.create(world.api.pods["bound"])
+        world.watch("bound")
+        await settled(2 * FIRST_S)
+        assert world.api.gone == []
 
     run(test, sharing=True, rules=Rules(scheduler="sluice-scheduler"), groups={})
 
