@@ -216,6 +216,7 @@ class Session:
                     followed.is_followed,
                     lambda pod, event: self.recorder.record(pod, PODS, event),
                 ),
+                plan.namespace,
             )
         self.move_plans: MovePlans | None = None
         """Moves that would make room for pending Workloads; None: the plan has no extender."""

@@ -65,10 +65,12 @@ class ExtenderService:
         cache: ObjectCache | None = None,
         record: Callable[[Mapping[str, Any], KubernetesEvent], None] | None = None,
         groups: GroupSources | None = None,
+        namespace: str = "",
     ) -> None:
         """`sharing` has quotas on GPU shares and other vendors' devices, `cache` the Workloads
         whose pods have reserved places. `record` records the event of a preempted pod; None: only
-        kube-scheduler preempts. `groups`: what is known of pod groups beside their pods."""
+        kube-scheduler preempts. `groups`: what is known of pod groups beside their pods.
+        `namespace`: the controller's own."""
         self._sharing = sharing
         self._shell = shell
         self._client = client
@@ -128,6 +130,7 @@ class ExtenderService:
             sharing,
             (groups or GroupSources()).record,
             may_write,
+            namespace,
         )
         self._has_all_pods = False
         """True once all pods that were bound before this leader are known."""

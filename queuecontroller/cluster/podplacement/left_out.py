@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from queuecontroller.cluster.cache.objects import ObjectCache, labels_of
 from queuecontroller.cluster.podwebhooks.share_pods import SharePods
+from queuecontroller.cluster.setup.front_proxy import SYSTEM
 from queuecontroller.cluster.status.events import KubernetesEvent
 from queuecontroller.gpushares.extender.pods import asks_for_part, refusal_of
 from queuecontroller.scheduler.model.reasons import NOT_PLACED_HERE
@@ -56,9 +57,12 @@ class LeftOutPods:
         sharing: SharePods | None,
         record: Callable[[Document, KubernetesEvent], None],
         may_write: Callable[[], bool],
+        namespace: str,
     ) -> None:
         """`cache` has the namespaces. `sharing` is None without webhooks for shares: no pod is left
-        out then."""
+        out then. Pods of kube-system and of the controller's own `namespace` are not sent to the
+        webhook."""
+        self._apart = frozenset({SYSTEM, namespace})
         self._client = client
         self._cache = cache
         self._names = names
@@ -118,6 +122,8 @@ class LeftOutPods:
         namespace = self._cache.get(NAMESPACES, str(pod["metadata"].get("namespace")))
         around = labels_of(namespace) if namespace is not None else {}
         if IGNORE in (labels.get(OPT_OUT), around.get(OPT_OUT)) or GROUP_LABEL in labels:
+            return None
+        if pod["metadata"].get("namespace") in self._apart:
             return None
         owners = pod["metadata"].get("ownerReferences") or ()
         owner = next((one for one in owners if one.get("controller")), None)

@@ -207,6 +207,7 @@ class ObjectCache:
                 is_followed=lambda kind: groups is not None and kind in COSCHEDULING,
                 record=self._tell,
             ),
+            namespace="sluice",
         )
 
     def _tell(self, document: Mapping[str, Any], told: KubernetesEvent) -> None:

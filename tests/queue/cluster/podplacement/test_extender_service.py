@@ -318,6 +318,20 @@ def test_pods_of_one_owner_are_deleted_together_and_each_time_later() -> None:
     run(test, sharing=True, rules=Rules(scheduler="sluice-scheduler"), groups={})
 
 
+@pytest.mark.parametrize("namespace", ["kube-system", "sluice"])
+def test_pods_that_are_not_sent_to_the_webhook_are_not_deleted(namespace: str) -> None:
+    async def test(world: ObjectCache) -> None:
+        document = left_out("p", "ReplicaSet", {})
+        document["metadata"]["namespace"] = namespace
+        world.api.create(document)
+        world.watch("p")
+        await settled(2 * FIRST_S)
+        assert world.api.gone == []
+        assert world.told == [("p", "SharesNotPlaced")]
+
+    run(test, sharing=True, rules=Rules(scheduler="sluice-scheduler"), groups={})
+
+
 def test_a_pod_that_is_gone_or_placed_meanwhile_is_not_deleted() -> None:
     async def test(world: ObjectCache) -> None:
         for name in ("gone", "bound"):
