@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
+KUBE_SYSTEM: Final = "kube-system"
+
 
 class Resource(NamedTuple):
     """One kind in one version. It is a key of the caches, and a tuple is hashed twice as fast as a

@@ -18,7 +18,6 @@ from typing import Any, Final, NamedTuple
 
 from queuecontroller.cluster.cache.objects import ObjectCache, labels_of
 from queuecontroller.cluster.podwebhooks.share_pods import SharePods
-from queuecontroller.cluster.setup.front_proxy import SYSTEM
 from queuecontroller.cluster.status.events import KubernetesEvent
 from queuecontroller.gpushares.extender.pods import asks_for_part, refusal_of
 from queuecontroller.scheduler.model.reasons import NOT_PLACED_HERE
@@ -26,7 +25,7 @@ from sluicecommon.background import BackgroundTasks
 from sluicecommon.hami.names import IGNORE, OPT_OUT, ResourceNames
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.errors import ApiAway, ApiRefused
-from sluicecommon.kubernetes.resources import NAMESPACES, PODS
+from sluicecommon.kubernetes.resources import KUBE_SYSTEM, NAMESPACES, PODS
 from sluicecommon.newest import Newest
 
 log = logging.getLogger(__name__)
@@ -62,7 +61,7 @@ class LeftOutPods:
         """`cache` has the namespaces. `sharing` is None without webhooks for shares: no pod is left
         out then. Pods of kube-system and of the controller's own `namespace` are not sent to the
         webhook."""
-        self._apart = frozenset({SYSTEM, namespace})
+        self._apart = frozenset({KUBE_SYSTEM, namespace})
         self._client = client
         self._cache = cache
         self._names = names

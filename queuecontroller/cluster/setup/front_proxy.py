@@ -15,10 +15,9 @@ from urllib.parse import unquote
 
 from sluicecommon.kubernetes.client import ApiClient
 from sluicecommon.kubernetes.errors import ApiAway
-from sluicecommon.kubernetes.resources import Resource
+from sluicecommon.kubernetes.resources import KUBE_SYSTEM, Resource
 
 CONFIG_MAPS: Final = Resource("", "v1", "configmaps", "ConfigMap")
-SYSTEM: Final = "kube-system"
 AUTHENTICATION: Final = "extension-apiserver-authentication"
 READER: Final = "extension-apiserver-authentication-reader"
 """Role in Kubernetes that permits reading it."""
@@ -113,7 +112,7 @@ def _list(data: Mapping[str, Any], key: str, default: tuple[str, ...]) -> tuple[
 
 async def read_front_proxy(client: ApiClient) -> FrontProxy | None:
     """Read the front proxy's configuration. Raises ApiAway, ApiRefused."""
-    return front_proxy(await client.get(CONFIG_MAPS, AUTHENTICATION, SYSTEM))
+    return front_proxy(await client.get(CONFIG_MAPS, AUTHENTICATION, KUBE_SYSTEM))
 
 
 class Access:

@@ -15,13 +15,12 @@ from typing import Any, Final
 from queuecontroller.cluster.cache.job_context import FRAMEWORKS, kind_of, setting
 from queuecontroller.cluster.cache.kinds import CLUSTER_QUEUES, FLAVORS, IN_USE
 from queuecontroller.cluster.cache.objects import ObjectCache, is_leaving
-from queuecontroller.cluster.setup.front_proxy import SYSTEM
 from queuecontroller.frameworks import Holding, job_problems, on_create, queue_of, resizing
 from queuecontroller.frameworks.names import MANAGED, QUEUE_NAME, SUSPENDING_PARENT
 from queuecontroller.frameworks.patches import TOO_DEEP
 from queuecontroller.kueueapi import GROUP
 from sluicecommon.hami.names import IGNORE, OPT_OUT
-from sluicecommon.kubernetes.resources import STATEFUL_SETS
+from sluicecommon.kubernetes.resources import KUBE_SYSTEM, STATEFUL_SETS
 from sluicecommon.reader import ManifestError, Problem
 
 MUTATE_PATH: Final = "/mutate"
@@ -63,7 +62,7 @@ def mutating(
 ) -> dict[str, Any]:
     """Return the MutatingWebhookConfiguration; `client` makes the clientConfig of a path.
     `unless_by`: user name of the controller, whose own writes to jobs are not sent."""
-    apart = [SYSTEM, namespace]
+    apart = [KUBE_SYSTEM, namespace]
     expression = f"request.userInfo.username != '{unless_by}'"
     by_others = [{"name": "by-others", "expression": expression}]
     kinds = (

@@ -24,7 +24,7 @@ from queuecontroller.cluster.cache.kinds import (
     TOPOLOGIES,
     WORKLOADS,
 )
-from queuecontroller.cluster.setup.front_proxy import READER, REVIEWS, SYSTEM
+from queuecontroller.cluster.setup.front_proxy import READER, REVIEWS
 from queuecontroller.cluster.setup.job_webhooks import CONFIGURATION, mutating
 from queuecontroller.cluster.setup.registration import API_SERVICES, SERVICES, VISIBILITY
 from queuecontroller.cluster.status.visibility import services
@@ -34,6 +34,7 @@ from queuecontroller.kueueapi.crds import Webhook, validation
 from queuecontroller.kueueapi.table import ALPHA_KINDS, GROUP, KINDS
 from sluicecommon.kubernetes.resources import (
     DEPLOYMENTS,
+    KUBE_SYSTEM,
     NODES,
     PODS,
     REPLICA_SETS,
@@ -310,7 +311,7 @@ def documents(
     # The front proxy's configuration authenticates requests of the API server.
     head = {
         "name": f"{NAME}-{namespace}",
-        "namespace": SYSTEM,
+        "namespace": KUBE_SYSTEM,
         "labels": {"app.kubernetes.io/part-of": "sluice"},
     }
     ref = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": READER}
