@@ -16,7 +16,7 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -82,13 +82,14 @@ from queuecontroller.server.standalone import (
     page_head,
     start_logging,
 )
+from queuecontroller.server.stopping import cancel_at, drain, run_until
 from queuecontroller.server.web.extender import ExtenderEndpoint, LoopbackServer
 from queuecontroller.server.web.http import HttpServer
 from queuecontroller.server.web.reviews import patched, reviewed
 from queuecontroller.server.web.visibility import VisibilityServer
 from queuecontroller.server.web.webhooks import WebhookServer, word_of
 from queuecontroller.state.access.lists import Names
-from queuecontroller.state.shell import EXIT_DEFECT, EXIT_OK
+from queuecontroller.state.shell import EXIT_OK
 from queuecontroller.version import version
 from sluicecommon import yaml_text
 from sluicecommon.kubernetes.client import ApiClient
@@ -282,7 +283,7 @@ async def _serve(
         if nodes is not None:
             await nodes.open(environment)
         if not servers:
-            return await _run(controller, stopped)
+            return await run_until(controller, stopped)
         for server in servers:
             await server.start()
         registering = asyncio.create_task(
@@ -303,10 +304,10 @@ async def _serve(
             )
         )
         drained = asyncio.Event()
-        draining = asyncio.create_task(_drain(posts, stopped, given.drain_s, drained))
-        ending = asyncio.create_task(_cancel_at(drained, registering))
+        draining = asyncio.create_task(drain(posts, stopped, given.drain_s, drained))
+        ending = asyncio.create_task(cancel_at(drained, registering))
         try:
-            return await _run(controller, drained)
+            return await run_until(controller, drained)
         finally:
             draining.cancel()
             ending.cancel()
@@ -437,12 +438,6 @@ def webhook_of(given: KubernetesSettings, namespace: str) -> Webhook:
     return Webhook(bundle, given.webhooks_url.rstrip("/"), namespace, word=word)
 
 
-async def _cancel_at(stopped: asyncio.Event, registering: asyncio.Task[None]) -> None:
-    """End the registrations before the lease is given back: the next leader makes its own."""
-    await stopped.wait()
-    registering.cancel()
-
-
 def _is_leaving(controller: Controller, namespace: str) -> bool:
     """True if the controller's own namespace is being deleted."""
     found = controller.cache.get(NAMESPACES, namespace)
@@ -470,36 +465,6 @@ async def _until_fit(client: ApiClient, stopped: asyncio.Event, beside: bool) ->
         return False
     finally:
         stopping.cancel()
-
-
-async def _run(controller: Controller, stopped: asyncio.Event) -> int:
-    running = asyncio.create_task(controller.run())
-    stopping = asyncio.create_task(stopped.wait())
-    await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
-    stopping.cancel()
-    if running.done():
-        log.critical("defect", exc_info=running.exception())
-        return EXIT_DEFECT
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
-    return EXIT_OK
-
-
-async def _drain(
-    posts: Sequence[WebhookServer | LoopbackServer],
-    stopped: asyncio.Event,
-    drain_s: float,
-    drained: asyncio.Event,
-) -> None:
-    """Once stopped, have the callers of the webhooks go to other replicas for `drain_s`, then set
-    `drained`."""
-    await stopped.wait()
-    if posts and drain_s:
-        log.info("stopping in %g s: callers of the webhooks go to other replicas", drain_s)
-        for one in posts:
-            one.drain()
-        await asyncio.sleep(drain_s)
-    drained.set()
 
 
 def _metrics(controller: Controller) -> bytes:
