@@ -449,9 +449,10 @@ class ExtenderService:
 
     def _refusals(self, pod: Mapping[str, Any], names: Sequence[str]) -> Mapping[str, str]:
         """Nodes that are not feasible for other reasons than the room on their GPUs."""
-        refused = self.numa.refusals(pod, names)
-        more = self._sharing.refusals(pod, names) if self._sharing is not None else {}
-        return {**refused, **more} if more else refused
+        return {**self.numa.refusals(pod, names), **self._share_refusals(pod, names)}
+
+    def _share_refusals(self, pod: Mapping[str, Any], names: Sequence[str]) -> Mapping[str, str]:
+        return self._sharing.refusals(pod, names) if self._sharing is not None else {}
 
     def _filter(self, question: wire.Question) -> wire.Passed:
         misaligned = self.numa.refusals(question.pod, question.names)
@@ -461,7 +462,7 @@ class ExtenderService:
         nothing = not passed.names and question.nodes is None
         if nothing and self._exchanging.try_for(question.pod, names):
             passed = self.extender.filter(question.pod, names)
-        refused = self._refusals(question.pod, passed.names) if passed.names else {}
+        refused = self._share_refusals(question.pod, passed.names) if passed.names else {}
         if not refused and not misaligned:
             return passed
         names = [one for one in passed.names if one not in refused]

@@ -5,8 +5,8 @@ scheduler.
 Such a pod of a ReplicaSet or StatefulSet is deleted, and its owner creates it again, which costs
 nothing: it has never been on a node. That is done some seconds later, and each time later for one
 owner: a leader starts before the API server can reach its webhook, and a new pod would miss it,
-too. Others have an event that says what to do: nobody creates a bare pod again, and a Job counts a
-pod that is deleted as one that has failed.
+too. Other pods get an event that says what to do: a bare pod has no owner that creates it again,
+and a Job counts a deleted pod as failed.
 """
 
 from __future__ import annotations

@@ -187,6 +187,8 @@ def _is_memory(name: str) -> bool:
 class Prediction:
     numa_nodes: Mapping[str, frozenset[int]] = field(default_factory=dict)
     """NUMA nodes that the kubelet will choose, by container; none for what it does not align."""
+    taken: tuple[tuple[frozenset[int], Amounts], ...] = ()
+    """Amounts that the pod keeps, each with its NUMA nodes."""
     reason: str = ""
     """Why the kubelet would reject the pod; empty if it would not."""
 
@@ -200,7 +202,8 @@ def predict(topology: Topology, uses: tuple[ContainerUse, ...]) -> Prediction:
         return ADMITTED
     free = {zone.number: dict(zone.free) for zone in topology.zones}
     chosen: dict[str, frozenset[int]] = {}
-    for use in as_one(uses) if topology.scope == POD else uses:
+    taken: list[tuple[frozenset[int], Amounts]] = []
+    for use in _as_one(uses) if topology.scope == POD else uses:
         amounts = {
             name: amount
             for name, amount in use.amounts
@@ -218,10 +221,11 @@ def predict(topology: Topology, uses: tuple[ContainerUse, ...]) -> Prediction:
         chosen |= dict.fromkeys(names, fitting)
         if not use.before:
             take(free, fitting, amounts)
-    return Prediction(chosen)
+            taken.append((fitting, amounts))
+    return Prediction(chosen, tuple(taken))
 
 
-def as_one(uses: Iterable[ContainerUse]) -> tuple[ContainerUse]:
+def _as_one(uses: Iterable[ContainerUse]) -> tuple[ContainerUse]:
     """The pod as one container: the most that it has at a time."""
     together: dict[str, int] = {}
     most: dict[str, int] = {}

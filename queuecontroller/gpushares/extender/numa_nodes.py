@@ -10,14 +10,12 @@ from typing import Any, Final
 
 from queuecontroller.gpushares.extender.numa import (
     ADMITTED,
-    POD,
     Amounts,
     BadTopology,
     ContainerUse,
     Prediction,
     Topology,
     Zone,
-    as_one,
     predict,
     read_topology,
     take,
@@ -137,19 +135,8 @@ class NumaNodes:
         self.forget(uid)
         if node is None:
             return
-        uses = uses_of(pod)
-        chosen = predict(node.topology, uses).numa_nodes
-        if node.topology.scope == POD:
-            (whole,) = as_one(uses)
-            taken = [(numbers, dict(whole.amounts)) for numbers in set(chosen.values())]
-        else:
-            taken = [
-                (chosen[use.name], dict(use.amounts))
-                for use in uses
-                if use.name in chosen and not use.before
-            ]
-        if taken:
-            node.bound[uid] = _Bound(tuple(taken))
+        if taken := self.predict(name, uses_of(pod)).taken:
+            node.bound[uid] = _Bound(taken)
             self._of_pod[uid] = name
             self._settle(node)
 

@@ -280,7 +280,7 @@ def test_a_pod_that_kept_a_scheduler_which_knows_of_no_shares_is_told_so_once() 
 def test_a_pod_without_its_scheduler_is_deleted_if_its_owner_creates_it_again(
     kind: str, labels: dict[str, str], namespace_labels: dict[str, str], is_deleted: bool
 ) -> None:
-    """The webhook did not answer: nobody places the pod, and no other of it comes by itself."""
+    """The webhook did not answer: no scheduler places the pod, and its owner creates no other."""
     head = {"name": "t", "uid": "t", "resourceVersion": "1", "labels": namespace_labels}
 
     async def test(world: ObjectCache) -> None:

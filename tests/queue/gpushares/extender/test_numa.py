@@ -246,7 +246,7 @@ def test_pods_are_tried_again_only_if_something_is_free_that_was_missing() -> No
     nodes = NumaNodes(lambda uid: False)
     nodes.report("a", topology(*APART))
     nodes.report("a", topology(*TWO))
-    assert nodes.freed == 0, "nobody was refused"
+    assert nodes.freed == 0, "no pod was refused"
     nodes.report("a", topology(*APART))
     assert nodes.refusals(pod(one(4, gpu=1)), ["a"])
     nodes.report("a", topology(*APART))
