@@ -118,13 +118,14 @@ class KubernetesSettings:
     webhooks_ca: str = _path()
     """PEM of the CA that signed it, registered as the webhooks' caBundle."""
     webhooks_queued_policy: str = _choice("Fail", "Fail", "Ignore")
-    """failurePolicy of the webhooks for a new job, pod or Deployment that names a queue, while no
-    replica answers. Fail: it is refused, and controllers of Kubernetes try again. Ignore: it is
-    created; without GPUs its pods run uncounted until a replica ends them."""
+    """failurePolicy of the webhooks for a new job, pod or Deployment that names a queue, and for a
+    new pod that requests memory or time of GPUs, while no replica answers. Fail: it is refused,
+    and controllers of Kubernetes try again. Ignore: it is created; without GPUs its pods run
+    uncounted until a replica ends them, and no scheduler places a pod with GPU shares."""
     webhooks_queued_timeout_s: int = _number(10, 1, 30)
     """Seconds until the API server gives up on an answer for such an object."""
     webhooks_policy: str = _choice("Ignore", "Ignore", "Fail")
-    """The same for jobs and pods that name no queue. Ignore: they are created unchanged. Fail: no
+    """The same for all other jobs and pods. Ignore: they are created unchanged. Fail: no
     pod can be created while no replica answers, outside kube-system and the controller's
     namespace."""
     webhooks_timeout_s: int = _number(3, 1, 30)

@@ -296,6 +296,7 @@ async def _serve(
                     given.webhooks_queued_timeout_s,
                     given.webhooks_policy,
                     given.webhooks_timeout_s,
+                    rules.devices.nvidia.parts if rules.scheduler or rules.claims else (),
                 ),
                 webhooks=bool(given.webhooks_listen),
                 visibility=bool(given.visibility_listen),

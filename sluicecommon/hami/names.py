@@ -37,6 +37,11 @@ class ResourceNames:
     def resources(self) -> tuple[str, ...]:
         return (self.count, self.memory, self.memory_percent, self.cores, self.priority)
 
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Memory and time of GPUs, which no node need advertise."""
+        return (self.memory, self.memory_percent, self.cores)
+
 
 # -- annotations of pods that select GPUs ---------------------------------------------------------
 

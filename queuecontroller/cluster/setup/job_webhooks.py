@@ -1,8 +1,8 @@
 """Webhooks for new jobs: AdmissionReview to AdmissionReview, from the cache.
 
 A job that has to be queued is suspended as it is created, so that none of its pods starts. While
-no replica answers, the API server refuses a new object that names a queue, and creates all others
-unchanged; `Missed` has the settings of both.
+no replica answers, the API server refuses a new object that names a queue and a new pod that
+requests GPU shares, and creates all others unchanged; `Missed` has the settings of both.
 """
 
 from __future__ import annotations
@@ -35,6 +35,16 @@ _NEW_WITH_QUEUE: Final = (
 )
 """New objects that name a queue, and pods of an object that does: those of a LeaderWorkerSet have
 no label of their own."""
+_CONTAINERS: Final = (
+    "(object.?spec.?containers.orValue([]) + object.?spec.?initContainers.orValue([]))"
+)
+_NEW_WITH_DEVICES: Final = (
+    f"request.operation == 'CREATE' && {_CONTAINERS}.exists(c,"
+    " c.?resources.?limits.orValue({}).exists(r, r.contains('/'))"
+    " || c.?resources.?requests.orValue({}).exists(r, r.contains('/')))"
+)
+"""New pods that request anything but CPU, memory and the like. The chart's admission policy allows
+`Fail` for a webhook with this condition; names of resources can be configured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +52,17 @@ class Missed:
     """Behaviour of the API server while no replica answers its webhooks in time."""
 
     queued_policy: str = "Fail"
-    """failurePolicy for new objects that name a queue. Fail: they are refused. Ignore: their pods
-    may run without being counted until a replica answers again."""
+    """failurePolicy for new objects that name a queue, and for new pods that request `shares`.
+    Fail: they are refused. Ignore: the pods of the former may run without being counted until a
+    replica answers again, and no scheduler places the latter."""
     queued_timeout_s: int = 10
     """As long as Kueue's."""
     policy: str = "Ignore"
     """failurePolicy for all other jobs and pods. Ignore: they are created unchanged."""
     timeout_s: int = 3
+    shares: tuple[str, ...] = ()
+    """Names of resources that no node advertises, so that pods which request them are placed by
+    the scheduler that the webhook gives them, or not at all."""
 
 
 MISSED: Final = Missed()
@@ -110,7 +124,7 @@ def mutating(
             for prefix, matches, policy, seconds in ways
             for name, holding, operations in kinds
         ]
-        + [_objects(client), _shares(client, apart, missed)],
+        + [_objects(client), *_shares(client, apart, missed)],
     }
 
 
@@ -151,9 +165,9 @@ _ANNOTATIONS_CHANGE: Final = (
 
 def _shares(
     client: Callable[[str], Mapping[str, Any]], apart: list[str], missed: Missed
-) -> dict[str, Any]:
-    """Return the webhook for pods that request GPU shares, queued or not; HAMi's label opts out."""
-    return {
+) -> Iterator[dict[str, Any]]:
+    """Yield the webhooks for pods that request GPU shares, queued or not; HAMi's label opts out."""
+    webhook: dict[str, Any] = {
         "name": "shares.sluice.dev",
         "admissionReviewVersions": ["v1"],
         "clientConfig": dict(client(SHARES_PATH)),
@@ -186,6 +200,34 @@ def _shares(
             }
         ],
     }
+    if not missed.shares:
+        yield webhook
+        return
+    named = _new_with_shares(missed.shares)
+    others = {"name": "all-others", "expression": f"!({named})"}
+    yield {**webhook, "matchConditions": [*webhook["matchConditions"], others]}
+    yield {
+        **webhook,
+        "name": "new-shares.sluice.dev",
+        "failurePolicy": missed.queued_policy,
+        "timeoutSeconds": missed.queued_timeout_s,
+        "matchConditions": [
+            {"name": "new-with-devices", "expression": _NEW_WITH_DEVICES},
+            {"name": "requests-shares", "expression": named},
+        ],
+        "rules": [{**webhook["rules"][0], "operations": ["CREATE"], "resources": ["pods"]}],
+    }
+
+
+def _new_with_shares(names: Sequence[str]) -> str:
+    """Return the CEL expression for a new pod that requests one of the resources, and has not the
+    label that leaves it as it is."""
+    return (
+        "request.operation == 'CREATE'"
+        f" && object.metadata.?labels[?'{OPT_OUT}'].orValue('') != '{IGNORE}'"
+        f" && {_CONTAINERS}.exists(c, {json.dumps(list(names))}.exists(r,"
+        " r in c.?resources.?limits.orValue({}) || r in c.?resources.?requests.orValue({})))"
+    )
 
 
 def _rules(holding: Holding, operations: list[str]) -> list[dict[str, Any]]:

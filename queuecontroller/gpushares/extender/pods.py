@@ -174,8 +174,8 @@ def refusal_of(document: Mapping[str, Any]) -> str:
 
 
 def asks_for_part(document: Mapping[str, Any], names: ResourceNames) -> bool:
-    """True if a container requests memory or time of GPUs, which no node need advertise."""
-    parts = {names.memory, names.memory_percent, names.cores}
+    """True if a container requests memory or time of GPUs."""
+    parts = frozenset(names.parts)
     return any(
         not parts.isdisjoint(asked or {})
         for field in ("initContainers", "containers")

@@ -90,12 +90,36 @@ def test_only_new_objects_that_name_a_queue_are_refused_while_no_replica_answers
 
 
 def test_failure_policies_and_timeouts_are_settings() -> None:
-    missed = Missed("Ignore", 7, "Fail", 4)
+    missed = Missed("Ignore", 7, "Fail", 4, ("a.io/memory",))
     made = mutating(lambda path: {}, "sluice", "", missed)["webhooks"]
     found = {one["name"]: (one["failurePolicy"], one["timeoutSeconds"]) for one in made}
     assert found.pop("objects.kueue.sluice.dev") == ("Ignore", 5)
-    assert {way for name, way in found.items() if name.startswith("queued-")} == {("Ignore", 7)}
-    assert {way for name, way in found.items() if not name.startswith("queued-")} == {("Fail", 4)}
+    refused = {name for name in found if name.startswith(("queued-", "new-shares"))}
+    assert len(refused) == 4
+    assert {found[name] for name in refused} == {("Ignore", 7)}
+    assert {way for name, way in found.items() if name not in refused} == {("Fail", 4)}
+
+
+def test_new_pods_that_request_shares_are_refused_while_no_replica_answers() -> None:
+    missed = Missed(shares=("a.io/memory", "a.io/cores"))
+    by_name = {
+        one["name"]: one
+        for one in mutating(lambda path: {"url": path}, "sluice", "", missed)["webhooks"]
+    }
+    made, rest = by_name["new-shares.sluice.dev"], by_name["shares.sluice.dev"]
+    assert (made["failurePolicy"], made["timeoutSeconds"]) == ("Fail", 10)
+    assert [(one["operations"], one["resources"]) for one in made["rules"]] == [(["CREATE"], ["pods"])]  # fmt: skip
+    assert made["namespaceSelector"] == rest["namespaceSelector"]
+    named = made["matchConditions"][-1]["expression"]
+    assert '["a.io/memory", "a.io/cores"]' in named
+    assert rest["failurePolicy"] == "Ignore"
+    assert rest["matchConditions"][-1]["expression"] == f"!({named})"
+    assert rest["rules"][0]["operations"] == ["CREATE", "UPDATE"]
+
+
+def test_without_a_scheduler_of_ours_pods_with_shares_are_asked_about_as_all_others() -> None:
+    made = [one["name"] for one in mutating(lambda path: {"url": path}, "sluice")["webhooks"]]
+    assert [one for one in made if "shares" in one] == ["shares.sluice.dev"]
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,14 @@ from queuecontroller.cluster.autoscaling import objects
 from queuecontroller.cluster.autoscaling.objects import Owner
 from queuecontroller.cluster.autoscaling.scale_down import KEPT, changes
 from queuecontroller.cluster.autoscaling.templates import Template
-from queuecontroller.cluster.setup.job_webhooks import CONFIGURATION, mutating
+from queuecontroller.cluster.setup.job_webhooks import CONFIGURATION, Missed, mutating
 from queuecontroller.cluster.setup.registration import VISIBILITY
 from queuecontroller.cluster.status.visibility import services
 from queuecontroller.kueueapi.crds import Webhook, validation
 from queuecontroller.scheduler.model.selectors import Taint
 from queuecontroller.scheduler.placement.capacity import NodeCapacity
 from queuecontroller.scheduler.placement.new_nodes import NodeTemplate
+from sluicecommon.hami.names import ResourceNames
 from tests.cluster.api import Api, ApiError
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.programs.release import NAMESPACE, Release
@@ -128,7 +129,8 @@ CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/workloads.kueue.x
 API_SERVICES = "/apis/apiregistration.k8s.io/v1/apiservices"
 API_SERVICE = f"{API_SERVICES}/v1beta2.visibility.kueue.x-k8s.io"
 LABELLED_NODE = (NODE, {"metadata": {"labels": {"x": "y"}}})
-HONEST = mutating(WEBHOOK.client, NAMESPACE, ACCOUNT)["webhooks"]
+SHARES = Missed(shares=ResourceNames().parts)
+HONEST = mutating(WEBHOOK.client, NAMESPACE, ACCOUNT, SHARES)["webhooks"]
 STRANGE = {"clientConfig": {"url": "https://strange.example/x"}}
 
 
@@ -167,6 +169,7 @@ QUEUED_PODS = {"spec": {"template": {"metadata": {"labels": OURS, "annotations":
         (JOBS, webhooks(**elsewhere(name="strange")), "its own Service"),
         (JOBS, webhooks(**elsewhere(namespace="default")), "its own Service"),
         (JOBS, webhooks(failurePolicy="Fail"), "failurePolicy Ignore"),
+        (JOBS, webhooks(failurePolicy="Fail", matchConditions=HONEST[-1]["matchConditions"][1:]), "failurePolicy Ignore"),
         (CRD, HANDED_ON, "own Service"),
         (CRD, {"spec": {"names": {"shortNames": ["x"]}}}, "nothing of a definition"),
         (API_SERVICE, {"spec": {"service": {"name": "strange"}}}, "own Service"),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.cluster import manifests
+from tests.cluster.api import ApiError, path_of
 from tests.cluster.e2e.nodes.pair import FIRST, QUEUE_NAME, SECOND, Pair
 from tests.cluster.lab import AGENT, QUEUE, SYSTEM
 from tests.kit.node import until
@@ -103,23 +104,63 @@ def test_a_lost_node_s_pods_move_and_its_return_disturbs_nobody(there: Pair) -> 
     assert there.inside(third)["total_mib"] == LARGE_MIB
 
 
-def test_pods_that_were_created_while_no_replica_answered_are_created_again(pair: Pair) -> None:
-    """They kept the default scheduler, which does not know of shares, and cannot change it."""
+@contextmanager
+def no_replica(lab: Pair) -> Iterator[None]:
     replicas = ("scale", "deployment", QUEUE, "-n", SYSTEM)
-    pair.kubectl(*replicas, "--replicas=0")
-    until("no replica is left", lambda: not pair.queue_tasks(), 90)
-    pod = pair.gpu_pod("missed", memory_mib=4000, cores=10, command="sleep 3600")
-    pair.apply(manifests.owned("Deployment", "missed", pod, PODS, labels={}))
+    lab.kubectl(*replicas, "--replicas=0")
+    until("no replica is left", lambda: not lab.queue_tasks(), 90)
+    try:
+        yield
+    finally:
+        lab.kubectl(*replicas, "--replicas=2")
 
-    def missed() -> list[str]:
-        found = pair.pods(app="missed")
-        return [one["metadata"]["name"] for one in found if waits(pair, one["metadata"]["name"])]
 
-    until("they wait", lambda: len(missed()) == PODS, 60)
-    before = {one["metadata"]["uid"] for one in pair.pods(app="missed")}
-    pair.kubectl(*replicas, "--replicas=2")
-    until("others run", lambda: running(pair, "missed") == PODS, 120)
-    assert not before & {one["metadata"]["uid"] for one in pair.pods(app="missed")}
+def small(lab: Pair, name: str, **spec: Any) -> dict[str, Any]:
+    return lab.gpu_pod(name, memory_mib=4000, cores=10, command="sleep 3600", **spec)
+
+
+def test_pods_with_shares_are_refused_while_no_replica_answers(pair: Pair) -> None:
+    """If they were created, a bare pod and those of a Job would stay Pending for ever."""
+    with no_replica(pair):
+        for kind in ("Job", "Deployment"):
+            name = f"later-{kind.lower()}"
+            pair.apply(manifests.owned(kind, name, small(pair, name), PODS, labels={}))
+        with pytest.raises(ApiError, match=r"failed calling webhook .*new-shares"):
+            pair.create_pod(small(pair, "bare"))
+
+        def refused() -> set[str]:
+            found = pair.api.items("events", "default")
+            return {
+                one["involvedObject"]["kind"]
+                for one in found
+                if one.get("reason") == "FailedCreate" and "new-shares" in one["message"]
+            }
+
+        until("they try again", lambda: refused() == {"Job", "ReplicaSet"}, 60)
+        assert pair.pods() == []
+    until("both run", lambda: all(running(pair, f"later-{one}") == PODS for one in ("job", "deployment")), 180)  # fmt: skip
+    job: dict[str, Any] = pair.api.get(path_of("jobs", "default", "later-job"))
+    assert not job["status"].get("failed")
+
+
+def test_pods_that_were_created_while_no_replica_answered_are_created_again(pair: Pair) -> None:
+    """With the policy Ignore they keep the default scheduler, which does not know of shares, and cannot change it."""
+    pair.install({"queue.webhooks.queuedFailurePolicy": "Ignore"})
+    try:
+        with no_replica(pair):
+            pair.apply(manifests.owned("Deployment", "missed", small(pair, "missed"), PODS, labels={}))  # fmt: skip
+
+            def missed() -> list[str]:
+                names = (one["metadata"]["name"] for one in pair.pods(app="missed"))
+                return [one for one in names if waits(pair, one)]
+
+            until("they wait", lambda: len(missed()) == PODS, 60)
+            before = {one["metadata"]["uid"] for one in pair.pods(app="missed")}
+        until("others run", lambda: running(pair, "missed") == PODS, 120)
+        assert not before & {one["metadata"]["uid"] for one in pair.pods(app="missed")}
+    finally:
+        pair.clear()
+        pair.install()
 
 
 def running(lab: Pair, app: str) -> int:
