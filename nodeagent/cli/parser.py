@@ -318,7 +318,8 @@ def _add_selftest(command: Command) -> None:
         type=read.seconds,
         default=3.0,
         metavar="S",
-        help="grant: how long the share is measured, 0: not at all (default: 3)",
+        help="grant: how long the share is measured, and twice more while it differs;"
+        " 0: not at all (default: 3)",
     )
     selftest.add_argument(
         "--inject",

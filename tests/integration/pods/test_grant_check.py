@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from nodeagent.cli.selftest.grant import Found, judge
+from nodeagent.cli.selftest.grant import Found, closest, judge
 from nodeagent.ports.clients import MemoryAsk
 from nodeagent.units import MIB, Bytes
 from tests.kit.node import Node, running
@@ -77,3 +77,25 @@ def test_no_cap_on_time_is_not_measured_against_one() -> None:
     assert judge(GOOD, ASKED, 300_000) == []
     assert judge(replace(GOOD, share_ppm=1_000_000, share_ratio=0.6), ASKED, None) == []
     assert judge(replace(GOOD, share_ratio=None), None, None) == []
+
+
+@pytest.mark.parametrize(
+    ("shares", "asked_s", "found"),
+    [
+        ((0.32,), [3.0], 0.32),
+        ((0.1, 0.28), [3.0, 6.0], 0.28),
+        ((0.2, 0.1, 0.37), [3.0, 6.0, 12.0], 0.37),
+        ((0.97, 0.97, 0.98), [3.0, 6.0, 12.0], 0.97),
+    ],
+)
+def test_a_difference_is_measured_again_before_it_counts(
+    shares: tuple[float, ...], asked_s: list[float], found: float
+) -> None:
+    left, during_s = list(shares), []
+
+    def measure(seconds: float) -> float:
+        during_s.append(seconds)
+        return left.pop(0)
+
+    assert closest(measure, 0.3, 3.0) == found
+    assert during_s == asked_s
