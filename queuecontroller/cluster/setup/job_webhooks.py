@@ -18,6 +18,7 @@ from queuecontroller.cluster.cache.objects import ObjectCache, is_leaving
 from queuecontroller.frameworks import Holding, job_problems, on_create, queue_of, resizing
 from queuecontroller.frameworks.names import MANAGED, QUEUE_NAME, SUSPENDING_PARENT
 from queuecontroller.frameworks.patches import TOO_DEEP
+from queuecontroller.gpushares.admission.names import ADMITTED_AS
 from queuecontroller.kueueapi import GROUP
 from sluicecommon.hami.names import IGNORE, OPT_OUT
 from sluicecommon.kubernetes.resources import KUBE_SYSTEM, STATEFUL_SETS
@@ -220,10 +221,12 @@ def _shares(
 
 
 def _new_with_shares(names: Sequence[str]) -> str:
-    """Return the CEL expression for a new pod that requests one of the resources, and has not the
-    label that leaves it as it is."""
+    """Return the CEL expression for a new pod that requests one of the resources, has not the label
+    that leaves it as it is, and was not admitted by the other webhook, which may have added them.
+    """
     return (
         "request.operation == 'CREATE'"
+        f" && !('{ADMITTED_AS}' in object.metadata.?annotations.orValue({{}}))"
         f" && object.metadata.?labels[?'{OPT_OUT}'].orValue('') != '{IGNORE}'"
         f" && {_CONTAINERS}.exists(c, {json.dumps(list(names))}.exists(r,"
         " r in c.?resources.?limits.orValue({}) || r in c.?resources.?requests.orValue({})))"

@@ -114,6 +114,9 @@ def test_new_pods_that_request_shares_are_refused_while_no_replica_answers() -> 
     assert '["a.io/memory", "a.io/cores"]' in named
     assert rest["failurePolicy"] == "Ignore"
     assert rest["matchConditions"][-1]["expression"] == f"!({named})"
+    order = [one for one in by_name if "shares" in one]
+    assert order == ["shares.sluice.dev", "new-shares.sluice.dev"], "the first may add amounts"
+    assert "!('sluice.dev/admitted-as' in " in named, "and no pod is admitted twice"
     assert rest["rules"][0]["operations"] == ["CREATE", "UPDATE"]
 
 

@@ -4,6 +4,7 @@ never past their namespace's quota."""
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -68,6 +69,10 @@ def test_a_pod_gets_what_it_leaves_out(plane: ControlPlane) -> None:
     assert resources["limits"] == {MEM: "4k", "nvidia.com/gpu": "1", "nvidia.com/gpucores": "0"}
     assert resources["requests"] == resources["limits"]
     assert made["spec"]["schedulerName"] == "sluice-scheduler"
+    whole = plane.api.create("pods", "team", pod("whole", {"nvidia.com/gpu": 1}))
+    limits = whole["spec"]["containers"][0]["resources"]["limits"]
+    added = {"nvidia.com/gpucores": "100"}
+    assert limits == {"nvidia.com/gpu": "1", **added}, "and the other webhook does not see it"
     plain = plane.api.create("pods", "team", pod("plain", {"cpu": "1"}))
     assert plain["spec"]["schedulerName"] == "default-scheduler"
     assert not plain["metadata"].get("annotations")
@@ -367,3 +372,27 @@ def test_kubectl_shows_why(plane: ControlPlane) -> None:
     document = json.dumps(pod("shown", {"nvidia.com/gpu": 1, "nvidia.com/gpumem-percentage": 101}))
     with pytest.raises(ControlPlaneError, match="must be from 0 to 100, got 101"):
         plane.kubectl("apply", "-f", "-", given=document)
+
+
+def test_while_no_replica_answers_new_pods_with_shares_are_refused(
+    served: tuple[ControlPlane, Replica],
+) -> None:
+    """No scheduler would place them later. The last test of this module: it ends the replica."""
+    plane, replica = served
+    annotated = pod("annotated", {MEM: 1})
+    plane.api.create("pods", "team", annotated)
+    replica.end(signal.SIGKILL)
+    for name, limits in (("memory", {MEM: 1}), ("cores", {"nvidia.com/gpucores": 10})):
+        first = {**pod(name, {"cpu": 1}), "spec": {**pod(name, {"cpu": 1})["spec"]}}
+        first["spec"]["initContainers"] = [
+            {**pod("i", limits)["spec"]["containers"][0], "name": "i"}
+        ]
+        for document in (pod(name, limits), first):
+            with pytest.raises(ApiError, match=r"failed calling webhook .*new-shares"):
+                plane.api.create("pods", "team", document)
+    apart = pod("apart", {MEM: 1})
+    apart["metadata"]["labels"] = {"hami.io/webhook": "ignore"}
+    for passed in (apart, pod("processors", {"cpu": 1}), pod("gpu", {"nvidia.com/gpu": 1})):
+        made = plane.api.create("pods", "team", passed)
+        assert made["spec"]["schedulerName"] == "default-scheduler"
+    plane.api.patch(f"{PODS}/annotated", {"metadata": {"annotations": {"a": "b"}}})
