@@ -8,6 +8,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 from weakref import WeakSet
@@ -15,7 +16,7 @@ from weakref import WeakSet
 from tests.cluster import manifests
 from tests.cluster.api import path_of
 from tests.cluster.machine.machine import Machine
-from tests.cluster.machine.node import Cluster
+from tests.cluster.machine.node import Cluster, ClusterError
 from tests.cluster.manifests import NAMESPACE
 from tests.cluster.programs import product
 from tests.kit.node import until
@@ -200,13 +201,18 @@ class Lab:
         return [f"{one.get('reason', '')}: {one.get('message', '')}" for one in found]
 
     def state(self) -> Iterator[tuple[str, str]]:
-        """Title and text: status and last events of the pods that have not ended, the pods of the
-        release, and the last lines that the queue's controllers logged."""
+        """Title and text: status and last events of the pods that have not ended, their owners and
+        Workloads, the pods of the release, and the last lines that the queue's controllers logged."""
         for pod in self.api.items("pods", NAMESPACE):
             name, status = pod["metadata"]["name"], pod["status"]
             if status["phase"] not in ("Succeeded", "Failed"):
                 shown = [f"node {pod['spec'].get('nodeName')}: {json.dumps(status)}"]
                 yield f"pod {name}", "\n".join([*shown, *self.events(name)[-LAST_EVENTS:]])
+        owners = "jobs,deployments,statefulsets,replicasets"
+        for words in (("get", owners), ("get", "workloads"), ("events", "--types=Warning")):
+            with suppress(ClusterError):  # Not every mode has Workloads.
+                said = self.cluster.kubectl(*words, "-n", NAMESPACE)
+                yield " ".join(words), "\n".join(said.splitlines()[-LAST_LINES:])
         yield SYSTEM, self.cluster.kubectl("get", "pods", "-n", SYSTEM, "-o", "wide")
         for pod in self.api.items("pods", SYSTEM):
             if pod["metadata"]["name"].startswith(QUEUE):

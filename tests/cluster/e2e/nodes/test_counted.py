@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from http.client import HTTPException
@@ -267,31 +267,36 @@ def scale(lab: Pair, replicas: int) -> None:
     until("they are ready", lambda: lab.ready("deployments", QUEUE), 180)
 
 
-def test_what_the_api_server_let_through_waits_on_its_node(pair: Pair) -> None:
-    """With the policy Ignore such pods are created while no replica answers. The stock scheduler places those that ask for a GPU
-    and no amounts."""
+@pytest.fixture
+def ignoring(pair: Pair) -> Iterator[Pair]:
+    """With the policy Ignore objects that name a queue are created while no replica answers. A report has the pods of before its end."""
     pair.install({"queue.webhooks.queuedFailurePolicy": "Ignore"})
+    yield pair
+    pair.clear()
+    pair.install()
+
+
+def test_what_the_api_server_let_through_waits_on_its_node(ignoring: Pair) -> None:
+    """The stock scheduler places those that ask for a GPU
+    and no amounts."""
+    pair = ignoring
     pair.queue(TEAM, GPUS)
-    try:
-        with Guard(pair) as guard:
-            scale(pair, 0)
-            for kind in KINDS:
-                for document in documents(pair, kind, f"{kind}-0", whole=True):
-                    pair.api.create(f"{document['kind'].lower()}s", NAMESPACE, document)
+    with Guard(pair) as guard:
+        scale(pair, 0)
+        for kind in KINDS:
+            for document in documents(pair, kind, f"{kind}-0", whole=True):
+                pair.api.create(f"{document['kind'].lower()}s", NAMESPACE, document)
 
-            def held() -> bool:
-                pods = pair.pods()
-                waits = [any("waits in queue" in e for e in pair.events(one["metadata"]["name"])) for one in pods]  # fmt: skip
-                return bool(guard.wrong) or (len(pods) == len(KINDS) + 1 and all(waits))
+        def held() -> bool:
+            pods = pair.pods()
+            waits = [any("waits in queue" in e for e in pair.events(one["metadata"]["name"])) for one in pods]  # fmt: skip
+            return bool(guard.wrong) or (len(pods) == len(KINDS) + 1 and all(waits))
 
-            until("each of them says that it waits", held, 120)
-            assert (guard.wrong, dict(guard.ran)) == ([], {})
-            scale(pair, 2)
-            until("what its controllers make again runs", lambda: guard.ran["job"] and guard.ran["deployed"], 180)  # fmt: skip
-            alone = {"bare-0", "group-0-0", "group-0-1"}
-            until("those without one are deleted", lambda: not alone & {one["metadata"]["name"] for one in pair.pods()}, 60)  # fmt: skip
-            guard.check()
-        assert guard.ran.keys() == {"job", "deployed"}
-    finally:
-        pair.clear()
-        pair.install()
+        until("each of them says that it waits", held, 120)
+        assert (guard.wrong, dict(guard.ran)) == ([], {})
+        scale(pair, 2)
+        until("what its controllers make again runs", lambda: guard.ran["job"] and guard.ran["deployed"], 180)  # fmt: skip
+        alone = {"bare-0", "group-0-0", "group-0-1"}
+        until("those without one are deleted", lambda: not alone & {one["metadata"]["name"] for one in pair.pods()}, 60)  # fmt: skip
+        guard.check()
+    assert guard.ran.keys() == {"job", "deployed"}
