@@ -151,7 +151,7 @@ class KubeletSide:
         if self.cluster is None or self.sums is None:
             return served
         decommission = NodeDecommission(
-            self.cluster, self._registered, before=self.manager.stop_reconciling
+            self.cluster, self._registered, self.manager.stop_reconciling, self.queue
         )
         return [decommission, self.sums, self.cluster, *served, decommission.last]
 

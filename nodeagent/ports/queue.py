@@ -308,8 +308,11 @@ class QueueLink(Protocol):
         capacity: Capacity,
         usage: Sequence[Usage | PodUsage],
         detections: Sequence[Detection],
+        *,
+        stopping: bool = False,
     ) -> Welcome:
-        """Report the node's state; the answer's decisions are empty."""
+        """Report the node's state; the answer's decisions are empty. `stopping`: nothing is to be
+        placed here until the next daemon connects."""
 
     def watch(self, fence: Fence) -> AsyncIterator[tuple[int, int, Decision | None, str]]:
         """(Term, revision, decision or None for a keep-alive, proof of term and revision)."""

@@ -200,9 +200,18 @@ class NodeService:
     # -- reports ----------------------------------------------------------------------------------
 
     def report(
-        self, node: str, epoch: int, sequence: int, capacity: NodeCapacity, now_ns: int
+        self,
+        node: str,
+        epoch: int,
+        sequence: int,
+        capacity: NodeCapacity,
+        now_ns: int,
+        *,
+        stopping: bool = False,
     ) -> Node:
-        found, changed = self._nodes.report(node, epoch, sequence, capacity, now_ns)
+        found, changed = self._nodes.report(
+            node, epoch, sequence, capacity, now_ns, stopping=stopping
+        )
         if changed:
             self._workloads.place_waiting(now_ns)
         return found

@@ -145,6 +145,8 @@ class GrpcQueueLink:
         capacity: Capacity,
         usage: Sequence[Usage | PodUsage],
         detections: Sequence[Detection],
+        *,
+        stopping: bool = False,
     ) -> Welcome:
         message = self._wire.message("NodeReport")(
             node=self._node,
@@ -157,6 +159,7 @@ class GrpcQueueLink:
                 write_pod_usage(self._wire, one) for one in usage if isinstance(one, PodUsage)
             ],
             detections=[write_detection(self._wire, one) for one in detections],
+            stopping=stopping,
         )
         ack = await self._call(f"/{NODES}/Report", message)
         return Welcome(

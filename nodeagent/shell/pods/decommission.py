@@ -3,7 +3,10 @@
 A kubelet without the plugin rejects a pod that is then bound to the node, and the pod fails for
 good; but the kubelet reports the missing devices only in its next node status, up to 10 s later. So
 the daemon writes the zero itself, serves until pods that are already bound have been admitted, and
-only then ends the kubelet's stream. New pods stay pending until the next daemon has registered and
+only then ends the kubelet's stream. The zero itself can have a pod rejected: a kubelet that admits
+pods by it takes the devices in use as the limit, and one of these may have ended just now. So the
+queue controller is told first that the daemon stops, and the pods that it has bound until then are
+admitted before the zero is written. New pods stay pending until the next daemon has registered and
 the kubelet has reported its devices. A daemon that is killed cannot do this.
 """
 
@@ -27,6 +30,8 @@ SETTLES_S: Final = 1.5
 ADMITTED_S: Final = 18.0
 """Longest time that pods which are bound already are waited for after that: a busy kubelet admits
 them later, and the chart ends the daemon after 30 s. Seconds."""
+ANNOUNCED_S: Final = 6.0
+"""Longest time of that before the zero is written. Seconds."""
 POLL_S: Final = 0.25
 
 
@@ -42,6 +47,13 @@ class Withdraws(Protocol):
 
     def pods_here(self) -> Collection[PodFacts]:
         """Return the pods that are bound to the node."""
+
+
+class Announces(Protocol):
+    announces_stop: bool
+    """True if it is to tell the queue controller that the daemon stops."""
+    stop_announced: bool
+    """True if the queue controller has been told that the daemon stops."""
 
 
 async def _in_time(call: Coroutine[Any, Any, str]) -> str:
@@ -72,47 +84,60 @@ class NodeDecommission:
         self,
         node: Withdraws,
         resources: Callable[[], Collection[str]],
-        settles_s: float = SETTLES_S,
         before: Callable[[], None] = lambda: None,
+        queue: Announces | None = None,
+        *,
+        settles_s: float = SETTLES_S,
     ) -> None:
-        """`before` is called before the resources are set to zero."""
+        """`before` is called before the resources are set to zero. `queue` must be closed first."""
         self._node = node
         self._resources = resources
         self._settles_s = settles_s
         self._before = before
+        self._queue = queue
         self._withdrawn: list[str] = []
         self.last = LastWithdrawal(self)
 
-    async def start(self) -> None: ...
+    async def start(self) -> None:
+        if self._queue is not None:
+            self._queue.announces_stop = True
 
     async def close(self) -> None:
         names = sorted(self._resources())
         if not names:
             return
         self._before()
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + self._settles_s + ADMITTED_S
+        if self._queue is not None and self._queue.stop_announced:
+            await self._settled(names, min(end_s, loop.time() + ANNOUNCED_S))
         # A busy API server may answer the second time.
         if (trouble := await self._withdraw(names)) and (trouble := await self._withdraw(names)):
             log.warning("kubernetes: pods that are bound to this node now may fail: %s", trouble)
             return
         self._withdrawn = names
         log.info("kubernetes: no pod is bound to this node any more for %s", ", ".join(names))
+        if late := await self._settled(names, end_s):
+            log.warning("kubernetes: pods that the kubelet may reject now: %s", ", ".join(late))
+
+    async def _settled(self, names: Collection[str], end_s: float) -> list[str]:
+        """Wait until all pods that are bound to the node are admitted, and no other has come for
+        some time; return those that are not admitted at the end."""
         loop = asyncio.get_running_loop()
         quiet_since_s = loop.time()
-        end_s = quiet_since_s + self._settles_s + ADMITTED_S
         while True:
             late = self._not_admitted(names)
-            if late or self._node.offers(names):
-                # The kubelet's status has the devices again, since they are still served: a pod may
-                # have been bound since.
-                await self._withdraw(names)
+            if late or (self._withdrawn and self._node.offers(names)):
+                if self._withdrawn:
+                    # The kubelet's status has the devices again, since they are still served: a pod
+                    # may have been bound since.
+                    await self._withdraw(names)
                 quiet_since_s = loop.time()
             elif loop.time() >= quiet_since_s + self._settles_s:
-                return
+                return []
             if loop.time() >= end_s:
-                break
+                return late
             await asyncio.sleep(POLL_S)
-        if late:
-            log.warning("kubernetes: pods that the kubelet may reject now: %s", ", ".join(late))
 
     async def _withdraw(self, names: Collection[str]) -> str:
         return await _in_time(self._node.withdraw(names))

@@ -56,6 +56,8 @@ from sluicecommon.background import BackgroundTasks
 log = logging.getLogger(__name__)
 
 TICK_S: Final = 1.0
+STOP_DEADLINE_S: Final = 1.0
+"""Longest time for the last report. Seconds."""
 FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 10.0
 WITHDRAWN_AT_ONCE: Final = 64
@@ -101,6 +103,12 @@ class QueueManager:
         self._last_message_ns: int | None = None
         """Time of the controller's last valid message, CLOCK_BOOTTIME ns."""
         self._sessions_total = 0
+        self._sequence = 0
+        """Reports of this session."""
+        self.announces_stop = False
+        """True if the controller is told that the daemon ends, as another scheduler's pods would
+        come to a node whose device plugin is gone."""
+        self.stop_announced = False
         self.tape: Tape[qd.Event] = Tape(self.book.memory, frozenset({qd.Ticked}))
         self._drive: Drive[qd.Event, qd.Instruction] = Drive(self.book, boot_ns, fatal, self.tape)
         self._outbox: asyncio.Queue[Work] = asyncio.Queue()
@@ -139,6 +147,11 @@ class QueueManager:
     async def close(self) -> None:
         for handle in self._kills.values():
             handle.cancel()
+        if self.announces_stop and self.book.connected:
+            with contextlib.suppress(LinkLost, QueueRefused, TimeoutError):
+                async with asyncio.timeout(STOP_DEADLINE_S):
+                    await self._send_report(stopping=True)
+                self.stop_announced = True
         await self._background.close()
         await self._spilling.close()
         await self._link.close()
@@ -363,6 +376,7 @@ class QueueManager:
         self._broken = asyncio.Event()
         self._early.clear()
         self._alone.clear()
+        self._sequence = 0
         held = tuple(self.book.works.values())
         sent_ns = self._boot_ns()
         waiting = self._in_line()
@@ -417,22 +431,28 @@ class QueueManager:
             self._last_message_ns = self._boot_ns()
 
     async def _report(self) -> None:
-        for sequence in itertools.count(1):
+        while True:
             await asyncio.sleep(self._report_s)
-            sent_ns = self._boot_ns()
-            self._capacity.queue_grants = self.queue_grants()
-            works = self.book.works.values()
-            whose = {one.grant: one.key.workload for one in works if one.grant is not None}
-            found = self._detections.due(whose)
-            ack = await self._link.report(
-                self.book.fence,
-                sequence,
-                self._capacity.capacity(),
-                self._capacity.usage(works),
-                found,
-            )
-            self._detections.sent(found)
-            self._hear(qd.Renewed(ack.term, ack.epoch, ack.lease_s, sent_ns, ack.proof))
+            await self._send_report()
+
+    async def _send_report(self, *, stopping: bool = False) -> None:
+        """Raises LinkLost, QueueRefused."""
+        sent_ns = self._boot_ns()
+        self._sequence += 1
+        self._capacity.queue_grants = self.queue_grants()
+        works = self.book.works.values()
+        whose = {one.grant: one.key.workload for one in works if one.grant is not None}
+        found = self._detections.due(whose)
+        ack = await self._link.report(
+            self.book.fence,
+            self._sequence,
+            self._capacity.capacity(),
+            self._capacity.usage(works),
+            found,
+            stopping=stopping,
+        )
+        self._detections.sent(found)
+        self._hear(qd.Renewed(ack.term, ack.epoch, ack.lease_s, sent_ns, ack.proof))
 
     async def _send(self) -> None:
         while True:

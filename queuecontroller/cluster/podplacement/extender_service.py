@@ -319,6 +319,8 @@ class ExtenderService:
             return NO_GPUS
         if not known.connected:
             return "its agent has not reported to this leader yet"
+        if known.stopping:
+            return "its agent is being stopped"
         return "its agent has not reported in time"
 
     # -- answers ----------------------------------------------------------------------------------

@@ -97,7 +97,12 @@ class NodesApi:
         node = self._shell.step(
             "report",
             lambda book, now_ns: book.desk.report(
-                request.node, request.epoch, request.sequence, capacity, now_ns
+                request.node,
+                request.epoch,
+                request.sequence,
+                capacity,
+                now_ns,
+                stopping=request.stopping,
             ),
         )
         mine = {one.workload for one in self._shell.book.nodes.of_node(node.name)}

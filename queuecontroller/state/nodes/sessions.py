@@ -115,6 +115,8 @@ class Node:
     version: str = ""
     sequence: int = 0
     lease_until_ns: int = 0
+    stopping: bool = False
+    """True from the last report of a daemon that ends until the next one connects."""
     usage: dict[tuple[WorkloadKey, int], tuple[int, float | None]] = field(default_factory=dict)
     """Measured memory and GPU time ratio, by workload and attempt."""
     pod_usage: dict[str, tuple[int, float | None]] = field(default_factory=dict)
@@ -407,16 +409,25 @@ class Nodes:
         return node
 
     def report(
-        self, name: str, epoch: int, sequence: int, capacity: NodeCapacity, now_ns: int
+        self,
+        name: str,
+        epoch: int,
+        sequence: int,
+        capacity: NodeCapacity,
+        now_ns: int,
+        *,
+        stopping: bool = False,
     ) -> tuple[Node, bool]:
         """Process a report, which renews the lease. Returns True if the node's capacity has changed
-        or the node has become ready. Raises StaleEpoch."""
+        or the node has become ready. `stopping`: it is not ready until it connects again. Raises
+        StaleEpoch."""
         node = self.session(name, epoch)
         if sequence <= node.sequence:  # A late or repeated report is outdated.
             return node, False
         self.version += 1
         was_ready = self.ready(node, now_ns)
         node.sequence = sequence
+        node.stopping |= stopping
         node.lease_until_ns = now_ns + self.lease_ns
         capacity = self._own_gpus(name, capacity, now_ns)
         if node.capacity == capacity:
@@ -426,7 +437,8 @@ class Nodes:
         return node, True
 
     def ready(self, node: Node, now_ns: int) -> bool:
-        return node.connected and not node.record.lost and now_ns < node.lease_until_ns
+        alive = node.connected and not node.record.lost and not node.stopping
+        return alive and now_ns < node.lease_until_ns
 
     def expire(self, now_ns: int) -> list[Node]:
         """Mark nodes without a report for the lease and its grace as lost, and return them."""

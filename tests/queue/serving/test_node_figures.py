@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from nodeagent.core.metrics import catalogue as m
@@ -43,6 +44,8 @@ class Controller:
         self.term, self.revision = 4, 10
         self.decisions: tuple[Decision, ...] = ()
         self.lost = asyncio.Event()
+        self.reports: list[tuple[int, bool]] = []
+        """Number of each report, and whether the node stops."""
         self.news: asyncio.Queue[tuple[int, int, Decision | None]] = asyncio.Queue()
 
     async def connect(
@@ -58,8 +61,13 @@ class Controller:
         capacity: Capacity,
         usage: Sequence[Usage | PodUsage],
         detections: Sequence[Detection],
+        *,
+        stopping: bool = False,
     ) -> Welcome:
-        raise LinkLost("no report is due for an hour")
+        self.reports.append((sequence, stopping))
+        if not stopping:
+            raise LinkLost("no report is due for an hour")
+        return Welcome("c", self.term, 1, self.revision, 15.0, 3600.0)
 
     async def watch(self, fence: Fence) -> AsyncIterator[tuple[int, int, Decision | None, str]]:
         while True:
@@ -135,6 +143,30 @@ def samples(view: QueueView) -> dict[str, float]:
 
 def offered(revision: int, **more: Any) -> Decision:
     return Decision("team/w", "", "u", 1, revision, Desired.RUN, **more)
+
+
+@pytest.mark.parametrize("serves_kubelet", [True, False])
+def test_the_controller_is_told_that_a_daemon_which_serves_a_kubelet_ends(
+    serves_kubelet: bool,
+) -> None:
+    async def scene() -> None:
+        async with Node() as node:
+            node.desk.announces_stop = serves_kubelet
+            await node.until(lambda view: view.connected)
+        assert node.link.reports == ([(1, True)] if serves_kubelet else [])
+        assert node.desk.stop_announced is serves_kubelet
+
+    asyncio.run(scene())
+
+
+def test_without_a_session_nobody_is_told_that_the_daemon_ends() -> None:
+    async def scene() -> None:
+        node = Node()
+        node.desk.announces_stop = True
+        await node.desk.close()
+        assert (node.link.reports, node.desk.stop_announced) == ([], False)
+
+    asyncio.run(scene())
 
 
 def test_a_node_that_never_had_a_session_says_so() -> None:

@@ -101,6 +101,26 @@ def test_reports_out_of_order_are_ignored() -> None:
     assert world.book.nodes.nodes["n1"].capacity == new
 
 
+def test_a_node_whose_daemon_ends_gets_nothing_until_it_connects_again() -> None:
+    world = World()
+    world.connect()
+    runs = world.submit()
+    world.confirm(runs)
+    epoch, capacity = world.epochs["n1"], world.book.nodes.nodes["n1"].capacity
+    for number, stopping in ((1, True), (2, False)):
+        world.step(
+            "report",
+            lambda b, now, n=number, s=stopping: b.desk.report(
+                "n1", epoch, n, capacity, now, stopping=s
+            ),
+        )
+    waits = world.submit()
+    assert world.status(waits).phase != "Admitted"
+    assert world.status(runs).phase == "Running", "what is there stays"
+    world.connect(held=(world.held(runs),))
+    assert world.status(waits).phase == "Admitted"
+
+
 def test_a_node_that_comes_back_gets_its_decisions_again() -> None:
     world = World()
     world.connect()

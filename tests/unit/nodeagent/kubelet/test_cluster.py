@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,6 +28,11 @@ from tests.kit.apiserver import ApiServer
 
 PODS = "/api/v1/pods"
 NODES = "/api/v1/nodes"
+TOLD = SimpleNamespace(stop_announced=True)
+
+
+def gpus() -> list[str]:
+    return ["nvidia.com/gpu"]
 
 
 def pod(name: str, uid: str, node: str = "n1", **more: Any) -> dict[str, Any]:
@@ -279,17 +285,17 @@ def test_before_the_plugin_goes_the_scheduler_is_told_that_nothing_is_free() -> 
         def before() -> None:
             found.append(api.get(NODES, "n1")["status"]["allocatable"]["nvidia.com/gpu"])
 
-        await NodeDecommission(it, lambda: ["nvidia.com/gpu"], 0, before).close()
+        await NodeDecommission(it, gpus, before, settles_s=0).close()
         assert found == ["20"]
         status = api.get(NODES, "n1")["status"]
         assert status["allocatable"] == {"nvidia.com/gpu": "0", "cpu": "2"}
         assert status["capacity"] == both, "what is used there is still there"
         asked = len(api.requests)
-        await NodeDecommission(it, list, 0).close()
+        await NodeDecommission(it, list, settles_s=0).close()
         assert len(api.requests) == asked, "nothing was served"
         await api.close()
         began_s = time.monotonic()
-        await NodeDecommission(it, lambda: ["nvidia.com/gpu"], 3600).close()
+        await NodeDecommission(it, gpus, settles_s=3600).close()
         assert time.monotonic() - began_s < 10, "an unreachable API server delays nothing"
 
     scene(play, start=False)
@@ -309,14 +315,37 @@ def test_the_plugin_serves_until_pods_that_are_bound_already_are_admitted() -> N
         async with asyncio.timeout(30):
             while len(it.pods_here()) < 2:
                 await asyncio.sleep(0.01)
-            closing = asyncio.create_task(
-                NodeDecommission(it, lambda: ["nvidia.com/gpu"], 0).close()
-            )
+            closing = asyncio.create_task(NodeDecommission(it, gpus, settles_s=0).close())
             await asyncio.sleep(0.5)
             assert not closing.done(), "the kubelet has not admitted it"
             bound["status"] = {"phase": "Pending", "startTime": "2026-11-28T09:00:00Z"}
             api.put(PODS, bound)
             await closing
+        assert api.get(NODES, "n1")["status"]["allocatable"] == {"nvidia.com/gpu": "0"}
+
+    scene(play)
+
+
+@pytest.mark.parametrize("ever_admitted", [True, False])
+def test_the_zero_is_written_after_the_pods_that_the_controller_has_bound_are_admitted(
+    monkeypatch: pytest.MonkeyPatch, ever_admitted: bool
+) -> None:
+    """A kubelet that admits a pod by the zero rejects it if another one has just ended."""
+    monkeypatch.setattr(decommission, "ANNOUNCED_S", 3600 if ever_admitted else 0.1)
+    monkeypatch.setattr(decommission, "ADMITTED_S", 3600 if ever_admitted else 0.5)
+
+    async def play(api: ApiServer, it: Cluster) -> None:
+        api.put(NODES, {"metadata": {"name": "n1"}, "status": {}})
+        bound = {**pod("bound", "u-bound"), "status": {"phase": "Pending"}}
+        api.put(PODS, bound)
+        await until(lambda: bool(it.pods_here()))
+        stopping = NodeDecommission(it, gpus, queue=TOLD, settles_s=0)
+        closing = asyncio.create_task(stopping.close())
+        if ever_admitted:
+            await asyncio.sleep(0.5)
+            assert "allocatable" not in api.get(NODES, "n1")["status"]
+            api.put(PODS, {**bound, "status": {"startTime": "2026-11-28T09:00:00Z"}})
+        await closing
         assert api.get(NODES, "n1")["status"]["allocatable"] == {"nvidia.com/gpu": "0"}
 
     scene(play)
@@ -338,7 +367,7 @@ def test_a_status_of_the_kubelet_while_the_plugin_stops_lets_no_pod_in(
 
         put_status()
         await until(lambda: it.offers(["nvidia.com/gpu"]))
-        stopping = NodeDecommission(it, lambda: ["nvidia.com/gpu"], 0.6)
+        stopping = NodeDecommission(it, gpus, settles_s=0.6)
         closing = asyncio.create_task(stopping.close())
         await until(lambda: free() == "0" and not it.offers(["nvidia.com/gpu"]))
         put_status()
@@ -356,7 +385,7 @@ def test_a_status_of_the_kubelet_while_the_plugin_stops_lets_no_pod_in(
 
 def test_nothing_is_withdrawn_at_the_end_that_was_not_before() -> None:
     async def play(api: ApiServer, it: Cluster) -> None:
-        stopping = NodeDecommission(it, list, 0)
+        stopping = NodeDecommission(it, list, settles_s=0)
         await stopping.close()
         await stopping.last.close()
         assert api.requests == []
