@@ -1,6 +1,6 @@
-"""Pods with GPU shares that kept a scheduler which does not know of shares, because no replica
-answered the webhook when they were created: no scheduler places them, and a pod cannot change its
-scheduler.
+"""Pods with GPU shares that kept a scheduler which does not know of shares: they were created
+before a replica had registered the webhook, or while none answered it and its failurePolicy was
+Ignore. No scheduler places them, and a pod cannot change its scheduler.
 
 Such a pod of a ReplicaSet or StatefulSet is deleted, and its owner creates it again, which costs
 nothing: it has never been on a node. That is done some seconds later, and each time later for one
