@@ -311,8 +311,8 @@ class QueueLink(Protocol):
         *,
         stopping: bool = False,
     ) -> Welcome:
-        """Report the node's state; the answer's decisions are empty. `stopping`: nothing is to be
-        placed here until the next daemon connects."""
+        """Report the node's state; the answer's decisions are empty. `stopping`: no pod is to be
+        bound to this node until the next daemon connects."""
 
     def watch(self, fence: Fence) -> AsyncIterator[tuple[int, int, Decision | None, str]]:
         """(Term, revision, decision or None for a keep-alive, proof of term and revision)."""

@@ -311,6 +311,9 @@ class ExtenderService:
         return found
 
     def _is_stopped(self, node: str) -> bool:
+        known = self.book.nodes.nodes.get(node)
+        if known is not None and known.stopping:
+            return True
         return self._sharing is not None and node in self._sharing.stopped
 
     def _why_away(self, node: str) -> str:
@@ -319,8 +322,6 @@ class ExtenderService:
             return NO_GPUS
         if not known.connected:
             return "its agent has not reported to this leader yet"
-        if known.stopping:
-            return "its agent is being stopped"
         return "its agent has not reported in time"
 
     # -- answers ----------------------------------------------------------------------------------

@@ -32,9 +32,7 @@ Queued = Callable[[Mapping[str, Any], Sequence[str] | None], PodPlace | str | No
 """The place that is reserved for a pod of the queue or of a group, on one of these nodes if there
 is a choice; the reason in words if it has none at present; None if the pod is placed by itself."""
 NO_GPUS: Final = "has no known GPUs: its agent does not report"
-STOPPED: Final = (
-    "has no allocatable GPUs at present: its kubelet reports 0, as while the agent restarts"
-)
+STOPPED: Final = "has no allocatable GPUs at present, as while its agent restarts"
 
 CLEARED: Final = "is being cleared for the pod"
 

@@ -116,7 +116,8 @@ class Node:
     sequence: int = 0
     lease_until_ns: int = 0
     stopping: bool = False
-    """True from the last report of a daemon that ends until the next one connects."""
+    """True from the last report of a daemon that ends until the next one connects: no pod may be
+    bound there, and its resources count as before."""
     usage: dict[tuple[WorkloadKey, int], tuple[int, float | None]] = field(default_factory=dict)
     """Measured memory and GPU time ratio, by workload and attempt."""
     pod_usage: dict[str, tuple[int, float | None]] = field(default_factory=dict)
@@ -419,8 +420,7 @@ class Nodes:
         stopping: bool = False,
     ) -> tuple[Node, bool]:
         """Process a report, which renews the lease. Returns True if the node's capacity has changed
-        or the node has become ready. `stopping`: it is not ready until it connects again. Raises
-        StaleEpoch."""
+        or the node has become ready. Raises StaleEpoch."""
         node = self.session(name, epoch)
         if sequence <= node.sequence:  # A late or repeated report is outdated.
             return node, False
@@ -437,8 +437,7 @@ class Nodes:
         return node, True
 
     def ready(self, node: Node, now_ns: int) -> bool:
-        alive = node.connected and not node.record.lost and not node.stopping
-        return alive and now_ns < node.lease_until_ns
+        return node.connected and not node.record.lost and now_ns < node.lease_until_ns
 
     def expire(self, now_ns: int) -> list[Node]:
         """Mark nodes without a report for the lease and its grace as lost, and return them."""

@@ -101,7 +101,7 @@ def test_reports_out_of_order_are_ignored() -> None:
     assert world.book.nodes.nodes["n1"].capacity == new
 
 
-def test_a_node_whose_daemon_ends_gets_nothing_until_it_connects_again() -> None:
+def test_a_node_whose_daemon_ends_is_stopping_until_it_connects_again() -> None:
     world = World()
     world.connect()
     runs = world.submit()
@@ -114,11 +114,12 @@ def test_a_node_whose_daemon_ends_gets_nothing_until_it_connects_again() -> None
                 "n1", epoch, n, capacity, now, stopping=s
             ),
         )
-    waits = world.submit()
-    assert world.status(waits).phase != "Admitted"
+    assert world.book.nodes.nodes["n1"].stopping, "an earlier report may come later"
     assert world.status(runs).phase == "Running", "what is there stays"
+    decided = world.submit()
+    assert world.status(decided).phase == "Admitted", "what the queue decides waits for the daemon"
     world.connect(held=(world.held(runs),))
-    assert world.status(waits).phase == "Admitted"
+    assert not world.book.nodes.nodes["n1"].stopping
 
 
 def test_a_node_that_comes_back_gets_its_decisions_again() -> None:

@@ -150,6 +150,26 @@ def test_what_is_cordoned_gets_nothing_new_and_keeps_what_it_has() -> None:
     run(test)
 
 
+def test_no_pod_is_bound_to_a_node_whose_agent_has_told_that_it_stops() -> None:
+    """Its kubelet would admit it by devices that are being withdrawn. The node's GPUs still count, so that no new node is bought for them."""
+
+    async def test(world: ObjectCache) -> None:
+        world.create("late", gpumem=1000)
+        capacity = world.shell.book.nodes.nodes["a"].capacity
+        world.shell.step(
+            "report",
+            lambda book, now_ns: book.desk.report("a", 1, 1, capacity, now_ns, stopping=True),
+        )
+        assert "while its agent restarts" in await world.bind("late", "a")
+        assert await world.filter("late") == ["b"]
+        assert "a" in world.shell.book.nodes_room.stock.nodes
+        world.connect("a", capacity)
+        assert await world.filter("late") == ["a", "b"]
+        assert await world.bind("late", "a") == ""
+
+    run(test)
+
+
 def test_two_bindings_at_once_never_share_what_there_is_once() -> None:
     async def test(world: ObjectCache) -> None:
         for n in range(6):
