@@ -341,9 +341,8 @@ def test_pods_get_the_new_instances_without_a_restart(pods: PodNode) -> None:
     missing = uuids(node, "2g.20gb")
     # The installed specification knows the card, which is what a new instance needs of it.
     assert "containers:" not in done.stderr
-    found = until(
-        "the kubelet has them", lambda: (now := healthy(pods)).get(MIDDLE) and SMALL not in now and now
-    )  # fmt: skip
+    # Each resource's list comes by itself.
+    found = until("the kubelet has them", lambda: (now := healthy(pods)).keys() == {MIDDLE, LARGE} and now)  # fmt: skip
     assert sorted(found[MIDDLE]) == sorted(f"{uuid}::0" for uuid in missing)
     assert len(found[LARGE]) == 1
     uid = str(admit(pods, "new", MIDDLE)["uid"])
