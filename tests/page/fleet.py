@@ -71,7 +71,8 @@ class Fleet:
 
     def __enter__(self) -> Fleet:
         self._thread.start()
-        assert self.all_here.wait(240 * PATIENCE), self.failures
+        assert self.all_here.wait(240 * PATIENCE)
+        assert self.failures == []
         return self
 
     def __exit__(self, *what: object) -> None:
@@ -83,6 +84,7 @@ class Fleet:
             asyncio.run(self._nodes())
         except BaseException as error:
             self.failures.append(error)
+            self.all_here.set()  # Nobody waits for those that cannot come any more.
             raise
 
     async def _nodes(self) -> None:
@@ -96,7 +98,7 @@ class Fleet:
                     hello = WIRE.NodeHello(
                         node=name, boot_id="b", version="1.0", capacity=self._capacity(number, name)
                     )
-                    welcome = await self._call(channel, "Connect")(hello, timeout=60)
+                    welcome = await self._connect(channel, hello)
                 connected.append(name)
                 if len(connected) == len(self._names):
                     self.all_here.set()
@@ -129,6 +131,18 @@ class Fleet:
                 await asyncio.gather(obeying, return_exceptions=True)
 
         await asyncio.gather(*(node(n, name) for n, name in enumerate(self._names)))
+
+    async def _connect(self, channel: Any, hello: Any) -> Any:
+        """As often as it takes, like the daemon: a busy machine comes to the first call of a connection after its server has closed it."""
+        for _ in range(20):
+            try:
+                return await self._call(channel, "Connect")(hello, timeout=60)
+            except grpc.aio.AioRpcError as error:
+                if error.code() not in TRANSIENT:
+                    raise
+                self.repeated += 1
+                await asyncio.sleep(1)
+        raise TimeoutError(f"{hello.node} has no session after 20 tries")
 
     def _call(self, channel: Any, name: str) -> Any:
         kind = WIRE.methods(NODES)[name]
