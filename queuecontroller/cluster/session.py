@@ -46,6 +46,7 @@ from queuecontroller.cluster.plan import Followed, Leadership, Plan
 from queuecontroller.cluster.podplacement.checkpoints import PodCheckpointing
 from queuecontroller.cluster.podplacement.extender_service import ExtenderService
 from queuecontroller.cluster.podplacement.move_plans import MovePlans
+from queuecontroller.cluster.podplacement.node_reports import NodeReports
 from queuecontroller.cluster.podplacement.pod_gangs import GroupSources
 from queuecontroller.cluster.podplacement.queued_pods import sharing_of
 from queuecontroller.cluster.podwebhooks.node_annotations import NodeFacts
@@ -200,7 +201,11 @@ class Session:
         )
         self.extender: ExtenderService | None = None
         """Answers schedulers; None: the plan has no extender."""
+        self._reports: NodeReports | None = None
         if plan.extender is not None:
+            self._reports = NodeReports(
+                followed.nodes.ground, book.nodes, plan.extender.names.count, self.shell.now_ns()
+            )
             self.extender = ExtenderService(
                 self.shell,
                 client,
@@ -302,10 +307,11 @@ class Session:
         )
 
     def _knows_holders(self) -> bool:
-        """True once all nodes, and all pods that hold GPUs, are known."""
-        extender = self.extender
-        missing = self._node_context.ground.missing_input
-        return extender is not None and extender.has_all_pods and not missing
+        """True once all nodes, their reports, and all pods that hold GPUs, are known."""
+        extender, reports = self.extender, self._reports
+        if extender is None or reports is None or self._node_context.ground.missing_input:
+            return False
+        return extender.has_all_pods and reports.complete(self.shell.now_ns())
 
     def _follow_scheduling(self) -> None:
         """Note which admitted workloads have all their pods on nodes, from now on."""

@@ -107,7 +107,7 @@ class Cloud:
             [container] = pod["containers"]
             assert container["resources"]["requests"] == {"nvidia.com/gpu": str(CARDS)}
             self.made[uid] = f"cloud-{len(self.fleet.names)}"
-            self.fleet.add(self.made[uid], **LABELS)
+            self.fleet.add(self.made[uid], sums=True, **LABELS)
             if not self.by_pods:
                 ready = {"type": "Provisioned", "status": "True", "reason": "Made", "message": ""}
                 stamped = {**ready, "lastTransitionTime": "2026-11-23T10:00:00Z"}
@@ -230,7 +230,7 @@ def test_free_room_is_used_first_and_small_pods_share_a_new_node(lab: Lab) -> No
     have = len(lab.fleet.names)
     if not have:
         for number in range(2):
-            lab.fleet.add(f"first-{number}", **LABELS)
+            lab.fleet.add(f"first-{number}", sums=True, **LABELS)
         have = 2
     for number in range(have * CARDS * 4):
         lab.plane.api.create("pods", "default", gpu_pod(f"fits-{number}", **SMALL))
