@@ -1,5 +1,5 @@
-"""Whether the agents of all nodes with GPUs have reported to this leader. Until then it knows of
-fewer GPUs than there are: a plan would buy nodes, or move shares, for pods that have room."""
+"""Waits until the agents of all nodes with GPUs have reported to this leader. Until then it knows
+of fewer GPUs than there are: a plan would buy nodes, or move shares, for pods that have room."""
 
 from __future__ import annotations
 
