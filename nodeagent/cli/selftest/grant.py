@@ -83,7 +83,7 @@ def check(options: argparse.Namespace, environment: Mapping[str, str]) -> int:
     directory = FIXED if FIXED.exists() else Path(environment.get("SLUICE_GRANT_DIR") or FIXED)
     try:
         limit, share = read_region(directory)
-        found = Found(limit, share, *_drive(limit, share / 1e6, options.seconds))
+        found = Found(limit, share, *_drive(limit, wanted_share(share), options.seconds))
     except (OSError, ValueError, CudaError) as error:
         complain(f"selftest: {error}")
         return EXIT_REFUSED
@@ -137,21 +137,26 @@ def judge(found: Found, memory: MemoryAsk | None, cores_ppm: int | None) -> list
         wrong.append(f"an allocation over the cap ended with {found.over_result} and not with 2")
     if found.below_result != 0:
         wrong.append(f"an allocation of half the cap was refused with {found.below_result}")
-    share = found.share_ratio
-    if share is not None and 0 < found.share_ppm < 1_000_000:
-        wanted = found.share_ppm / 1e6
-        if not is_close(share, wanted):
-            wrong.append(f"{share:.3f} of the GPU's time instead of {wanted:.3f}")
+    share, wanted = found.share_ratio, wanted_share(found.share_ppm)
+    if share is not None and wanted is not None and not is_close(share, wanted):
+        wrong.append(f"{share:.3f} of the GPU's time instead of {wanted:.3f}")
     return wrong
+
+
+def wanted_share(share_ppm: int) -> float | None:
+    """The ratio of the GPU's time that a measurement must show; None without a cap on it."""
+    return share_ppm / 1e6 if 0 < share_ppm < 1_000_000 else None
 
 
 def is_close(share: float, wanted: float) -> bool:
     return abs(share - wanted) <= TOLERANCE
 
 
-def closest(measure: Callable[[float], float], wanted: float, seconds: float) -> float:
+def closest(measure: Callable[[float], float], wanted: float | None, seconds: float) -> float:
     """Measure a share for so many seconds, and again while it is not the wanted one; return the
-    closest."""
+    closest. Without a wanted one it is measured once."""
+    if wanted is None:
+        return measure(seconds)
     found: list[float] = []
     for number in range(TRIES):
         found.append(measure(seconds * 2**number))
@@ -160,7 +165,7 @@ def closest(measure: Callable[[float], float], wanted: float, seconds: float) ->
     return min(found, key=lambda share: abs(share - wanted))
 
 
-def _drive(limit: int, wanted: float, seconds: float) -> tuple[int, int, int, float | None]:
+def _drive(limit: int, wanted: float | None, seconds: float) -> tuple[int, int, int, float | None]:
     cuda = ctypes.CDLL("libcuda.so.1")
 
     def call(name: str, *arguments: Any) -> None:
@@ -188,7 +193,7 @@ def _drive(limit: int, wanted: float, seconds: float) -> tuple[int, int, int, fl
     return total.value, over, below, share
 
 
-def _measured(cuda: Any, call: Any, wanted: float, seconds: float) -> float:
+def _measured(cuda: Any, call: Any, wanted: float | None, seconds: float) -> float:
     """GPU time of this program's kernels over the clock's. Each takes as long as the one that the
     driver's events say was shortest: around the others a launch waited for its turn."""
     module, kernel, stream = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from nodeagent.cli.selftest.grant import Found, closest, judge
+from nodeagent.cli.selftest.grant import Found, closest, judge, wanted_share
 from nodeagent.ports.clients import MemoryAsk
 from nodeagent.units import MIB, Bytes
 from tests.kit.node import Node, running
@@ -77,6 +77,17 @@ def test_no_cap_on_time_is_not_measured_against_one() -> None:
     assert judge(GOOD, ASKED, 300_000) == []
     assert judge(replace(GOOD, share_ppm=1_000_000, share_ratio=0.6), ASKED, None) == []
     assert judge(replace(GOOD, share_ratio=None), None, None) == []
+
+
+def test_without_a_cap_on_time_the_share_is_measured_once() -> None:
+    during_s: list[float] = []
+
+    def measure(seconds: float) -> float:
+        during_s.append(seconds)
+        return 0.6
+
+    assert closest(measure, wanted_share(1_000_000), 3.0) == 0.6
+    assert during_s == [3.0]
 
 
 @pytest.mark.parametrize(
