@@ -88,7 +88,7 @@ def limits_from_requests(
         ask = MemoryAsk(part_ppm=Ppm(percent * 10_000))
     else:
         ask = _default_memory(defaults)
-    known = (names.memory, names.memory_percent, names.cores, names.priority)
+    known = (*names.parts, names.priority)
     first = names.priority in resources and _whole(resources, names.priority) == 0
     grant = _ask(
         gpus,

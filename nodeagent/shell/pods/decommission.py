@@ -3,11 +3,13 @@
 A kubelet without the plugin rejects a pod that is then bound to the node, and the pod fails for
 good; but the kubelet reports the missing devices only in its next node status, up to 10 s later. So
 the daemon writes the zero itself, serves until pods that are already bound have been admitted, and
-only then ends the kubelet's stream. The zero itself can have a pod rejected: a kubelet that admits
-pods by it takes the devices in use as the limit, and one of these may have ended just now. So the
-queue controller is told first that the daemon stops, and the pods that it has bound until then are
-admitted before the zero is written. New pods stay pending until the next daemon has registered and
-the kubelet has reported its devices. A daemon that is killed cannot do this.
+only then ends the kubelet's stream. The zero itself can get a pod rejected: with 0 allocatable the
+kubelet takes the devices in use as the limit, which falls when another pod ends. So the daemon
+first tells the queue controller that it stops, and the controller binds no more pods here. The zero
+is written when the kubelet has admitted those that were bound before.
+
+New pods stay pending until the next daemon has registered and the kubelet has reported its devices.
+A daemon that is killed cannot do this.
 """
 
 from __future__ import annotations

@@ -106,8 +106,8 @@ class QueueManager:
         self._sequence = 0
         """Reports of this session."""
         self.announces_stop = False
-        """True if the controller is told that the daemon ends, as another scheduler's pods would
-        come to a node whose device plugin is gone."""
+        """True if `close` tells the controller that this daemon stops. Set where a kubelet is
+        served: it rejects pods that are bound to the node without its device plugin."""
         self.stop_announced = False
         self.tape: Tape[qd.Event] = Tape(self.book.memory, frozenset({qd.Ticked}))
         self._drive: Drive[qd.Event, qd.Instruction] = Drive(self.book, boot_ns, fatal, self.tape)

@@ -260,7 +260,7 @@ def _nvidia(
 ) -> bool:
     read = Container(str(container.get("name") or ""), limits_of(container))
     limits: dict[str, int] = {}
-    by_parts = any(read.has(one) for one in (names.memory, names.memory_percent, names.cores))
+    by_parts = any(read.has(one) for one in names.parts)
     if read.has(names.count):
         count = read.amount(names.count)
     elif by_parts and names.default_gpus:

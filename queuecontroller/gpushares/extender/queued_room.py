@@ -70,10 +70,7 @@ class SharesOfQueued(WithPlaces):
         self._defaults = defaults
         self._asks = asks
         names = defaults.names
-        self._hidden = {
-            *(names.count, names.memory, names.memory_percent, names.cores),
-            PRIORITY,
-        }
+        self._hidden = {names.count, *names.parts, PRIORITY}
         self._verdicts = Verdicts()
         self._counts: OrderedDict[Hashable, int] = OrderedDict()
         self.missing_input = NOT_RECEIVED

@@ -277,8 +277,7 @@ def ignoring(pair: Pair) -> Iterator[Pair]:
 
 
 def test_what_the_api_server_let_through_waits_on_its_node(ignoring: Pair) -> None:
-    """The stock scheduler places those that ask for a GPU
-    and no amounts."""
+    """The stock scheduler places those that ask for a GPU and no amounts."""
     pair = ignoring
     pair.queue(TEAM, GPUS)
     with Guard(pair) as guard:
